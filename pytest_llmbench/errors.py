@@ -1,0 +1,68 @@
+"""The exception tree.
+
+    LLMBenchError
+    ├── SuiteError       the author's mistake: a marker, an option, a SUT file, a report directory
+    ├── SUTError         the system under test cannot be used at all (unreachable, refuses, does not stream)
+    ├── GeneratorError   our load generator cannot go on
+    └── StoreError       a file of ours cannot be written or read
+
+A request that fails while load is running is **data** (an :class:`~pytest_llmbench.model.outcome.Outcome`),
+never an exception. An exception is for something that makes the measurement impossible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class LLMBenchError(Exception):
+    """Base of everything we raise. Says what is wrong, where, and what to do about it."""
+
+    def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        lines = [f"{self.where}: {self.what}" if self.where else self.what]
+        if self.remedy:
+            lines.append(f"  → {self.remedy}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.remedy))
+
+
+def _rebuild(kind: type[LLMBenchError], what: str, where: str | None, remedy: str | None) -> LLMBenchError:
+    return kind(what, where=where, remedy=remedy)
+
+
+class SuiteError(LLMBenchError):
+    """The suite or its settings are wrong. Raised at collection, before any traffic."""
+
+    @classmethod
+    def from_mistakes(
+        cls, mistakes: Iterable[str], *, where: str | None = None, remedy: str | None = None
+    ) -> SuiteError:
+        """One error that lists every mistake, so that the author mends them in one go."""
+        found = list(mistakes)
+        if len(found) == 1:
+            return cls(found[0], where=where, remedy=remedy)
+        listed = "\n".join(f"  - {mistake}" for mistake in found)
+        return cls(f"{len(found)} mistakes\n{listed}", where=where, remedy=remedy)
+
+
+class SUTError(LLMBenchError):
+    """The system under test cannot be measured: names the URL, the cause and the remedy."""
+
+
+class GeneratorError(LLMBenchError):
+    """The load generator cannot go on, for a reason that is ours and not the SUT's."""
+
+
+class StoreError(LLMBenchError):
+    """A report, record or baseline file cannot be written or read."""
+
+
+__all__ = ["GeneratorError", "LLMBenchError", "SUTError", "StoreError", "SuiteError"]

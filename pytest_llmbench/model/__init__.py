@@ -1,0 +1,1 @@
+"""The nouns: frozen value types that every layer shares. No behaviour beyond their own consistency."""

@@ -1,0 +1,142 @@
+"""The three judgements of DESIGN §2.5, never mixed: valid? compliant? good enough?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pytest_llmbench.model.objective import Objective
+
+
+class ValidityVerdict(StrEnum):
+    VALID = "valid"
+    INVALID = "invalid"
+
+
+class ComplianceVerdict(StrEnum):
+    UNCONDITIONAL = "unconditional"
+    CONDITIONAL = "conditional"
+    NOT_COMPLIANT = "not_compliant"
+
+
+class GateVerdict(StrEnum):
+    PASS = "pass"
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Status(StrEnum):
+    """Of one requirement."""
+
+    MET = "met"
+    UNMET = "unmet"
+    NOT_APPLICABLE = "not_applicable"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing the validity checks looked at."""
+
+    check: str
+    """Stable name of the check, for example ``send_lag``."""
+    ok: bool
+    voids: bool
+    """True: not ok makes the run invalid. False: not ok is a warning."""
+    message: str
+    """What was seen, against which limit, and what to do if it is not ok."""
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def verdict(self) -> ValidityVerdict:
+        voided = any(finding.voids and not finding.ok for finding in self.findings)
+        return ValidityVerdict.INVALID if voided else ValidityVerdict.VALID
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the run is void; empty for a valid one."""
+        return tuple(finding.message for finding in self.findings if finding.voids and not finding.ok)
+
+
+@dataclass(frozen=True, slots=True)
+class RequirementStatus:
+    """The status of one entry of the catalogue for one test."""
+
+    id: str
+    level: str
+    """MUST, SHOULD, MAY or PROCEDURE."""
+    status: Status
+    reason: str
+    evidence: Mapping[str, Any]
+    """The values that were looked at."""
+    effect: str = "none"
+    """What an unmet entry does to the verdict: ``blocks``, ``downgrades`` or ``none``."""
+    statement: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Compliance:
+    verdict: ComplianceVerdict
+    """Policy ``strict``: a violated constraint that defines the test blocks too (AMB-25)."""
+    verdict_literal: ComplianceVerdict
+    """Policy ``literal``: capitalised keywords only."""
+    draft: str
+    requirements: tuple[RequirementStatus, ...]
+
+    def keeping_from(self, verdict: ComplianceVerdict) -> tuple[RequirementStatus, ...]:
+        """The unmet entries that stand between this run and ``verdict``."""
+        effects = {"blocks"} if verdict is ComplianceVerdict.CONDITIONAL else {"blocks", "downgrades"}
+        if verdict is ComplianceVerdict.NOT_COMPLIANT:
+            return ()
+        return tuple(r for r in self.requirements if r.status is Status.UNMET and r.effect in effects)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedObjective:
+    """One limit against the whole interval of its metric."""
+
+    objective: Objective
+    point: float | None
+    lower: float | None
+    upper: float | None
+    n: int
+    verdict: GateVerdict
+    reason: str
+    """In words, for an inconclusive one with the number of further requests needed."""
+    requests_needed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    objectives: tuple[JudgedObjective, ...] = ()
+
+    @property
+    def verdict(self) -> GateVerdict:
+        """Fail before inconclusive before pass. A test without limits passes."""
+        verdicts = {judged.verdict for judged in self.objectives}
+        for verdict in (GateVerdict.FAIL, GateVerdict.INCONCLUSIVE):
+            if verdict in verdicts:
+                return verdict
+        return GateVerdict.PASS
+
+
+__all__ = [
+    "Compliance",
+    "ComplianceVerdict",
+    "Finding",
+    "Gate",
+    "GateVerdict",
+    "JudgedObjective",
+    "RequirementStatus",
+    "Status",
+    "Validity",
+    "ValidityVerdict",
+]

@@ -1,0 +1,142 @@
+"""Limits on metrics, written as Python comparisons that can be inspected.
+
+    ttft.p99 <= 500 * ms          # an Objective, not a bool
+
+An Objective has no truth value, so ``assert ttft.p99 <= 500 * ms`` is a TypeError and never a silent pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+Op = Literal["<=", "<", ">=", ">"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit with its factor to the canonical unit of its dimension (ms for time, 1 for the rest)."""
+
+    symbol: str
+    dimension: str
+    factor: float = 1.0
+
+    def __rmul__(self, value: float) -> Quantity:
+        return Quantity(float(value) * self.factor, self.dimension)
+
+    __mul__ = __rmul__
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A value in the canonical unit of its dimension."""
+
+    value: float
+    dimension: str
+
+
+ms = Unit("ms", "ms")
+s = Unit("s", "ms", 1000.0)
+us = Unit("µs", "ms", 0.001)
+percent = Unit("%", "ratio", 0.01)
+tok_s = Unit("tok/s", "tok/s")
+req_s = Unit("req/s", "req/s")
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One limit on one metric. ``limit`` is in ``unit``, the metric's canonical unit."""
+
+    metric: str
+    op: Op
+    limit: float
+    unit: str
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"an objective ({self}) has no truth value: hand it to a marker as slo=[{self}], "
+            "or compare llm_result's estimate (its .upper or .lower) in an assert"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.op} {self.limit:g} {self.unit}"
+
+    @property
+    def is_ceiling(self) -> bool:
+        return self.op in ("<=", "<")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MetricRef:
+    """The name of a metric; comparing it with a quantity gives an Objective."""
+
+    name: str
+    unit: str
+
+    def _objective(self, op: Op, limit: object) -> Objective:
+        if isinstance(limit, Quantity):
+            if limit.dimension != self.unit:
+                raise TypeError(f"{self.name} is measured in {self.unit}, the limit is in {limit.dimension}")
+            return Objective(self.name, op, limit.value, self.unit)
+        if self.unit == "ratio" and isinstance(limit, int | float):
+            return Objective(self.name, op, float(limit), self.unit)
+        raise TypeError(f"{self.name} {op} {limit!r} lacks a unit: write {limit!r} * {self.unit}")
+
+    def __le__(self, limit: object) -> Objective:
+        return self._objective("<=", limit)
+
+    def __lt__(self, limit: object) -> Objective:
+        return self._objective("<", limit)
+
+    def __ge__(self, limit: object) -> Objective:
+        return self._objective(">=", limit)
+
+    def __gt__(self, limit: object) -> Objective:
+        return self._objective(">", limit)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"{self.name} is the name of a metric and has no truth value")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricFamily:
+    """A distribution: ``ttft.p99``, ``ttft.mean``. The metric catalogue says which statistics exist."""
+
+    name: str
+    unit: str
+
+    def __getattr__(self, statistic: str) -> MetricRef:
+        if statistic.startswith("_"):
+            raise AttributeError(statistic)
+        return MetricRef(f"{self.name}.{statistic}", self.unit)
+
+
+ttft = MetricFamily("ttft", "ms")
+ttft_scheduled = MetricFamily("ttft_scheduled", "ms")
+tpot = MetricFamily("tpot", "ms")
+e2e = MetricFamily("e2e", "ms")
+output_token_throughput = MetricRef("output_token_throughput", "tok/s")
+request_throughput = MetricRef("request_throughput", "req/s")
+completion_rate = MetricRef("completion_rate", "ratio")
+
+__all__ = [
+    "MetricFamily",
+    "MetricRef",
+    "Objective",
+    "Op",
+    "Quantity",
+    "Unit",
+    "completion_rate",
+    "e2e",
+    "ms",
+    "output_token_throughput",
+    "percent",
+    "req_s",
+    "request_throughput",
+    "s",
+    "tok_s",
+    "tpot",
+    "ttft",
+    "ttft_scheduled",
+    "us",
+]

@@ -1,0 +1,84 @@
+"""What came of a LoadPlan: the records, and the generator's testimony about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.records import Records
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAnchor:
+    """One instant read on both clocks, so that monotonic stamps can be exported as wall-clock time."""
+
+    monotonic_ns: int
+    wall_ns: int
+    """Nanoseconds since the Unix epoch."""
+
+    def wall(self, monotonic_ns: int) -> int:
+        return self.wall_ns + (monotonic_ns - self.monotonic_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class SelfCheck:
+    """The load generator as a witness against itself (DESIGN §5). ``None``: not measured.
+
+    Lag of a send is dispatched - scheduled: how late we were against our own schedule.
+    """
+
+    send_lag_p50_ns: int | None = None
+    send_lag_p99_ns: int | None = None
+    send_lag_max_ns: int | None = None
+    send_lag_first_tenth_p50_ns: int | None = None
+    """Median lag of the first and of the last tenth: a growing lag means that we fell behind."""
+    send_lag_last_tenth_p50_ns: int | None = None
+    loop_lag_p99_ns: int | None = None
+    loop_lag_max_ns: int | None = None
+    cpu_share: float | None = None
+    """CPU time of the measuring process over wall time, 1.0 = one core."""
+    reads: int = 0
+    content_chunks: int = 0
+    coalesced_chunks: int = 0
+    """Content chunks that shared a read with an earlier one of the same reply."""
+    connections_prewarmed: int = 0
+    connections_opened: int = 0
+    """Connections opened while load was running."""
+    stale_retries: int = 0
+    gc_collections: int = 0
+    peak_in_flight: int = 0
+    clock: str = "CLOCK_MONOTONIC"
+    clock_resolution_ns: int | None = None
+    stamp_source: str = "user space, at the read"
+    event_loop: str = ""
+    transport: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The answer to a LoadPlan."""
+
+    plan: LoadPlan
+    records: Records
+    started_ns: int
+    """Start of the schedule (monotonic)."""
+    ended_ns: int
+    """End of the last response, after the drain."""
+    anchor: ClockAnchor
+    selfcheck: SelfCheck = field(default_factory=SelfCheck)
+    in_flight_at_end: int = 0
+    interrupted: str | None = None
+    """Why the plan was cut short (Ctrl-C, session deadline), if it was."""
+    sequence_sha256: str = ""
+    """Digest of the requests as planned, in METHODOLOGY §4.3's format."""
+    facts: Facts = field(default_factory=Facts)
+    """What the wire showed: protocol, prompt form, dialect."""
+    in_flight_at_start: int = 0
+
+    @property
+    def duration_s(self) -> float:
+        return (self.ended_ns - self.started_ns) / 1e9
+
+
+__all__ = ["ClockAnchor", "Observation", "SelfCheck"]

@@ -1,0 +1,60 @@
+"""How a request ended, which part of a run it belongs to, and where its token counts come from."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """The end of one request. Only ``OK`` enters latency statistics; all others are counted and shown.
+
+    ``OK`` (METHODOLOGY §10, AMB-46): a complete stream with at least one content token and a normal
+    finish reason (stop or length). Nothing is ever retried, so every planned request has one outcome.
+    """
+
+    OK = "ok"
+    HTTP_ERROR = "http_error"
+    """A status of 400 or more, other than a rate limit."""
+    RATE_LIMITED = "rate_limited"
+    """429, or 503 with a ``Retry-After`` header or an overload message."""
+    IN_BAND_ERROR = "in_band_error"
+    """An error object inside a stream that began with status 200."""
+    TRUNCATED = "truncated"
+    """The stream ended without a terminal event or finish reason."""
+    EMPTY = "empty"
+    """The stream ended normally without a single content token."""
+    REFUSED = "refused"
+    """A safety system answered instead of the model (finish reason ``content_filter`` or a policy error)."""
+    TIMEOUT = "timeout"
+    """One of our deadlines ran out."""
+    DISCONNECTED = "disconnected"
+    """The connection could not be made, or was reset or closed before the response was complete."""
+    UNDECODABLE = "undecodable"
+    """Bytes that are not HTTP, or events that the dialect cannot read."""
+    CANCELLED = "cancelled"
+    """We stopped it ourselves: drain limit, session deadline or Ctrl-C."""
+
+
+class Phase(StrEnum):
+    """The part of a run a request belongs to (METHODOLOGY §6)."""
+
+    PROBE = "probe"
+    WARMUP = "warmup"
+    MEASURE = "measure"
+
+
+class TokenSource(StrEnum):
+    """Where ``output_tokens`` of a record comes from. A count that nobody gave is missing, never assumed."""
+
+    SERVER_USAGE = "server_usage"
+    """The final usage object of the server."""
+    CHUNK_USAGE = "chunk_usage"
+    """Cumulative usage on every chunk: exact tokens per chunk."""
+    REFERENCE_TOKENIZER = "reference_tokenizer"
+    """The joined text counted with the declared reference tokenizer (cl100k_base)."""
+    CHUNK_COUNT = "chunk_count"
+    """One token per content chunk; only when neither usage nor a tokenizer is to be had."""
+    NONE = "none"
+
+
+__all__ = ["Outcome", "Phase", "TokenSource"]

@@ -1,0 +1,69 @@
+"""One request as measured: the row that becomes one line of ``records/*.jsonl``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Instants are CLOCK_MONOTONIC nanoseconds; ``None`` means that it did not happen or is not known.
+
+    ``chunk_ns[i]`` and ``chunk_tokens[i]`` describe the i-th **content chunk**: one wire event that carries
+    output (text, reasoning or tokens). Role-only, usage-only and finish-only events are not in them.
+    The four first-token instants differ in what they take for a token (METHODOLOGY §10, AMB-29): TTFT runs
+    to ``first_content_ns``; the others are kept so that the figure can be matched with any other tool.
+    """
+
+    index: int
+    request_id: str
+    phase: Phase
+    class_label: str = ""
+
+    scheduled_ns: int | None = None
+    """Planned arrival (open loop) or the instant the slot became free (closed loop)."""
+    dispatched_ns: int | None = None
+    """The generator starts on the request."""
+    submitted_ns: int | None = None
+    """The last byte of the HTTP request has been handed to the socket (METHODOLOGY §14, B.1)."""
+    first_byte_ns: int | None = None
+    first_event_ns: int | None = None
+    """First parsed event of any kind."""
+    first_nonempty_ns: int | None = None
+    """First event with output of any kind, whitespace and reasoning included."""
+    first_reasoning_ns: int | None = None
+    first_content_ns: int | None = None
+    """First event with visible, non-whitespace content: T_first."""
+    chunk_ns: Sequence[int] = ()
+    chunk_tokens: Sequence[int] = ()
+    """Tokens of each content chunk; empty when no attribution is possible."""
+    last_content_ns: int | None = None
+    """Last content chunk: T_last, not the end-of-stream marker."""
+    finished_ns: int | None = None
+    """End of the response, or the instant we gave up."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    token_source: TokenSource = TokenSource.NONE
+    requested_input_tokens: int | None = None
+    requested_max_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+    outcome: Outcome = Outcome.CANCELLED
+    http_status: int | None = None
+    error: str | None = None
+    finish_reason: str | None = None
+
+    coalesced_chunks: int = 0
+    """Content chunks that shared a socket read with an earlier one: their spacing is not resolvable."""
+    stale_retries: int = 0
+    """Reused connections found dead before the first response byte; sent again on a fresh one."""
+    server_timings: dict[str, float] = field(default_factory=dict)
+    """Timing figures the server itself put into the stream, under the server's own names."""
+
+
+__all__ = ["RequestRecord"]

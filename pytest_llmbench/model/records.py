@@ -1,0 +1,171 @@
+"""Measured requests as columns: read-only NumPy arrays, one entry per request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
+from pytest_llmbench.model.record import RequestRecord
+
+IntColumn = npt.NDArray[np.int64]
+BoolColumn = npt.NDArray[np.bool_]
+
+MISSING = -1
+"""A value that was not observed. Never a legal instant or count, so it cannot pass for a measurement."""
+
+OUTCOMES: tuple[Outcome, ...] = tuple(Outcome)
+PHASES: tuple[Phase, ...] = tuple(Phase)
+TOKEN_SOURCES: tuple[TokenSource, ...] = tuple(TokenSource)
+
+_INT_COLUMNS = (
+    "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns", "first_nonempty_ns",
+    "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns", "input_tokens",
+    "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens", "reasoning_tokens",
+    "http_status", "coalesced_chunks", "stale_retries",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """n requests with m content chunks in all. Integer columns hold ``MISSING`` where nothing was observed.
+
+    ``chunk_ns`` and ``chunk_tokens`` are ragged: request i owns ``[chunk_offsets[i], chunk_offsets[i + 1])``.
+    ``chunk_tokens`` is ``MISSING`` for chunks of requests without an attribution. Order: as submitted.
+    """
+
+    index: IntColumn
+    request_id: Sequence[str]
+    phase: npt.NDArray[np.int8]
+    class_label: Sequence[str]
+    scheduled_ns: IntColumn
+    dispatched_ns: IntColumn
+    submitted_ns: IntColumn
+    first_byte_ns: IntColumn
+    first_event_ns: IntColumn
+    first_nonempty_ns: IntColumn
+    first_reasoning_ns: IntColumn
+    first_content_ns: IntColumn
+    last_content_ns: IntColumn
+    finished_ns: IntColumn
+    input_tokens: IntColumn
+    output_tokens: IntColumn
+    requested_input_tokens: IntColumn
+    requested_max_tokens: IntColumn
+    cached_tokens: IntColumn
+    reasoning_tokens: IntColumn
+    http_status: IntColumn
+    coalesced_chunks: IntColumn
+    stale_retries: IntColumn
+    token_source: npt.NDArray[np.int8]
+    outcome: npt.NDArray[np.int8]
+    error: Sequence[str | None]
+    finish_reason: Sequence[str | None]
+    chunk_offsets: IntColumn
+    chunk_ns: IntColumn
+    chunk_tokens: IntColumn
+
+    def __post_init__(self) -> None:
+        for column in fields(self):
+            value = getattr(self, column.name)
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def ok(self) -> BoolColumn:
+        """Mask of the requests that ended as ``Outcome.OK``."""
+        return self.has_outcome(Outcome.OK)
+
+    def has_outcome(self, outcome: Outcome) -> BoolColumn:
+        return np.asarray(self.outcome == OUTCOMES.index(outcome))
+
+    def counts(self) -> dict[str, int]:
+        """``submitted`` (all requests) and the number of each outcome, zero included."""
+        by_outcome = np.bincount(self.outcome, minlength=len(OUTCOMES))
+        return {"submitted": len(self)} | {
+            str(outcome): int(count) for outcome, count in zip(OUTCOMES, by_outcome, strict=True)
+        }
+
+    def select(self, mask: BoolColumn) -> Records:
+        """The requests where ``mask`` is true, with their chunks."""
+        mask = np.asarray(mask, dtype=bool)
+        keep = np.flatnonzero(mask)
+        chunk_counts = np.diff(self.chunk_offsets)
+        chunk_mask = np.repeat(mask, chunk_counts)
+        columns: dict[str, Any] = {}
+        for column in fields(self):
+            value = getattr(self, column.name)
+            per_request = isinstance(value, np.ndarray) and value.shape == mask.shape
+            columns[column.name] = value[mask] if per_request else value
+        for name in ("request_id", "class_label", "error", "finish_reason"):
+            column_values = getattr(self, name)
+            columns[name] = [column_values[i] for i in keep]
+        columns["chunk_offsets"] = np.concatenate(([0], np.cumsum(chunk_counts[mask]))).astype(np.int64)
+        columns["chunk_ns"] = self.chunk_ns[chunk_mask]
+        columns["chunk_tokens"] = self.chunk_tokens[chunk_mask]
+        return Records(**columns)
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[RequestRecord]) -> Records:
+        """Columns from rows, ordered by submission (requests that never reached the wire: by schedule)."""
+        ordered = sorted(rows, key=_submission_order)
+        columns: dict[str, Any] = {
+            name: _int_column([getattr(row, name) for row in ordered]) for name in _INT_COLUMNS
+        }
+        columns["index"] = np.array([row.index for row in ordered], dtype=np.int64)
+        for name in ("request_id", "class_label", "error", "finish_reason"):
+            columns[name] = [getattr(row, name) for row in ordered]
+        columns["phase"] = np.array([PHASES.index(row.phase) for row in ordered], dtype=np.int8)
+        sources = [TOKEN_SOURCES.index(row.token_source) for row in ordered]
+        columns["token_source"] = np.array(sources, dtype=np.int8)
+        columns["outcome"] = np.array([OUTCOMES.index(row.outcome) for row in ordered], dtype=np.int8)
+        columns |= _chunk_columns(ordered)
+        return cls(**columns)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Records]) -> Records:
+        """All requests of several runs, one after another."""
+        if not parts:
+            return cls.from_rows(())
+        columns: dict[str, Any] = {}
+        for column in fields(cls):
+            values = [getattr(part, column.name) for part in parts]
+            if isinstance(values[0], np.ndarray):
+                columns[column.name] = np.concatenate(values)
+            else:
+                columns[column.name] = [entry for value in values for entry in value]
+        counts = np.concatenate([np.diff(part.chunk_offsets) for part in parts])
+        columns["chunk_offsets"] = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        return cls(**columns)
+
+
+def _submission_order(row: RequestRecord) -> tuple[int, int]:
+    instants = (row.submitted_ns, row.dispatched_ns, row.scheduled_ns)
+    return next((instant for instant in instants if instant is not None), 0), row.index
+
+
+def _int_column(values: Sequence[int | None]) -> IntColumn:
+    return np.array([MISSING if value is None else value for value in values], dtype=np.int64)
+
+
+def _chunk_columns(rows: Sequence[RequestRecord]) -> dict[str, IntColumn]:
+    counts = np.array([len(row.chunk_ns) for row in rows], dtype=np.int64)
+    total = int(counts.sum())
+    chunk_ns = np.empty(total, dtype=np.int64)
+    chunk_tokens = np.full(total, MISSING, dtype=np.int64)
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    for row, start, end in zip(rows, offsets[:-1], offsets[1:], strict=True):
+        chunk_ns[start:end] = row.chunk_ns
+        if len(row.chunk_tokens) == end - start:
+            chunk_tokens[start:end] = row.chunk_tokens
+    return {"chunk_offsets": offsets, "chunk_ns": chunk_ns, "chunk_tokens": chunk_tokens}
+
+
+__all__ = ["MISSING", "OUTCOMES", "PHASES", "TOKEN_SOURCES", "BoolColumn", "IntColumn", "Records"]

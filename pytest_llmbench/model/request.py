@@ -1,0 +1,57 @@
+"""A request as planned, before anything has been sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """One request of a workload: what is to be asked, and for how many tokens.
+
+    ``token_ids`` are ids of the workload's tokenizer (cl100k_base for the synthetic ones), ``text`` the
+    prompt as text; a workload gives at least one of the two, and ``text`` may be decoded from the ids later.
+    """
+
+    index: int
+    """Position in the workload's sequence, from 0."""
+    max_tokens: int
+    """Ceiling of the output (``max_tokens``); the realised length is the server's business."""
+    input_tokens: int
+    """Length asked for, in tokens of the workload's tokenizer."""
+    token_ids: Sequence[int] | None = None
+    text: str | None = None
+    temperature: float = 0.0
+    class_label: str = ""
+
+
+@runtime_checkable
+class Workload(Protocol):
+    """A seeded stream of requests (METHODOLOGY §4). Pure: the same seed gives the same sequence.
+
+    A shorter sequence is a prefix of a longer one with the same seed.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name, as reports show it."""
+
+    @property
+    def standard(self) -> bool:
+        """True only for the reference workloads, generated exactly as the draft says."""
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+        """The first ``count`` requests of the sequence of ``seed``."""
+
+    def specification(self) -> Mapping[str, Any]:
+        """All that METHODOLOGY §4.1 asks to be stated, as JSON values.
+
+        Keys: ``input_length`` and ``output_length`` (``type``, ``params``, ``unit``, ``tokenizer``, the
+        second also ``control``), ``content`` (``domain``, ``language``, ``system_prompt``: ``present``,
+        ``typical_tokens``), ``prefix_sharing`` (``fraction``, ``length``), ``temperature``, ``stop``.
+        """
+
+
+__all__ = ["PlannedRequest", "Workload"]

@@ -1,0 +1,131 @@
+"""The result of one test: metrics, tables, plots, and the judgements on them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.judgement import Compliance, Gate, Validity
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+
+
+CONFIGURATION_ITEMS = (
+    "SUT configuration and boundary",
+    "Model and hardware",
+    "Workload",
+    "Load model",
+    "Request count and test duration",
+    "Warm-up",
+    "Prefix caching",
+    "Guardrails",
+)
+"""The eight items of the configuration summary, in the draft's order (METHODOLOGY §11.1, section 5.1.5.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the draft. ``id`` is its stable renderer id (METHODOLOGY §15.1); cells are finished text."""
+
+    id: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Data of a plot, not its drawing. ``x`` and ``y`` of each series have equal lengths."""
+
+    id: str
+    """``ttft_cdf``, ``throughput_latency``, …"""
+    title: str
+    x_label: str
+    y_label: str
+    series: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+    marks: Mapping[str, float] = field(default_factory=dict)
+    """Named positions on the x axis, for example limits."""
+    step: bool = False
+    x_log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupReport:
+    """What the warm-up did (METHODOLOGY §6). ``None`` for a probe that did not succeed."""
+
+    performed: bool = False
+    requests_ok: int = 0
+    output_tokens: int = 0
+    drained: bool = False
+    probe_before_ms: float | None = None
+    probes_after_ms: tuple[float | None, ...] = ()
+    stabilised: bool = False
+    duration_s: float = 0.0
+    description: str = "no warm-up"
+    last_finished_ns: int | None = None
+    """End of the last warm-up response: has to lie before the first measured submission."""
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """What a test measured, and, once judged, the three judgements.
+
+    Metrics are reached by their full name, ``result.metrics["ttft.p99"]``, or by attribute:
+    ``result.ttft.p99``, ``result.output_token_throughput``.
+    """
+
+    __test__ = False  # pytest must not take it for a test class
+
+    test: str
+    section: str
+    title: str
+    metrics: Mapping[str, Estimate]
+    tables: tuple[Table, ...]
+    plots: tuple[Plot, ...]
+    configuration: tuple[tuple[str, str], ...]
+    """The configuration summary: (item, text) for each of ``CONFIGURATION_ITEMS``."""
+    observations: tuple[Observation, ...]
+    warmup: WarmupReport
+    facts: Facts
+    objectives: tuple[Objective, ...] = ()
+    notes: tuple[str, ...] = ()
+    validity: Validity = field(default_factory=Validity)
+    compliance: Compliance | None = None
+    gate: Gate = field(default_factory=Gate)
+
+    def judged(self, validity: Validity, compliance: Compliance, gate: Gate) -> TestResult:
+        return replace(self, validity=validity, compliance=compliance, gate=gate)
+
+    def __getattr__(self, name: str) -> Estimate | MetricView:
+        if name.startswith("_") or "metrics" not in self.__dict__:
+            raise AttributeError(name)
+        return MetricView(self.metrics, "")._lookup(name)
+
+
+class MetricView:
+    """Attribute access to the metrics below a prefix; a misspelt name says what there is."""
+
+    def __init__(self, metrics: Mapping[str, Estimate], prefix: str) -> None:
+        self._metrics = metrics
+        self._prefix = prefix
+
+    def __getattr__(self, name: str) -> Estimate | MetricView:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._lookup(name)
+
+    def _lookup(self, name: str) -> Estimate | MetricView:
+        full = self._prefix + name
+        if full in self._metrics:
+            return self._metrics[full]
+        if any(metric.startswith(full + ".") for metric in self._metrics):
+            return MetricView(self._metrics, full + ".")
+        close = difflib.get_close_matches(full, self._metrics, n=3)
+        hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(self._metrics)}"
+        raise AttributeError(f"no metric {full!r} in this result; {hint}")
+
+
+__all__ = ["CONFIGURATION_ITEMS", "MetricView", "Plot", "Table", "TestResult", "WarmupReport"]
