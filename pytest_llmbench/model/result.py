@@ -12,7 +12,6 @@ from pytest_llmbench.model.judgement import Compliance, Gate, Validity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 
-
 CONFIGURATION_ITEMS = (
     "SUT configuration and boundary",
     "Model and hardware",
