@@ -1,0 +1,129 @@
+"""``python -m pytest_llmbench.simulator``: the embedded engine on its own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+import textwrap
+import threading
+
+from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.simulator.presets import DEFAULT_PRESET, OPTIONS, PRESETS, EngineConfig, parse_preset
+
+_DESCRIPTION = """\
+A simulated LLM server with known truth: continuous batching by steps, OpenAI's streaming API, and a record of
+what really happened to each request. For trying out a benchmark suite, or a client, without a GPU.
+
+Latency behaves as in a real engine: it rises with load, long prompts delay their neighbours' tokens, and
+beyond max_num_seqs requests wait in a queue. The text is filler; its length is exact.
+"""
+
+_EXAMPLES = """\
+endpoints:
+  POST /v1/chat/completions  POST /v1/completions     streamed or not; text or token ids
+  GET  /v1/models            GET  /health
+  GET  /sim/ground_truth     one line of JSON per request that has ended: received_ns, admitted_ns,
+                             first_token_ns, first_write_ns, last_write_ns (CLOCK_MONOTONIC), token counts
+  GET  /sim/status           load, and how well the server keeps its own schedule
+
+When the server is ready it prints one line of JSON: {"ready": true, "url": ..., "model": ..., "pid": ...}.
+
+examples:
+  python -m pytest_llmbench.simulator --port 8000
+  python -m pytest_llmbench.simulator --preset 'h100-8b?max_num_seqs=32&eos_mean_tokens=200' --port 8000
+  curl -sN localhost:8000/v1/chat/completions -H 'content-type: application/json' -d \\
+    '{"stream": true, "max_tokens": 8, "messages": [{"role": "user", "content": "Hello"}]}'
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until a signal arrives. Exit status 2 for wrong arguments, 1 if the server cannot start."""
+    options = _parser().parse_args(arguments)
+    try:
+        config = parse_preset(options.preset)
+    except LLMBenchError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.parent_pipe:
+        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    from pytest_llmbench.simulator.server import serve
+
+    try:
+        serve(config, options.host, options.port)
+    except LLMBenchError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pytest_llmbench.simulator",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=_DESCRIPTION,
+        epilog=f"{_describe_presets()}\n{_EXAMPLES}",
+    )
+    parser.add_argument(
+        "--preset",
+        default=DEFAULT_PRESET,
+        metavar="NAME[?OPTION=VALUE&...]",
+        help="which engine to be, with any of its figures overridden (default: %(default)s)",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=8000,
+        help="port to listen on; 0 takes a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--parent-pipe",
+        action="store_true",
+        help="end when standard input is closed: for a program that starts the engine with a pipe there, so "
+        "that the engine never outlives it",
+    )
+    return parser
+
+
+def _port(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else -1
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; it has to be a number from 0 to 65535")
+    return number
+
+
+def _describe_presets() -> str:
+    blocks = [textwrap.fill(f"presets, and what can be overridden: {', '.join(OPTIONS)}", width=108)]
+    for config in PRESETS.values():
+        text = f"{config.name}: {_figures(config)} {config.provenance}"
+        blocks.append(textwrap.fill(text, width=108, initial_indent="  ", subsequent_indent="      "))
+    return "\n".join(blocks) + "\n"
+
+
+def _figures(config: EngineConfig) -> str:
+    return (
+        f"a step takes {config.step_base_us:g} µs, plus {config.prefill_us_per_token:g} µs per prompt token, "
+        f"{config.decode_us_per_sequence:g} µs per decoding sequence and {config.kv_us_per_token:g} µs per "
+        f"cached token; {config.max_num_seqs} sequences and {config.max_num_batched_tokens} tokens "
+        f"at a time, context {config.context_limit_tokens}."
+    )
+
+
+def _end_with_parent(parent_pid: int) -> None:
+    """End this process when standard input closes, or when its parent is no longer the one it began with.
+
+    The second is for a parent that has forked: the fork keeps the pipe's other end open.
+    """
+    try:
+        while os.getppid() == parent_pid:
+            readable, _, _ = select.select([0], [], [], 1.0)
+            if readable and not os.read(0, 4096):
+                break
+    finally:  # also when standard input cannot be watched: better no engine than one that nobody stops
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""The few ASGI messages the server uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+
+class ClientGoneError(Exception):
+    """The connection was closed before the request was complete."""
+
+
+class BodyTooLargeError(Exception):
+    """The request body is longer than the server is willing to keep."""
+
+
+async def read_body(receive: Receive, limit_bytes: int) -> bytes:
+    """The whole request body. Raises ClientGoneError and BodyTooLargeError."""
+    parts: list[bytes] = []
+    length = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        parts.append(message.get("body", b""))
+        length += len(parts[-1])
+        if length > limit_bytes:
+            raise BodyTooLargeError
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def until_disconnect(receive: Receive) -> None:
+    """Return when the client has gone, or, on servers that say so too, when the response is complete."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def send_start(send: Send, status: int, headers: Headers) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def send_body(send: Send, body: bytes, *, more: bool = False) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def send_whole(send: Send, status: int, content_type: bytes, body: bytes, headers: Headers) -> None:
+    """A complete response."""
+    described = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+    await send_start(send, status, described + headers)
+    await send_body(send, body)
+
+
+async def send_json(send: Send, status: int, value: Any, headers: Headers | None = None) -> None:
+    await send_whole(send, status, b"application/json", json.dumps(value).encode(), headers or [])
+
+
+__all__ = [
+    "BodyTooLargeError",
+    "ClientGoneError",
+    "Headers",
+    "Message",
+    "Receive",
+    "Scope",
+    "Send",
+    "read_body",
+    "send_body",
+    "send_json",
+    "send_start",
+    "send_whole",
+    "until_disconnect",
+]

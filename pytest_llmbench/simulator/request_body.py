@@ -1,0 +1,211 @@
+"""From the bytes of a request to what the engine needs, or to the refusal a real engine would give. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pytest_llmbench.simulator.presets import EngineConfig
+
+VOCABULARY_SIZE = 100277
+"""Ids of cl100k_base, special ones included; a prompt of token ids has to stay below."""
+
+
+class Endpoint(StrEnum):
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+
+
+class RefusalError(Exception):
+    """The request gets an error response instead of a place in the queue: what is in it, and the status."""
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+
+    def body(self) -> dict[str, Any]:
+        """The error object as OpenAI's clients and vLLM's server shape it."""
+        kind = {404: "NotFoundError", 405: "MethodNotAllowedError"}.get(self.status, "BadRequestError")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.status}}
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A request whose types are right; whether it fits is decided once its prompt has been counted."""
+
+    texts: tuple[str, ...]
+    """Prompt as text (of a chat: each message's); its tokens are counted one by one and added up."""
+    token_ids: Sequence[int] | None
+    """Prompt as ids, instead of text."""
+    stream: bool
+    include_usage: bool
+    max_tokens: int | None
+    min_tokens: int
+    ignore_eos: bool
+
+    def ceiling(self, prompt_tokens: int, config: EngineConfig) -> int:
+        """Most tokens the reply may have. RefusalError if the prompt, or prompt and reply, do not fit."""
+        limit = config.context_limit_tokens
+        if prompt_tokens < 1:
+            raise RefusalError(400, "the prompt is empty", "prompt")
+        if prompt_tokens >= limit:
+            raise RefusalError(
+                400,
+                f"this model's maximum context length is {limit} tokens, but the prompt has "
+                f"{prompt_tokens} and the reply needs at least 1",
+                "input_tokens",
+            )
+        room = limit - prompt_tokens
+        unasked = max(min(config.default_max_tokens, room), self.min_tokens)
+        ceiling = unasked if self.max_tokens is None else self.max_tokens
+        if ceiling > room:
+            raise RefusalError(
+                400,
+                f"this model's maximum context length is {limit} tokens, but {prompt_tokens} prompt tokens "
+                f"and {ceiling} output tokens were asked for",
+                "min_tokens" if self.max_tokens is None else "max_tokens",
+            )
+        return ceiling
+
+
+def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequest:
+    """Read a request for ``endpoint`` of a server that serves ``model``. Unknown fields are ignored.
+
+    Raises RefusalError: 400 for what is not JSON or has wrong types or values, all of them named; 404 for
+    another model.
+    """
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError, too
+        raise RefusalError(400, f"the request body is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise RefusalError(400, "the request body has to be a JSON object")
+    fields = _Fields(content)
+    asked = fields.text("model")
+    texts, token_ids = fields.messages() if endpoint is Endpoint.CHAT else fields.prompt()
+    request = GenerationRequest(
+        texts=texts,
+        token_ids=token_ids,
+        stream=fields.flag("stream"),
+        include_usage=fields.include_usage(),
+        max_tokens=fields.ceiling(),
+        min_tokens=fields.count("min_tokens", least=0) or 0,
+        ignore_eos=fields.flag("ignore_eos"),
+    )
+    fields.check_rest(request)
+    if fields.mistakes:
+        raise RefusalError(400, "; ".join(fields.mistakes.values()), next(iter(fields.mistakes)))
+    if asked is not None and asked != model:
+        raise RefusalError(404, f"the model {asked!r} does not exist; served here: {model}", "model")
+    return request
+
+
+class _Fields:
+    """The members of a request; reading a wrong one notes the mistake and gives a harmless value."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self._content = content
+        self.mistakes: dict[str, str] = {}
+
+    def _wrong(self, name: str, wanted: str) -> None:
+        shown = json.dumps(self._content.get(name))
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        self.mistakes[name] = f"{name} has to be {wanted}, not {shown}"
+
+    def text(self, name: str) -> str | None:
+        value = self._content.get(name)
+        if value is None or isinstance(value, str):
+            return value
+        self._wrong(name, "a string")
+        return None
+
+    def flag(self, name: str) -> bool:
+        value = self._content.get(name)
+        if value is None or isinstance(value, bool):
+            return value is True
+        self._wrong(name, "true or false")
+        return False
+
+    def count(self, name: str, least: int) -> int | None:
+        value = self._content.get(name)
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+            return value
+        self._wrong(name, f"a whole number of {least} or more")
+        return None
+
+    def ceiling(self) -> int | None:
+        plain = self.count("max_tokens", least=1)
+        newer = self.count("max_completion_tokens", least=1)
+        return plain if newer is None else newer
+
+    def include_usage(self) -> bool:
+        options = self._content.get("stream_options")
+        if options is None:
+            return False
+        if not isinstance(options, dict) or not isinstance(options.get("include_usage", False), bool):
+            self._wrong("stream_options", "an object, its include_usage true or false")
+            return False
+        if self._content.get("stream") is not True:
+            self.mistakes["stream_options"] = "stream_options is only allowed with stream: true"
+        return options.get("include_usage", False) is True
+
+    def messages(self) -> tuple[tuple[str, ...], None]:
+        messages = self._content.get("messages")
+        if not isinstance(messages, list) or not messages:
+            self._wrong("messages", "a list with at least one message")
+            return (), None
+        texts = [_message_texts(message) for message in messages]
+        if any(parts is None for parts in texts):
+            self._wrong("messages", "a list of objects with a role and a text content")
+        return tuple(text for parts in texts if parts is not None for text in parts), None
+
+    def prompt(self) -> tuple[tuple[str, ...], Sequence[int] | None]:
+        prompt = self._content.get("prompt")
+        if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+            prompt = prompt[0]  # a batch of one is the same as its only prompt
+        if isinstance(prompt, str):
+            return (prompt,), None
+        if isinstance(prompt, list) and all(type(token) is int for token in prompt):
+            if prompt and not 0 <= min(prompt) <= max(prompt) < VOCABULARY_SIZE:
+                self._wrong("prompt", f"token ids from 0 to {VOCABULARY_SIZE - 1}")
+            return (), prompt
+        self._wrong("prompt", "one text or one list of token ids")
+        return (), None
+
+    def check_rest(self, request: GenerationRequest) -> None:
+        """What is accepted only as one value, and what has to agree with something else."""
+        temperature = self._content.get("temperature")
+        number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        if temperature is not None and not (number and temperature >= 0):
+            self._wrong("temperature", "a number of 0 or more")
+        if self._content.get("n") not in (None, 1):
+            self._wrong("n", "1: this server gives one choice")
+        if request.max_tokens is not None and request.min_tokens > request.max_tokens:
+            self._wrong("min_tokens", f"at most max_tokens ({request.max_tokens})")
+
+
+def _message_texts(message: Any) -> list[str] | None:
+    """The texts of one message's content, a string or a list of text parts; ``None`` if it is neither."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        return None
+    content = message.get("content")
+    if isinstance(content, str):
+        return [content]
+    if content is None:  # an assistant's message may hold tool calls only
+        return []
+    if not isinstance(content, list):
+        return None
+    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+    return (
+        [text for text in texts if isinstance(text, str)] if all(isinstance(t, str) for t in texts) else None
+    )
+
+
+__all__ = ["Endpoint", "GenerationRequest", "RefusalError", "parse_request"]

@@ -1,0 +1,152 @@
+"""The embedded engine as a process: uvicorn on one socket, with the engine's driver beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.simulator.alarm import open_alarm
+from pytest_llmbench.simulator.app import RECEIVED_NS, EngineApp
+from pytest_llmbench.simulator.disclosure import DISTRIBUTION, software_version
+from pytest_llmbench.simulator.driver import EngineDriver
+from pytest_llmbench.simulator.engine import Engine
+from pytest_llmbench.simulator.ground_truth import GroundTruthLog
+from pytest_llmbench.simulator.presets import EngineConfig
+from pytest_llmbench.tokens.reference import reference_tokenizer
+
+_KEEP_ALIVE_S = 300
+"""Long, so that a client's pool of idle connections stays good; stale ones are another server's lesson."""
+
+
+class StampingProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, plus the instant at which a request was read; it writes without delay.
+
+    ``state["received_ns"]`` of a request is taken as the read that brought its last byte returns: what is
+    taken when the application runs would leave out the wait for other requests' work.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # uvloop gathers the writes of one turn of the loop; with no buffer allowed it writes each at once.
+        transport.set_write_buffer_limits(high=0)
+
+    def pause_writing(self) -> None:
+        """Not passed on: ``send`` would wait for a slow reader, and with it the engine's step.
+
+        What is then buffered is bounded by the length of a reply.
+        """
+
+    def data_received(self, data: bytes) -> None:
+        self._read_ns = time.monotonic_ns()
+        super().data_received(data)
+
+    def on_message_complete(self) -> None:
+        self.scope["state"][RECEIVED_NS] = self._read_ns
+        super().on_message_complete()
+
+
+class EngineServer(uvicorn.Server):
+    """uvicorn's server with the engine running beside it; says on standard output when it is ready."""
+
+    def __init__(self, config: EngineConfig, listener: socket.socket) -> None:
+        self._engine_config = config
+        self._listener = listener
+        self._driving: asyncio.Task[None] | None = None
+        super().__init__(_uvicorn_config(self._answer))
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        driver = EngineDriver(Engine(self._engine_config), open_alarm(), GroundTruthLog())
+        self._app = EngineApp(driver, reference_tokenizer("cl100k_base").count)
+        self._driving = asyncio.get_running_loop().create_task(driver.run())
+        self._driving.add_done_callback(_end_with_the_engine)
+        await super().startup(sockets=sockets)
+        gc.collect()
+        gc.freeze()  # what start-up made is never garbage, and each full collection would look at it again
+        print(json.dumps(self._ready_line()), flush=True)
+
+    def _ready_line(self) -> dict[str, Any]:
+        host, port = self._listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        return {
+            "ready": True,
+            "url": f"http://{shown}:{port}/v1",
+            "model": self._engine_config.model,
+            "pid": os.getpid(),
+        }
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn's way to wait for open connections at a signal is not wanted; see :func:`serve`."""
+        yield
+
+
+def serve(config: EngineConfig, host: str, port: int) -> None:
+    """Serve until a signal ends the process, which it does at once: there is nothing to save.
+
+    ``port`` 0 takes a free one.
+
+    :raises SUTError: the address cannot be listened on.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    listener = _listen(host, port)
+    EngineServer(config, listener).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise SUTError(
+            f"cannot listen: {error.strerror or error}",
+            where=f"{host}:{port}",
+            remedy="choose another --port (0 takes a free one), or another --host",
+        ) from error
+
+
+def _uvicorn_config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=StampingProtocol,
+        interface="asgi3",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        headers=[("server", f"{DISTRIBUTION}-sim/{software_version()}")],
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+    )
+
+
+def _end_with_the_engine(driving: asyncio.Task[None]) -> None:
+    """A server whose engine has died would leave its clients waiting; closed connections tell them."""
+    if driving.cancelled():
+        return
+    error = driving.exception()
+    if error is not None:
+        traceback.print_exception(error, file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(70)
+
+
+__all__ = ["EngineServer", "StampingProtocol", "serve"]

@@ -1,0 +1,37 @@
+"""What the engine states about itself."""
+
+from __future__ import annotations
+
+import json
+
+from pytest_llmbench.model.facts import Origin
+from pytest_llmbench.simulator.disclosure import disclosure
+from pytest_llmbench.simulator.presets import PRESETS, parse_preset
+from pytest_llmbench.tokens.reference import reference_tokenizer
+
+
+def test_everything_is_stated_and_marked_as_simulated() -> None:
+    facts = disclosure(PRESETS["fast"])
+    assert {fact.origin for fact in facts.values()} == {Origin.SIMULATED}
+    assert facts.value("sut.boundary") == "model_engine"
+    assert facts.value("sut.model.name") == "sim-fast"
+    assert facts.value("sut.hardware.accelerator_count") == 1
+    assert facts.value("guardrails.systems") == []
+    assert facts.value("sut.context_limit_tokens") == PRESETS["fast"].context_limit_tokens
+    json.dumps({key: fact.value for key, fact in facts.items()})
+
+
+def test_the_tokenizer_stated_is_the_one_that_counts() -> None:
+    facts = disclosure(PRESETS["fast"])
+    tokenizer = reference_tokenizer("cl100k_base")
+    assert facts.value("tokenizer.name") == tokenizer.name
+    assert facts.value("tokenizer.version") == tokenizer.version
+    assert facts.value("tokenizer.vocab_size") == tokenizer.vocabulary_size
+
+
+def test_other_figures_are_another_model_version() -> None:
+    versions = {
+        disclosure(parse_preset(preset)).value("sut.model.version")
+        for preset in ("fast", "fast?seed=1", "fast?max_num_seqs=63", "h100-8b")
+    }
+    assert len(versions) == 4

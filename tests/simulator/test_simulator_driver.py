@@ -1,0 +1,155 @@
+"""The engine's driver on a clock that moves only when somebody waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from pytest_llmbench.simulator.driver import EngineDriver
+from pytest_llmbench.simulator.engine import Engine, Sequence
+from pytest_llmbench.simulator.ground_truth import GroundTruth, GroundTruthLog, parse_ground_truth
+from pytest_llmbench.simulator.presets import parse_preset
+
+MS = 1_000_000
+# A step takes 10 ms whatever it does.
+CONFIG = parse_preset(
+    "fast?step_base_us=10000&prefill_us_per_token=0&decode_us_per_sequence=0&kv_us_per_token=0"
+)
+
+
+class VirtualAlarm:
+    """Moves its clock to the deadline, or past it by what ``late_ns`` says for that wait."""
+
+    name = "virtual"
+
+    def __init__(self, late_ns: Callable[[int], int] = lambda wait: 0) -> None:
+        self.now_ns = 1000 * MS
+        self.waits = 0
+        self._late_ns = late_ns
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    async def until(self, deadline_ns: int) -> None:
+        self.now_ns = max(self.now_ns, deadline_ns + self._late_ns(self.waits))
+        self.waits += 1
+        await asyncio.sleep(0)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class KeptReply:
+    """Remembers when its tokens came."""
+
+    def __init__(self, alarm: VirtualAlarm, request_id: str = "r") -> None:
+        self.truth = GroundTruth(request_id, alarm.clock(), prompt_tokens=10)
+        self._alarm = alarm
+        self.token_ns: list[int] = []
+        self.done = asyncio.Event()
+
+    async def begin(self) -> None:
+        """Nothing to do."""
+
+    async def token(self) -> None:
+        self.truth.output_tokens += 1
+        self.token_ns.append(self._alarm.clock())
+
+    async def finish(self, reason: str) -> None:
+        self.done.set()
+
+
+async def run_alone(driver: EngineDriver, alarm: VirtualAlarm, tokens: int) -> KeptReply:
+    reply = KeptReply(alarm)
+    running = asyncio.create_task(driver.run())
+    driver.submit(Sequence("r", 10, tokens), reply)
+    await reply.done.wait()
+    running.cancel()
+    return reply
+
+
+def test_steps_take_their_time_and_truth_is_kept() -> None:
+    async def scenario() -> None:
+        alarm = VirtualAlarm()
+        log = GroundTruthLog()
+        driver = EngineDriver(Engine(CONFIG), alarm, log, alarm.clock)
+        reply = await run_alone(driver, alarm, 4)
+        assert reply.token_ns == [1010 * MS, 1020 * MS, 1030 * MS, 1040 * MS]
+        (truth,) = parse_ground_truth(log.json_lines().decode())
+        assert (truth.received_ns, truth.admitted_ns, truth.first_token_ns) == (
+            1000 * MS,
+            1000 * MS,
+            1010 * MS,
+        )
+        assert (truth.output_tokens, truth.finish_reason, truth.aborted) == (4, "length", False)
+        assert driver.pacing.summary()["pacing_error_us"] == {"n": 4, "p50": 0.0, "p99": 0.0, "max": 0.0}
+
+    asyncio.run(scenario())
+
+
+def test_a_late_step_does_not_delay_the_ones_after_it() -> None:
+    async def scenario() -> None:
+        alarm = VirtualAlarm(lambda wait: 25 * MS if wait == 1 else 0)
+        driver = EngineDriver(Engine(CONFIG), alarm, GroundTruthLog(), alarm.clock)
+        reply = await run_alone(driver, alarm, 6)
+        assert [at // MS - 1000 for at in reply.token_ns] == [10, 45, 45, 45, 50, 60]
+        assert driver.pacing.summary()["pacing_error_us"]["max"] == 25_000.0
+        assert driver.pacing.schedule_restarts == 0
+
+    asyncio.run(scenario())
+
+
+def test_far_behind_the_schedule_begins_anew() -> None:
+    async def scenario() -> None:
+        alarm = VirtualAlarm(lambda wait: 200 * MS if wait == 1 else 0)
+        driver = EngineDriver(Engine(CONFIG), alarm, GroundTruthLog(), alarm.clock)
+        reply = await run_alone(driver, alarm, 4)
+        assert [at // MS - 1000 for at in reply.token_ns] == [10, 220, 230, 240]
+        assert driver.pacing.schedule_restarts == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("tokens_before", [0, 1, 3])
+def test_an_abort_frees_the_place_and_is_recorded(tokens_before: int) -> None:
+    async def scenario() -> None:
+        alarm = VirtualAlarm()
+        log = GroundTruthLog()
+        driver = EngineDriver(Engine(CONFIG), alarm, log, alarm.clock)
+        gone, sequence = KeptReply(alarm, "gone"), Sequence("gone", 10, 1000)
+        running = asyncio.create_task(driver.run())
+        driver.submit(sequence, gone)
+        while len(gone.token_ns) < tokens_before:
+            await asyncio.sleep(0)
+        driver.abort(sequence)
+        driver.abort(sequence)
+        after = KeptReply(alarm, "after")
+        driver.submit(Sequence("after", 10, 2), after)
+        await after.done.wait()
+        running.cancel()
+        truths = {truth.request_id: truth for truth in parse_ground_truth(log.json_lines().decode())}
+        assert truths["gone"].aborted
+        assert truths["gone"].output_tokens == tokens_before
+        assert truths["gone"].finish_reason is None
+        assert not truths["after"].aborted
+        assert driver.engine.idle
+
+    asyncio.run(scenario())
+
+
+def test_a_wide_batch_is_handed_out_completely() -> None:
+    async def scenario() -> None:
+        alarm = VirtualAlarm()
+        driver = EngineDriver(Engine(CONFIG), alarm, GroundTruthLog(), alarm.clock)
+        replies = [KeptReply(alarm, str(i)) for i in range(40)]
+        running = asyncio.create_task(driver.run())
+        for reply in replies:
+            driver.submit(Sequence("r", 10, 3), reply)
+        for reply in replies:
+            await reply.done.wait()
+        running.cancel()
+        assert all(reply.token_ns == [1010 * MS, 1020 * MS, 1030 * MS] for reply in replies)
+
+    asyncio.run(scenario())

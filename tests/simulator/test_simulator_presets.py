@@ -1,0 +1,77 @@
+"""Presets, their overrides, and the mistakes in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.simulator.presets import OPTIONS, PRESETS, parse_preset
+
+
+def test_every_preset_says_where_its_figures_come_from() -> None:
+    assert {"fast", "h100-8b", "cpu-laptop"} <= set(PRESETS)
+    for name, config in PRESETS.items():
+        assert config.name == name
+        assert len(config.provenance) > 100
+        assert parse_preset(name) == config
+
+
+def test_fast_is_as_fast_as_it_says() -> None:
+    fast = PRESETS["fast"]
+    assert 8e6 <= fast.step_ns(320, 0, 0) <= 15e6
+    assert 2e6 <= fast.step_ns(0, 1, 400) <= 3e6
+
+
+def test_overrides_replace_figures_and_nothing_else() -> None:
+    config = parse_preset("fast?max_num_seqs=7&step_base_us=12.5&eos_mean_tokens=30")
+    assert (config.max_num_seqs, config.step_base_us, config.eos_mean_tokens) == (7, 12.5, 30.0)
+    assert config.prefill_us_per_token == PRESETS["fast"].prefill_us_per_token
+    assert config.model == "sim-fast"
+    assert config.figures_sha256 != PRESETS["fast"].figures_sha256
+
+
+def test_no_name_is_the_default_preset_and_none_switches_the_length_law_off() -> None:
+    assert parse_preset("") == PRESETS["fast"]
+    assert parse_preset("?seed=4").seed == 4
+    assert parse_preset("fast?eos_mean_tokens=none") == PRESETS["fast"]
+
+
+def test_all_mistakes_are_listed_together() -> None:
+    with pytest.raises(SuiteError) as caught:
+        parse_preset("fats?max_num_seq=3&seed=x&seed=2&what&step_base_us=nan&max_num_seqs=0")
+    message = str(caught.value)
+    for part in (
+        "7 mistakes",
+        "unknown preset 'fats'; did you mean 'fast'?",
+        "unknown option 'max_num_seq'; did you mean 'max_num_seqs'?",
+        "seed is 'x'; it has to be a whole number",
+        "option 'seed' is given twice",
+        "'what' is not of the form option=value",
+        "step_base_us is nan; it has to be above 0",
+        "max_num_seqs is 0; it has to be 1 or more",
+        *PRESETS,
+        *OPTIONS,
+    ):
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("step_base_us=0", "step_base_us"),
+        ("step_base_us=-1", "step_base_us"),
+        ("prefill_us_per_token=inf", "prefill_us_per_token"),
+        ("kv_us_per_token=-0.1", "kv_us_per_token"),
+        ("max_num_batched_tokens=10", "below max_num_seqs"),
+        ("context_limit_tokens=1", "context_limit_tokens"),
+        ("eos_mean_tokens=0.5", "eos_mean_tokens"),
+        ("accelerator_memory_gib=0", "accelerator_memory_gib"),
+        ("max_num_seqs=3.5", "whole number"),
+        ("seed=1&seed=2", "given twice"),
+        ("provenance=mine", "unknown option"),
+        ("seed=", "seed is ''"),
+    ],
+)
+def test_impossible_figures_are_refused(options: str, named: str) -> None:
+    with pytest.raises(SuiteError, match=named):
+        parse_preset(f"fast?{options}")

@@ -1,0 +1,71 @@
+"""Alarms, the summary of pacing errors, and the bounded log."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import pytest
+
+from pytest_llmbench.simulator.alarm import Alarm, LoopAlarm, TimerfdAlarm, open_alarm
+from pytest_llmbench.simulator.ground_truth import GroundTruth, GroundTruthLog, parse_ground_truth
+from pytest_llmbench.simulator.pacing import RecentValues
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="timerfd is Linux's")
+
+
+@pytest.mark.parametrize("kind", [LoopAlarm, pytest.param(TimerfdAlarm, marks=linux)])
+def test_an_alarm_is_never_early_and_lets_others_run(kind: type[Alarm]) -> None:
+    async def scenario() -> None:
+        alarm = kind()
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0.0005)
+
+        neighbour = asyncio.create_task(other())
+        try:
+            lateness = []
+            for wait_ns in (5_000_000, 700_000, 0, -1_000_000, 3_000_000):
+                deadline_ns = time.monotonic_ns() + wait_ns
+                await alarm.until(deadline_ns)
+                lateness.append(time.monotonic_ns() - deadline_ns)
+            assert min(lateness) >= 0
+            assert min(lateness) < 20_000_000
+            assert turns > 3
+        finally:
+            neighbour.cancel()
+            alarm.close()
+
+    asyncio.run(scenario())
+
+
+@linux
+def test_linux_has_the_exact_alarm() -> None:
+    async def scenario() -> str:
+        alarm = open_alarm()
+        alarm.close()
+        return alarm.name
+
+    assert asyncio.run(scenario()) == "timerfd"
+
+
+def test_recent_values_are_summarised() -> None:
+    values = RecentValues(capacity=100)
+    assert values.summary_us() == {"n": 0, "p50": None, "p99": None, "max": None}
+    for value in range(1, 1001):
+        values.note(value * 1000)
+    assert values.summary_us() == {"n": 100, "p50": 950.0, "p99": 999.0, "max": 1000.0}
+
+
+def test_the_log_is_bounded_and_counts_what_it_drops() -> None:
+    log = GroundTruthLog(capacity=3)
+    assert log.json_lines() == b""
+    for i in range(5):
+        log.add(GroundTruth(f"r{i}", received_ns=i, prompt_tokens=1))
+    assert (len(log), log.dropped) == (3, 2)
+    assert [truth.request_id for truth in parse_ground_truth(log.json_lines().decode())] == ["r2", "r3", "r4"]
