@@ -1,0 +1,29 @@
+"""JUnit properties of a test: few keys, string values, for dashboards that read nothing else."""
+
+from __future__ import annotations
+
+from pytest_llmbench.reports import numbers
+from pytest_llmbench.reports.document import Entry, TestView
+
+
+def properties(entry: Entry) -> list[tuple[str, str]]:
+    """The three verdicts, then value, limit, interval and n of each metric that has a limit."""
+    found = {
+        "llmbench.verdict": str(entry["gate"]["verdict"]),
+        "llmbench.validity": str(entry["validity"]["verdict"]),
+        "llmbench.compliance": str(entry["compliance"]["verdict"]),
+    }
+    for objective in TestView(entry).objectives:
+        key = f"llmbench.{objective['metric']}"
+        unit = objective["unit"]
+        limit = f"{objective['op']} {numbers.quantity(objective['limit'], unit)}"
+        found[f"{key}.value"] = numbers.quantity(objective["point"], unit)
+        # Two limits on one metric, a floor and a ceiling, share the line.
+        earlier = found.get(f"{key}.limit")
+        found[f"{key}.limit"] = f"{earlier} and {limit}" if earlier else limit
+        found[f"{key}.interval"] = numbers.interval(objective["lower"], objective["upper"], unit)
+        found[f"{key}.n"] = str(objective.get("n", 0))
+    return list(found.items())
+
+
+__all__ = ["properties"]

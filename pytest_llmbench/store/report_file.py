@@ -1,0 +1,131 @@
+"""Report files: written whole or not at all, read back with their version checked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.store.redaction import Redactor
+from pytest_llmbench.store.schema import SCHEMA_VERSION, Report
+
+REPORT_NAME = "report.json"
+_SHOWN_MISTAKES = 5
+
+
+def check_writable(directory: Path) -> None:
+    """Makes ``directory`` and proves that a file can be written in it. Called before the run, not after.
+
+    Raises StoreError with the path and the cause.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".llmbench-probe-") as probe:
+            probe.write(b"probe")
+            probe.flush()
+    except OSError as error:
+        raise StoreError(
+            f"the report directory cannot be written: {error.strerror or error}",
+            where=str(directory),
+            remedy="name a directory that can be created and written with --llm-report",
+        ) from error
+
+
+def write_text(path: Path, text: str, redactor: Redactor | None = None) -> None:
+    """Writes ``path`` atomically: a reader sees the old file or the whole new one. Makes parent directories.
+
+    Raises StoreError with the path and the cause; the old file, if there is one, is left as it was.
+    """
+    content = text if redactor is None else redactor.text(text)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise StoreError(
+            f"cannot write the file: {error.strerror or error}",
+            where=str(path),
+            remedy="check that its directory exists, is writable and has space left",
+        ) from error
+
+
+def write_report(path: Path, report: Report, redactor: Redactor | None = None) -> None:
+    """Writes ``report.json``. Secrets are taken out of the values, before they are encoded."""
+    plain = report.plain() if redactor is None else redactor.value(report.plain())
+    write_text(path, json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_report(path: Path) -> Report:
+    """Reads a report of this schema version. Raises StoreError for any other, or for a damaged file."""
+    content = _read_json(path)
+    _check_version(content.get("schema_version"), path)
+    try:
+        return Report.model_validate(content)
+    except ValidationError as error:
+        raise StoreError(_mistakes(error), where=str(path), remedy="write the report again") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StoreError(
+            f"cannot read the report: {error.strerror or error}",
+            where=str(path),
+            remedy="name a report.json written with --llm-report",
+        ) from error
+    except ValueError as error:  # not UTF-8 or not JSON
+        raise StoreError(
+            f"not a whole JSON file, perhaps truncated: {error}",
+            where=str(path),
+            remedy="write the report again",
+        ) from error
+    if not isinstance(content, dict):
+        raise StoreError(
+            f"not a report: a JSON {type(content).__name__} where an object is expected",
+            where=str(path),
+            remedy="name a report.json written with --llm-report",
+        )
+    return content
+
+
+def _check_version(version: object, path: Path) -> None:
+    if version == SCHEMA_VERSION:
+        return
+    if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+", version):
+        raise StoreError(
+            f"not a report of pytest-llmbench: schema_version is {version!r}",
+            where=str(path),
+            remedy="name a report.json written with --llm-report",
+        )
+    numbers, ours = (tuple(map(int, text.split("."))) for text in (version, SCHEMA_VERSION))
+    newer = numbers > ours
+    relation = "newer" if newer else "older"
+    raise StoreError(
+        f"schema version {version} is {relation} than {SCHEMA_VERSION}, the one that is read here",
+        where=str(path),
+        remedy="upgrade pytest-llmbench" if newer else "write the report again with this version",
+    )
+
+
+def _mistakes(error: ValidationError) -> str:
+    found = error.errors(include_url=False)
+    listed = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in found[:_SHOWN_MISTAKES]]
+    rest = [f"… and {len(found) - len(listed)} more"] if len(found) > len(listed) else []
+    return "the report does not have the shape of its schema: " + "; ".join(listed + rest)
+
+
+__all__ = ["REPORT_NAME", "check_writable", "read_report", "write_report", "write_text"]

@@ -1,0 +1,359 @@
+"""The one JSON shape of ``report.json``: pydantic models, version 1.0.
+
+``python -m pytest_llmbench.store.schema`` prints the JSON Schema (Draft 2020-12) that is published as
+``docs/report.schema.json``. Vocabulary and key names are a contract with every reader of a report; a change
+that removes or renames anything raises the major version, an addition the minor one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+
+from pytest_llmbench.model.facts import Origin
+from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, Status, ValidityVerdict
+from pytest_llmbench.model.objective import Op
+from pytest_llmbench.store.redaction import without_credentials
+
+SCHEMA_VERSION: Final = "1.0"
+DRAFT = "draft-gaikwad-llm-benchmarking-methodology-00"
+
+TestOutcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
+Instant = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
+
+
+class Shape(BaseModel):
+    """Base of every object in the report: nothing unknown, nothing infinite, nothing changed later."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        from_attributes=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class FactEntry(Shape):
+    """One declared, detected or measured fact."""
+
+    value: JsonValue
+    origin: Origin
+    source: str = ""
+    """Where exactly: a file, a URL, a header."""
+
+
+class Metric(Shape):
+    """A number with its interval. ``null`` as point: undefined; as an end: the interval is open there."""
+
+    point: float | None
+    lower: float | None
+    upper: float | None
+    level: float
+    """Confidence level, 0 to 1."""
+    n: int
+    """Samples the estimate rests on."""
+    method: str
+    unit: str
+    n_required: int | None = None
+    """Samples from which on the interval closes on both sides, if it is open for want of them."""
+
+
+class FindingEntry(Shape):
+    """One thing the validity checks looked at."""
+
+    check: str
+    ok: bool
+    voids: bool
+    """True: not ok makes the run invalid. False: not ok is a warning."""
+    message: str
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""
+
+
+class ValidityEntry(Shape):
+    verdict: ValidityVerdict
+    findings: list[FindingEntry]
+
+
+class RequirementEntry(Shape):
+    """The status of one entry of the requirements catalogue for this test."""
+
+    id: str
+    level: str
+    """MUST, SHOULD, MAY or PROCEDURE."""
+    status: Status
+    reason: str
+    evidence: dict[str, JsonValue]
+    """The values that were looked at."""
+    effect: str = "none"
+    """What an unmet entry does to the verdict: ``blocks``, ``downgrades`` or ``none``."""
+    statement: str = ""
+
+
+class ComplianceEntry(Shape):
+    verdict: ComplianceVerdict
+    """Policy ``strict``: a violated constraint that defines the test blocks too."""
+    verdict_literal: ComplianceVerdict
+    """Policy ``literal``: capitalised keywords only."""
+    draft: str
+    requirements: list[RequirementEntry]
+
+
+class ObjectiveEntry(Shape):
+    """One limit, judged on the whole interval of its metric."""
+
+    metric: str
+    op: Op
+    limit: float
+    unit: str
+    point: float | None
+    lower: float | None
+    upper: float | None
+    verdict: GateVerdict
+    n: int = 0
+    reason: str = ""
+    requests_needed: int | None = None
+    """Further requests after which an inconclusive objective would be decided, where that can be said."""
+
+
+class GateEntry(Shape):
+    verdict: GateVerdict
+    """``inconclusive`` also for a run that was void or never measured: such a run passes nothing."""
+    objectives: list[ObjectiveEntry]
+
+
+class LoadEntry(Shape):
+    """The load of the first measured stretch."""
+
+    model: Literal["open", "closed"]
+    description: str
+    rate_rps: float | None = None
+    arrival: str | None = None
+    burstiness: float | None = None
+    concurrency: int | None = None
+    requests: int
+    """Planned requests of all measured stretches."""
+    duration_s: float
+    """All measured stretches, each from the start of its schedule to the end of its last response."""
+    ignore_eos: bool = False
+
+
+class WorkloadEntry(Shape):
+    """The requests of all measured stretches."""
+
+    name: str
+    standard: bool
+    """True only for the reference workloads, generated exactly as the draft says."""
+    seed: int
+    n_requests: int
+    specification: dict[str, JsonValue]
+    sequence_sha256: str
+    """Digest of the planned requests in the format of METHODOLOGY §4.3."""
+
+
+class WarmupEntry(Shape):
+    performed: bool
+    requests_ok: int
+    output_tokens: int
+    drained: bool
+    probe_before_ms: float | None
+    probes_after_ms: list[float | None]
+    stabilised: bool
+    duration_s: float
+    description: str
+    last_finished_ns: int | None
+
+
+class SelfCheckEntry(Shape):
+    """The load generator as a witness against itself. Over several stretches: worst lag, summed counts."""
+
+    send_lag_p50_ns: int | None
+    send_lag_p99_ns: int | None
+    send_lag_max_ns: int | None
+    send_lag_first_tenth_p50_ns: int | None
+    send_lag_last_tenth_p50_ns: int | None
+    loop_lag_p99_ns: int | None
+    loop_lag_max_ns: int | None
+    cpu_share: float | None
+    reads: int
+    content_chunks: int
+    coalesced_chunks: int
+    connections_prewarmed: int
+    connections_opened: int
+    stale_retries: int
+    gc_collections: int
+    peak_in_flight: int
+    clock: str
+    clock_resolution_ns: int | None
+    stamp_source: str
+    event_loop: str
+    transport: str
+
+
+class StretchEntry(Shape):
+    """One measured stretch of load."""
+
+    label: str
+    load: str
+    """In words."""
+    key: str
+    """SHA-256 of everything that decides what is sent and when."""
+    seed: int
+    requests: int
+    started: Instant
+    duration_s: float
+    counts: dict[str, int]
+    sequence_sha256: str
+    in_flight_at_start: int
+    in_flight_at_end: int
+    interrupted: str | None
+    selfcheck: SelfCheckEntry
+
+
+class TableEntry(Shape):
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+class SeriesEntry(Shape):
+    x: list[float]
+    y: list[float]
+
+
+class PlotEntry(Shape):
+    """The data of a plot, not its drawing."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: dict[str, SeriesEntry]
+    marks: dict[str, float]
+    """Named positions on the x axis, for example limits."""
+    step: bool = False
+    x_log: bool = False
+
+
+class ConfigurationItem(Shape):
+    item: str
+    text: str
+
+
+class TestEntry(Shape):
+    """One test: what was asked, what was measured, and the three judgements."""
+
+    __test__: ClassVar[bool] = False  # pytest must not take it for a test class
+
+    nodeid: str
+    test: str
+    """One of the ten tests: ``ttft``, ``throughput``, …"""
+    section: str
+    """Section of the draft."""
+    title: str = ""
+    outcome: TestOutcome
+    """As pytest reports it."""
+    validity: ValidityEntry
+    compliance: ComplianceEntry
+    gate: GateEntry
+    metrics: dict[str, Metric]
+    load: LoadEntry | None
+    workload: WorkloadEntry | None
+    warmup: WarmupEntry | None
+    selfcheck: SelfCheckEntry | None
+    counts: dict[str, int]
+    """``submitted`` and the number of each outcome, zero included; measured phase only."""
+    tables: dict[str, TableEntry]
+    plots: dict[str, PlotEntry]
+    records_file: str | None
+    """Relative to the report."""
+    configuration: list[ConfigurationItem] = []
+    """The eight items of the configuration summary (METHODOLOGY §11.1)."""
+    stretches: list[StretchEntry] = []
+    facts: dict[str, FactEntry] = {}
+    notes: list[str] = []
+    error: str | None = None
+    """Why the test errored or failed, if it did."""
+    shared: bool = False
+    """The measured run serves other tests of this session too."""
+    duration_s: float | None = None
+    """Wall time of the test."""
+    attempts: int = 1
+
+    def plain(self) -> dict[str, Any]:
+        """Plain JSON types: what crosses from pytest-xdist workers and what the renderers take."""
+        return self.model_dump(mode="json")
+
+
+class Generator(Shape):
+    """The program that wrote the report."""
+
+    name: str = "pytest-llmbench"
+    version: str
+    draft: str = DRAFT
+
+
+class Environment(Shape):
+    """Where the load generator ran."""
+
+    python: str
+    implementation: str
+    platform: str
+    machine: str
+    cpu_count: int | None
+    packages: dict[str, str] = {}
+    """Installed version of each package that takes part in the measurement."""
+    command: list[str] = []
+    settings: dict[str, JsonValue] = {}
+    """The options in force, without secrets."""
+
+
+class Sut(Shape):
+    """The system under test."""
+
+    endpoint: str
+    """Without credentials."""
+    model: str | None
+    api: str | None
+    facts: dict[str, FactEntry] = {}
+
+    @field_validator("endpoint")
+    @classmethod
+    def _without_credentials(cls, endpoint: str) -> str:
+        return without_credentials(endpoint)
+
+
+class Report(Shape):
+    """``report.json``."""
+
+    schema_version: Literal["1.0"] = SCHEMA_VERSION
+    generator: Generator
+    started: Instant
+    environment: Environment
+    sut: Sut
+    tests: list[TestEntry]
+
+    def plain(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+
+def json_schema() -> dict[str, Any]:
+    """The published JSON Schema of a report, Draft 2020-12."""
+    schema = Report.model_json_schema(mode="serialization")
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"pytest-llmbench report {SCHEMA_VERSION}",
+    }
+    return head | {key: value for key, value in schema.items() if key not in head}
+
+
+def json_schema_text() -> str:
+    """``docs/report.schema.json``, byte for byte."""
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    print(json_schema_text(), end="")

@@ -1,0 +1,102 @@
+"""Appendix C.1: fields, order and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.reports.minimum import minimum_report
+from pytest_llmbench.store import entries
+
+Entry = dict[str, Any]
+FACTS = {
+    "sut.model.version": "2026-01",
+    "sut.hardware.accelerator_type": "H200",
+    "sut.hardware.accelerator_count": 4,
+    "sut.software.engine": "vLLM",
+    "sut.software.version": "0.9.1",
+    "sut.boundary": "application_gateway",
+    "guardrails.input_filter": "enabled",
+    "guardrails.output_filter": "absent",
+    "guardrails.systems": ["filter-x"],
+}
+
+
+def test_every_field_in_its_place(
+    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
+) -> None:
+    entry = entries.entry_from_result(
+        make_result(failed=0), nodeid="g.py::t", outcome="passed", records_file=None
+    )
+    report = make_report(entry, **FACTS)
+    met = [r for r in report["tests"][0]["compliance"]["requirements"] if r["status"] == "met"]
+    report["tests"][0]["compliance"]["requirements"] = met
+    assert minimum_report(report) == (
+        """\
+=== LLM Benchmark Report (Minimum) ===
+
+System Identification:
+- Model: tiny-7b 2026-01
+- Hardware: H200 x 4
+- Software: vLLM 0.9.1
+- SUT Boundary: Gateway
+
+Test Configuration:
+- Workload: synthetic-uniform
+- Load Model: open loop, poisson arrivals at 20 req/s
+- Request Count: 1000
+- Test Duration: 51.2 seconds
+
+Key Results:
+- TTFT P50: 128.9 ms
+- TTFT P99: 468.2 ms
+- TPOT P50: 13.5 ms
+- TPOT P99: 14.5 ms
+- Max Throughput: not measured
+- Throughput at P99 TTFT < 500ms: not measured
+
+Notes:
+- Deviations: none
+- Guardrails: input filter enabled, output filter absent, systems: filter-x
+
+=== End Report ===
+"""
+    )
+
+
+def test_deviations_are_the_blocking_requirements(report: Entry) -> None:
+    text = minimum_report(report)
+    assert (
+        "  - M-5.1.4.1-percentiles: Statement of M-5.1.4.1-percentiles. (998 samples, P99.9 needs 10000)\n"
+        in text
+    )
+    assert "S-4.6.1-grpc" not in text
+    assert text.count("M-4.8-input-filter:") == 1
+    assert "- TTFT P99: n < 1000, not reported\n" in text
+    assert "test_unreachable[<b>|x] was not measured: https://host/v1: connection refused → start" in text
+
+
+def test_a_void_run_reports_no_number(report: Entry) -> None:
+    report["tests"] = report["tests"][:1]
+    report["tests"][0]["validity"] = {
+        "verdict": "invalid",
+        "findings": [{"check": "send_lag", "ok": False, "voids": True, "message": "late by 80 ms"}],
+    }
+    text = minimum_report(report)
+    assert "- TTFT P50: not measured\n" in text
+    assert "- Workload: not measured\n" in text
+    assert "is void and its numbers are not reported: late by 80 ms" in text
+
+
+def test_without_an_audit_nothing_is_said_to_be_in_order(report: Entry) -> None:
+    report["tests"] = report["tests"][:1]
+    report["tests"][0]["compliance"]["requirements"] = []
+    assert "- Deviations: not audited\n" in minimum_report(report)
+
+
+def test_no_test_at_all(make_report: Callable[..., Entry]) -> None:
+    lines = minimum_report(make_report()).splitlines()
+    assert lines[0] == "=== LLM Benchmark Report (Minimum) ==="
+    assert lines[-1] == "=== End Report ==="
+    assert sum(line.endswith(": not measured") for line in lines) == 10

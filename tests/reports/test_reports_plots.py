@@ -1,0 +1,101 @@
+"""Plots as SVG."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import pytest
+
+from pytest_llmbench.reports import plots
+from pytest_llmbench.reports.document import TestView
+
+SVG = "{http://www.w3.org/2000/svg}"
+Entry = dict[str, Any]
+
+CURVE = {
+    "title": "Throughput & latency <1>",
+    "x_label": "tok/s",
+    "y_label": "ms",
+    "series": {"a": {"x": [0.0, 10.0], "y": [1.0, 2.0]}, "b": {"x": [0.0, 10.0], "y": [2.0, 3.0]}},
+    "marks": {"knee": 5.0},
+    "step": False,
+    "x_log": True,
+}
+
+
+@pytest.fixture
+def cdf(entry: Entry) -> Entry:
+    return TestView(entry).plots["ttft_cdf"]
+
+
+def _texts(svg: str) -> list[str]:
+    return ["".join(text.itertext()).strip() for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_a_distribution(cdf: Entry) -> None:
+    svg = plots.render(cdf, "ttft_cdf")
+    root = ElementTree.fromstring(svg)
+    assert root.findtext(f"{SVG}title") == "Distribution of TTFT"
+    assert root.findtext(f"{SVG}desc") == (
+        "share of requests over TTFT (ms): TTFT with 998 points. Marked: P50 at 128.8, limit P99 at 600."
+    )
+    assert (root.get("role"), root.get("width")) == ("img", None)
+    texts = _texts(svg)
+    assert "TTFT (ms)" in texts
+    assert "share of requests" in texts
+    assert any(re.fullmatch(r"P50\s+128\.8", text) for text in texts)
+    assert any(re.fullmatch(r"limit P99\s+600", text) for text in texts)
+    assert {"100", "200", "500"} <= set(texts)
+
+
+def test_the_same_data_gives_the_same_bytes(cdf: Entry) -> None:
+    assert plots.render(cdf, "ttft_cdf") == plots.render(cdf, "ttft_cdf")
+    assert "dc:date" not in plots.render(cdf, "ttft_cdf")
+
+
+def test_two_drawings_on_a_page_have_different_ids(cdf: Entry) -> None:
+    first, second = (
+        set(re.findall(r'id="([^"]+)"', plots.render(cdf, "ttft_cdf", salt=salt))) for salt in "ab"
+    )
+    assert first
+    assert not first & second
+
+
+def test_nothing_global_changes(cdf: Entry) -> None:
+    with mpl.rc_context({"svg.fonttype": "path", "axes.facecolor": "red"}):
+        before = dict(mpl.rcParams)
+        svg = plots.render(cdf, "ttft_cdf")
+        assert dict(mpl.rcParams) == before
+    assert "#ff0000" not in svg
+
+
+def test_ink_is_that_of_the_page(cdf: Entry) -> None:
+    svg = plots.render(cdf, "ttft_cdf")
+    assert "currentColor" in svg
+    assert "#010203" not in svg
+
+
+def test_curves_with_a_legend_and_zero_on_a_log_axis() -> None:
+    svg = plots.render(CURVE, "throughput_latency")
+    assert {"a", "b"} <= set(_texts(svg))
+    assert "<title>Throughput &amp; latency &lt;1&gt;</title>" in svg
+
+
+def test_marks_close_together_do_not_overlap(cdf: Entry) -> None:
+    marks = {"P50": 126.8, "P90": 127.0, "P95": 127.1, "limit P99": 127.3}
+    svg = plots.render(cdf | {"marks": marks}, "ttft_cdf")
+    xs = []
+    for text in ElementTree.fromstring(svg).iter(f"{SVG}text"):
+        if re.match(r"P\d\d|limit", "".join(text.itertext())):
+            xs.append(float(re.findall(r"translate\(([\d.]+)", str(text.get("transform")))[0]))
+    assert len(xs) == 4
+    assert min(b - a for a, b in pairwise(xs)) > 9
+
+
+def test_an_empty_series_is_drawn_without_a_line() -> None:
+    empty = CURVE | {"series": {"a": {"x": [], "y": []}}, "marks": {}}
+    assert ElementTree.fromstring(plots.render(empty, "p")).tag == f"{SVG}svg"

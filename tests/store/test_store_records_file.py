@@ -1,0 +1,241 @@
+"""records/*.jsonl"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.model.observation import ClockAnchor
+from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.store.instants import iso_utc
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_records
+from pytest_llmbench.store.redaction import Redactor
+
+ANCHOR = ClockAnchor(monotonic_ns=123_456_789_012_345, wall_ns=1_768_901_400_125_000_001)
+HEADER = RecordsHeader(ANCHOR, "a.py::a", {"load": "20 req/s"})
+MakeRecord = Callable[..., RequestRecord]
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def _wait_for_lines(path: Path, count: int) -> list[str]:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if path.exists() and len(_lines(path)) >= count:
+            return _lines(path)
+        time.sleep(0.02)
+    raise AssertionError(f"{path} never had {count} lines")
+
+
+def test_record_line_keeps_nanoseconds(tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / "r.jsonl"
+    with RecordsWriter(path, HEADER) as writer:
+        writer.write(make_record(0), "measure")
+    line = json.loads(_lines(path)[1])
+    assert line["scheduled_ns"] == 9_007_199_254_740_993
+    assert line["first_content_ns"] - line["submitted_ns"] == 123_456_789 - 20_003
+    assert line["chunk_ns"] == [9_007_199_378_197_782, 9_007_199_384_740_994]
+
+
+def test_names_and_order_of_a_line(tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / "r.jsonl"
+    with RecordsWriter(path, HEADER) as writer:
+        writer.write(make_record(0), "measure")
+    assert " ".join(json.loads(_lines(path)[1])) == (
+        "index request_id phase class_label scheduled_ns dispatched_ns submitted_ns first_byte_ns "
+        "first_event_ns first_content_ns chunk_ns chunk_tokens last_content_ns finished_ns input_tokens "
+        "output_tokens token_source requested_max_tokens outcome http_status error finish_reason "
+        "first_nonempty_ns first_reasoning_ns requested_input_tokens cached_tokens reasoning_tokens "
+        "coalesced_chunks stale_retries server_timings label"
+    )
+
+
+def test_the_first_line_anchors_the_clock(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    RecordsWriter(path, HEADER).close()
+    header = json.loads(_lines(path)[0])
+    assert header["anchor"] == {
+        "monotonic_ns": ANCHOR.monotonic_ns,
+        "wall_ns": ANCHOR.wall_ns,
+        "wall": "2026-01-20T09:30:00.125Z",
+    }
+    assert (header["schema"], header["nodeid"]) == ("pytest-llmbench/records/1.0", "a.py::a")
+    assert header["plan"] == {"load": "20 req/s"}
+
+
+def test_rows_come_back(tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / "r.jsonl"
+    written = [make_record(0, phase=Phase.WARMUP), make_record(1), make_record(2, Outcome.TIMEOUT)]
+    with RecordsWriter(path, HEADER) as writer:
+        for row in written:
+            writer.write(row, str(row.phase))
+    read = read_records(path)
+    assert list(read.rows) == written
+    assert read.labels == ("warmup", "measure", "measure")
+    assert read.anchor == ANCHOR
+    assert read.dropped is None
+    measured = read.records(Phase.MEASURE)
+    assert measured.counts()["submitted"] == 2
+    assert measured.counts()["timeout"] == 1
+    assert len(read.records()) == 3
+
+
+def test_numpy_columns_are_written_as_lists(tmp_path: Path, make_record: MakeRecord) -> None:
+    row = make_record(0)
+    row.chunk_ns = np.array([1, 2], dtype=np.int64)  # type: ignore[assignment]
+    row.output_tokens = np.int64(7)  # type: ignore[assignment]
+    with RecordsWriter(tmp_path / "r.jsonl", HEADER) as writer:
+        writer.write(row)
+    read = read_records(tmp_path / "r.jsonl").rows[0]
+    assert (read.chunk_ns, read.output_tokens) == ([1, 2], 7)
+
+
+def test_records_reach_the_disk_while_the_run_goes_on(tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / "r.jsonl"
+    with RecordsWriter(path, HEADER, flush_interval_s=0.02) as writer:
+        writer.write(make_record(0))
+        assert len(_wait_for_lines(path, 2)) == 2
+
+
+def test_a_killed_run_keeps_what_it_measured(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    program = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from pytest_llmbench.model.observation import ClockAnchor\n"
+        "from pytest_llmbench.model.outcome import Phase\n"
+        "from pytest_llmbench.model.record import RequestRecord\n"
+        "from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter\n"
+        "writer = RecordsWriter(Path(sys.argv[1]), RecordsHeader(ClockAnchor(1, 2)))\n"
+        "for i in range(3):\n"
+        "    writer.write(RequestRecord(i, str(i), Phase.MEASURE))\n"
+        "time.sleep(60)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program, str(path)])
+    try:
+        _wait_for_lines(path, 4)
+    finally:
+        child.kill()
+        child.wait()
+    assert [row.index for row in read_records(path).rows] == [0, 1, 2]
+
+
+def test_a_cut_last_line_is_reported(tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / "r.jsonl"
+    with RecordsWriter(path, HEADER) as writer:
+        writer.write(make_record(0))
+        writer.write(make_record(1))
+    path.write_bytes(path.read_bytes()[:-40])
+    read = read_records(path)
+    assert [row.index for row in read.rows] == [0]
+    assert read.dropped is not None
+    assert "the last line (3) was cut off" in read.dropped
+
+
+def test_damage_in_the_middle_is_an_error(tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / "r.jsonl"
+    with RecordsWriter(path, HEADER) as writer:
+        writer.write(make_record(0))
+    header, line = _lines(path)
+    path.write_text("\n".join([header, line[:50], line]))
+    with pytest.raises(StoreError, match="line 2 is no record"):
+        read_records(path)
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"anchor": {}}', "[]"])
+def test_a_file_without_header(tmp_path: Path, content: str) -> None:
+    (tmp_path / "r.jsonl").write_text(content)
+    with pytest.raises(StoreError, match="no header line"):
+        read_records(tmp_path / "r.jsonl")
+
+
+def test_records_of_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    RecordsWriter(path, HEADER).close()
+    path.write_text(path.read_text().replace("records/1.0", "records/9.0"))
+    with pytest.raises(StoreError, match=r"records/9\.0"):
+        read_records(path)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot read the records"):
+        read_records(tmp_path / "none.jsonl")
+
+
+def test_a_canary_key_is_in_no_record(tmp_path: Path, make_record: MakeRecord) -> None:
+    canary = "sk-canary-0123456789"
+    row = make_record(0, Outcome.HTTP_ERROR)
+    row.error = f"401: {canary} is not known"
+    row.finish_reason = canary
+    row.server_timings = {canary: 1.0}
+    path = tmp_path / "r.jsonl"
+    header = RecordsHeader(ANCHOR, plan={"url": f"https://host?key={canary}"})
+    with RecordsWriter(path, header, redactor=Redactor([canary])) as writer:
+        writer.write(row)
+    assert canary not in path.read_text()
+    assert read_records(path).rows[0].error == "401: [redacted] is not known"
+
+
+def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match=r"r\.jsonl: cannot write the records"):
+        RecordsWriter(tmp_path / "file" / "r.jsonl", HEADER)
+
+
+def test_a_disk_that_fails_later_is_told_at_the_end(make_record: MakeRecord) -> None:
+    reader, pipe = os.pipe()
+    try:
+        writer = RecordsWriter(Path(f"/proc/self/fd/{pipe}"), HEADER, flush_interval_s=60)
+        os.close(reader)
+        writer.write(make_record(0))
+        writer.write(make_record(1))
+        with pytest.raises(StoreError, match="2 records could not be written"):
+            writer.close()
+        writer.close()  # a second time is harmless
+    finally:
+        os.close(pipe)
+
+
+def test_a_failed_disk_does_not_hide_what_ended_the_run(make_record: MakeRecord) -> None:
+    reader, pipe = os.pipe()
+
+    def run() -> None:
+        with RecordsWriter(Path(f"/proc/self/fd/{pipe}"), HEADER, flush_interval_s=60) as writer:
+            os.close(reader)
+            writer.write(make_record(0))
+            raise KeyError("the run's own")
+
+    try:
+        with pytest.raises(KeyError) as caught:
+            run()
+    finally:
+        os.close(pipe)
+    assert "1 records could not be written" in caught.value.__notes__[0]
+
+
+def test_closing_after_an_error_of_the_run_keeps_that_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), RecordsWriter(tmp_path / "r.jsonl", HEADER):
+        raise KeyError("the run's own")
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(wall_ns=st.integers(min_value=0, max_value=4_000_000_000 * 10**9))
+def test_instants_round_down_to_milliseconds(wall_ns: int) -> None:
+    text = iso_utc(wall_ns)
+    assert text.endswith("Z")
+    seconds = np.datetime64(text[:-1], "ms").astype(np.int64)
+    assert int(seconds) == wall_ns // 1_000_000

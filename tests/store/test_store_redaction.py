@@ -1,0 +1,90 @@
+"""No secret in anything that is written."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.store.redaction import REDACTED, SHORTEST_SECRET, Redactor, without_credentials
+
+CANARY = "sk-canary/+é \"7'&x"
+SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=8, max_size=40)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        CANARY,
+        quote(CANARY),
+        quote(CANARY, safe=""),
+        quote_plus(CANARY),
+        quote(CANARY, safe="").lower(),
+        json.dumps(CANARY)[1:-1],
+        json.dumps(CANARY, ensure_ascii=False)[1:-1],
+        html.escape(CANARY),
+        repr(CANARY)[1:-1],
+    ],
+)
+def test_each_form_is_taken_out(form: str) -> None:
+    assert Redactor([CANARY]).text(f"key={form}; rest") == f"key={REDACTED}; rest"
+
+
+@pytest.mark.parametrize("user", ["", "u", "us", "user"])
+def test_a_secret_inside_basic_authorization(user: str) -> None:
+    header = base64.b64encode(f"{user}:{CANARY}".encode()).decode()
+    redacted = Redactor([CANARY]).text(f"Basic {header}")
+    assert REDACTED in redacted
+    left = redacted.replace("Basic ", "").replace(REDACTED, "")
+    assert len(left) <= len(header) - len(CANARY)
+
+
+def test_nested_values_and_keys() -> None:
+    value = {"a": [f"x {CANARY}", 1, None, True], CANARY: {"b": (CANARY,)}}
+    assert Redactor([CANARY]).value(value) == {
+        "a": [f"x {REDACTED}", 1, None, True],
+        REDACTED: {"b": [REDACTED]},
+    }
+
+
+def test_the_longer_of_two_secrets_goes_whole() -> None:
+    assert Redactor(["secret-1", "secret-1-long"]).text("secret-1-long") == REDACTED
+
+
+def test_placeholders_are_no_secrets() -> None:
+    text = "none of it is EMPTY"
+    assert Redactor(["none", "EMPTY", "", "x" * (SHORTEST_SECRET - 1)]).text(text) == text
+
+
+def test_without_secrets_nothing_changes() -> None:
+    value = {"a": ["b"]}
+    assert Redactor().value(value) is value
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(secret=SECRETS, before=st.text(max_size=20), after=st.text(max_size=20))
+def test_no_secret_survives_in_json(secret: str, before: str, after: str) -> None:
+    if secret in REDACTED:
+        return
+    redacted = Redactor([secret]).value({"text": before + secret + after, "list": [secret]})
+    assert secret not in redacted["text"].replace(REDACTED, "\0")
+    assert redacted["list"] == [REDACTED]
+
+
+@pytest.mark.parametrize(
+    ("url", "clean"),
+    [
+        ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
+        ("https://user:pass@[::1]:8000/v1", "https://[::1]:8000/v1"),
+        ("wss://key@host/v1?token=abc&model=m", "wss://host/v1?token=[redacted]&model=m"),
+        ("sim:fast", "sim:fast"),
+        ("http://[broken/v1", "http://[broken/v1"),
+    ],
+)
+def test_urls_lose_credentials(url: str, clean: str) -> None:
+    assert without_credentials(url) == clean

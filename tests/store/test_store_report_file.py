@@ -1,0 +1,127 @@
+"""report.json on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.store import entries, report_file, schema
+from pytest_llmbench.store.environment import this_environment
+from pytest_llmbench.store.redaction import Redactor
+
+CANARY = "sk-canary-0123456789"
+
+
+def test_what_is_written_is_read_back(tmp_path: Path, report: schema.Report) -> None:
+    path = tmp_path / "deep" / report_file.REPORT_NAME
+    report_file.write_report(path, report)
+    assert report_file.read_report(path) == report
+    assert [found.name for found in path.parent.iterdir()] == ["report.json"]
+
+
+def test_a_canary_key_is_in_no_report(tmp_path: Path, make_report: Callable[..., schema.Report]) -> None:
+    entry = entries.entry_from_error(
+        nodeid="a.py::a", test="ttft", section="5.1", error=f'401: key "{CANARY}" is not known'
+    )
+    path = tmp_path / "report.json"
+    report = make_report(entry, endpoint=f"https://{CANARY}@host/v1?api_key={CANARY}")
+    report_file.write_report(path, report, Redactor([CANARY]))
+    assert CANARY not in path.read_text()
+    assert '401: key "[redacted]" is not known' in str(report_file.read_report(path).tests[0].error)
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match=r"file/report: the report directory cannot be written") as caught:
+        report_file.check_writable(tmp_path / "file" / "report")
+    assert caught.value.remedy is not None
+    assert "--llm-report" in caught.value.remedy
+
+
+def test_a_directory_that_takes_no_file() -> None:
+    with pytest.raises(StoreError, match="/proc"):
+        report_file.check_writable(Path("/proc/self"))
+
+
+def test_a_good_directory_is_made_and_left_empty(tmp_path: Path) -> None:
+    report_file.check_writable(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_a_failed_write_leaves_no_debris(tmp_path: Path) -> None:
+    target = tmp_path / "report.md"
+    target.mkdir()
+    with pytest.raises(StoreError, match=r"report\.md: cannot write the file"):
+        report_file.write_text(target, "text")
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_text_is_redacted(tmp_path: Path) -> None:
+    report_file.write_text(tmp_path / "a.txt", f"Bearer {CANARY}\n", Redactor([CANARY]))
+    assert (tmp_path / "a.txt").read_text() == "Bearer [redacted]\n"
+
+
+def _written(tmp_path: Path, report: schema.Report) -> Path:
+    path = tmp_path / "report.json"
+    report_file.write_report(path, report)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("version", "message", "remedy"),
+    [
+        ("2.0", "2.0 is newer than 1.0", "upgrade"),
+        ("1.1", "1.1 is newer than 1.0", "upgrade"),
+        ("0.9", "0.9 is older than 1.0", "again"),
+        ("latest", "not a report of pytest-llmbench", "--llm-report"),
+        (None, "not a report of pytest-llmbench", "--llm-report"),
+    ],
+)
+def test_another_version_is_refused(
+    tmp_path: Path, report: schema.Report, version: str | None, message: str, remedy: str
+) -> None:
+    path = _written(tmp_path, report)
+    document = json.loads(path.read_text()) | {"schema_version": version}
+    path.write_text(json.dumps(document))
+    with pytest.raises(StoreError, match=message) as caught:
+        report_file.read_report(path)
+    assert remedy in str(caught.value.remedy)
+
+
+def test_a_truncated_report_is_refused(tmp_path: Path, report: schema.Report) -> None:
+    path = _written(tmp_path, report)
+    path.write_text(path.read_text()[:-200])
+    with pytest.raises(StoreError, match="not a whole JSON file, perhaps truncated"):
+        report_file.read_report(path)
+
+
+def test_a_report_of_another_shape_names_the_place(tmp_path: Path, report: schema.Report) -> None:
+    path = _written(tmp_path, report)
+    document = json.loads(path.read_text())
+    document["tests"][0]["gate"]["verdict"] = "maybe"
+    del document["sut"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(StoreError, match=r"sut: Field required; tests\.0\.gate\.verdict: Input should be"):
+        report_file.read_report(path)
+
+
+@pytest.mark.parametrize("content", ["[1]", "3"])
+def test_other_json_is_no_report(tmp_path: Path, content: str) -> None:
+    (tmp_path / "r.json").write_text(content)
+    with pytest.raises(StoreError, match="where an object is expected"):
+        report_file.read_report(tmp_path / "r.json")
+
+
+def test_a_missing_report(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot read the report: No such file"):
+        report_file.read_report(tmp_path / "none.json")
+
+
+def test_the_environment_names_what_measured() -> None:
+    environment = this_environment(["pytest", "no-such-package-here"])
+    assert list(environment.packages) == ["pytest"]
+    assert environment.python.startswith("3.")
