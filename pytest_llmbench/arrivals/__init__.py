@@ -1,0 +1,1 @@
+"""When to send: arrival schedules as pure values, drawn once from a seed before the run."""

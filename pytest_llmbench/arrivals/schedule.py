@@ -1,0 +1,89 @@
+"""The arrival schedule of an open loop: one array of offsets, drawn in one place before the run.
+
+Everyone who sends takes its instants from this array; nobody draws again (several generators that each draw
+a Poisson stream from one seed are not Poisson together). The first request comes one gap after the start, and
+the array is never rescaled to end at count/rate: both would change the law of the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.arrivals.gamma import gamma_gaps_s
+from pytest_llmbench.arrivals.poisson import poisson_gaps_s
+from pytest_llmbench.arrivals.uniform import uniform_offsets_s
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.plan import ARRIVALS, OpenLoop
+
+_LONGEST_S = 2**63 / 1e9
+
+
+def schedule_ns(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.int64]:
+    """Offsets of ``count`` arrivals from the start of the run, integer nanoseconds, never decreasing.
+
+    ``seed`` is the seed of the schedule itself, see :func:`arrival_seed`. A shorter schedule of the same
+    seed is the beginning of a longer one. Read-only. Raises SuiteError for values that define no schedule.
+    """
+    mistakes = _mistakes(load, count)
+    if mistakes:
+        raise SuiteError.from_mistakes(mistakes, where="arrival schedule")
+    offsets_s = _offsets_s(load, count, seed)
+    if count and not offsets_s[-1] < _LONGEST_S:
+        raise SuiteError(
+            f"{count} requests at {load.rate:g} req/s would take {offsets_s[-1]:.3g} s",
+            where="arrival schedule",
+            remedy="raise the rate or lower the number of requests",
+        )
+    offsets_ns = np.rint(offsets_s * 1e9).astype(np.int64)
+    offsets_ns.setflags(write=False)
+    return offsets_ns
+
+
+def arrival_seed(workload_seed: int) -> int:
+    """The seed of the schedule that goes with a workload seed.
+
+    The first 48 bits of the SHA-256 of ``"arrivals:<workload seed>"``. The workload generator of METHODOLOGY
+    §4.3 must not be drawn from by anything else, and two generators with the same seed would repeat each
+    other's numbers, so that gaps and lengths were correlated.
+    """
+    digest = hashlib.sha256(f"arrivals:{workload_seed}".encode()).digest()
+    return int.from_bytes(digest[:6], "big")
+
+
+def schedule_sha256(offsets_ns: npt.NDArray[np.int64]) -> str:
+    """Digest of a schedule: SHA-256 of its offsets as decimal nanoseconds, one to a line."""
+    return hashlib.sha256("".join(f"{offset}\n" for offset in offsets_ns.tolist()).encode()).hexdigest()
+
+
+def _offsets_s(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.float64]:
+    if load.arrival == "uniform":
+        return uniform_offsets_s(load.rate, count)
+    if load.arrival == "gamma":
+        return np.cumsum(gamma_gaps_s(load.rate, load.burstiness, count, seed))
+    return np.cumsum(poisson_gaps_s(load.rate, count, seed))
+
+
+def _mistakes(load: OpenLoop, count: int) -> list[str]:
+    found = []
+    if not _is_positive(load.rate):
+        found.append(f"rate is {load.rate!r}: give a positive number of requests per second")
+    if load.arrival not in ARRIVALS:
+        found.append(f"arrival is {load.arrival!r}: choose one of {', '.join(ARRIVALS)}")
+    if load.arrival == "gamma" and not _is_positive(load.burstiness):
+        found.append(f"burstiness is {load.burstiness!r}: give a positive number, 1 is Poisson")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        found.append(f"the number of requests is {count!r}: give a whole number, not negative")
+    return found
+
+
+def _is_positive(value: object) -> bool:
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    )
+
+
+__all__ = ["arrival_seed", "schedule_ns", "schedule_sha256"]

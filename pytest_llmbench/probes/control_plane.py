@@ -1,0 +1,252 @@
+"""HTTP requests that are not measured: bounded, redacted, and every failure told as one SUTError.
+
+The measured path has its own transport. This one may use httpx, follow the proxies of the environment and
+take its time to find out why something does not work.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import ssl
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from pytest_llmbench.errors import SuiteError, SUTError
+from pytest_llmbench.probes.credentials import Credentials
+
+_MOST_BYTES = 512 * 1024
+"""More of an answer is not read: the answers asked for here are small."""
+
+_END_MARKER = b"[DONE]"
+_END_MARKER_WITHIN = 64
+"""Some servers leave the connection open after it."""
+
+_UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What it takes to reach an endpoint, beside its URL."""
+
+    credentials: Credentials = field(default_factory=Credentials)
+    ca_file: Path | None = None
+    insecure: bool = False
+    """The server's certificate is not checked."""
+    connect_s: float = 10.0
+    answer_s: float = 120.0
+    """From the request to the end of its answer; a cold model may be loaded by the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one request, whatever its status. Known secrets are taken out of the body."""
+
+    url: str
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+    @property
+    def content_type(self) -> str:
+        content_type: str = self.headers.get("content-type", "")
+        return content_type.partition(";")[0].strip().lower()
+
+
+class ControlPlane:
+    """One httpx client for one endpoint. A context manager."""
+
+    def __init__(self, endpoint: str, access: Access) -> None:
+        self._access = access
+        self.insecure = access.insecure
+        self.key_source = access.credentials.source
+        self.proxy = proxy_for(endpoint)
+        """URL of the proxy that is used, or ``None``. Never one for a loopback endpoint."""
+        self._client = httpx.Client(
+            # Compressed event streams come in lumps; a measured request will not ask for them either.
+            headers={
+                "Accept-Encoding": "identity",
+                "User-Agent": "pytest-llmbench",
+                **access.credentials.headers,
+            },
+            verify=_tls(access),
+            proxy=self.proxy,
+            # The proxy is decided above, so that what is recorded is what is used.
+            trust_env=False,
+            follow_redirects=False,
+            timeout=httpx.Timeout(access.answer_s, connect=access.connect_s),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def get(self, url: str) -> Answer:
+        return self._exchange(self._client.build_request("GET", url))
+
+    def post(self, url: str, body: bytes) -> Answer:
+        """The answer to a JSON body, an event stream included, read to its end or to the limits."""
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
+        return self._exchange(self._client.build_request("POST", url, content=body, headers=headers))
+
+    def _exchange(self, request: httpx.Request) -> Answer:
+        url = without_query(str(request.url))
+        try:
+            response = self._client.send(request, stream=True)
+            try:
+                body = self._read(response)
+            finally:
+                response.close()
+        except httpx.RequestError as error:
+            raise self._failure(url, error) from error
+        # Servers repeat a wrong key in their error texts; from here on it is not there.
+        text = self._access.credentials.hide(body.decode("utf-8", errors="surrogateescape"))
+        return Answer(
+            url, response.status_code, response.headers, text.encode("utf-8", errors="surrogateescape")
+        )
+
+    def _read(self, response: httpx.Response) -> bytes:
+        """The body, up to its end, the end marker of a stream, or a limit; what came counts."""
+        deadline = time.monotonic() + self._access.answer_s
+        body = bytearray()
+        try:
+            for piece in response.iter_bytes():
+                body += piece
+                at_end = _END_MARKER in body[-_END_MARKER_WITHIN:]
+                if at_end or len(body) > _MOST_BYTES or time.monotonic() > deadline:
+                    break
+        except httpx.ReadTimeout:
+            if not body:
+                raise
+        return bytes(body)
+
+    def _failure(self, url: str, error: httpx.RequestError) -> SUTError:
+        what, remedy = explain(url, error, self._access)
+        if self.proxy is not None:
+            what += f" (through the proxy {without_userinfo(self.proxy)} of the environment)"
+            remedy += "; set NO_PROXY if this host is to be reached directly"
+        return SUTError(self._access.credentials.hide(what), where=url, remedy=remedy)
+
+
+def explain(url: str, error: httpx.RequestError, access: Access) -> tuple[str, str]:
+    """Cause and remedy of a failed exchange, in words."""
+    parts = urlsplit(url)
+    cause = _root_cause(error)
+    if isinstance(cause, socket.gaierror):
+        what = f"the host name {parts.hostname} cannot be resolved: {cause.strerror}"
+        return what, "check the host name in --llm-endpoint, and the DNS of this host"
+    if isinstance(cause, ssl.SSLError):
+        return _explain_tls(url, cause)
+    if isinstance(cause, ConnectionRefusedError):
+        return "connection refused: nothing listens there", "start the server, or correct the port"
+    if isinstance(error, httpx.ConnectTimeout):
+        what = f"no connection within {access.connect_s:g} s"
+        return what, "check that host and port are right and that no firewall drops the packets"
+    if isinstance(cause, OSError) and cause.errno in _UNREACHABLE:
+        return f"unreachable: {cause.strerror}", "check the address and the route to it"
+    if isinstance(error, httpx.TimeoutException):
+        what = f"connected, but no answer within {access.answer_s:g} s"
+        return what, "check that the server is up and has loaded its model"
+    if parts.scheme == "http" and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+        what = f"connected, but no HTTP answer: {error}"
+        return what, f"if the port speaks TLS, write {url.replace('http:', 'https:', 1)}"
+    return f"the exchange failed: {error or type(error).__name__}", "look at the server's log"
+
+
+def _explain_tls(url: str, cause: ssl.SSLError) -> tuple[str, str]:
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        what = f"TLS: the server's certificate is not trusted: {cause.verify_message}"
+        if "mismatch" in cause.verify_message.lower():
+            return what, "use the host name that the certificate is for"
+        return what, (
+            "name its certificate authority as ca_file under [endpoint] of the SUT file, "
+            "or set insecure = true there to go without the check"
+        )
+    what = f"TLS: the handshake failed: {cause.reason or cause}"
+    return what, f"if the port speaks plain HTTP, write {url.replace('https:', 'http:', 1)}"
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    cause: BaseException = error
+    while (deeper := cause.__cause__ or cause.__context__) is not None:
+        cause = deeper
+    return cause
+
+
+def _tls(access: Access) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=access.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        remedy = "give a PEM file with the certificate authority's certificate"
+        raise SuiteError(
+            f"cannot be used: {error}", where=f"CA file {access.ca_file}", remedy=remedy
+        ) from error
+    if access.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment sets for ``url``; never one for a loopback host."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if is_loopback(host) or urllib.request.proxy_bypass(parts.netloc):
+        return None
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if proxy is None:
+        return None
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"
+    if urlsplit(proxy).scheme not in ("http", "https"):
+        what = f"the proxy {without_userinfo(proxy)} of the environment is neither http nor https"
+        raise SuiteError(
+            what, where=without_query(url), remedy="set NO_PROXY for this host, or another proxy"
+        )
+    return proxy
+
+
+def is_loopback(host: str) -> bool:
+    """True for ``localhost`` and for literal loopback addresses."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def without_query(url: str) -> str:
+    """The URL without query and fragment, which may hold a key."""
+    return urlsplit(url)._replace(query="", fragment="").geturl()
+
+
+def without_userinfo(url: str) -> str:
+    """The URL without user name and password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+__all__ = [
+    "Access",
+    "Answer",
+    "ControlPlane",
+    "explain",
+    "is_loopback",
+    "proxy_for",
+    "without_query",
+    "without_userinfo",
+]

@@ -1,0 +1,225 @@
+"""The SUT file: what the tester discloses about the system under test, and how to talk to it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.probes.sut_schema import Endpoint, Prices, Request, SUTTables, table_at, values_of
+
+_NOT_FACTS = ("endpoint", "request", "prices")
+_WHOLE_FACTS = ("network.ttft_adjustment",)
+"""Tables that are one fact, not one for each key."""
+
+_SECRET_BEARING = ("headers", "api_key_env", "api_key_file", "api_key")
+"""Somebody may have put a key there by mistake, so what stands there is never repeated."""
+
+_OURS = ("model", "messages", "prompt", "stream", "max_tokens", "temperature", "n")
+"""Fields of a request body that the workload and the load generator decide."""
+
+_WANTED = {
+    "string_type": "give text in quotes",
+    "string_too_short": "give text that is not empty",
+    "int_type": "give a whole number",
+    "float_type": "give a number",
+    "bool_type": "give true or false, without quotes",
+    "list_type": "give a list",
+    "dict_type": "give a table",
+    "model_type": "give a table",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SUTFile:
+    """A SUT file that has been read. Paths in it are absolute or relative to where it lies."""
+
+    path: Path
+    facts: Facts
+    """Everything disclosed, under the dotted names of the keys, as ``Origin.DECLARED``."""
+    endpoint: Endpoint
+    request: Request
+    prices: Prices
+
+    @property
+    def header_env(self) -> dict[str, str]:
+        """Header name → name of the environment variable that holds its value."""
+        return {name: reference.env for name, reference in self.endpoint.headers.items()}
+
+    @property
+    def api_key_file(self) -> Path | None:
+        return self._beside(self.endpoint.api_key_file)
+
+    @property
+    def ca_file(self) -> Path | None:
+        return self._beside(self.endpoint.ca_file)
+
+    def _beside(self, name: str | None) -> Path | None:
+        return None if name is None else self.path.parent / Path(name).expanduser()
+
+
+def read_sut_file(path: Path) -> SUTFile:
+    """Read and check a SUT file. Raises one SuiteError that lists every mistake in it."""
+    content = _parse(path)
+    mistakes: list[str] = []
+    try:
+        tables = SUTTables.model_validate(content)
+    except ValidationError as error:
+        mistakes = list(dict.fromkeys(_explain(detail) for detail in error.errors(include_url=False)))
+    mistakes += _contradictions(content)
+    if mistakes:
+        remedy = "the keys and their values are listed in docs/reference/sut-file.md"
+        raise SuiteError.from_mistakes(mistakes, where=f"SUT file {path}", remedy=remedy)
+    return SUTFile(path, _facts(tables, path), tables.endpoint, tables.request, tables.prices)
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    where = f"SUT file {path}"
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        remedy = "give the path of a TOML file with --llm-sut"
+        raise SuiteError(f"cannot be read: {error.strerror}", where=where, remedy=remedy) from error
+    try:
+        return tomllib.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise SuiteError(
+            f"not UTF-8 text (at line {line})", where=where, remedy="save it as UTF-8"
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        remedy = "mend the TOML; text stands in quotes, lists in [ ], tables begin with [name]"
+        raise SuiteError(f"broken TOML: {error}", where=where, remedy=remedy) from error
+
+
+def _facts(tables: SUTTables, path: Path) -> Facts:
+    stated = tables.model_dump(exclude_unset=True, exclude=set(_NOT_FACTS))
+    values = dict(_flat(stated, ""))
+    if values.get("sut.hardware.disclosed") is False:
+        values["sut.hardware.accelerator_type"] = "undisclosed"
+    return Facts.of(Origin.DECLARED, values, str(path))
+
+
+def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict) and prefix + name not in _WHOLE_FACTS:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _explain(detail: ErrorDetails) -> str:
+    """One mistake in the words of the file: key, what stands there, what should."""
+    path, kind = list(detail["loc"]), detail["type"]
+    if "headers" in path:
+        return (
+            f"{_dotted(path[:3])}: not a reference; " + 'write { env = "VARIABLE" }, the value stays outside'
+        )
+    if kind == "extra_forbidden":
+        table = table_at(path[:-1])
+        known = list(table.model_fields) if table else []
+        return f"{_dotted(path)}: unknown key{_suggestion(str(path[-1]), known)}{_about_keys(path)}"
+    if any(name in _SECRET_BEARING for name in path):
+        return f"{_dotted(path)}: not the name of a {'file' if 'api_key_file' in path else 'variable'}"
+    branch = next((at for at, part in enumerate(path) if isinstance(part, str) and "[" in part), None)
+    if branch is not None:
+        # A key that may hold one of several types has an error for each; together they are one mistake.
+        return f"{_dotted(path[:branch])}: give a {_allowed(path[:branch])}"
+    seen = f"{_dotted(path)} is {_toml(detail['input'])}"
+    if kind == "literal_error":
+        known = [word.strip("`") for word in _allowed(path).split(", ")]
+        return f"{seen}: choose one of {', '.join(known)}{_suggestion(str(detail['input']), known)}"
+    wanted = _WANTED.get(kind) or detail["msg"].replace("Input should be", "it has to be")
+    return f"{seen}: {wanted}"
+
+
+def _allowed(path: Sequence[int | str]) -> str:
+    table = table_at(path[:-1])
+    return values_of(table.model_fields[str(path[-1])].annotation) if table else "another value"
+
+
+def _dotted(path: Sequence[int | str]) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.lstrip(".")
+
+
+def _suggestion(seen: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(seen.lower().replace("-", "_"), known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _about_keys(path: Sequence[int | str]) -> str:
+    if path[-1] != "api_key":
+        return ""
+    return " A key never stands in this file: name its variable (api_key_env) or its file (api_key_file)"
+
+
+def _toml(value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):  # dates and times, which TOML has and JSON has not
+        return str(value)
+
+
+def _contradictions(content: Mapping[str, Any]) -> list[str]:
+    """Keys that are well written each, and do not go together."""
+    sut, tokenizer, request = (_table(content, name) for name in ("sut", "tokenizer", "request"))
+    hardware, adjustment = _table(sut, "hardware"), _table(_table(content, "network"), "ttft_adjustment")
+    endpoint, extra = _table(content, "endpoint"), _table(request, "extra_body")
+    found = []
+    if sut.get("boundary") == "custom" and not sut.get("components"):
+        found.append("sut.boundary is custom: list what lies inside it in sut.components")
+    if hardware.get("disclosed") is False and len(hardware) > 1:
+        given = ", ".join(name for name in hardware if name != "disclosed")
+        found.append(f"sut.hardware.disclosed is false, yet {given} is given: leave out one or the other")
+    if tokenizer.get("counting_option") == "B" and not tokenizer.get("reference"):
+        found.append("tokenizer.counting_option is B: name the reference tokenizer in tokenizer.reference")
+    if adjustment.get("applied") is True:
+        missing = [name for name in ("amount_ms", "method") if name not in adjustment]
+        found += [
+            f"network.ttft_adjustment.{name} is missing: an adjustment is documented" for name in missing
+        ]
+    if "api_key_env" in endpoint and "api_key_file" in endpoint:
+        found.append("endpoint.api_key_env and endpoint.api_key_file are both given: choose one")
+    if endpoint.get("insecure") is True and "ca_file" in endpoint:
+        found.append("endpoint.insecure is true, so endpoint.ca_file would not be used: choose one")
+    if request.get("prompt") == "token_ids" and endpoint.get("api") == "openai-chat":
+        found.append(
+            'request.prompt is token_ids, which chat cannot carry: endpoint.api = "openai-completions"'
+        )
+    prices = [
+        name for name in ("input_per_million", "output_per_million") if name in _table(content, "prices")
+    ]
+    if len(prices) == 1:
+        found.append(f"prices.{prices[0]} alone gives no cost: state both prices, 0 for what is free")
+    return found + _body_mistakes(extra)
+
+
+def _body_mistakes(extra: Mapping[str, Any]) -> list[str]:
+    found = [f"request.extra_body.{name}: the plugin decides this field" for name in _OURS if name in extra]
+    if "ignore_eos" in extra:
+        found.append("request.extra_body.ignore_eos: set request.ignore_eos, so that it is declared")
+    try:
+        json.dumps(extra, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        found.append(f"request.extra_body cannot be sent as JSON: {error}")
+    return found
+
+
+def _table(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = content.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+__all__ = ["SUTFile", "read_sut_file"]

@@ -1,0 +1,211 @@
+"""Preflight: is there an endpoint, does it have the model, does it stream? Nothing here is measured.
+
+Each way in which the answer can be no is one SUTError that names the URL, the cause and the remedy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.probes import endpoint_errors as errors
+from pytest_llmbench.probes.control_plane import (
+    Access,
+    Answer,
+    ControlPlane,
+    without_query,
+    without_userinfo,
+)
+from pytest_llmbench.probes.engine_identity import engine_facts
+from pytest_llmbench.probes.model_list import (
+    ModelList,
+    base_candidates,
+    below,
+    choose_model,
+    read_model_list,
+    suggested_bases,
+    unknown_model,
+)
+from pytest_llmbench.wire.catalogue import DIALECTS, dialect
+from pytest_llmbench.wire.content_type import is_event_stream
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm
+from pytest_llmbench.wire.sse import SSEDecoder, SSEEvent
+
+_SMALL = PlannedRequest(0, max_tokens=4, input_tokens=1, text="Hello", token_ids=(9906,))
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What the measured requests will look like, so that the preflight asks in the same way."""
+
+    prompt_form: PromptForm = "text"
+    ignore_eos: bool = False
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointReport:
+    """An endpoint that answers as it should."""
+
+    base_url: str
+    """Where the API begins, such as ``http://host:8000/v1``, without a trailing slash."""
+    model: str
+    models: tuple[str, ...]
+    """All that it lists; empty if it has no list."""
+    api: str
+    """Name of the dialect: ``openai-chat`` or ``openai-completions``."""
+    server: str
+    """The ``server`` header, or ``""``."""
+    proxy: str | None
+    """Proxy of the environment that the preflight went through, without credentials."""
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """A reply that streamed."""
+
+    base_url: str
+    dialect: Dialect
+    answer: Answer
+    fingerprint: str
+
+
+def examine(
+    endpoint: str,
+    *,
+    model: str | None = None,
+    api: str = "auto",
+    access: Access | None = None,
+    asking: Asking | None = None,
+) -> EndpointReport:
+    """Reach the endpoint, read its model list, choose the model, and have one small reply streamed.
+
+    ``api`` is a dialect's name, or ``auto``: chat, else completions. Raises SuiteError for settings that
+    cannot be right, SUTError for an endpoint that cannot be measured. At most eight requests.
+    """
+    bases, asking = base_candidates(endpoint), asking or Asking()
+    dialects = _dialects(api, asking)
+    with ControlPlane(bases[0], access or Access()) as control:
+        listed = _find_models(control, bases, endpoint, model)
+        if listed is not None:
+            model, bases = choose_model(listed, model), [listed.base_url]
+        else:
+            listed = ModelList(bases[0], ())
+        options = EncodeOptions(model or "", asking.ignore_eos, asking.extra_body, asking.prompt_form)
+        found = _find_stream(control, bases, dialects, options, listed, endpoint)
+        return _report(control, found, options.model, listed)
+
+
+def _dialects(api: str, asking: Asking) -> list[Dialect]:
+    if api != "auto":
+        return [dialect(api)]
+    return [known for known in DIALECTS.values() if asking.prompt_form == "text" or known.accepts_token_ids]
+
+
+def _find_models(
+    control: ControlPlane, bases: list[str], endpoint: str, model: str | None
+) -> ModelList | None:
+    """The model list, or ``None`` if there is none and the model is known without it."""
+    answers: list[Answer] = []
+    for base in bases:
+        answer = control.get(below(base, "/models"))
+        refusal = errors.outright_refusal(answer, control.key_source)
+        if refusal is not None:
+            raise refusal
+        listed = read_model_list(base, answer)
+        if listed is not None:
+            return listed
+        answers.append(answer)
+    if model is not None:
+        return None
+    telling = [answer for answer in answers if answer.status not in errors.NO_SUCH_PATH]
+    raise errors.no_model_list(telling[0]) if telling else _wrong_path(control, answers[0], endpoint)
+
+
+def _find_stream(
+    control: ControlPlane,
+    bases: list[str],
+    dialects: list[Dialect],
+    options: EncodeOptions,
+    listed: ModelList,
+    endpoint: str,
+) -> _Stream:
+    """The first dialect at the first base that streams a reply."""
+    failures: list[Answer] = []
+    for base in bases:
+        for spoken in dialects:
+            answer = control.post(below(base, spoken.path), spoken.encode(_SMALL, options))
+            if 200 <= answer.status < 300:
+                return _Stream(base, spoken, answer, _check_stream(spoken, answer))
+            refusal = errors.outright_refusal(answer, control.key_source)
+            if refusal is not None:
+                raise refusal
+            failures.append(answer)
+    for answer in failures:
+        if said := errors.says_no_such_model(answer):
+            raise unknown_model(options.model, listed.names, answer.url, said)
+    telling = [answer for answer in failures if answer.status not in errors.NO_SUCH_PATH]
+    if telling:
+        raise errors.unusable(telling[0])
+    if listed.entries:
+        raise errors.no_completions(failures[0], [spoken.path for spoken in dialects])
+    raise _wrong_path(control, failures[0], endpoint)
+
+
+def _check_stream(spoken: Dialect, answer: Answer) -> str:
+    """The fingerprint in a streamed reply, or ``""``. Raises SUTError if nothing was streamed."""
+    if not is_event_stream(answer.headers):
+        raise errors.not_streamed(answer)
+    decoder = SSEDecoder()
+    events = decoder.feed(answer.body, 0, 0) + decoder.close()
+    chunks = [spoken.decode(event) for event in events]
+    said = next((chunk.error for chunk in chunks if chunk.error), None)
+    if said is not None or not any(chunk.choice is not None for chunk in chunks):
+        raise errors.no_completion(answer, len(events), said)
+    return next(filter(None, map(_fingerprint, events)), "")
+
+
+def _fingerprint(event: SSEEvent) -> str:
+    try:
+        payload = json.loads(event.data)
+    except (ValueError, RecursionError):
+        return ""
+    found = payload.get("system_fingerprint") if isinstance(payload, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str) -> SUTError:
+    """The error for a path with nothing behind it; looks whether the usual one has something."""
+    bases = suggested_bases(endpoint)
+    for base in bases:
+        seen = control.get(below(base, "/models"))
+        if read_model_list(base, seen) is not None or seen.status in (401, 403):
+            return errors.wrong_path(answer, without_query(base), "")
+    return errors.wrong_path(answer, None, without_query(bases[-1]))
+
+
+def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList) -> EndpointReport:
+    server = found.answer.headers.get("server", listed.server)
+    proxy = control.proxy and without_userinfo(control.proxy)
+    values: dict[str, Any] = {
+        "sut.model.name": model,
+        "streaming.protocol": found.dialect.protocol,
+        "endpoint.url": without_query(found.base_url),
+        "endpoint.api": found.dialect.name,
+        "endpoint.server": server or None,
+        "endpoint.proxy": proxy or "none",
+    }
+    if found.base_url.startswith("https:"):
+        values["endpoint.certificate_checked"] = not control.insecure
+    values |= engine_facts(listed.entry(model), server, found.fingerprint)
+    facts = Facts.of(Origin.DETECTED, values, without_query(found.base_url))
+    return EndpointReport(found.base_url, model, listed.names, found.dialect.name, server, proxy, facts)
+
+
+__all__ = ["Asking", "EndpointReport", "examine"]

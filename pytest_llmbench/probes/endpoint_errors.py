@@ -1,0 +1,122 @@
+"""Answers that make a measurement impossible, each as a SUTError with its remedy."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.probes.control_plane import Answer, without_query
+from pytest_llmbench.wire.http_status import read_error_body
+
+NO_SUCH_PATH = (404, 405, 501)
+
+_OVERLOADED = (429, 503)
+_NO_SUCH_MODEL = re.compile(
+    r"model.{0,120}(not found|not exist|is unknown|not available|not loaded)"
+    r"|(unknown|no such|no) model|model_not_found",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def outright_refusal(answer: Answer, key_source: str) -> SUTError | None:
+    """The error for an answer that ends the preflight wherever it comes; ``None`` for any other."""
+    if answer.status in (401, 403):
+        what = f"the key from {key_source} is refused" if key_source else "no API key was sent"
+        remedy = f"check {key_source}" if key_source else "export LLM_API_KEY (or OPENAI_API_KEY)"
+        remedy += ", or name a variable or a file as api_key_env or api_key_file in the SUT file"
+        return _error(answer, f"{_status(answer)}; {what}", remedy)
+    if 300 <= answer.status < 400:
+        target = without_query(answer.headers.get("location", "")) or "nowhere"
+        remedy = "give the final URL: the redirect would be measured with every request"
+        return _error(answer, f"{_status(answer)}: the endpoint redirects to {target}", remedy)
+    if answer.status in _OVERLOADED:
+        remedy = "wait until the server is ready and idle, then run again"
+        return _error(answer, f"{_status(answer)}: the endpoint takes no requests now", remedy)
+    return None
+
+
+def says_no_such_model(answer: Answer) -> str:
+    """What the answer says about a model that it does not have; ``""`` if it does not speak of one."""
+    said = _said(answer)
+    return said if 400 <= answer.status < 500 and _NO_SUCH_MODEL.search(said) else ""
+
+
+def wrong_path(answer: Answer, found_at: str | None, example: str) -> SUTError:
+    """Nothing there. ``found_at`` is a base URL that does answer, ``example`` one that would be usual."""
+    what = f"{_status(answer)}: no OpenAI-compatible API there"
+    if found_at is not None:
+        return _error(answer, what, f"the API is at {found_at}: --llm-endpoint={found_at}")
+    return _error(answer, what, f"give the base URL of the API; it usually ends in /v1, like {example}")
+
+
+def no_completions(answer: Answer, tried: list[str]) -> SUTError:
+    """A model list, but nothing that completes."""
+    what = f"{_status(answer)}: the endpoint lists models, but has no {' and no '.join(tried)}"
+    return _error(answer, what, "choose the dialect that it speaks (--llm-api), or another server")
+
+
+def no_model_list(answer: Answer) -> SUTError:
+    """An answer to the question for the model list, and it is none."""
+    if not 200 <= answer.status < 300:
+        return unusable(answer)
+    kind = answer.content_type or "an answer without a content type"
+    what = f"not an OpenAI-compatible endpoint: {kind} instead of a model list: {_excerpt(answer)}"
+    remedy = "check host, port and path; if the API has no model list, name the model: --llm-model"
+    return _error(answer, what, remedy)
+
+
+def not_streamed(answer: Answer) -> SUTError:
+    """A successful answer that is no event stream."""
+    kind = answer.content_type or "an answer without a content type"
+    if kind == "text/html":
+        what = f"not an OpenAI-compatible endpoint: {kind}: {_excerpt(answer)}"
+        return _error(answer, what, "check host, port and path in --llm-endpoint")
+    what = f"the endpoint answers without streaming: {kind} in one piece: {_excerpt(answer)}"
+    remedy = "every figure is taken from the stream: switch streaming on in the server or the gateway"
+    return _error(answer, what, remedy)
+
+
+def no_completion(answer: Answer, events: int, said: str | None) -> SUTError:
+    """An event stream with an error in it, or with nothing that a dialect knows."""
+    if said is not None:
+        return _error(answer, f"the streamed reply is an error: {said}", "look at the server's log")
+    what = f"an event stream without a completion in it ({events} events): {_excerpt(answer)}"
+    return _error(answer, what, "check the path, and the dialect (--llm-api)")
+
+
+def unusable(answer: Answer) -> SUTError:
+    """Any other refusal, in the words of the server."""
+    if "https" in _said(answer).lower() and answer.url.startswith("http:"):
+        return _error(answer, _status(answer), f"write {answer.url.replace('http:', 'https:', 1)}")
+    remedy = "send one such request by hand, with the same model and fields, and mend what the answer says"
+    return _error(answer, _status(answer), remedy)
+
+
+def _error(answer: Answer, what: str, remedy: str) -> SUTError:
+    return SUTError(what, where=answer.url, remedy=remedy)
+
+
+def _said(answer: Answer) -> str:
+    return read_error_body(answer.body)[1]
+
+
+def _status(answer: Answer) -> str:
+    said = _said(answer)
+    return f"HTTP {answer.status}" + (f" ({said})" if said else "")
+
+
+def _excerpt(answer: Answer) -> str:
+    return " ".join(answer.body[:120].decode("utf-8", errors="replace").split()) or "empty"
+
+
+__all__ = [
+    "NO_SUCH_PATH",
+    "no_completion",
+    "no_completions",
+    "no_model_list",
+    "not_streamed",
+    "outright_refusal",
+    "says_no_such_model",
+    "unusable",
+    "wrong_path",
+]

@@ -1,0 +1,146 @@
+"""The endpoint's model list: where its API begins, and which model to ask for."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from pytest_llmbench.errors import SuiteError, SUTError
+from pytest_llmbench.probes.control_plane import Answer
+
+_VERSIONED = re.compile(r"/v\d\w*$")
+_METHOD_PATHS = re.compile(r"/(chat/completions|completions|models)$")
+_LISTED_AT_MOST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """The models of an endpoint whose API begins at ``base_url``."""
+
+    base_url: str
+    entries: tuple[Mapping[str, Any], ...]
+    server: str = ""
+    """The ``server`` header of the answer."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(str(entry["id"]) for entry in self.entries)
+
+    def entry(self, name: str) -> Mapping[str, Any]:
+        return next((entry for entry in self.entries if entry["id"] == name), {})
+
+
+def base_candidates(endpoint: str) -> list[str]:
+    """Where the API may begin, most likely first. Raises SuiteError for what is no URL of an HTTP endpoint.
+
+    A path that ends in a version is taken as it is; any other is tried with ``/v1`` as well.
+    """
+    try:
+        parts = urlsplit(endpoint.strip())
+        port = parts.port
+        httpx.URL(endpoint.strip())
+    except (ValueError, httpx.InvalidURL) as error:
+        raise _no_url(endpoint, str(error)) from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise _no_url(endpoint, "an endpoint is http(s)://host[:port][/path]")
+    if parts.username is not None or parts.password is not None:
+        safe = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        raise SuiteError(
+            "the URL holds credentials",
+            where=safe,
+            remedy="keep keys in the environment (LLM_API_KEY) or in a file, not on the command line",
+        )
+    path = parts.path.rstrip("/")
+    paths = [path] if _VERSIONED.search(path) else [path, f"{path}/v1"]
+    if not path:
+        paths.reverse()  # some servers list models at both; the version is the documented one
+    return [parts._replace(path=path, fragment="").geturl() for path in paths]
+
+
+def below(base_url: str, path: str) -> str:
+    """``path`` appended to the path of ``base_url``, before its query."""
+    parts = urlsplit(base_url)
+    return parts._replace(path=parts.path + path).geturl()
+
+
+def suggested_bases(endpoint: str) -> list[str]:
+    """Base URLs that may have been meant where none of the candidates answers; the usual one last."""
+    parts = urlsplit(endpoint.strip())
+    path = parts.path.rstrip("/")
+    cut = _METHOD_PATHS.sub("", path)
+    paths = [cut, "/v1"] if cut not in (path, "/v1") else ["/v1"]
+    return [parts._replace(path=path, fragment="").geturl() for path in paths]
+
+
+def read_model_list(base_url: str, answer: Answer) -> ModelList | None:
+    """The list in an answer to ``GET …/models``; ``None`` if it is none."""
+    if answer.status != 200:
+        return None
+    try:
+        payload = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        return None
+    data = payload.get("data") if isinstance(payload, dict) else None
+    if not isinstance(data, list):
+        return None
+    entries = tuple(entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str))
+    return ModelList(base_url, entries, answer.headers.get("server", ""))
+
+
+def choose_model(listed: ModelList, wanted: str | None) -> str:
+    """``wanted`` if it is listed; the only one there is, if nothing is wanted. Raises SUTError otherwise."""
+    names, where = listed.names, listed.base_url
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if not names:
+        if wanted is not None:
+            return wanted
+        raise SUTError("the endpoint lists no model", where=where, remedy="load one, or name it: --llm-model")
+    if wanted is None:
+        what = f"the endpoint serves {len(names)} models and none is chosen: {_enumerated(names)}"
+        raise SUTError(what, where=where, remedy=f"choose one, for example --llm-model={names[0]}")
+    if wanted not in names:
+        raise unknown_model(wanted, names, where)
+    return wanted
+
+
+def unknown_model(wanted: str, names: Sequence[str], where: str, said: str = "") -> SUTError:
+    """The error for a model that the endpoint does not have."""
+    # A name is often given without the organisation it is listed under, or the other way round.
+    short = {name.rpartition("/")[2].lower(): name for name in names}
+    close = difflib.get_close_matches(wanted.rpartition("/")[2].lower(), short, n=1)
+    hint = f"did you mean {short[close[0]]}? " if close else ""
+    listing = f"it serves {_enumerated(names)}" if names else "choose a model that the endpoint has"
+    what = f"the endpoint has no model {wanted!r}" + (f": {said}" if said else "")
+    return SUTError(what, where=where, remedy=f"{hint}{listing} (--llm-model)")
+
+
+def _enumerated(names: Sequence[str]) -> str:
+    more = len(names) - _LISTED_AT_MOST
+    return ", ".join(names[:_LISTED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+def _no_url(endpoint: str, reason: str) -> SuiteError:
+    shown = endpoint.strip().rpartition("@")[2].partition("?")[0]
+    remedy = "write it like http://localhost:8000/v1"
+    return SuiteError(
+        f"{shown!r} is no URL of an HTTP endpoint: {reason}", where="--llm-endpoint", remedy=remedy
+    )
+
+
+__all__ = [
+    "ModelList",
+    "base_candidates",
+    "below",
+    "choose_model",
+    "read_model_list",
+    "suggested_bases",
+    "unknown_model",
+]

@@ -1,0 +1,297 @@
+"""The tables and keys of a SUT file. Their descriptions make up ``docs/reference/sut-file.md``.
+
+A key is named like the fact it states; ``[endpoint]``, ``[request]`` and ``[prices]`` state none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+Switch = Literal["enabled", "disabled"]
+Filter = Literal["enabled", "disabled", "absent", "unknown"]
+
+
+class Table(BaseModel):
+    """A TOML table: unknown keys are mistakes, and nothing is converted (``"8"`` is not a number)."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
+    )
+
+
+class Model(Table):
+    name: Text | None = Field(
+        default=None, description="Model identifier, such as `meta-llama/Llama-3.1-8B-Instruct`."
+    )
+    version: Text | None = Field(default=None, description="Version or revision of the weights.")
+    quantization: Text | None = Field(
+        default=None, description="Quantization scheme, such as `fp8`; `none` for an unquantised model."
+    )
+
+
+class Hardware(Table):
+    disclosed: bool | None = Field(
+        default=None, description="`false` where the operator does not say what the SUT runs on (AMB-27)."
+    )
+    accelerator_type: Text | None = Field(
+        default=None, description="Such as `NVIDIA H100 SXM`; `cpu` for an engine without accelerators."
+    )
+    accelerator_count: int | None = Field(
+        default=None, ge=0, description="Number of accelerators; 0 with `cpu`."
+    )
+    accelerator_memory_gib: float | None = Field(
+        default=None, ge=0, description="Memory of one accelerator in GiB; with `cpu`, memory of the machine."
+    )
+
+
+class Software(Table):
+    engine: Text | None = Field(default=None, description="Serving software, such as `vLLM`.")
+    version: Text | None = Field(default=None, description="Its version.")
+
+
+class System(Table):
+    boundary: Literal["model_engine", "application_gateway", "compound_system", "custom"] | None = Field(
+        default=None,
+        description="What is measured (METHODOLOGY §2). `custom` needs `components`. There is no default.",
+    )
+    components: list[Text] | None = Field(default=None, description="What lies inside the boundary.")
+    profile: Text | None = Field(default=None, description="A label of your own for the kind of deployment.")
+    prefix_caching: Switch | None = Field(default=None, description="Whether the prefix cache is on.")
+    context_limit_tokens: int | None = Field(
+        default=None, ge=1, description="Longest context the SUT accepts."
+    )
+    model: Model = Model()
+    hardware: Hardware = Hardware()
+    software: Software = Software()
+
+
+class SpecialTokens(Table):
+    bos_eos: Literal["included", "excluded"] | None = Field(
+        default=None, description="Whether begin and end tokens are in the counts."
+    )
+    system_prompt: Literal["separate", "included", "none"] | None = Field(
+        default=None,
+        description="Whether system-prompt tokens are counted apart, together with the rest, or not used.",
+    )
+    tool_format: Literal["included", "excluded", "not_used"] | None = Field(
+        default=None, description="How tokens are counted that only format tool calls."
+    )
+    chat_template: Literal["included", "excluded", "not_used"] | None = Field(
+        default=None, description="Whether tokens that the chat template adds are in the counts."
+    )
+
+
+class Tokenizer(Table):
+    name: Text | None = Field(default=None, description="The tokenizer that token counts refer to.")
+    version: Text | None = Field(default=None, description="Its version or revision.")
+    vocab_size: int | None = Field(
+        default=None, ge=1, description="Number of its ids, special tokens included."
+    )
+    source: Text | None = Field(default=None, description="Model-hub id, tiktoken name, or `custom`.")
+    counting_option: Literal["A", "B"] | None = Field(
+        default=None,
+        description="`A`: the SUT's own tokenizer; `B`: one reference for all systems (METHODOLOGY §5).",
+    )
+    reference: Text | None = Field(
+        default=None, description="Name of the reference tokenizer; needed with option B."
+    )
+    special: SpecialTokens = SpecialTokens()
+
+
+class Clock(Table):
+    topology: Literal["single_machine", "distributed"] | None = Field(
+        default=None,
+        description="Overrides detection, for a container of this host that has an address of its own.",
+    )
+    method: Literal["ntp", "ptp", "other"] | None = Field(
+        default=None, description="How the clocks of the two machines are kept together (METHODOLOGY §8)."
+    )
+    accuracy_ms: float | None = Field(default=None, ge=0, description="Estimated accuracy of that, in ms.")
+    offset_ms: float | None = Field(default=None, description="Measured offset to the time server, in ms.")
+    ntp_server: Text | None = Field(default=None, description="The time server that both machines use.")
+    sub_ms_required: bool | None = Field(
+        default=None, description="`true` if instants of two machines are subtracted from each other."
+    )
+
+
+class Adjustment(Table):
+    applied: bool | None = Field(
+        default=None, description="Whether network time is taken off the adjusted TTFT."
+    )
+    amount_ms: float | None = Field(default=None, ge=0, description="How much, in ms; needed when applied.")
+    method: Text | None = Field(default=None, description="How the amount was found; needed when applied.")
+
+
+class Network(Table):
+    significant: bool | None = Field(
+        default=None,
+        description="Whether network time matters beside TTFT. Default: decided by the measured round trip.",
+    )
+    ttft_adjustment: Adjustment = Adjustment()
+
+
+class Guardrails(Table):
+    input_filter: Filter | None = Field(
+        default=None,
+        description="Input filtering; `absent` for a bare engine. `unknown` is honest, but not compliant.",
+    )
+    output_filter: Filter | None = Field(default=None, description="Output filtering, in the same words.")
+    systems: list[Text] | Literal["not known"] | None = Field(
+        default=None, description="Names of the safety systems, an empty list for none, or `not known`."
+    )
+    production_claim: bool | None = Field(
+        default=None, description="`true` if the results are to stand for production (METHODOLOGY §9)."
+    )
+    default_config: bool | None = Field(
+        default=None, description="`true` if the safety systems run in their default configuration."
+    )
+    comparative_run: Text | None = Field(
+        default=None,
+        description="Where the run with the opposite state of the safety systems is to be found.",
+    )
+
+
+class Warmup(Table):
+    model_loaded: bool | None = Field(
+        default=None, description="`true` if the model is completely in accelerator memory before measuring."
+    )
+
+
+class Publication(Table):
+    intended: bool | None = Field(default=None, description="`true` if the results are to be published.")
+    considered: Text | None = Field(
+        default=None, description="A note that publishing capacity figures of this system was weighed."
+    )
+
+
+class EnvRef(Table):
+    """A value that stands in the environment, not in the file."""
+
+    env: EnvName
+
+
+class Endpoint(Table):
+    model: Text | None = Field(
+        default=None, description="Model to ask for. Default: the only one the endpoint lists."
+    )
+    api: Literal["auto", "openai-chat", "openai-completions"] = Field(
+        default="auto", description="Wire dialect; `auto` tries chat, then completions."
+    )
+    headers: dict[HeaderName, EnvRef] = Field(
+        default_factory=dict, description='Further headers, each as `name = { env = "VARIABLE" }`.'
+    )
+    api_key_env: EnvName | None = Field(
+        default=None, description="Variable with the API key. Default: `LLM_API_KEY`, then `OPENAI_API_KEY`."
+    )
+    api_key_file: Text | None = Field(
+        default=None, description="File with the API key, instead of a variable."
+    )
+    ca_file: Text | None = Field(
+        default=None, description="PEM file with the certificate authority to trust."
+    )
+    insecure: bool = Field(default=False, description="`true`: the server's certificate is not checked.")
+
+
+class Request(Table):
+    prompt: Literal["text", "token_ids"] = Field(
+        default="text",
+        description="How prompts are sent. `token_ids` needs the completions dialect (AMB-32).",
+    )
+    ignore_eos: bool = Field(
+        default=False,
+        description="Ask the engine to go on to `max_tokens`; part of the length control (AMB-33).",
+    )
+    extra_body: dict[str, Any] = Field(
+        default_factory=dict, description="Further fields of every request body, sent as they are."
+    )
+
+
+class Prices(Table):
+    input_per_million: float | None = Field(
+        default=None, ge=0, description="Price of a million input tokens."
+    )
+    output_per_million: float | None = Field(
+        default=None, ge=0, description="Price of a million output tokens."
+    )
+    currency: Text = Field(default="USD", description="Currency of both. Default: `USD`.")
+
+
+class SUTTables(Table):
+    """A whole SUT file."""
+
+    production_sample_check: Text | None = Field(
+        default=None, description="Where a check against samples of production traffic is to be found."
+    )
+    sut: System = System()
+    tokenizer: Tokenizer = Tokenizer()
+    clock: Clock = Clock()
+    network: Network = Network()
+    guardrails: Guardrails = Guardrails()
+    warmup: Warmup = Warmup()
+    publication: Publication = Publication()
+    endpoint: Endpoint = Endpoint()
+    request: Request = Request()
+    prices: Prices = Prices()
+
+
+def inner_table(annotation: Any) -> type[Table] | None:
+    """The table class that a field holds, if it holds one."""
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Table) else None
+
+
+def table_at(path: Sequence[int | str]) -> type[Table] | None:
+    """The table at ``path`` from the top of the file, if there is one."""
+    table: type[Table] | None = SUTTables
+    for part in path:
+        field = table.model_fields.get(str(part)) if table else None
+        table = inner_table(field.annotation) if field else None
+    return table
+
+
+def reference_rows(table: type[Table] = SUTTables, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """(dotted key, values, meaning) of every key, in the order of the reference page."""
+    for name, field in table.model_fields.items():
+        inner = inner_table(field.annotation)
+        if inner is not None:
+            yield from reference_rows(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", values_of(field.annotation), field.description or ""
+
+
+_WORDS: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
+
+
+def values_of(annotation: Any) -> str:
+    """What a key of this type may hold, in words."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return values_of(arguments[0])
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(values_of(argument) for argument in arguments if argument is not NoneType)
+    if origin is list:
+        return f"list of {values_of(arguments[0])}"
+    if origin is dict:
+        return "table"
+    return _WORDS[annotation]
+
+
+__all__ = [
+    "Endpoint",
+    "EnvRef",
+    "Prices",
+    "Request",
+    "SUTTables",
+    "Table",
+    "reference_rows",
+    "table_at",
+    "values_of",
+]

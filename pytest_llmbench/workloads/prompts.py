@@ -1,0 +1,43 @@
+"""Prompts as text: decoded from token ids, and counted again to see what length came of it.
+
+Random ids do not survive the way through text: pieces of UTF-8 characters become replacement characters, and
+neighbouring tokens merge differently. So requested and realised lengths differ and both are reported
+(AMB-32); nothing is mended in secret, since the draft fixes the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.tokens.reference import reference_tokenizer
+
+
+def with_text(requests: Iterable[PlannedRequest], tokenizer: str = "cl100k_base") -> list[PlannedRequest]:
+    """The same requests with their text, decoded from the ids where there is none yet."""
+    decode = reference_tokenizer(tokenizer).decode
+    return [
+        replace(request, text=decode(list(request.token_ids)))
+        if request.text is None and request.token_ids is not None
+        else request
+        for request in requests
+    ]
+
+
+def realised_lengths(
+    requests: Sequence[PlannedRequest], tokenizer: str = "cl100k_base"
+) -> npt.NDArray[np.int64]:
+    """Tokens of each request's text, in the order of the requests; of its ids where it has no text."""
+    count = reference_tokenizer(tokenizer).count
+    lengths = [
+        count(request.text) if request.text is not None else len(request.token_ids or ())
+        for request in requests
+    ]
+    return np.array(lengths, dtype=np.int64)
+
+
+__all__ = ["realised_lengths", "with_text"]

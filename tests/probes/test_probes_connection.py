@@ -1,0 +1,227 @@
+"""Preflight where no connection comes about: DNS, ports, timeouts, TLS, proxies, and what is no URL."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+
+import pytest
+import trustme
+from canned_http import HTML, Canned, told
+
+from pytest_llmbench.errors import SuiteError, SUTError
+from pytest_llmbench.probes.control_plane import Access, is_loopback, proxy_for
+from pytest_llmbench.probes.endpoint import examine
+
+CANARY = "sk-canary-0123456789"
+HASTY = Access(connect_s=0.5, answer_s=0.5)
+
+
+# --- nobody there
+
+
+def test_a_host_that_does_not_exist():
+    message = told(SUTError, "http://no-such-host.invalid:8000/v1")
+    assert "no-such-host.invalid cannot be resolved" in message
+    assert "http://no-such-host.invalid:8000/v1/models" in message
+    assert "check the host name" in message
+
+
+def test_a_port_that_nobody_listens_on():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    message = told(SUTError, f"http://127.0.0.1:{port}/v1")
+    assert "connection refused" in message
+    assert f"http://127.0.0.1:{port}/v1/models" in message
+    assert "correct the port" in message
+
+
+def test_a_host_that_drops_connections():
+    """A full backlog: the kernel drops further SYNs, as a firewall would."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        waiting = []
+        for _ in range(4):
+            extra = socket.socket()
+            extra.setblocking(False)
+            extra.connect_ex(full.getsockname())
+            waiting.append(extra)
+        message = told(SUTError, f"http://127.0.0.1:{full.getsockname()[1]}", access=HASTY)
+        for extra in waiting:
+            extra.close()
+    assert "no connection within 0.5 s" in message
+    assert "firewall" in message
+
+
+def test_a_server_that_never_answers():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        message = told(SUTError, f"http://127.0.0.1:{silent.getsockname()[1]}", access=HASTY)
+    assert "no answer within 0.5 s" in message
+    assert "loaded its model" in message
+
+
+def test_garbage_instead_of_http():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        message = told(SUTError, f"http://127.0.0.1:{listener.getsockname()[1]}", access=HASTY)
+        thread.join(5)
+    assert "no HTTP answer" in message
+
+
+# --- TLS
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+def server_context(authority, *names: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(*names).configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def ca_file(authority, tmp_path):
+    file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(file))
+    return file
+
+
+def test_a_trusted_certificate(serve, engine, authority, ca_file):
+    server = serve(engine, tls=server_context(authority, "127.0.0.1"))
+    report = examine(f"https://127.0.0.1:{server.port}", access=Access(ca_file=ca_file))
+    assert report.base_url == f"https://127.0.0.1:{server.port}/v1"
+    assert report.facts.value("endpoint.certificate_checked") is True
+
+
+def test_a_certificate_nobody_vouches_for(serve, engine, authority):
+    server = serve(engine, tls=server_context(authority, "127.0.0.1"))
+    message = told(SUTError, f"https://127.0.0.1:{server.port}")
+    assert "certificate is not trusted" in message
+    assert "ca_file" in message
+    assert "insecure" in message
+
+
+def test_a_certificate_that_is_not_checked(serve, engine, authority):
+    server = serve(engine, tls=server_context(authority, "127.0.0.1"))
+    report = examine(f"https://127.0.0.1:{server.port}", access=Access(insecure=True))
+    assert report.facts.value("endpoint.certificate_checked") is False
+
+
+def test_a_certificate_for_another_name(serve, engine, authority, ca_file):
+    server = serve(engine, tls=server_context(authority, "llm.example.org"))
+    message = told(SUTError, f"https://127.0.0.1:{server.port}", access=Access(ca_file=ca_file))
+    assert "mismatch" in message
+    assert "use the host name that the certificate is for" in message
+
+
+def test_tls_to_a_plain_port(serve, engine):
+    server = serve(engine)
+    message = told(SUTError, f"https://127.0.0.1:{server.port}/v1")
+    assert "TLS: the handshake failed" in message
+    assert f"write http://127.0.0.1:{server.port}/v1" in message
+
+
+def test_plain_http_to_a_tls_port(serve, engine, authority):
+    server = serve(engine, tls=server_context(authority, "127.0.0.1"))
+    message = told(SUTError, f"http://127.0.0.1:{server.port}/v1")
+    assert f"if the port speaks TLS, write https://127.0.0.1:{server.port}/v1" in message
+
+
+def test_a_server_that_asks_for_https_in_words(serve, engine):
+    page = b"<html><title>400</title>The plain HTTP request was sent to HTTPS port</html>"
+    server = serve({"GET /v1/models": Canned(400, dict(HTML), page)})
+    message = told(SUTError, server.url)
+    assert f"write https://127.0.0.1:{server.port}/v1" in message
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_ca_file_that_cannot_be_used(tmp_path, content):
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    message = told(SuiteError, "https://127.0.0.1:1", access=Access(ca_file=file))
+    assert f"CA file {file}" in message
+
+
+# --- settings that cannot be right
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "localhost:8000",
+        "127.0.0.1:8000/v1",
+        "ftp://host/v1",
+        "http://",
+        "http://host:99999",
+        "http://[::1",
+        "",
+        "v1",
+    ],
+)
+def test_what_is_no_url(endpoint):
+    message = told(SuiteError, endpoint)
+    assert "is no URL of an HTTP endpoint" in message
+    assert "http://localhost:8000/v1" in message
+
+
+def test_credentials_in_the_url_are_refused_and_not_repeated():
+    message = told(SuiteError, f"https://user:{CANARY}@llm.example.org/v1")
+    assert "holds credentials" in message
+    assert CANARY not in message
+    assert "LLM_API_KEY" in message
+
+
+def test_an_unknown_dialect(serve, engine):
+    assert "openai-chat" in told(SuiteError, serve(engine).url, api="openai-chta")
+
+
+# --- proxies
+
+
+def test_loopback_never_goes_through_a_proxy(serve, engine, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("all_proxy", "http://127.0.0.1:9")
+    assert examine(serve(engine).url).proxy is None
+    assert all(is_loopback(host) for host in ("localhost", "127.0.0.5", "::1", "sim.localhost"))
+    assert not any(is_loopback(host) for host in ("10.0.0.1", "localhost.example.org", "example.org"))
+
+
+def test_another_host_goes_through_the_proxy_of_the_environment(serve, engine, monkeypatch):
+    server = serve(engine)
+    monkeypatch.setenv("http_proxy", f"http://user:{CANARY}@127.0.0.1:{server.port}")
+    report = examine("http://sut.invalid/v1")
+    assert server.seen[0].path == "http://sut.invalid/v1/models"
+    assert report.proxy == f"http://127.0.0.1:{server.port}"
+    assert report.facts.value("endpoint.proxy") == f"http://127.0.0.1:{server.port}"
+    assert CANARY not in str(report)
+
+
+def test_a_proxy_that_is_down_is_named(monkeypatch):
+    monkeypatch.setenv("http_proxy", f"http://user:{CANARY}@127.0.0.1:9")
+    message = told(SUTError, "http://sut.invalid/v1")
+    assert "through the proxy http://127.0.0.1:9" in message
+    assert "NO_PROXY" in message
+    assert CANARY not in message
+
+
+def test_which_proxy_is_used(monkeypatch):
+    monkeypatch.setenv("https_proxy", "proxy.example.org:3128")
+    monkeypatch.setenv("no_proxy", "inside.example.org")
+    assert proxy_for("https://outside.example.org/v1") == "http://proxy.example.org:3128"
+    assert proxy_for("https://inside.example.org/v1") is None
+    assert proxy_for("http://outside.example.org/v1") is None
+    monkeypatch.setenv("all_proxy", "socks5://proxy.example.org:1080")
+    with pytest.raises(SuiteError, match="neither http nor https"):
+        proxy_for("http://outside.example.org/v1")

@@ -1,0 +1,224 @@
+"""The SUT file: every key reaches a fact, every mistake is told at once, and no key leaks."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.facts import Fact, Origin
+from pytest_llmbench.probes.disclosure import SUTFile, read_sut_file
+from pytest_llmbench.probes.sut_schema import reference_rows
+
+DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLE = DOCS / "examples" / "sut.toml"
+REFERENCE = DOCS / "reference" / "sut-file.md"
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read_text(text: str) -> SUTFile:
+        file = tmp_path / "sut.toml"
+        file.write_text(text, encoding="utf-8")
+        return read_sut_file(file)
+
+    return read_text
+
+
+def mistakes_of(read, text: str) -> str:
+    with pytest.raises(SuiteError) as caught:
+        read(text)
+    return str(caught.value)
+
+
+def test_the_example_is_read():
+    example = read_sut_file(EXAMPLE)
+    assert example.facts.value("sut.boundary") == "model_engine"
+    assert example.facts.value("sut.hardware.accelerator_memory_gib") == 80
+    assert example.facts.value("tokenizer.special.bos_eos") == "included"
+    assert example.facts.value("guardrails.systems") == []
+    assert example.facts.value("network.ttft_adjustment") == {
+        "applied": False,
+        "amount_ms": 0.0,
+        "method": "none",
+    }
+    assert example.endpoint.model == "meta-llama/Llama-3.1-8B-Instruct"
+    assert example.header_env == {"x-tenant": "GATEWAY_TENANT"}
+    assert example.ca_file == EXAMPLE.parent / "our-ca.pem"
+    assert example.request.extra_body == {"seed": 7, "chat_template_kwargs": {"enable_thinking": False}}
+    assert example.request.ignore_eos
+    assert example.prices.input_per_million == 0.15
+
+
+def test_the_example_shows_every_key():
+    """Keys that would contradict another one of the example stand there as comments."""
+    text = re.sub(r"^# (\w+ = )", r"\1", EXAMPLE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    shown = tomllib.loads(text)
+    for key, _, _ in reference_rows():
+        table = shown
+        for part in key.split("."):
+            assert part in table, f"{key} is missing from {EXAMPLE.name}"
+            table = table[part]
+
+
+def test_the_reference_page_has_exactly_the_keys_of_the_schema():
+    page = REFERENCE.read_text(encoding="utf-8").splitlines()
+    rows = [f"| `{key}` | {values} | {meaning} |" for key, values, meaning in reference_rows()]
+    assert [line for line in page if line.startswith("| `")] == rows
+
+
+def test_every_key_becomes_a_fact_of_the_same_name():
+    facts = read_sut_file(EXAMPLE).facts
+    for key, _, _ in reference_rows():
+        if key.startswith("network.ttft_adjustment."):
+            assert key.split(".")[-1] in facts.value("network.ttft_adjustment")
+        elif not key.startswith(("endpoint.", "request.", "prices.")) and key != "tokenizer.reference":
+            assert key in facts
+    assert not [key for key in facts if key.startswith(("endpoint", "request", "prices"))]
+
+
+def test_facts_are_declared_and_name_the_file(read, tmp_path):
+    assert read('sut.boundary = "model_engine"').facts == {
+        "sut.boundary": Fact("model_engine", Origin.DECLARED, str(tmp_path / "sut.toml"))
+    }
+
+
+def test_an_empty_file_states_nothing(read):
+    empty = read("")
+    assert len(empty.facts) == 0
+    assert empty.endpoint.api == "auto"
+    assert empty.request.prompt == "text"
+    assert not empty.request.ignore_eos
+    assert empty.api_key_file is None
+
+
+def test_zero_and_false_are_statements(read):
+    facts = read("[sut.hardware]\naccelerator_count = 0\n[warmup]\nmodel_loaded = false").facts
+    assert facts.value("sut.hardware.accelerator_count") == 0
+    assert facts.value("warmup.model_loaded") is False
+
+
+def test_whole_numbers_do_for_numbers(read):
+    assert read("clock.accuracy_ms = 3").facts.value("clock.accuracy_ms") == 3.0
+
+
+def test_undisclosed_hardware(read):
+    facts = read("sut.hardware.disclosed = false").facts
+    assert facts.value("sut.hardware.disclosed") is False
+    assert facts.value("sut.hardware.accelerator_type") == "undisclosed"
+
+
+def test_all_mistakes_are_told_at_once(read):
+    told = mistakes_of(
+        read,
+        """
+        [sut]
+        boundry = "model_engine"
+        prefix_caching = "on"
+        components = "one"
+        [sut.hardware]
+        accelerator_count = "8"
+        [tokenizer]
+        counting_option = "B"
+        [guardrail]
+        input_filter = "absent"
+        """,
+    )
+    for line in (
+        "6 mistakes",
+        "sut.boundry: unknown key; did you mean boundary?",
+        'sut.prefix_caching is "on": choose one of enabled, disabled',
+        'sut.components is "one": give a list',
+        'sut.hardware.accelerator_count is "8": give a whole number',
+        "guardrail: unknown key; did you mean guardrails?",
+        "tokenizer.counting_option is B: name the reference tokenizer",
+        "sut.toml",
+        "docs/reference/sut-file.md",
+    ):
+        assert line in told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('sut.boundary = "engine"', "did you mean model_engine?"),
+        ('sut.model.name = ""', "give text that is not empty"),
+        ("sut.model.version = 1.0", "sut.model.version is 1.0: give text in quotes"),
+        ("sut.context_limit_tokens = 0", "it has to be greater than or equal to 1"),
+        ("clock.accuracy_ms = nan", "finite number"),
+        ("clock.accuracy_ms = -1", "greater than or equal to 0"),
+        ('network.significant = "yes"', "give true or false, without quotes"),
+        ('guardrails.systems = "unknown"', "guardrails.systems: give a list of text or `not known`"),
+        ("guardrails.systems = [1]", "guardrails.systems: give a list of text or `not known`"),
+        ('sut.components = ["a", 2]', "sut.components[1] is 2: give text in quotes"),
+        ('sut.model = "llama"', 'sut.model is "llama": give a table'),
+        ("sut.model.name = 2026-01-01", "sut.model.name is 2026-01-01"),
+        ('sut.boundary = "custom"', "list what lies inside it in sut.components"),
+        ('sut.hardware = { disclosed = false, accelerator_type = "H100" }', "accelerator_type is given"),
+        ("network.ttft_adjustment.applied = true", "amount_ms is missing"),
+        ('endpoint = { api_key_env = "A", api_key_file = "b" }', "both given: choose one"),
+        ('endpoint = { insecure = true, ca_file = "b" }', "would not be used"),
+        ('endpoint.api = "openai-chat"\nrequest.prompt = "token_ids"', 'endpoint.api = "openai-completions"'),
+        ("prices.input_per_million = 1", "state both prices"),
+        ("request.extra_body.stream = false", "request.extra_body.stream: the plugin decides this field"),
+        ("request.extra_body.ignore_eos = true", "set request.ignore_eos"),
+        ("request.extra_body.since = 2026-01-01", "cannot be sent as JSON"),
+        ("request.extra_body.bias = inf", "cannot be sent as JSON"),
+        ("sut = 1\n[tokenizer]\nspecial = 1", "tokenizer.special is 1: give a table"),
+    ],
+)
+def test_one_mistake(read, text, told):
+    assert told in mistakes_of(read, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'endpoint.api_key = "sk-canary-12345"',
+        'endpoint.api_key_env = "sk-canary-12345"',
+        'endpoint.headers.Authorization = "Bearer sk-canary-12345"',
+        'endpoint.headers.Authorization = { env = "sk-canary-12345" }',
+        'endpoint.headers.Authorization = { value = "sk-canary-12345" }',
+        'endpoint.headers.Authorization = ["sk-canary-12345"]',
+        'endpoint.headers = "sk-canary-12345"',
+    ],
+)
+def test_a_key_in_the_file_is_refused_and_not_repeated(read, text):
+    told = mistakes_of(read, text)
+    assert "sk-canary" not in told
+    assert "endpoint." in told
+
+
+def test_where_the_key_belongs_is_said(read):
+    told = mistakes_of(read, 'endpoint.api_key = "sk-1"')
+    assert "api_key_env" in told
+    assert "api_key_file" in told
+
+
+def test_broken_toml_names_the_line(read):
+    told = mistakes_of(read, 'sut.boundary = "model_engine"\nsut.profile = oops\n')
+    assert "broken TOML" in told
+    assert "line 2" in told
+
+
+def test_text_that_is_not_utf8_names_the_line(tmp_path):
+    file = tmp_path / "sut.toml"
+    file.write_bytes(b'# fine\nsut.profile = "\xff"\n')
+    with pytest.raises(SuiteError, match="line 2"):
+        read_sut_file(file)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(SuiteError, match="No such file"):
+        read_sut_file(tmp_path / "none.toml")
+    with pytest.raises(SuiteError, match="cannot be read"):
+        read_sut_file(tmp_path)
+
+
+def test_paths_start_where_the_file_lies(read, tmp_path):
+    file = read('endpoint = { api_key_file = "keys/one", ca_file = "/etc/ca.pem" }')
+    assert file.api_key_file == tmp_path / "keys" / "one"
+    assert file.ca_file == Path("/etc/ca.pem")

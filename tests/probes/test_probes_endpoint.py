@@ -1,0 +1,299 @@
+"""Preflight against small servers on loopback: what is found, and each way of being unusable."""
+
+from __future__ import annotations
+
+import pytest
+from canned_http import HTML, STREAM, Canned, chat_chunk, told
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.model.facts import Origin
+from pytest_llmbench.probes.control_plane import Access
+from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.probes.endpoint import Asking, examine
+
+CANARY = "sk-canary-0123456789"
+KEY = Credentials(
+    {"Authorization": f"Bearer {CANARY}"}, frozenset({CANARY}), "environment variable LLM_API_KEY"
+)
+HASTY = Access(connect_s=0.5, answer_s=0.5)
+
+
+# --- endpoints that answer as they should
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
+def test_the_base_url_may_be_written_in_four_ways(serve, engine, suffix):
+    server = serve(engine)
+    report = examine(server.url + suffix)
+    assert report.base_url == server.url + "/v1"
+    assert report.model == "org/small-model"
+    assert report.models == ("org/small-model",)
+    assert report.api == "openai-chat"
+    assert report.server == "uvicorn"
+    assert report.proxy is None
+
+
+def test_what_is_detected_becomes_facts(serve, engine):
+    server = serve(engine)
+    facts = examine(server.url).facts
+    assert {key: fact.value for key, fact in facts.items()} == {
+        "sut.model.name": "org/small-model",
+        "sut.software.engine": "vLLM",
+        "sut.software.version": "0.32.0",
+        "sut.context_limit_tokens": 8192,
+        "streaming.protocol": "sse",
+        "endpoint.url": server.url + "/v1",
+        "endpoint.api": "openai-chat",
+        "endpoint.server": "uvicorn",
+        "endpoint.proxy": "none",
+    }
+    assert {fact.origin for fact in facts.values()} == {Origin.DETECTED}
+    assert {fact.source for fact in facts.values()} == {server.url + "/v1"}
+
+
+def test_the_small_request_looks_like_the_measured_ones(serve, engine):
+    server = serve(engine)
+    asking = Asking(ignore_eos=True, extra_body={"seed": 7})
+    examine(server.url, access=Access(KEY), asking=asking)
+    sent = server.seen[-1]
+    assert sent.path == "/v1/chat/completions"
+    assert sent.json["stream"] is True
+    assert sent.json["model"] == "org/small-model"
+    assert sent.json["ignore_eos"] is True
+    assert sent.json["seed"] == 7
+    assert sent.json["max_tokens"] <= 8
+    assert sent.headers["Authorization"] == f"Bearer {CANARY}"
+    assert sent.headers["Accept-Encoding"] == "identity"
+    assert len(server.seen) == 2
+
+
+def test_prompts_as_token_ids_ask_for_completions(serve, engine):
+    server = serve(engine)
+    report = examine(server.url, asking=Asking(prompt_form="token_ids"))
+    assert report.api == "openai-completions"
+    assert server.seen[-1].json["prompt"] == [9906]
+
+
+@pytest.mark.parametrize("api", ["openai-chat", "openai-completions"])
+def test_the_dialect_may_be_chosen(serve, engine, api):
+    assert examine(serve(engine).url, api=api).api == api
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Canned.json({"detail": "Not Found"}, 404),
+        Canned.json({"error": {"message": "no chat template is defined for this model"}}, 400),
+        Canned.json({"error": {"message": "This is not a chat model and thus not supported here"}}, 404),
+        Canned.json({"error": {"message": "chat template failed"}}, 500),
+    ],
+)
+def test_without_chat_completions_are_taken(serve, engine, refusal):
+    report = examine(serve(engine | {"POST /v1/chat/completions": refusal}).url)
+    assert report.api == "openai-completions"
+
+
+def test_a_model_list_at_the_root_is_taken_too(serve, engine):
+    server = serve({path.replace("/v1", ""): answer for path, answer in engine.items()})
+    assert examine(server.url).base_url == server.url
+
+
+def test_an_api_below_a_path_is_found(serve, engine):
+    server = serve({path.replace("/v1", "/llm/v1"): answer for path, answer in engine.items()})
+    assert examine(server.url + "/llm").base_url == server.url + "/llm/v1"
+
+
+def test_a_query_stays_with_every_request(serve, engine):
+    server = serve(engine)
+    report = examine(server.url + "/v1?api-version=2026")
+    assert report.base_url == server.url + "/v1?api-version=2026"
+    assert [seen.path for seen in server.seen] == [
+        "/v1/models?api-version=2026",
+        "/v1/chat/completions?api-version=2026",
+    ]
+    assert "2026" not in str(dict(report.facts))
+
+
+def test_without_a_model_list_a_named_model_will_do(serve, engine):
+    del engine["GET /v1/models"]
+    report = examine(serve(engine).url, model="mine")
+    assert report.model == "mine"
+    assert report.models == ()
+
+
+def test_an_open_connection_after_the_end_marker_does_not_matter(serve, engine):
+    engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi"), "[DONE]", hold_s=30)
+    assert examine(serve(engine).url, access=Access(answer_s=20)).api == "openai-chat"
+
+
+def test_a_stream_that_stops_without_an_end_counts_for_what_it_is(serve, engine):
+    engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi"), hold_s=30)
+    assert examine(serve(engine).url, access=HASTY).api == "openai-chat"
+
+
+def test_llama_cpp_is_recognised(serve, engine):
+    engine["GET /v1/models"] = Canned.json({"data": [{"id": "m", "owned_by": "llamacpp"}]})
+    chunk = chat_chunk("Hi", system_fingerprint="b10549-1ab2c3d")
+    engine["POST /v1/chat/completions"] = Canned.events(chunk, "[DONE]")
+    facts = examine(serve(engine).url).facts
+    assert facts.value("sut.software.engine") == "llama.cpp"
+    assert facts.value("sut.software.version") == "b10549"
+    assert "sut.context_limit_tokens" not in facts
+
+
+# --- keys
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_is_missing(serve, engine, status):
+    engine["GET /v1/models"] = Canned.json({"error": {"message": "Missing key"}}, status)
+    message = told(SUTError, serve(engine).url)
+    assert f"HTTP {status} (Missing key); no API key was sent" in message
+    assert "export LLM_API_KEY (or OPENAI_API_KEY)" in message
+
+
+def test_a_key_is_wrong_and_not_repeated(serve, engine):
+    refusal = Canned.json({"error": {"message": f"Incorrect API key provided: {CANARY}"}}, 401)
+    message = told(SUTError, serve(engine | {"GET /v1/models": refusal}).url, access=Access(KEY))
+    assert "the key from environment variable LLM_API_KEY is refused" in message
+    assert "Incorrect API key provided: [redacted]" in message
+    assert CANARY not in message
+
+
+def test_a_key_that_may_list_but_not_complete(serve, engine):
+    engine["POST /v1/chat/completions"] = Canned.json({"error": "quota"}, 403)
+    assert "is refused" in told(SUTError, serve(engine).url, access=Access(KEY))
+
+
+# --- paths
+
+
+@pytest.mark.parametrize(
+    ("given", "suggested"),
+    [("/wrong", "/v1"), ("/v2", "/v1"), ("/v1/chat/completions", "/v1"), ("/v1/models", "/v1")],
+)
+def test_a_path_with_nothing_behind_it(serve, engine, given, suggested):
+    server = serve(engine)
+    message = told(SUTError, server.url + given)
+    assert "HTTP 404 (Not Found)" in message
+    assert f"--llm-endpoint={server.url}{suggested}" in message.splitlines()[-1]
+
+
+def test_a_path_with_nothing_behind_it_and_a_named_model(serve, engine):
+    server = serve(engine)
+    message = told(SUTError, server.url + "/wrong", model="org/small-model")
+    assert f"--llm-endpoint={server.url}/v1" in message
+
+
+def test_a_server_without_any_api(serve):
+    server = serve({})
+    message = told(SUTError, server.url)
+    assert "no OpenAI-compatible API there" in message
+    assert f"it usually ends in /v1, like {server.url}/v1" in message
+
+
+def test_models_but_no_completions(serve, engine):
+    server = serve({"GET /v1/models": engine["GET /v1/models"]})
+    message = told(SUTError, server.url)
+    assert "lists models, but has no /chat/completions and no /completions" in message
+
+
+def test_a_web_site(serve):
+    page = Canned(200, dict(HTML), b"<html>Welcome</html>")
+    server = serve({"GET /v1/models": page, "GET /models": page})
+    message = told(SUTError, server.url)
+    assert "not an OpenAI-compatible endpoint: text/html instead of a model list" in message
+    assert "Welcome" in message
+
+
+def test_a_web_site_and_a_named_model(serve):
+    page = Canned(200, dict(HTML), b"<html>Welcome</html>")
+    server = serve({"GET /v1/models": page, "POST /v1/chat/completions": page})
+    message = told(SUTError, server.url, model="m")
+    assert "not an OpenAI-compatible endpoint: text/html" in message
+
+
+def test_a_redirect(serve):
+    moved = Canned(308, {"Location": "https://elsewhere.example.org/v1/models?token=1"})
+    message = told(SUTError, serve({"GET /v1/models": moved}).url)
+    assert "redirects to https://elsewhere.example.org/v1/models" in message
+    assert "token" not in message
+
+
+# --- models
+
+
+def test_several_models_and_none_chosen(serve, engine):
+    engine["GET /v1/models"] = Canned.json({"data": [{"id": "first"}, {"id": "second"}]})
+    message = told(SUTError, serve(engine).url)
+    assert "serves 2 models and none is chosen: first, second" in message
+    assert "--llm-model=first" in message
+
+
+def test_one_of_several_models(serve, engine):
+    engine["GET /v1/models"] = Canned.json({"data": [{"id": "first"}, {"id": "second"}]})
+    assert examine(serve(engine).url, model="second").model == "second"
+
+
+@pytest.mark.parametrize("wanted", ["org/smal-model", "small-model", "Small-Model", "other/small-model"])
+def test_an_unknown_model(serve, engine, wanted):
+    message = told(SUTError, serve(engine).url, model=wanted)
+    assert f"has no model '{wanted}'" in message
+    assert "did you mean org/small-model? it serves org/small-model (--llm-model)" in message
+
+
+def test_a_model_that_an_endpoint_without_a_list_does_not_have(serve):
+    refusal = Canned.json({"error": {"message": "The model `x` does not exist.", "code": 404}}, 404)
+    server = serve({"POST /v1/chat/completions": refusal, "POST /v1/completions": refusal})
+    message = told(SUTError, server.url, model="x")
+    assert "has no model 'x': The model `x` does not exist." in message
+
+
+def test_no_model_at_all(serve, engine):
+    engine["GET /v1/models"] = Canned.json({"data": []})
+    assert "lists no model" in told(SUTError, serve(engine).url)
+    assert examine(serve(engine).url, model="hidden").model == "hidden"
+
+
+def test_many_models_are_not_all_listed(serve, engine):
+    engine["GET /v1/models"] = Canned.json({"data": [{"id": f"m{n:03}"} for n in range(100)]})
+    message = told(SUTError, serve(engine).url)
+    assert "m019 and 80 more" in message
+    assert "m020" not in message
+
+
+# --- replies
+
+
+def test_an_endpoint_that_does_not_stream(serve, engine):
+    whole = {"object": "chat.completion", "choices": [{"message": {"content": "Hi"}}]}
+    message = told(SUTError, serve(engine | {"POST /v1/chat/completions": Canned.json(whole)}).url)
+    assert "answers without streaming: application/json in one piece" in message
+    assert "switch streaming on" in message
+
+
+def test_a_stream_that_holds_an_error(serve, engine):
+    engine["POST /v1/chat/completions"] = Canned.events({"error": {"message": "out of memory"}}, "[DONE]")
+    message = told(SUTError, serve(engine).url)
+    assert "the streamed reply is an error" in message
+    assert "out of memory" in message
+
+
+@pytest.mark.parametrize("body", [b"", b": ping\n\n", b'data: {"weather": "fine"}\n\n', b"data: [DONE]\n\n"])
+def test_a_stream_without_a_completion(serve, engine, body):
+    engine["POST /v1/chat/completions"] = Canned(200, dict(STREAM), body)
+    assert "without a completion in it" in told(SUTError, serve(engine).url)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_endpoint_that_is_busy(serve, engine, status):
+    engine["POST /v1/chat/completions"] = Canned.json({"error": {"message": "overloaded"}}, status)
+    message = told(SUTError, serve(engine).url)
+    assert f"HTTP {status} (overloaded): the endpoint takes no requests now" in message
+
+
+def test_any_other_refusal_is_told_in_the_words_of_the_server(serve, engine):
+    refusal = Canned.json({"error": {"message": "unknown field ignore_eos"}}, 422)
+    paths = ("POST /v1/chat/completions", "POST /v1/completions")
+    message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url)
+    assert "HTTP 422 (unknown field ignore_eos)" in message

@@ -1,0 +1,68 @@
+"""Text of prompts, what length came of it, and the digest of a sequence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.prompts import realised_lengths, with_text
+from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
+
+
+def test_text_is_decoded_and_everything_else_is_kept():
+    planned = SYNTHETIC_UNIFORM.requests(20, 42)
+    texts = with_text(planned)
+    decode = reference_tokenizer("cl100k_base").decode
+    for before, after in zip(planned, texts, strict=True):
+        assert after.text == decode(list(before.token_ids))
+        assert after.token_ids == before.token_ids
+        assert (after.index, after.max_tokens, after.input_tokens) == (
+            before.index,
+            before.max_tokens,
+            before.input_tokens,
+        )
+
+
+def test_text_that_is_there_already_stays():
+    mine = PlannedRequest(0, max_tokens=1, input_tokens=1, text="hello", token_ids=(1, 2))
+    assert with_text([mine]) == [mine]
+
+
+def test_realised_lengths_are_counted_again():
+    texts = with_text(SYNTHETIC_UNIFORM.requests(50, 42))
+    count = reference_tokenizer("cl100k_base").count
+    realised = realised_lengths(texts)
+    assert realised.tolist() == [count(request.text) for request in texts]
+    requested = [request.input_tokens for request in texts]
+    assert realised.tolist() != requested  # random ids do not survive the way through text
+    assert abs(realised.sum() / sum(requested) - 1) < 0.1
+
+
+def test_ids_sent_as_ids_keep_their_length():
+    planned = SYNTHETIC_UNIFORM.requests(10, 42)
+    assert realised_lengths(planned).tolist() == [request.input_tokens for request in planned]
+
+
+def test_plain_words_survive_the_way_through_text():
+    ids = reference_tokenizer("cl100k_base").encode("The quick brown fox jumps over the lazy dog.")
+    planned = PlannedRequest(0, max_tokens=1, input_tokens=len(ids), token_ids=ids)
+    assert realised_lengths(with_text([planned])).tolist() == [len(ids)]
+
+
+def test_sequence_json_is_compact_and_its_digest_is_of_that_text():
+    requests = [
+        PlannedRequest(0, max_tokens=7, input_tokens=2, token_ids=[5, 6]),
+        PlannedRequest(1, max_tokens=8, input_tokens=1, text='say "né"'),
+    ]
+    text = sequence_json(requests)
+    assert text == '[[7,[5,6]],[8,"say \\"n\\u00e9\\""]]'
+    assert json.loads(text) == [[7, [5, 6]], [8, 'say "né"']]
+    assert sequence_sha256(requests) == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_an_empty_sequence():
+    assert sequence_json([]) == "[]"
+    assert sequence_sha256([]) == hashlib.sha256(b"[]").hexdigest()
