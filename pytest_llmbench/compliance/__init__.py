@@ -1,0 +1,1 @@
+"""Compliant? Every clause of the draft against the evidence of a run (METHODOLOGY §1.3)."""

@@ -1,0 +1,120 @@
+"""Compliant? Each applicable entry of the catalogue from evidence, and the verdict (METHODOLOGY §1.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from pytest_llmbench.compliance.catalogue import DRAFT, Requirement, applicable
+from pytest_llmbench.compliance.checks import (
+    clock,
+    generator,
+    guardrails,
+    records,
+    reference_workloads,
+    reporting,
+    streaming,
+    sut,
+    tokenizer,
+    ttft,
+    ttft_by_length,
+    ttft_report,
+    warmup,
+    workload,
+)
+from pytest_llmbench.compliance.checks.registry import Predicate, merged
+from pytest_llmbench.compliance.conditions import CONDITIONS
+from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status
+
+PREDICATES: Mapping[str, Predicate] = MappingProxyType(
+    merged(
+        clock.check,
+        generator.check,
+        guardrails.check,
+        records.check,
+        reference_workloads.check,
+        reporting.check,
+        streaming.check,
+        sut.check,
+        tokenizer.check,
+        ttft.check,
+        ttft_by_length.check,
+        ttft_report.check,
+        warmup.check,
+        workload.check,
+    )
+)
+"""Entry id → predicate. Derived entries are in ``DERIVED``."""
+
+DERIVED: Mapping[str, Callable[[Requirement], bool]] = MappingProxyType(
+    {
+        "M-4.2-load-generator-umbrella": lambda entry: (
+            entry.section.startswith("4.2.") and entry.verdict_effect == "blocks"
+        ),
+        "M-4.8-account-for-safety-systems": lambda entry: entry.id.startswith("M-4.8.1-"),
+    }
+)
+"""Entries that follow from others: id → which entries they sum up. Answered last."""
+
+
+def audit(evidence: Evidence) -> Compliance:
+    """The status of every applicable entry, in the order of the catalogue, and both verdicts."""
+    entries = applicable(evidence.test, systems=evidence.systems)
+    statuses = {entry.id: _status(entry, evidence) for entry in entries if entry.id not in DERIVED}
+    answered = [entry for entry in entries if entry.id not in DERIVED]
+    for entry in entries:
+        if entry.id in DERIVED:
+            parts = [statuses[part.id] for part in answered if DERIVED[entry.id](part)]
+            statuses[entry.id] = _derived(entry, parts)
+    return Compliance(
+        verdict=_verdict(statuses[entry.id] for entry in entries),
+        verdict_literal=_verdict(statuses[entry.id] for entry in entries if entry.is_literal),
+        draft=DRAFT,
+        requirements=tuple(statuses[entry.id] for entry in entries),
+    )
+
+
+def _status(entry: Requirement, evidence: Evidence) -> RequirementStatus:
+    predicate, condition = PREDICATES.get(entry.id), CONDITIONS.get(entry.condition)
+    if predicate is None or condition is None:
+        return _entered(entry, Status.UNMET, Answer(False, "no evidence: this version does not check it", {}))
+    look = Look(evidence)
+    if not condition(look):
+        reason = f"its condition does not hold: {entry.condition}"
+        return _entered(entry, Status.NOT_APPLICABLE, look.unmet(reason))
+    try:
+        answer = predicate(look)
+    except NoEvidenceError as missing:
+        answer = look.unmet(str(missing))
+    return _entered(entry, Status.MET if answer.met else Status.UNMET, answer)
+
+
+def _derived(entry: Requirement, parts: list[RequirementStatus]) -> RequirementStatus:
+    unmet = [part.id for part in parts if part.status is Status.UNMET]
+    reason = f"unmet: {', '.join(unmet)}" if unmet else f"{len(parts)} entries, none of them unmet"
+    answer = Answer(not unmet, reason, {part.id: str(part.status) for part in parts})
+    return _entered(entry, Status.UNMET if unmet else Status.MET, answer)
+
+
+def _entered(entry: Requirement, status: Status, answer: Answer) -> RequirementStatus:
+    return RequirementStatus(
+        id=entry.id,
+        level=entry.keyword,
+        status=status,
+        reason=answer.reason,
+        evidence=answer.evidence,
+        effect=entry.verdict_effect,
+        statement=entry.statement,
+    )
+
+
+def _verdict(statuses: Iterable[RequirementStatus]) -> ComplianceVerdict:
+    effects = {status.effect for status in statuses if status.status is Status.UNMET}
+    if "blocks" in effects:
+        return ComplianceVerdict.NOT_COMPLIANT
+    return ComplianceVerdict.CONDITIONAL if "downgrades" in effects else ComplianceVerdict.UNCONDITIONAL
+
+
+__all__ = ["DERIVED", "PREDICATES", "audit"]

@@ -1,0 +1,56 @@
+"""What the load generator can do, each property with the unit tests that prove it.
+
+Entries of the catalogue with verification ``structural`` rest on this registry; a run-time fact that
+contradicts it wins. A new transport or arrival law becomes a row here together with its test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+_OPEN_LOOP = "tests/generator/test_generator_open_loop.py::test_open_loop_keeps_schedule_while_server_stalls"
+_CLOSED_LOOP = "tests/generator/test_generator_closed_loop.py::test_closed_loop_keeps_concurrency"
+_SUBMITTED = "tests/generator/test_generator_instants.py::test_submitted_when_last_byte_has_left"
+_FIRST_CONTENT = "tests/generator/test_generator_instants.py::test_first_content_is_a_parsed_data_event"
+_NO_CONTENT = (
+    "tests/generator/test_generator_instants.py::test_whitespace_and_reasoning_are_not_first_content"
+)
+_POISSON = "tests/arrivals/test_arrivals_schedule.py::test_poisson_gaps_are_exponential"
+_SEEDED = "tests/arrivals/test_arrivals_schedule.py::test_schedule_is_determined_by_seed"
+_UNIFORM = "tests/arrivals/test_arrivals_schedule.py::test_uniform_gaps_are_constant"
+_GAMMA = "tests/arrivals/test_arrivals_schedule.py::test_gamma_gaps_have_the_declared_variation"
+_SYNTHETIC = "tests/workloads/test_workloads_synthetic.py::test_synthetic_uniform_reproduces_published_hashes"
+_NANOSECONDS = "tests/store/test_store_records_file.py::test_record_line_keeps_nanoseconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """A property of the generator."""
+
+    value: Any
+    """``True``, or the value that a run-time fact has to agree with."""
+    proofs: tuple[str, ...]
+    """Node ids of the tests that prove it."""
+
+
+CAPABILITIES: Mapping[str, Capability] = MappingProxyType(
+    {
+        "open_loop": Capability(True, (_OPEN_LOOP,)),
+        "closed_loop": Capability(True, (_CLOSED_LOOP,)),
+        "arrival.poisson": Capability(True, (_POISSON, _SEEDED)),
+        "arrival.uniform": Capability(True, (_UNIFORM,)),
+        "arrival.bursty": Capability(True, (_GAMMA,)),
+        "streaming": Capability(("sse",), (_FIRST_CONTENT,)),
+        "concurrency_model": Capability("asyncio", (_OPEN_LOOP,)),
+        "generation_order": Capability(True, (_SYNTHETIC,)),
+        "timestamp_precision_ns": Capability(1, (_NANOSECONDS,)),
+        "submit_points": Capability(("last_request_byte",), (_SUBMITTED,)),
+        "first_points": Capability(("parsed_data_event",), (_FIRST_CONTENT,)),
+        "first_token_kind": Capability("content", (_FIRST_CONTENT, _NO_CONTENT)),
+    }
+)
+
+__all__ = ["CAPABILITIES", "Capability"]

@@ -1,0 +1,1 @@
+"""The predicates: one per entry of the catalogue, by area."""

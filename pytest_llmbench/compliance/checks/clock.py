@@ -1,0 +1,153 @@
+"""Clocks, network time and time stamps (section 4.7 and appendix B)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
+from pytest_llmbench.compliance.look import Answer, Look
+from pytest_llmbench.compliance.stored import has
+from pytest_llmbench.model.records import IntColumn
+
+check = Checks()
+
+WORST_ACCURACY_MS = 10.0
+FEWEST_RTT_SAMPLES = 10
+COARSEST_STAMP_NS = 1_000_000
+FEWEST_STAMPS = 100
+_CLIENT_QUANTITIES = ("ttft", "itl", "tpot", "e2e")
+
+check("S-4.7.1-same-machine")(one_of("clock.topology", "single_machine"))
+check("S-4.7.2-ptp-sub-ms")(one_of("clock.method", "ptp"))
+check("M-4.7.2-sync-reported")(stated("clock.method", "clock.accuracy_ms"))
+check("S-4.7.4-timestamp-format")(one_of("timing.timestamp_format", "iso8601_ms", "epoch_ms"))
+
+
+@check("M-4.7.2-sync-10ms")
+def synchronised(look: Look) -> Answer:
+    """NTP, PTP or another method at or under 10 ms (AMB-30)."""
+    topology, method, accuracy_ms = look.need_all("clock.topology", "clock.method", "clock.accuracy_ms")
+    if method not in ("ntp", "ptp", "other"):
+        return look.unmet(f"clock.method is {method!r}, none of ntp, ptp, other ({topology})")
+    return look.answer(
+        0 <= accuracy_ms <= WORST_ACCURACY_MS,
+        f"{method}, accurate to {accuracy_ms:g} ms",
+        f"{method} is accurate to {accuracy_ms:g} ms, 10 ms is the limit",
+    )
+
+
+@check("S-4.7.3-rtt-reported")
+def rtt_reported(look: Look) -> Answer:
+    p50, n = look.need_fields("network.rtt_ms", "p50", "n")
+    return look.answer(
+        n >= FEWEST_RTT_SAMPLES,
+        f"RTT P50 {p50:g} ms over {n} probes",
+        f"RTT rests on {n} probes, not 10 or more",
+    )
+
+
+@check("O-4.7.3-subtract-network")
+def subtract_network(look: Look) -> Answer:
+    (applied,) = look.need_fields("network.ttft_adjustment", "applied")
+    return look.met("network time was taken off TTFT" if applied else "network time was left in TTFT")
+
+
+@check("M-4.7.3-adjustment-documented")
+def adjustment_documented(look: Look) -> Answer:
+    amount_ms, method = look.need_fields("network.ttft_adjustment", "amount_ms", "method")
+    return look.met(f"TTFT was lowered by {amount_ms:g} ms: {method}")
+
+
+@check("M-4.7.4-timestamp-precision")
+def timestamp_precision(look: Look) -> Answer:
+    """Proved by a test; stamps that fall on a grid coarser than 1 ms contradict it."""
+    look.capability("timestamp_precision_ns")
+    records = look.records
+    for name in ("submitted_ns", "first_content_ns"):
+        column: IntColumn = getattr(records, name)
+        if not np.issubdtype(column.dtype, np.integer):
+            return look.unmet(f"{name} is stored as {column.dtype}, not as integer nanoseconds")
+        stamps = column[has(column)]
+        if len(stamps) >= FEWEST_STAMPS:
+            grid_ns = int(np.gcd.reduce(np.diff(stamps)))
+            look.note(f"{name}.grid_ns", grid_ns)
+            if grid_ns > COARSEST_STAMP_NS or grid_ns == 0:
+                return look.unmet(f"{name} moves in steps of {grid_ns} ns, coarser than 1 ms")
+    return look.met("integer nanoseconds inside and in the files")
+
+
+@check("P-B.1.1-submit-point")
+def submit_point(look: Look) -> Answer:
+    """T_submit is the last byte sent: never before the request was started or after its first answer byte."""
+    supported, declared = look.capability("submit_points"), look.need("timing.submit_point")
+    if declared != "last_request_byte" or declared not in supported:
+        return look.unmet(f"T_submit is {declared!r}, not a proved last_request_byte")
+    records = look.records
+    early = (
+        has(records.dispatched_ns)
+        & has(records.submitted_ns)
+        & (records.submitted_ns < records.dispatched_ns)
+    )
+    late = has(records.first_byte_ns) & (records.submitted_ns > records.first_byte_ns)
+    # A server may refuse a request before it has read all of it, so only successes can contradict.
+    wrong = int((records.ok & (early | late)).sum())
+    look.note("contradicting_records", wrong)
+    return look.answer(
+        wrong == 0,
+        "the last byte of the request",
+        f"{wrong} records have T_submit outside dispatch and first byte",
+    )
+
+
+@check("P-B.1.1-first-point")
+def first_point(look: Look) -> Answer:
+    """T_first is a parsed data event: never before the first byte or the first parsed event."""
+    supported, declared = look.capability("first_points"), look.need("timing.first_point")
+    if declared != "parsed_data_event" or declared not in supported:
+        return look.unmet(f"T_first is {declared!r}, not a proved parsed_data_event")
+    records = look.records
+    content = has(records.first_content_ns)
+    early = content & (records.first_content_ns < np.maximum(records.first_byte_ns, records.first_event_ns))
+    wrong = int(early.sum())
+    look.note("contradicting_records", wrong)
+    return look.answer(
+        wrong == 0,
+        "the first parsed event with content",
+        f"{wrong} records have T_first before their first event",
+    )
+
+
+@check("P-B.1.2-grpc-points")
+def grpc_points(look: Look) -> Answer:
+    submit, first = look.need_all("timing.submit_point", "timing.first_point")
+    proved = submit in look.capability("submit_points") and first in look.capability("first_points")
+    return look.answer(
+        proved and (submit, first) == ("message_sent", "first_token_message"),
+        "request message sent, first message with a token received",
+        f"T_submit is {submit!r} and T_first is {first!r}, or no test proves them",
+    )
+
+
+@check("P-B.1.3-server-points")
+def server_points(look: Look) -> Answer:
+    """Server-side values keep names of their own and never replace a client-side one."""
+    names = look.need("timing.server_side")
+    mixed = [name for name in names if name in _CLIENT_QUANTITIES]
+    return look.answer(
+        not mixed,
+        f"server-side: {', '.join(names)}",
+        f"server-side values under client names: {', '.join(mixed)}",
+    )
+
+
+@check("P-B.3.1-ntp-verification")
+def ntp_verification(look: Look) -> Answer:
+    server, offset_ms = look.need_all("clock.ntp_server", "clock.offset_ms")
+    return look.answer(
+        abs(offset_ms) < WORST_ACCURACY_MS,
+        f"offset {offset_ms:g} ms to {server}",
+        f"offset {offset_ms:g} ms to {server} is not under 10 ms",
+    )
+
+
+__all__ = ["check"]

@@ -1,0 +1,200 @@
+"""The load generator: clock, streaming, arrival laws, isolation (sections 4.2.1 to 4.2.5).
+
+Capabilities come from the registry; a run that contradicts one makes the entry unmet all the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.compliance.checks.registry import Checks
+from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.stored import chunk_counts, has, in_flight_peak
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
+from pytest_llmbench.model.records import Records
+
+check = Checks()
+
+COARSEST_CLOCK_NS = 1_000_000
+LAG_FLOOR_NS = 10_000_000
+"""P99 of the send lag may reach max(10 ms, 0.1 / rate) (AMB-28)."""
+LAG_GROWTH_NS = 1_000_000
+"""The lag of the last tenth may reach twice that of the first tenth plus 1 ms."""
+FALSE_ALARM = 1e-6
+"""Chance that a true Poisson schedule is called none."""
+FEWEST_GAPS = 50
+
+
+@check("M-4.2.1-timer-resolution-1ms")
+def timer_resolution(look: Look) -> Answer:
+    resolution_ns = look.need("timing.clock_resolution_ns")
+    for run in look.evidence.runs:
+        resolution_ns = max(resolution_ns, run.selfcheck.clock_resolution_ns or 0)
+    look.note("clock_resolution_ns", resolution_ns)
+    return look.answer(
+        0 < resolution_ns <= COARSEST_CLOCK_NS,
+        f"the clock resolves {resolution_ns} ns",
+        f"a clock resolution of {resolution_ns} ns is not within 1 ms",
+    )
+
+
+@check("M-4.2.2-streaming-support")
+def streaming_support(look: Look) -> Answer:
+    supported = look.capability("streaming")
+    protocol = look.need("streaming.protocol")
+    return look.answer(
+        protocol in supported,
+        f"{protocol} is supported",
+        f"the run used {protocol}; supported and proved: {', '.join(supported)}",
+    )
+
+
+@check("M-4.2.2-per-chunk-arrival")
+def per_chunk_arrival(look: Look) -> Answer:
+    """A run in which every reply arrived in one chunk is no stream, and fails."""
+    records = look.records
+    counts = chunk_counts(records)
+    several_tokens = records.ok & (records.output_tokens >= 2)
+    wrong = int(_unstamped(records, counts, several_tokens).sum())
+    streamed = int((several_tokens & (counts >= 2)).sum())
+    look.note("replies_of_several_tokens", int(several_tokens.sum()))
+    look.note("replies_of_several_chunks", streamed)
+    look.note("replies_with_wrong_chunk_instants", wrong)
+    if wrong:
+        return look.unmet(f"{wrong} replies have missing or inconsistent chunk instants")
+    return look.answer(
+        streamed > 0 or not several_tokens.any(),
+        "every content chunk has its own arrival instant",
+        "every reply arrived in one chunk: this is no stream",
+    )
+
+
+def _unstamped(
+    records: Records, counts: npt.NDArray[np.int64], several_tokens: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Replies without chunk instants, or with instants that run backwards or miss first and last content."""
+    wrong = several_tokens & (counts == 0)
+    filled = np.flatnonzero(records.ok & (counts > 0))
+    first = records.chunk_ns[records.chunk_offsets[filled]]
+    last = records.chunk_ns[records.chunk_offsets[filled + 1] - 1]
+    has_first, has_last = has(records.first_content_ns)[filled], has(records.last_content_ns)[filled]
+    wrong[filled] |= has_first & (first > records.first_content_ns[filled])
+    wrong[filled] |= has_last & (last != records.last_content_ns[filled])
+    owner = np.repeat(np.arange(len(records)), counts)
+    backwards = (np.diff(records.chunk_ns) < 0) & (np.diff(owner) == 0)
+    wrong[owner[1:][backwards]] = True
+    return np.asarray(wrong)
+
+
+@check("M-4.2.3-open-loop")
+def open_loop(look: Look) -> Answer:
+    look.capability("open_loop")
+    return look.met("open loop available, its independence of responses proved by a test")
+
+
+@check("M-4.2.3-poisson")
+def poisson(look: Look) -> Answer:
+    """Proved by tests; a Poisson run whose schedule is not exponential contradicts them."""
+    look.capability("arrival.poisson")
+    for run in look.evidence.runs:
+        distance, allowed = _distance_from_poisson(run)
+        if distance > allowed:
+            look.note("kolmogorov_smirnov_distance", distance)
+            return look.unmet(
+                f"the scheduled gaps are {distance:.3f} away from exponential, chance allows {allowed:.3f}"
+            )
+    return look.met("Poisson arrivals available, exponential gaps and seeding proved by tests")
+
+
+def _distance_from_poisson(run: Observation) -> tuple[float, float]:
+    """Kolmogorov-Smirnov distance of the scheduled gaps, and the distance that chance allows."""
+    load = run.plan.load
+    scheduled = run.records.scheduled_ns[has(run.records.scheduled_ns)]
+    if not isinstance(load, OpenLoop) or load.arrival != "poisson" or len(scheduled) <= FEWEST_GAPS:
+        return 0.0, 1.0
+    gaps_s = np.sort(np.diff(np.sort(scheduled))) / 1e9
+    law = 1.0 - np.exp(-load.rate * gaps_s)
+    n = len(gaps_s)
+    steps = np.arange(n + 1) / n
+    distance = float(max(np.max(steps[1:] - law), np.max(law - steps[:-1])))
+    # Dvoretzky-Kiefer-Wolfowitz: P(distance > a) <= 2 exp(-2 n a^2).
+    return distance, float(np.sqrt(np.log(2 / FALSE_ALARM) / (2 * n)))
+
+
+@check("S-4.2.3-uniform-bursty")
+def uniform_and_bursty(look: Look) -> Answer:
+    look.capability("arrival.uniform")
+    look.capability("arrival.bursty")
+    return look.met("evenly spaced and bursty arrivals available")
+
+
+@check("M-4.2.4-closed-loop")
+def closed_loop(look: Look) -> Answer:
+    """Proved by a test; a closed-loop run with too many in flight, or slow replacements, contradicts it."""
+    look.capability("closed_loop")
+    for run in look.evidence.runs:
+        if isinstance(run.plan.load, ClosedLoop):
+            peak, lag_ns = in_flight_peak(run.records), _lag_ns(run.records)
+            look.note("in_flight_peak", peak)
+            if peak > run.plan.load.concurrency:
+                return look.unmet(
+                    f"{peak} requests were in flight, {run.plan.load.concurrency} were asked for"
+                )
+            p99_ns = float(np.percentile(lag_ns, 99)) if len(lag_ns) else 0.0
+            look.note("replacement_lag_p99_ns", p99_ns)
+            if p99_ns > LAG_FLOOR_NS:
+                return look.unmet(
+                    f"ended requests were replaced {p99_ns / 1e6:.1f} ms late at P99, not at once"
+                )
+    return look.met("closed loop available, its constant concurrency proved by a test")
+
+
+@check("M-4.2.5-request-isolation")
+def request_isolation(look: Look) -> Answer:
+    look.capability("open_loop")
+    for run in look.runs:
+        if isinstance(run.plan.load, OpenLoop):
+            complaint = _late_sends(look, run, run.plan.load)
+            if complaint:
+                return look.unmet(complaint)
+    return look.met("no slow answer pushed back a later request")
+
+
+def _late_sends(look: Look, run: Observation, load: OpenLoop) -> str | None:
+    """What is wrong with the lag dispatched - scheduled of an open-loop run; None for nothing."""
+    lag_ns = _lag_ns(run.records)
+    if not len(lag_ns):
+        raise NoEvidenceError("record.scheduled_ns", "record.dispatched_ns")
+    p99_ns, limit_ns = float(np.percentile(lag_ns, 99)), max(LAG_FLOOR_NS, 1e8 / load.rate)
+    tenth = max(len(lag_ns) // 10, 1)
+    first_ns, last_ns = float(np.median(lag_ns[:tenth])), float(np.median(lag_ns[-tenth:]))
+    look.note("send_lag_p99_ns", p99_ns)
+    look.note("send_lag_first_tenth_p50_ns", first_ns)
+    look.note("send_lag_last_tenth_p50_ns", last_ns)
+    if p99_ns > limit_ns:
+        return f"send lag P99 is {p99_ns / 1e6:.3f} ms, limit {limit_ns / 1e6:g} ms (AMB-28)"
+    if last_ns > 2 * first_ns + LAG_GROWTH_NS:
+        return f"median send lag grew from {first_ns / 1e6:.3f} to {last_ns / 1e6:.3f} ms over the run"
+    return None
+
+
+def _lag_ns(records: Records) -> npt.NDArray[np.int64]:
+    """dispatched - scheduled, in the order of the schedule."""
+    both = has(records.scheduled_ns) & has(records.dispatched_ns)
+    lag_ns = (records.dispatched_ns - records.scheduled_ns)[both]
+    return np.asarray(lag_ns[np.argsort(records.scheduled_ns[both], kind="stable")])
+
+
+@check("M-4.2.5-async-or-threads")
+def async_or_threads(look: Look) -> Answer:
+    model = look.capability("concurrency_model")
+    return look.answer(
+        model in ("asyncio", "threads"),
+        f"the generator is built on {model}",
+        f"{model!r} is neither asynchronous nor multi-threaded",
+    )
+
+
+__all__ = ["check"]

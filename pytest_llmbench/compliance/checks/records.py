@@ -1,0 +1,106 @@
+"""What is stored of each request (section 4.2.6)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_llmbench.compliance.checks.registry import Checks
+from pytest_llmbench.compliance.look import Answer, Look
+from pytest_llmbench.compliance.stored import chunk_counts, chunk_token_sums, has
+from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES, BoolColumn
+
+check = Checks()
+
+_REPLIED = (
+    Outcome.OK,
+    Outcome.HTTP_ERROR,
+    Outcome.RATE_LIMITED,
+    Outcome.IN_BAND_ERROR,
+    Outcome.TRUNCATED,
+    Outcome.EMPTY,
+    Outcome.REFUSED,
+    Outcome.UNDECODABLE,
+)
+"""Outcomes that need a request on the wire; a timeout or a lost connection may have come before it."""
+_FROM_SERVER = (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)
+
+
+def _every(look: Look, subject: BoolColumn, stored: BoolColumn, what: str) -> Answer:
+    """Met when every request of ``subject`` has ``what`` stored."""
+    lacking = int((subject & ~stored).sum())
+    look.note("requests", int(subject.sum()))
+    look.note("lacking", lacking)
+    return look.answer(
+        lacking == 0,
+        f"every request has its {what}",
+        f"{lacking} of {int(subject.sum())} requests lack {what}",
+    )
+
+
+@check("M-4.2.6-record-submit-time")
+def submit_time(look: Look) -> Answer:
+    records = look.records
+    replied = np.isin(records.outcome, [OUTCOMES.index(outcome) for outcome in _REPLIED])
+    on_the_wire = replied | has(records.first_byte_ns)
+    return _every(look, on_the_wire, has(records.submitted_ns), "submission time")
+
+
+@check("M-4.2.6-record-first-token")
+def first_token(look: Look) -> Answer:
+    records = look.records
+    return _every(look, records.ok, has(records.first_content_ns), "first-token time")
+
+
+@check("M-4.2.6-record-subsequent-tokens")
+def subsequent_tokens(look: Look) -> Answer:
+    """Chunk instants with token counts that add up to the output: every token has its time."""
+    records = look.records
+    sums, complete = chunk_token_sums(records)
+    adds_up = complete & (chunk_counts(records) > 0) & (sums == records.output_tokens)
+    subject = records.ok & (records.output_tokens >= 2)
+    return _every(look, subject, np.asarray(adds_up), "token arrival times")
+
+
+@check("M-4.2.6-record-final-token")
+def final_token(look: Look) -> Answer:
+    records = look.records
+    after_first = ~has(records.first_content_ns) | (records.last_content_ns >= records.first_content_ns)
+    return _every(look, records.ok, np.asarray(has(records.last_content_ns) & after_first), "last-token time")
+
+
+@check("M-4.2.6-record-input-count")
+def input_count(look: Look) -> Answer:
+    """Counted for replies; for a failed request the planned length stands in, since no server counted it."""
+    records = look.records
+    sources = {TOKEN_SOURCES[code] for code in np.unique(records.token_source[records.ok])}
+    look.note("token_sources", sorted(sources))
+    if len({"server" if source in _FROM_SERVER else source for source in sources}) > 1:
+        return look.unmet(f"counts from several sources in one run: {', '.join(sorted(sources))}")
+    planned = ~records.ok & has(records.requested_input_tokens)
+    everyone = np.ones(len(records), dtype=bool)
+    return _every(look, everyone, np.asarray(has(records.input_tokens) | planned), "number of input tokens")
+
+
+@check("M-4.2.6-record-output-count")
+def output_count(look: Look) -> Answer:
+    """A failed request without any content has none by construction."""
+    records = look.records
+    nothing_came = ~records.ok & (chunk_counts(records) == 0)
+    everyone = np.ones(len(records), dtype=bool)
+    return _every(
+        look, everyone, np.asarray(has(records.output_tokens) | nothing_came), "number of output tokens"
+    )
+
+
+@check("M-4.2.6-record-status")
+def status(look: Look) -> Answer:
+    """Every request has an outcome, and none is called a success against its own HTTP status."""
+    records = look.records
+    known = (records.outcome >= 0) & (records.outcome < len(OUTCOMES))
+    contradicted = records.ok & (records.http_status >= 400)
+    everyone = np.ones(len(records), dtype=bool)
+    return _every(look, everyone, np.asarray(known & ~contradicted), "outcome")
+
+
+__all__ = ["check"]

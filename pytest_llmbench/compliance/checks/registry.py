@@ -1,0 +1,61 @@
+"""The table that predicates are entered into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pytest_llmbench.compliance.look import Answer, Look
+
+Predicate = Callable[[Look], Answer]
+
+
+class Checks(dict[str, Predicate]):
+    """Entry id → predicate, for one area. Used as a decorator: ``@check("M-4.4.1-vocab-size")``.
+
+    A predicate may raise ``NoEvidenceError``, which makes the entry unmet.
+    """
+
+    def __call__(self, requirement_id: str) -> Callable[[Predicate], Predicate]:
+        if requirement_id in self:
+            raise ValueError(f"{requirement_id} has two predicates")
+
+        def enter(predicate: Predicate) -> Predicate:
+            self[requirement_id] = predicate
+            return predicate
+
+        return enter
+
+
+def merged(*areas: Checks) -> Mapping[str, Predicate]:
+    """One table of all areas. Raises ValueError when two of them answer for the same entry."""
+    table: dict[str, Predicate] = {}
+    for area in areas:
+        twice = table.keys() & area.keys()
+        if twice:
+            raise ValueError(f"two areas answer for {', '.join(sorted(twice))}")
+        table |= area
+    return table
+
+
+def stated(*keys: str) -> Predicate:
+    """Met when every one of these facts is stated."""
+
+    def predicate(look: Look) -> Answer:
+        values = look.need_all(*keys)
+        return look.met(", ".join(f"{key} is {value}" for key, value in zip(keys, values, strict=True)))
+
+    return predicate
+
+
+def one_of(key: str, *allowed: object) -> Predicate:
+    """Met when the fact has one of the allowed values."""
+
+    def predicate(look: Look) -> Answer:
+        value = look.need(key)
+        choices = ", ".join(str(choice) for choice in allowed)
+        return look.answer(value in allowed, f"{key} is {value}", f"{key} is {value!r}, not one of {choices}")
+
+    return predicate
+
+
+__all__ = ["Checks", "Predicate", "merged", "one_of", "stated"]

@@ -1,0 +1,75 @@
+"""The system under test: boundary, model, hardware, prefix cache (sections 4.1 and 5.1.2.3)."""
+
+from __future__ import annotations
+
+from pytest_llmbench.compliance.checks.registry import Checks, stated
+from pytest_llmbench.compliance.look import Answer, Look
+from pytest_llmbench.compliance.stored import has
+
+check = Checks()
+
+BOUNDARIES = ("model_engine", "application_gateway", "compound_system")
+_NO_ACCELERATOR = ("cpu", "none")
+
+
+@check("M-4.1-sut-boundary-declared")
+def boundary_declared(look: Look) -> Answer:
+    boundary = look.need("sut.boundary")
+    if boundary == "custom":
+        look.need("sut.components")
+    elif boundary not in BOUNDARIES:
+        return look.unmet(f"sut.boundary is {boundary!r}, not one of {', '.join(BOUNDARIES)} or custom")
+    frozen_ns, _ = look.need_all("manifest.frozen_ns", "manifest.sha256")
+    dispatched = look.records.dispatched_ns[has(look.records.dispatched_ns)]
+    if not len(dispatched):
+        return look.unmet("no evidence: record.dispatched_ns")
+    first_ns = int(dispatched.min())
+    look.note("first_dispatched_ns", first_ns)
+    return look.answer(
+        frozen_ns < first_ns,
+        f"{boundary}, declared before the first measured request",
+        "the manifest was frozen after the first measured request",
+    )
+
+
+check("M-5.1.2.3-sut-configuration")(stated("sut.boundary"))
+check("M-5.1.2.3-model-identifier")(stated("sut.model.name", "sut.model.version", "sut.model.quantization"))
+
+
+@check("M-5.1.2.3-hardware")
+def hardware(look: Look) -> Answer:
+    """``undisclosed`` is an answer outside the engine boundary (AMB-27), shown as a deviation."""
+    kind = look.fact("sut.hardware.accelerator_type")
+    if look.fact("sut.hardware.disclosed") is False or kind == "undisclosed":
+        look.note("deviation", "hardware undisclosed")
+        return look.answer(
+            look.need("sut.boundary") != "model_engine",
+            "hardware undisclosed, a deviation that is accepted outside the engine boundary (AMB-27)",
+            "hardware undisclosed, which is not accepted at the engine boundary (AMB-27)",
+        )
+    if isinstance(kind, str) and kind.lower() in _NO_ACCELERATOR:
+        return look.met(f"no accelerator ({kind})")
+    keys = ("accelerator_type", "accelerator_count", "accelerator_memory_gib")
+    _, count, memory_gib = look.need_all(*(f"sut.hardware.{key}" for key in keys))
+    return look.answer(
+        count >= 1 and memory_gib > 0,
+        f"{count} × {kind} with {memory_gib:g} GiB",
+        f"{count} accelerators with {memory_gib:g} GiB are no hardware",
+    )
+
+
+@check("M-5.1.2.3-prefix-caching")
+def prefix_caching(look: Look) -> Answer:
+    state = look.need("sut.prefix_caching")
+    if state not in ("enabled", "disabled"):
+        return look.unmet(f"sut.prefix_caching is {state!r}, neither enabled nor disabled")
+    cached = int((look.evidence.records.cached_tokens > 0).sum())
+    look.note("requests_with_cached_tokens", cached)
+    return look.answer(
+        state == "enabled" or cached == 0,
+        f"prefix caching {state}",
+        f"declared disabled, yet the server reported cached tokens for {cached} requests",
+    )
+
+
+__all__ = ["BOUNDARIES", "check"]

@@ -1,0 +1,219 @@
+"""The TTFT test: set-up, procedure and measurements (sections 5.1.2, 5.1.3 and 5.1.4)."""
+
+from __future__ import annotations
+
+from pytest_llmbench.compliance.checks.registry import Checks, one_of
+from pytest_llmbench.compliance.checks.warmup import warmup_precedes
+from pytest_llmbench.compliance.checks.workload import custom_fully_specified
+from pytest_llmbench.compliance.look import Answer, Look
+from pytest_llmbench.compliance.stored import (
+    first_output_before_content,
+    has,
+    has_first_token,
+    reported,
+    row_of,
+)
+
+check = Checks()
+
+P99_REQUESTS, P999_REQUESTS = 1_000, 10_000
+PERCENTILES = ("p50", "p90", "p95", "p99", "p99_9")
+ARRIVALS = ("poisson", "uniform", "bursty")
+SHARE_TOLERANCE = 0.005
+FORMULA_TOLERANCE_MS = 1e-3
+
+check("M-5.1.2.2-load-model-defined")(one_of("load.model", "open", "closed"))
+check("M-5.1.3.1-ttft-kind-stated")(one_of("timing.first_token_kind", "content", "any"))
+
+
+@check("M-5.1.2.1-workload-defined")
+def workload_defined(look: Look) -> Answer:
+    name, standard = look.need_all("workload.name", "workload.standard")
+    return look.met(f"reference workload {name}") if standard is True else custom_fully_specified(look)
+
+
+@check("M-5.1.2.1-request-count-defined")
+def request_count_defined(look: Look) -> Answer:
+    wanted, measured = look.need("workload.n_requests"), len(look.records)
+    look.note("measured_requests", measured)
+    return look.answer(
+        measured == wanted, f"{wanted} requests", f"{wanted} requests were defined, {measured} measured"
+    )
+
+
+def _enough_requests(look: Look, needed: int) -> Answer:
+    measured = len(look.records)
+    look.note("measured_requests", measured)
+    return look.answer(
+        measured >= needed, f"{measured} requests", f"{measured} requests, {needed} are needed"
+    )
+
+
+@check("M-5.1.2.1-request-count-p99")
+def requests_for_p99(look: Look) -> Answer:
+    return _enough_requests(look, P99_REQUESTS)
+
+
+@check("M-5.1.2.1-request-count-p999")
+def requests_for_p999(look: Look) -> Answer:
+    return _enough_requests(look, P999_REQUESTS)
+
+
+@check("M-5.1.2.2-open-loop-params")
+def open_loop_parameters(look: Look) -> Answer:
+    rate, arrival = look.need_all("load.rate_rps", "load.arrival")
+    if arrival == "bursty":
+        look.need("load.burstiness")
+    return look.answer(
+        rate > 0 and arrival in ARRIVALS,
+        f"{arrival} at {rate:g} req/s",
+        f"{arrival!r} at {rate!r} req/s is no load",
+    )
+
+
+@check("M-5.1.2.2-closed-loop-params")
+def closed_loop_parameters(look: Look) -> Answer:
+    concurrency = look.need("load.concurrency")
+    return look.answer(concurrency >= 1, f"{concurrency} in flight", f"{concurrency!r} in flight is no load")
+
+
+@check("M-5.1.2.2-poisson-required")
+def poisson_required(look: Look) -> Answer:
+    """This run is Poisson, or a sibling of equal test, SUT, workload and rate is (AMB-05)."""
+    arrival, rate, name = look.need_all("load.arrival", "load.rate_rps", "workload.name")
+    if arrival == "poisson":
+        return look.met("Poisson arrivals")
+    wanted = {"load.arrival": "poisson", "load.rate_rps": rate, "workload.name": name}
+    same = [
+        sibling
+        for sibling in look.evidence.others(look.evidence.test)
+        if all(sibling.facts.value(key) == value for key, value in wanted.items())
+    ]
+    return look.answer(
+        bool(same),
+        "a Poisson run at this rate is in the report",
+        f"{arrival} arrivals, and no Poisson run at this rate",
+    )
+
+
+@check("P-5.1.3-ttft-formula")
+def ttft_formula(look: Look) -> Answer:
+    """Smallest and largest TTFT are computed once more from the stored instants."""
+    records = look.records
+    valid = has_first_token(records)
+    ttft_ms = (records.first_content_ns - records.submitted_ns)[valid] / 1e6
+    if not len(ttft_ms):
+        return look.unmet("no evidence: a request with T_submit and T_first")
+    for name, again in (("ttft.min", float(ttft_ms.min())), ("ttft.max", float(ttft_ms.max()))):
+        point = look.metric(name).point
+        look.note(f"{name}.from_records", again)
+        if again < 0 or point is None or abs(point - again) > FORMULA_TOLERANCE_MS:
+            return look.unmet(f"{name} is {point} ms, T_first - T_submit gives {again} ms")
+    return look.met(f"T_first - T_submit of {len(ttft_ms)} requests")
+
+
+@check("P-5.1.3-run-to-count")
+def run_to_count(look: Look) -> Answer:
+    wanted, measured = look.need("workload.n_requests"), len(look.records)
+    stops = [run.interrupted for run in look.runs if run.interrupted is not None]
+    look.note("measured_requests", measured)
+    look.note("interrupted", stops)
+    if stops:
+        return look.unmet(f"cut short: {'; '.join(stops)}")
+    if measured < wanted:
+        return look.unmet(f"{measured} of {wanted} requests")
+    if look.fact("cold_start") is True:
+        return look.met(f"{measured} requests from a cold start")
+    return look.answer(
+        warmup_precedes(look),
+        f"warm-up, then all {measured} requests",
+        "the warm-up did not end before the load began",
+    )
+
+
+@check("P-5.1.3.1-first-content-token")
+def first_content_token(look: Look) -> Answer:
+    """Proved by a test; a content instant ahead of the first output of any kind contradicts it."""
+    proved, kind = look.capability("first_token_kind"), look.need("timing.first_token_kind")
+    if (proved, kind) != ("content", "content"):
+        return look.unmet(f"TTFT runs to the first token of kind {kind!r}, not to the first content token")
+    records = look.records
+    both = has(records.first_content_ns) & has(records.first_nonempty_ns)
+    wrong = int((both & (records.first_content_ns < records.first_nonempty_ns)).sum())
+    look.note("contradicting_records", wrong)
+    return look.answer(
+        wrong == 0, "the first content token", f"{wrong} records have content before any output"
+    )
+
+
+@check("M-5.1.3.1-noncontent-noted")
+def noncontent_noted(look: Look) -> Answer:
+    noted = look.need("timing.noncontent_share")
+    records = look.records
+    affected = int(first_output_before_content(records).sum())
+    share = affected / max(int(has_first_token(records).sum()), 1)
+    look.note("share_from_records", share)
+    return look.answer(
+        abs(noted - share) <= SHARE_TOLERANCE,
+        f"{share:.1%} of the requests sent non-content output first, as noted",
+        f"{share:.1%} of the requests sent non-content output first, the report says {noted:.1%}",
+    )
+
+
+@check("M-5.1.4.1-percentiles")
+def percentiles(look: Look) -> Answer:
+    """All five, defined and shown as numbers (AMB-01)."""
+    missing = [name for name in PERCENTILES if not reported(look.result, name)]
+    for name in PERCENTILES:
+        look.note(
+            f"ttft.{name}",
+            row_of(look.result, name) or getattr(look.result.metrics.get(f"ttft.{name}"), "point", None),
+        )
+    return look.answer(not missing, "all five percentiles reported", f"not reported: {', '.join(missing)}")
+
+
+@check("P-5.1.4.1-mean-min-max")
+def mean_min_max(look: Look) -> Answer:
+    mean, low, high = (look.metric(f"ttft.{name}").point for name in ("mean", "min", "max"))
+    return look.met(f"mean {mean:.3f} ms, {low:.3f} to {high:.3f} ms")
+
+
+@check("P-5.1.4.3-sample-floor")
+def sample_floor(look: Look) -> Answer:
+    samples = int(has_first_token(look.records).sum())
+    look.note("samples", samples)
+    return look.answer(
+        samples >= P999_REQUESTS,
+        f"{samples} samples",
+        f"{samples} samples; P99 needs {P99_REQUESTS}, P99.9 needs {P999_REQUESTS}",
+    )
+
+
+@check("M-5.1.4.3-sample-count-stated")
+def sample_count_stated(look: Look) -> Answer:
+    stated, samples = look.metric("ttft.p50").n, int(has_first_token(look.records).sum())
+    look.note("stated", stated)
+    look.note("samples", samples)
+    return look.answer(
+        stated == samples, f"{stated} samples", f"{stated} samples stated, {samples} in the records"
+    )
+
+
+@check("P-5.1.4.2-queue-and-prefill")
+def queue_and_prefill(look: Look) -> Answer:
+    """Components of TTFT that the server exposes are metrics of their own, or said not to be measurable."""
+    exposed = [name for name in look.fact("timing.server_side", []) if name in ("queue_wait", "prefill")]
+    absent = [
+        name
+        for name in exposed
+        if not any(metric.startswith(f"ttft.{name}") for metric in look.result.metrics)
+    ]
+    said = [note for note in look.result.notes if "not measurable" in note]
+    return look.answer(
+        not absent or bool(said),
+        f"{', '.join(exposed)} reported",
+        f"exposed but not reported: {', '.join(absent)}",
+    )
+
+
+__all__ = ["check"]

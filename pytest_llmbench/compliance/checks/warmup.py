@@ -1,0 +1,117 @@
+"""Warm-up and cold start (section 4.5)."""
+
+from __future__ import annotations
+
+import statistics
+from itertools import pairwise
+
+from pytest_llmbench.compliance.checks.registry import Checks
+from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.stored import has
+
+check = Checks()
+
+REQUESTS, OUTPUT_TOKENS = 100, 10_000
+"""Both are reached (AMB-02)."""
+STEADY_PROBES = 3
+TOLERANCE = 0.10
+SLOW_PROBE = 10.0
+"""A probe slower than this many times the median probe speaks against a loaded model."""
+
+
+@check("M-4.5.1-model-loaded")
+def model_loaded(look: Look) -> Answer:
+    loaded, requests_ok = look.need_all("warmup.model_loaded", "warmup.requests_ok")
+    probes = [probe for probe in look.fact("warmup.probes_after_ms", []) if probe is not None]
+    if probes and max(probes) > SLOW_PROBE * statistics.median(probes):
+        return look.unmet(
+            f"a probe took {max(probes):g} ms, ten times the median: the model was still loading"
+        )
+    return look.answer(
+        loaded is True and requests_ok > 0,
+        f"declared loaded, and {requests_ok} warm-up requests succeeded",
+        "the model was not loaded" if loaded is not True else "no warm-up request succeeded",
+    )
+
+
+@check("M-4.5.1-warmup-volume")
+def volume(look: Look) -> Answer:
+    requests_ok, output_tokens = look.need_all("warmup.requests_ok", "warmup.output_tokens")
+    done = f"{requests_ok} requests and {output_tokens} output tokens"
+    return look.answer(
+        requests_ok >= REQUESTS and output_tokens >= OUTPUT_TOKENS,
+        done,
+        f"{done}; both {REQUESTS} and {OUTPUT_TOKENS} have to be reached (AMB-02)",
+    )
+
+
+@check("M-4.5.1-queue-drained")
+def queue_drained(look: Look) -> Answer:
+    if look.need("warmup.drained") is not True:
+        return look.unmet("warm-up requests were cut off, not drained")
+    open_at_start = look.runs[0].in_flight_at_start
+    look.note("in_flight_at_start", open_at_start)
+    if open_at_start:
+        return look.unmet(f"{open_at_start} requests were in flight when measuring began")
+    return look.answer(
+        warmup_precedes(look),
+        "every warm-up request had ended before the first measured one",
+        "warm-up was still running when measuring began",
+    )
+
+
+def warmup_precedes(look: Look) -> bool:
+    """The last warm-up or probe response ended before the first measured submission."""
+    submitted = look.records.submitted_ns[has(look.records.submitted_ns)]
+    stored = look.evidence.unmeasured.finished_ns
+    ends = [look.result.warmup.last_finished_ns, int(stored.max()) if len(stored) else None]
+    known = [end for end in ends if end is not None]
+    if not known or not len(submitted):
+        raise NoEvidenceError("the end of the warm-up" if not known else "record.submitted_ns")
+    look.note("warmup_last_finished_ns", max(known))
+    look.note("first_submitted_ns", int(submitted.min()))
+    return max(known) < int(submitted.min())
+
+
+@check("S-4.5.2-probe-before-after")
+def probe_before_and_after(look: Look) -> Answer:
+    before, after = look.need_all("warmup.probe_before_ms", "warmup.probes_after_ms")
+    timed = [probe for probe in after if probe is not None]
+    return look.answer(
+        bool(timed),
+        f"probes took {before:g} ms before and {timed[-1] if timed else 0:g} ms after",
+        "no probe after",
+    )
+
+
+@check("S-4.5.2-stabilised")
+def stabilised(look: Look) -> Answer:
+    last = look.need("warmup.probes_after_ms")[-STEADY_PROBES:]
+    if len(last) < STEADY_PROBES or any(probe is None for probe in last):
+        return look.unmet(f"fewer than {STEADY_PROBES} successful probes at the end")
+    steps = [abs(b - a) / a for a, b in pairwise(last)]
+    look.note("steps", steps)
+    return look.answer(
+        max(steps) < TOLERANCE,
+        f"the last {STEADY_PROBES} probes vary by {max(steps):.1%} at most",
+        f"the last {STEADY_PROBES} probes vary by {max(steps):.1%}",
+    )
+
+
+@check("M-4.5.3-cold-start-no-warmup")
+def cold_start_without_warmup(look: Look) -> Answer:
+    performed, sent = look.need("warmup.performed"), len(look.evidence.unmeasured)
+    look.note("warmup_records", sent)
+    return look.answer(performed is False and sent == 0, "no warm-up", "a cold start must not be warmed up")
+
+
+@check("M-4.5.3-cold-start-indicated")
+def cold_start_indicated(look: Look) -> Answer:
+    title = look.result.title
+    look.note("title", title)
+    return look.answer(
+        "cold start" in title.lower(), "labelled a cold start", f"the title {title!r} does not say so"
+    )
+
+
+__all__ = ["check", "warmup_precedes"]

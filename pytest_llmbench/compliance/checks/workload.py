@@ -1,0 +1,148 @@
+"""How the workload is specified, seeded and published (sections 4.3, 4.3.1, 4.3.2 and 4.3.3)."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_llmbench.compliance.checks.registry import Checks
+from pytest_llmbench.compliance.look import Answer, Look
+from pytest_llmbench.compliance.regeneration import regenerated
+from pytest_llmbench.workloads.specification import CONTROLS, LENGTH_TYPES
+
+check = Checks()
+
+_LENGTH_FIELDS = ("type", "params", "unit", "tokenizer")
+
+
+@check("O-4.3-custom-workload")
+def custom_workload(look: Look) -> Answer:
+    name = look.need("workload.name")
+    return look.answer(
+        look.need("workload.standard") is False, f"custom workload {name}", f"{name} is not custom"
+    )
+
+
+@check("M-4.3-custom-fully-specified")
+def custom_fully_specified(look: Look) -> Answer:
+    """Complete means that another tester could draw the same sequence."""
+    for part in (input_length, output_length, content, prefix_sharing):
+        answer = part(look)
+        if not answer.met:
+            return answer
+    look.need_all("workload.n_requests", "workload.seed", "workload.temperature", "workload.stop")
+    difference = regenerated(look, look.runs[0].plan.workload)
+    return look.answer(difference is None, "completely specified and drawn again alike", difference or "")
+
+
+@check("M-4.3.1-input-length-spec")
+def input_length(look: Look) -> Answer:
+    kind, *_ = look.need_fields("workload.input_length", *_LENGTH_FIELDS)
+    return look.answer(
+        kind in LENGTH_TYPES, f"input length {kind}", f"input length {kind!r}, not {', '.join(LENGTH_TYPES)}"
+    )
+
+
+@check("M-4.3.1-output-length-spec")
+def output_length(look: Look) -> Answer:
+    kind, *_, control = look.need_fields("workload.output_length", *_LENGTH_FIELDS, "control")
+    if kind not in LENGTH_TYPES:
+        return look.unmet(f"output length {kind!r}, not {', '.join(LENGTH_TYPES)}")
+    return look.answer(
+        control in CONTROLS,
+        f"output length {kind}, controlled by {control}",
+        f"output length controlled by {control!r}, not {', '.join(CONTROLS)}",
+    )
+
+
+@check("M-4.3.1-content-spec")
+def content(look: Look) -> Answer:
+    domain, language, *_ = look.need_fields(
+        "workload.content", "domain", "language", "system_prompt.present", "system_prompt.typical_tokens"
+    )
+    return look.met(f"content: {domain}, language: {language}")
+
+
+@check("M-4.3.1-prefix-sharing-spec")
+def prefix_sharing(look: Look) -> Answer:
+    fraction, _ = look.need_fields("workload.prefix_sharing", "fraction", "length")
+    return look.answer(
+        0 <= fraction <= 1, f"{fraction:g} of the requests share a prefix", f"{fraction!r} is not a share"
+    )
+
+
+def _uses(look: Look, workload: str) -> Answer:
+    """This run or a sibling of the same test on the same SUT uses ``workload`` (AMB-06)."""
+    if look.need("workload.name") == workload:
+        return look.met(f"the run uses {workload}")
+    others = [sibling.facts.value("workload.name") for sibling in look.evidence.others(look.evidence.test)]
+    look.note("sibling_workloads", others)
+    return look.answer(
+        workload in others,
+        f"another run of this test on this SUT uses {workload}",
+        f"neither this run nor another of this test on this SUT uses {workload}",
+    )
+
+
+@check("M-4.3.2.1-synthetic-uniform-for-engine")
+def synthetic_uniform_for_engine(look: Look) -> Answer:
+    return _uses(look, "synthetic-uniform")
+
+
+@check("S-4.3.2.3-conversation-for-gateway")
+def conversation_for_gateway(look: Look) -> Answer:
+    return _uses(look, "conversation")
+
+
+@check("M-4.3.3-deterministic-seed")
+def deterministic_seed(look: Look) -> Answer:
+    seed = look.need("workload.seed")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        return look.unmet(f"workload.seed is {seed!r}, not an integer")
+    difference = regenerated(look, look.runs[0].plan.workload)
+    return look.answer(difference is None, f"seed {seed} gives the same sequence again", difference or "")
+
+
+@check("M-4.3.3-seed-reported")
+def seed_reported(look: Look) -> Answer:
+    seed = look.need("workload.seed")
+    shown = re.search(rf"(?<![\d.]){re.escape(str(seed))}(?![\d.])", look.configuration("Workload"))
+    return look.answer(
+        shown is not None, f"the report shows seed {seed}", f"the report does not show seed {seed}"
+    )
+
+
+@check("S-4.3.3-publish-sequences")
+def publish_sequences(look: Look) -> Answer:
+    published = look.need("workload.published")
+    look.need_all("workload.seed", "workload.sequence_sha256")
+    return look.answer(
+        published in ("sequence", "generator"),
+        f"published as {published}",
+        f"workload.published is {published!r}, neither sequence nor generator",
+    )
+
+
+@check("M-4.3.3-dataset-version")
+def dataset_version(look: Look) -> Answer:
+    name, version, _ = look.need_fields("workload.dataset", "name", "version", "file_sha256")
+    return look.met(f"{name}, version {version}")
+
+
+@check("M-4.3.3-dataset-subset")
+def dataset_subset(look: Look) -> Answer:
+    (method,) = look.need_fields("workload.dataset", "subset_method")
+    return look.met(f"subset: {method}")
+
+
+@check("M-4.3.3-dataset-preprocessing")
+def dataset_preprocessing(look: Look) -> Answer:
+    """An empty list states that there was none."""
+    (steps,) = look.need_fields("workload.dataset", "preprocessing")
+    return look.answer(
+        isinstance(steps, list),
+        f"{len(steps)} preprocessing steps",
+        f"preprocessing is {steps!r}, not a list",
+    )
+
+
+__all__ = ["check"]

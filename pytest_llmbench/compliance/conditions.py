@@ -1,0 +1,197 @@
+"""When does an entry bind? One predicate for every ``condition`` text of the catalogue.
+
+Where the fact that decides is missing, the condition holds, so that silence never takes an entry out of the
+verdict; except where another blocking entry demands that very fact (boundary, load model, workload name), and
+where the fact is a claim that was simply not made (production, publication, cold start).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from pytest_llmbench.compliance.look import Look
+from pytest_llmbench.compliance.stored import first_output_before_content, reported
+from pytest_llmbench.model.records import MISSING
+
+Condition = Callable[[Look], bool]
+
+_ENGINE, _GATEWAY = "model_engine", "application_gateway"
+DATASET_WORKLOADS = ("conversation", "code-completion")
+SIGNIFICANT_RTT_MS = 1.0
+SIGNIFICANT_RTT_SHARE = 0.01
+
+
+def _fact_is(key: str, value: object) -> Condition:
+    return lambda look: bool(look.fact(key) == value)
+
+
+def _both(*conditions: Condition) -> Condition:
+    return lambda look: all(condition(look) for condition in conditions)
+
+
+def _always(_: Look) -> bool:
+    return True
+
+
+def _custom_workload(look: Look) -> bool:
+    return look.fact("workload.standard") is not True
+
+
+def _warm(look: Look) -> bool:
+    return look.fact("cold_start") is not True
+
+
+def _from_dataset(look: Look) -> bool:
+    laws = (look.fact("workload.input_length", {}), look.fact("workload.output_length", {}))
+    return (
+        look.fact("workload.name") in DATASET_WORKLOADS
+        or look.fact("workload.dataset") is not None
+        or any(law.get("type") == "empirical" for law in laws)
+    )
+
+
+def _distributed(look: Look) -> bool:
+    return bool(look.fact("clock.topology") != "single_machine")
+
+
+def _sub_ms_required(look: Look) -> bool:
+    # Server instants (option C) beside client instants are the one case in which two clocks are subtracted.
+    return bool(look.fact("clock.sub_ms_required", look.fact("streaming.itl_option") == "C"))
+
+
+def _significant_network(look: Look) -> bool:
+    """Declared, or else: distributed, and RTT P50 above 1 ms or 1 % of TTFT P50."""
+    declared = look.fact("network.significant")
+    if declared is not None:
+        return declared is True
+    if not _distributed(look):
+        return False
+    rtt = look.fact("network.rtt_ms", {}).get("p50")
+    if rtt is None:
+        return True
+    ttft = look.result.metrics.get("ttft.p50")
+    share_ms = SIGNIFICANT_RTT_SHARE * ttft.point if ttft and ttft.point is not None else SIGNIFICANT_RTT_MS
+    return bool(rtt > min(SIGNIFICANT_RTT_MS, share_ms))
+
+
+def _adjusted(look: Look) -> bool:
+    return look.fact("network.ttft_adjustment", {}).get("applied") is True
+
+
+def _http(look: Look) -> bool:
+    return look.fact("streaming.protocol") not in ("grpc", "websocket")
+
+
+def _sse(look: Look) -> bool:
+    return bool(look.fact("streaming.protocol", "sse") == "sse")
+
+
+def _server_side(look: Look) -> bool:
+    return bool(look.fact("timing.server_side", []))
+
+
+def _queue_or_prefill(look: Look) -> bool:
+    return not {"queue_wait", "prefill"}.isdisjoint(look.fact("timing.server_side", []))
+
+
+def _names_known(look: Look) -> bool:
+    filters = (look.fact("guardrails.input_filter"), look.fact("guardrails.output_filter"))
+    if filters == ("absent", "absent") and look.fact("guardrails.systems") is None:
+        return False
+    return bool(look.fact("guardrails.systems") != "not known")
+
+
+def _something_disabled(look: Look) -> bool:
+    return "disabled" in (look.fact("guardrails.input_filter"), look.fact("guardrails.output_filter"))
+
+
+def _produced(tokens: int) -> Condition:
+    """Some successful request may have produced ``tokens`` tokens; no records at all prove nothing."""
+
+    def holds(look: Look) -> bool:
+        records = look.evidence.records
+        if not len(records):
+            return True
+        few_enough = (records.output_tokens != MISSING) & (records.output_tokens < tokens)
+        return bool(np.any(records.ok & ~few_enough))
+
+    return holds
+
+
+def _noncontent_first(look: Look) -> bool:
+    return bool(first_output_before_content(look.evidence.records).any())
+
+
+def _input_varies(look: Look) -> bool:
+    known = look.evidence.records.input_tokens
+    known = known[known != MISSING]
+    if len(known):
+        return bool(known.min() != known.max())
+    return bool(look.fact("workload.input_length", {}).get("type") != "fixed")
+
+
+def _p999_reported(look: Look) -> bool:
+    return reported(look.result, "p99_9")
+
+
+_BOUNDARY_IS_ENGINE = _fact_is("sut.boundary", _ENGINE)
+_BOUNDARY_IS_GATEWAY = _fact_is("sut.boundary", _GATEWAY)
+_PRODUCTION = _both(_BOUNDARY_IS_GATEWAY, _fact_is("guardrails.production_claim", True))
+_COLD = _fact_is("cold_start", True)
+
+CONDITIONS: Mapping[str, Condition] = MappingProxyType(
+    {
+        "always": _always,
+        "open-loop runs and the open-loop capability itself": _always,
+        "P99 is reported (always, see M-5.1.4.1-percentiles)": _always,
+        "P99.9 is reported": _p999_reported,
+        "request produced at least one token": _produced(1),
+        "request produced at least one content token": _produced(1),
+        "request produced at least two tokens": _produced(2),
+        "manifest.workload.standard is false": _custom_workload,
+        "workload derived from a dataset": _from_dataset,
+        "workload derived from a dataset (conversation, code-completion, or custom empirical)": _from_dataset,
+        "manifest.workload.name == synthetic-uniform": _fact_is("workload.name", "synthetic-uniform"),
+        "manifest.workload.name == synthetic-skewed": _fact_is("workload.name", "synthetic-skewed"),
+        "manifest.workload.name == conversation": _fact_is("workload.name", "conversation"),
+        "manifest.workload.name == code-completion": _fact_is("workload.name", "code-completion"),
+        "manifest.workload.name == long-context": _fact_is("workload.name", "long-context"),
+        "input length of the workload varies": _input_varies,
+        "load.model == open": _fact_is("load.model", "open"),
+        "load.model == closed": _fact_is("load.model", "closed"),
+        "manifest.sut.boundary == model_engine": _BOUNDARY_IS_ENGINE,
+        "manifest.sut.boundary == application_gateway": _BOUNDARY_IS_GATEWAY,
+        "not a cold-start measurement": _warm,
+        "manifest.cold_start is true": _COLD,
+        "manifest.cold_start is true (model load time or cold-start latency is being measured)": _COLD,
+        "clock.topology == distributed": _distributed,
+        "clock.topology == distributed and clock.sub_ms_required is true": _both(
+            _distributed, _sub_ms_required
+        ),
+        "clock.topology == distributed and clock.method == ntp": _both(
+            _distributed, _fact_is("clock.method", "ntp")
+        ),
+        "boundary == application_gateway and network.significant is true": _both(
+            _BOUNDARY_IS_GATEWAY, _significant_network
+        ),
+        "network.ttft_adjustment.applied is true": _adjusted,
+        "HTTP transport, client-side timing": _http,
+        "SSE transport, client-side timing": _sse,
+        "gRPC transport": _fact_is("streaming.protocol", "grpc"),
+        "server instrumentation is used": _server_side,
+        "server instrumentation exposes queue time or prefill time": _queue_or_prefill,
+        "any record has t_first_any_ns < t_first_ns": _noncontent_first,
+        "the names are known to the tester": _names_known,
+        "boundary == application_gateway and guardrails.production_claim is true": _PRODUCTION,
+        "boundary == application_gateway, production_claim true, and any safety system switched off": _both(
+            _PRODUCTION, _something_disabled
+        ),
+        "results are published": _fact_is("publication.intended", True),
+    }
+)
+"""Condition text → predicate. The texts are those of the catalogue, letter for letter."""
+
+__all__ = ["CONDITIONS", "DATASET_WORKLOADS", "Condition"]

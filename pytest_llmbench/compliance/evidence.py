@@ -1,0 +1,73 @@
+"""What an audit has in front of it: the result of one test, and the other results of the same report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from pytest_llmbench.compliance.capabilities import CAPABILITIES, Capability
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.records import PHASES, Records
+from pytest_llmbench.model.result import TestResult
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Facts, records, tables and metrics of ``result``, and what the generator can do.
+
+    A verdict belongs to one test on one SUT configuration. ``siblings`` are other results of the same report;
+    the few entries that another run may satisfy (AMB-05, AMB-06) look there.
+    """
+
+    test: str
+    result: TestResult
+    siblings: tuple[TestResult, ...] = ()
+    capabilities: Mapping[str, Capability] = field(default_factory=lambda: CAPABILITIES)
+    systems: int = 1
+    """Systems compared in the report; from two on the rules for comparisons bind as well."""
+
+    @cached_property
+    def runs(self) -> tuple[Observation, ...]:
+        """The observations of measured load."""
+        return tuple(seen for seen in self.result.observations if seen.plan.phase is Phase.MEASURE)
+
+    @cached_property
+    def records(self) -> Records:
+        """Every measured request of every run."""
+        return _in_phase(self.runs, Phase.MEASURE)
+
+    @cached_property
+    def unmeasured(self) -> Records:
+        """Warm-up and probe requests, where the result carries them."""
+        parts = [_in_phase(self.result.observations, phase) for phase in (Phase.WARMUP, Phase.PROBE)]
+        return Records.concatenate(parts)
+
+    def others(self, test: str) -> tuple[TestResult, ...]:
+        """Results of ``test`` among the siblings, on the same SUT, with at least one request sent."""
+        own = _disclosure(self.result)
+        return tuple(
+            sibling
+            for sibling in self.siblings
+            if sibling.test == test
+            and _disclosure(sibling) == own
+            and any(len(seen.records) for seen in sibling.observations)
+        )
+
+
+def _in_phase(observations: tuple[Observation, ...], phase: Phase) -> Records:
+    parts = []
+    for seen in observations:
+        mask = seen.records.phase == PHASES.index(phase)
+        parts.append(seen.records if bool(np.all(mask)) else seen.records.select(mask))
+    return parts[0] if len(parts) == 1 else Records.concatenate(parts)
+
+
+def _disclosure(result: TestResult) -> dict[str, object]:
+    return {key: fact.value for key, fact in result.facts.under("sut").items()}
+
+
+__all__ = ["Evidence"]

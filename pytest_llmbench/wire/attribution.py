@@ -1,0 +1,154 @@
+"""Which chunk holds how many tokens (METHODOLOGY §7, AMB-13).
+
+``exact``: the server says so, by cumulative usage, token ids or cumulative timings on every chunk; or its
+total equals the number of chunks. ``apportioned``: only the total is known and it is spread over the chunks
+by their text. ``none``: no total, or nothing to spread it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from pytest_llmbench.wire.chunk import Chunk
+
+Attribution = Literal["exact", "apportioned", "none"]
+CountText = Callable[[str], int]
+
+_CHARACTERS_PER_TOKEN = 4
+"""Only shapes how a known total is spread when no tokenizer is given; English prose in cl100k_base."""
+
+
+@dataclass(slots=True)
+class ContentChunks:
+    """The chunks that carry output (text, reasoning or tokens), and their tokens."""
+
+    chunks: list[Chunk]
+    tokens: list[int] = field(default_factory=list)
+    """One entry per chunk, or empty with attribution ``none``."""
+    attribution: Attribution = "none"
+
+
+def counted_by_server(chunks: Sequence[Chunk]) -> ContentChunks | None:
+    """The content chunks where the server counts on every one of them; ``None`` where it does not.
+
+    Chunks with tokens but no text (special tokens, half a character) are content chunks here.
+    """
+    textual = [chunk for chunk in chunks if chunk.text or chunk.reasoning]
+    if all(chunk.tokens is not None for chunk in textual):
+        found = [
+            (chunk, chunk.tokens or 0) for chunk in chunks if chunk.text or chunk.reasoning or chunk.tokens
+        ]
+        if found:
+            return _exact(found)
+    if all(chunk.tokens_cumulative is not None for chunk in textual):
+        return _by_cumulative(chunks, textual)
+    return None
+
+
+def _by_cumulative(chunks: Sequence[Chunk], textual: list[Chunk]) -> ContentChunks | None:
+    counted = [chunk for chunk in _up_to_finish(chunks) if chunk.tokens_cumulative is not None]
+    totals = [0, *(chunk.tokens_cumulative or 0 for chunk in counted)]
+    steps = [after - before for before, after in pairwise(totals)]
+    found = [
+        (chunk, step)
+        for chunk, step in zip(counted, steps, strict=True)
+        if step > 0 or chunk.text or chunk.reasoning
+    ]
+    # A lone total on the finish event of a reply without text says how many, not when.
+    whole = len(found) >= max(len(textual), 1 if textual else 2)
+    return _exact(found) if whole and min(steps) >= 0 else None
+
+
+def _up_to_finish(chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+    """Later events may repeat the total, but carry no output."""
+    last_output = max(
+        (at for at, chunk in enumerate(chunks) if chunk.finish_reason or chunk.text or chunk.reasoning),
+        default=len(chunks) - 1,
+    )
+    return chunks[: last_output + 1]
+
+
+def _exact(found: Sequence[tuple[Chunk, int]]) -> ContentChunks:
+    return ContentChunks([chunk for chunk, _ in found], [count for _, count in found], "exact")
+
+
+def attribute(chunks: Sequence[Chunk], total: int | None, count_text: CountText | None) -> ContentChunks:
+    """The content chunks and their tokens, when the server counts ``total`` output tokens in the reply.
+
+    The sum over the chunks is ``total`` in every case but ``none``. Tokens of the total that no chunk shows
+    (an end-of-sequence token has no text) belong to the last chunk.
+    """
+    counted = counted_by_server(chunks)
+    if counted is not None:
+        missing = 0 if total is None else total - sum(counted.tokens)
+        if missing >= 0:
+            counted.tokens[-1] += missing
+            counted.attribution = "exact" if missing <= 1 else "apportioned"
+            return counted
+    textual = [chunk for chunk in chunks if chunk.text or chunk.reasoning]
+    if total is None or total == 0:
+        return ContentChunks(textual)
+    if total == len(textual):
+        return ContentChunks(textual, [1] * total, "exact")
+    # Events with an empty output field are tokens without text in some servers and nothing in others
+    # (text held back, a role). The server's total decides.
+    with_blanks = [chunk for chunk in chunks if chunk.text or chunk.reasoning or chunk.blank]
+    if total == len(with_blanks):
+        return ContentChunks(with_blanks, [1] * total, "exact")
+    return spread(chunks, total, count_text)
+
+
+def spread(chunks: Sequence[Chunk], total: int, count_text: CountText | None) -> ContentChunks:
+    """``total`` tokens over the chunks with text, by their estimated sizes."""
+    textual = [chunk for chunk in chunks if chunk.text or chunk.reasoning]
+    if not textual or total == 0:
+        return ContentChunks(textual)
+    sizes = [_size(chunk.reasoning + chunk.text, count_text) for chunk in textual]
+    return ContentChunks(textual, apportion(total, sizes), "apportioned")
+
+
+def _size(text: str, count_text: CountText | None) -> int:
+    return max(1, -(-len(text) // _CHARACTERS_PER_TOKEN) if count_text is None else count_text(text))
+
+
+def apportion(total: int, sizes: Sequence[int]) -> list[int]:
+    """``total`` tokens spread over chunks of estimated ``sizes`` (each at least 1); sums to ``total``.
+
+    Enough tokens for all estimates: every chunk gets its own, and the rest is spread in proportion. Fewer,
+    but one for each: every chunk has one, since it has text, and the rest goes by what exceeds one. Fewer
+    than chunks (a gateway cut tokens apart): in proportion. Fractions by largest remainder, later first.
+    """
+    estimate = sum(sizes)
+    if total >= estimate:
+        base, weights = list(sizes), list(sizes)
+    elif total >= len(sizes):
+        base, weights = [1] * len(sizes), [size - 1 for size in sizes]
+    else:
+        base, weights = [0] * len(sizes), list(sizes)
+    rest = total - sum(base)
+    return [own + share for own, share in zip(base, largest_remainder(rest, weights), strict=True)]
+
+
+def largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
+    """``total`` in whole parts proportional to ``weights`` (sum above 0); equal claims: later first."""
+    whole = sum(weights)
+    shares = [total * weight // whole for weight in weights]
+    order = sorted(range(len(weights)), key=lambda at: (total * weights[at] % whole, at), reverse=True)
+    for at in order[: total - sum(shares)]:
+        shares[at] += 1
+    return shares
+
+
+__all__ = [
+    "Attribution",
+    "ContentChunks",
+    "CountText",
+    "apportion",
+    "attribute",
+    "counted_by_server",
+    "largest_remainder",
+    "spread",
+]

@@ -1,0 +1,30 @@
+"""The dialects by name."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.openai_chat import OpenAIChat
+from pytest_llmbench.wire.openai_completions import OpenAICompletions
+
+DIALECTS: dict[str, Dialect] = {known.name: known for known in (OpenAIChat(), OpenAICompletions())}
+_ALIASES = {"chat": "openai-chat", "completions": "openai-completions"}
+
+
+def dialect(name: str) -> Dialect:
+    """The dialect called ``name``; ``chat`` and ``completions`` are short for the OpenAI ones.
+
+    :raises SuiteError: there is none.
+    """
+    found = DIALECTS.get(_ALIASES.get(name, name))
+    if found is None:
+        known = [*DIALECTS, *_ALIASES]
+        close = get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+        raise SuiteError(f"unknown API dialect {name!r}", remedy=hint)
+    return found
+
+
+__all__ = ["DIALECTS", "dialect"]

@@ -1,0 +1,60 @@
+"""What one wire event says, whatever the dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts as the server gives them; ``None``: it does not say."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    """Reasoning tokens included."""
+    cached_tokens: int | None = None
+    """Part of the input that came out of a prefix cache."""
+    reasoning_tokens: int | None = None
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One event of a reply. A chunk is a wire event, not a token: it may hold none, one or many.
+
+    The text fields hold what this event adds. Token fields are only set where the server gives counts.
+    """
+
+    stamp_ns: int
+    read_index: int
+    text: str = ""
+    """Visible output: content, refusal text, tool-call names and arguments."""
+    reasoning: str = ""
+    """Reasoning sent in a field of its own; not content for TTFT (AMB-29)."""
+    choice: int | None = None
+    """The choice it speaks of; ``None`` for events about none (usage, end marker, error)."""
+    blank: bool = False
+    """Output field present and empty: either a token without text or no token at all. See attribution."""
+    tokens: int | None = None
+    """Tokens of this event alone, by the token ids in it."""
+    tokens_cumulative: int | None = None
+    """Output tokens of the reply up to and including this event."""
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    done: bool = False
+    """The dialect's end marker. It does not mean success: servers send it after an error too."""
+    error: str | None = None
+    refused: bool = False
+    """The error is that of a content policy."""
+    problem: str = ""
+    """Why the event cannot be read; empty when it can."""
+    server_timings: Mapping[str, Any] | None = None
+    """The server's own timing figures, under its own names and unfiltered."""
+
+    @property
+    def undecodable(self) -> bool:
+        return self.problem != ""
+
+
+__all__ = ["Chunk", "Usage"]

@@ -1,0 +1,94 @@
+"""OpenAI chat completions, streamed: ``POST …/chat/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_llmbench.errors import GeneratorError
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.dialect import EncodeOptions
+from pytest_llmbench.wire.openai_request import encode_body, text_prompt
+from pytest_llmbench.wire.openai_stream import decode_event
+from pytest_llmbench.wire.sse import SSEEvent
+
+
+class OpenAIChat:
+    """The prompt is one user message. Reads what vLLM, SGLang, llama.cpp, DeepSeek and gateways stream."""
+
+    name = "openai-chat"
+    path = "/chat/completions"
+    protocol = "sse"
+    accepts_token_ids = False
+    text_key = "content"
+
+    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
+        if options.prompt_form != "text":
+            raise GeneratorError(
+                "chat completions take text, not token ids",
+                where=f"request {request.index}",
+                remedy="use the openai-completions dialect, or prompts as text",
+            )
+        messages = [{"role": "user", "content": text_prompt(request)}]
+        return encode_body({"messages": messages}, request, options)
+
+    def decode(self, event: SSEEvent) -> Chunk:
+        return decode_event(event, _read_choice)
+
+
+def _read_choice(chunk: Chunk, choice: dict[str, Any]) -> None:
+    delta = choice.get("delta")
+    if delta.__class__ is not dict:
+        if delta is not None:
+            chunk.problem = "a delta that is no JSON object"
+        elif choice.get("message") is not None:
+            chunk.problem = "a whole message instead of a delta: the endpoint did not stream"
+        return
+    content = delta.get("content")
+    if content.__class__ is str:
+        chunk.text += content
+    elif content.__class__ is list:
+        _read_parts(chunk, content)
+    elif content is not None:
+        chunk.problem = f"content that is neither text nor null but {content.__class__.__name__}"
+    if len(delta) > 1 or content is None:
+        _read_other_output(chunk, delta)
+    chunk.blank = content == "" and "role" not in delta and not (chunk.text or chunk.reasoning)
+
+
+def _read_other_output(chunk: Chunk, delta: dict[str, Any]) -> None:
+    # One of the reasoning fields, not all: servers in transition send the same text under two names.
+    reasoning = delta.get("reasoning") or delta.get("reasoning_content")
+    if isinstance(reasoning, str):
+        chunk.reasoning += reasoning
+    elif delta.get("reasoning_details"):
+        chunk.reasoning += "".join(_strings(delta["reasoning_details"], "text", "summary"))
+    refusal = delta.get("refusal")
+    if isinstance(refusal, str):
+        chunk.text += refusal
+    calls = delta.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            chunk.text += "".join(_strings([call.get("function")], "name", "arguments"))
+            chunk.text += "".join(_strings([call.get("custom")], "name", "input"))
+    chunk.text += "".join(_strings([delta.get("function_call")], "name", "arguments"))
+
+
+def _read_parts(chunk: Chunk, parts: list[Any]) -> None:
+    """Content as a list of typed parts: text, and thinking that holds parts itself."""
+    for part in parts:
+        if isinstance(part, dict) and "thinking" in part:
+            thinking = part["thinking"]
+            chunk.reasoning += thinking if isinstance(thinking, str) else "".join(_strings(thinking, "text"))
+        else:
+            chunk.text += "".join(_strings([part], "text"))
+
+
+def _strings(entries: Any, *keys: str) -> Iterator[str]:
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict):
+            yield from (entry[key] for key in keys if isinstance(entry.get(key), str))
+
+
+__all__ = ["OpenAIChat"]

@@ -1,0 +1,53 @@
+"""OpenAI text completions, streamed: ``POST …/completions``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_llmbench.errors import GeneratorError
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.dialect import EncodeOptions
+from pytest_llmbench.wire.openai_request import encode_body, text_prompt
+from pytest_llmbench.wire.openai_stream import decode_event
+from pytest_llmbench.wire.sse import SSEEvent
+
+
+class OpenAICompletions:
+    """No chat template, and prompts may be token ids: the exact length arrives (AMB-32)."""
+
+    name = "openai-completions"
+    path = "/completions"
+    protocol = "sse"
+    accepts_token_ids = True
+    text_key = "text"
+
+    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
+        return encode_body({"prompt": _prompt(request, options)}, request, options)
+
+    def decode(self, event: SSEEvent) -> Chunk:
+        return decode_event(event, _read_choice)
+
+
+def _prompt(request: PlannedRequest, options: EncodeOptions) -> str | list[int]:
+    if options.prompt_form == "text":
+        return text_prompt(request)
+    if request.token_ids is None:
+        raise GeneratorError(
+            "the request has no token ids to send",
+            where=f"request {request.index}",
+            remedy="send prompts as text",
+        )
+    return [int(token) for token in request.token_ids]
+
+
+def _read_choice(chunk: Chunk, choice: dict[str, Any]) -> None:
+    text = choice.get("text")
+    if text.__class__ is str:
+        chunk.text += text
+        chunk.blank = not chunk.text
+    elif text is not None:
+        chunk.problem = f"text that is neither text nor null but {text.__class__.__name__}"
+
+
+__all__ = ["OpenAICompletions"]

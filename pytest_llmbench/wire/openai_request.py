@@ -1,0 +1,64 @@
+"""The request body that both OpenAI dialects share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.wire.dialect import EncodeOptions
+
+
+def encode_body(prompt: Mapping[str, Any], request: PlannedRequest, options: EncodeOptions) -> bytes:
+    """The JSON body: model, prompt (``messages`` or ``prompt``), streaming with usage, length, sampling."""
+    body: dict[str, Any] = {
+        "model": options.model,
+        **prompt,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+    }
+    if options.ignore_eos:
+        body["ignore_eos"] = True
+    merge(body, options.extra_body)
+    if body["stream"] is not True:
+        raise SuiteError(
+            "extra request fields set stream to " + json.dumps(body["stream"]),
+            remedy="leave stream out: every figure is taken from the stream",
+        )
+    try:
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        raise GeneratorError(
+            f"the prompt cannot be sent as UTF-8: {error.reason}",
+            where=f"request {request.index}",
+            remedy="decode prompts with errors='replace', so that no lone surrogate is left",
+        ) from error
+
+
+def merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    """Puts ``extra`` into ``body``, so that ``stream_options`` can be added to without being restated."""
+    for key, value in extra.items():
+        present = body.get(key)
+        if isinstance(present, dict) and isinstance(value, Mapping):
+            merge(present, value)
+        else:
+            body[key] = value
+
+
+def text_prompt(request: PlannedRequest) -> str:
+    """The prompt as text, which the workload must have given or decoded by now."""
+    if request.text is None:
+        raise GeneratorError(
+            "the request has no text to send",
+            where=f"request {request.index}",
+            remedy="decode its token ids with the workload's tokenizer, or send token ids to an endpoint "
+            "that takes them",
+        )
+    return request.text
+
+
+__all__ = ["encode_body", "merge", "text_prompt"]

@@ -1,0 +1,136 @@
+"""What the events of both OpenAI dialects share: end marker, errors, choices, usage, server timings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.error_text import error_in, error_text, is_policy_error, shorten
+from pytest_llmbench.wire.sse import SSEEvent
+
+END_MARKER = "[DONE]"
+
+ReadChoice = Callable[[Chunk, dict[str, Any]], None]
+"""Puts into the chunk what one entry of ``choices`` holds in this dialect."""
+
+
+def decode_event(event: SSEEvent, read_choice: ReadChoice) -> Chunk:
+    """The chunk of one event.
+
+    An event that the end of the stream cut off and that cannot be read is an empty chunk: the reply is
+    truncated, which :func:`~pytest_llmbench.wire.reply.read_stream` finds out by itself.
+    """
+    chunk = Chunk(event.stamp_ns, event.read_index)
+    if event.problem:
+        chunk.problem = event.problem if event.terminated else ""
+        return chunk
+    try:
+        payload = json.loads(event.data)
+    except (ValueError, RecursionError):
+        payload = None
+    if payload.__class__ is dict:
+        _read_payload(chunk, payload, event.event, read_choice)
+    else:
+        _read_plain(chunk, event)
+    return chunk
+
+
+def _read_payload(chunk: Chunk, payload: dict[str, Any], event_type: str, read_choice: ReadChoice) -> None:
+    get = payload.get
+    choices = get("choices")
+    if choices.__class__ is list:
+        for choice in choices:
+            if choice.__class__ is dict:
+                _read_choice(chunk, choice, read_choice)
+            else:
+                chunk.problem = "an entry of choices that is no JSON object"
+    elif choices is not None:
+        chunk.problem = "choices that are no list"
+    if "error" in payload or event_type != "message" or choices is None:
+        error = error_in(payload)
+        if error is not None or event_type == "error":
+            _set_error(chunk, payload if error is None else error)
+    if get("usage") is not None:
+        chunk.usage = read_usage(payload["usage"])
+        if chunk.usage is not None and chunk.choice is not None:
+            chunk.tokens_cumulative = chunk.usage.output_tokens
+    if get("timings") is not None or get("metrics") is not None:
+        _read_timings(chunk, payload)
+
+
+def _read_choice(chunk: Chunk, choice: dict[str, Any], read_choice: ReadChoice) -> None:
+    get = choice.get
+    index = get("index")
+    chunk.choice = index if index.__class__ is int else 0
+    read_choice(chunk, choice)
+    finish_reason = get("finish_reason")
+    if finish_reason:  # some gateways send "" where others send null
+        chunk.finish_reason = str(finish_reason)
+    ids = get("token_ids")
+    if ids.__class__ is list:
+        chunk.tokens = (chunk.tokens or 0) + len(ids)
+
+
+def read_usage(usage: Any) -> Usage | None:
+    """A usage object, or ``None`` for one that says nothing."""
+    if usage.__class__ is not dict:
+        return None
+    found = Usage(
+        input_tokens=_first_count(usage, "prompt_tokens", "input_tokens"),
+        output_tokens=_first_count(usage, "completion_tokens", "output_tokens"),
+        cached_tokens=_first_count(usage, "prompt_cache_hit_tokens"),
+        reasoning_tokens=_first_count(usage, "reasoning_tokens"),
+    )
+    for key in ("prompt_tokens_details", "input_tokens_details"):
+        if usage.get(key).__class__ is dict and found.cached_tokens is None:
+            found.cached_tokens = as_count(usage[key].get("cached_tokens"))
+    for key in ("completion_tokens_details", "output_tokens_details"):
+        if usage.get(key).__class__ is dict and found.reasoning_tokens is None:
+            found.reasoning_tokens = as_count(usage[key].get("reasoning_tokens"))
+    return None if found == Usage() else found
+
+
+def _first_count(source: dict[str, Any], *keys: str) -> int | None:
+    for key in keys:
+        count = as_count(source.get(key))
+        if count is not None:
+            return count
+    return None
+
+
+def as_count(value: Any) -> int | None:
+    """``value`` if it is a whole number of things; 12.0 is, True, -1 and "12" are not."""
+    if value.__class__ is float and value.is_integer():
+        value = int(value)
+    return value if value.__class__ is int and value >= 0 else None
+
+
+def _read_timings(chunk: Chunk, payload: dict[str, Any]) -> None:
+    """llama.cpp's ``timings`` and vLLM's ``metrics``; the first also counts tokens, per chunk if asked to."""
+    sources = [source for key in ("timings", "metrics") if isinstance(source := payload.get(key), dict)]
+    if not sources:
+        return
+    chunk.server_timings = sources[0] if len(sources) == 1 else {**sources[0], **sources[1]}
+    if chunk.tokens_cumulative is None and chunk.choice is not None:
+        chunk.tokens_cumulative = as_count(chunk.server_timings.get("predicted_n"))
+
+
+def _read_plain(chunk: Chunk, event: SSEEvent) -> None:
+    """No JSON object: the end marker, a plain error text, a keep-alive, a named event of others, garbage."""
+    data = event.data.strip()
+    if data == END_MARKER:
+        chunk.done = True
+    elif event.event == "error":
+        _set_error(chunk, data)
+    elif data and event.terminated and event.event == "message":
+        chunk.problem = f"an event that is no JSON object: {shorten(data, 80)}"
+
+
+def _set_error(chunk: Chunk, error: Any) -> None:
+    chunk.error = error_text(error) or "an error without a message"
+    chunk.refused = is_policy_error(error)
+
+
+__all__ = ["END_MARKER", "ReadChoice", "as_count", "decode_event", "read_usage"]

@@ -1,0 +1,250 @@
+"""One reply as a whole: its instants, its tokens and how it ended.
+
+First token (METHODOLOGY §10, AMB-29): T_first is the first chunk with visible text that is not whitespace
+only. Reasoning in a field of its own is not content for TTFT, but it is output: it counts in tokens and
+content chunks. A reply of reasoning alone has no T_first and ends as ``empty``.
+
+Success (AMB-46): a complete stream with at least one content token and a normal finish reason. Normal are
+``stop`` and ``length`` with the names some servers give them, and ``tool_calls`` and ``function_call``: there
+the arguments are the answer, and the model ended it by itself. The model's own refusal text is an answer
+too; ``refused`` is for a safety system that took the model's place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal
+
+from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.wire.attribution import (
+    Attribution,
+    ContentChunks,
+    CountText,
+    attribute,
+    counted_by_server,
+    spread,
+)
+from pytest_llmbench.wire.chunk import Chunk, Usage
+
+Ended = Literal["done", "eof", "cut", "timeout", "cancelled"]
+"""How the body came to its end: the reader stopped at the end marker; the HTTP body was complete; the
+connection was lost before that; a deadline ran out; we stopped it."""
+
+NORMAL_FINISH = frozenset(
+    {
+        "stop",
+        "length",
+        "tool_calls",
+        "function_call",
+        "eos",
+        "eos_token",
+        "stop_sequence",
+        "end_turn",
+        "max_tokens",
+    }
+)
+POLICY_FINISH = frozenset({"content_filter", "guardrail_intervened", "sensitive"})
+
+_BROKEN_OFF: Mapping[Ended, tuple[Outcome, str]] = {
+    "cut": (Outcome.DISCONNECTED, "the connection was lost before the reply was complete"),
+    "timeout": (Outcome.TIMEOUT, "a deadline ran out before the reply was complete"),
+    "cancelled": (Outcome.CANCELLED, "stopped by the load generator before the reply was complete"),
+}
+
+
+@dataclass(slots=True)
+class StreamSummary:
+    """What a reply's stream tells; names and units are those of a ``RequestRecord``."""
+
+    first_event_ns: int | None = None
+    first_nonempty_ns: int | None = None
+    first_reasoning_ns: int | None = None
+    """First chunk with reasoning text, whitespace included."""
+    first_content_ns: int | None = None
+    last_content_ns: int | None = None
+    chunk_ns: list[int] = field(default_factory=list)
+    chunk_tokens: list[int] = field(default_factory=list)
+    attribution: Attribution = "none"
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    token_source: TokenSource = TokenSource.NONE
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    finish_reason: str | None = None
+    outcome: Outcome = Outcome.EMPTY
+    error: str | None = None
+    coalesced_chunks: int = 0
+    server_timings: dict[str, float] = field(default_factory=dict)
+    text: str = ""
+    """All visible output, joined."""
+    reasoning: str = ""
+
+    def fill(self, record: RequestRecord) -> None:
+        """Puts everything a record keeps of a stream into ``record``."""
+        for name in _RECORDED:
+            setattr(record, name, getattr(self, name))
+
+
+_RECORDED = tuple(
+    {each.name for each in fields(StreamSummary)} & {each.name for each in fields(RequestRecord)}
+)
+
+
+def read_stream(
+    chunks: Sequence[Chunk], *, ended: Ended = "eof", count_text: CountText | None = None
+) -> StreamSummary:
+    """The summary of a reply from its chunks, in order of arrival.
+
+    ``count_text`` counts tokens by the declared reference tokenizer. It is only called where the server gave
+    no total, or a total but no counts per chunk; leave it out where tokenising would cost measuring time.
+    """
+    summary = StreamSummary(
+        text="".join([chunk.text for chunk in chunks]),
+        reasoning="".join([chunk.reasoning for chunk in chunks]),
+    )
+    usage = _usage(chunks)
+    _set_totals(summary, chunks, usage, count_text)
+    content = _content(chunks, summary, count_text)
+    if summary.output_tokens is None and content.chunks:
+        summary.output_tokens = len(content.chunks)
+        summary.token_source = TokenSource.CHUNK_COUNT
+    _set_instants(summary, chunks, content)
+    _set_reasoning_tokens(summary, usage, content, count_text)
+    summary.finish_reason = next(
+        (chunk.finish_reason for chunk in reversed(chunks) if chunk.finish_reason), None
+    )
+    summary.server_timings = _timings(chunks)
+    summary.outcome, problem = _outcome(chunks, summary, ended)
+    summary.error = problem or None
+    return summary
+
+
+def _usage(chunks: Sequence[Chunk]) -> tuple[Usage, bool]:
+    """The server's last word on usage, and whether that is final: given with or after the finish reason, or
+    apart from any choice. Before that a usage object is a running count."""
+    given = [chunk for chunk in chunks if chunk.usage is not None]
+    if not given:
+        return Usage(), False
+    apart = [chunk.usage for chunk in given if chunk.usage is not None and chunk.choice is None]
+    if len(apart) > 1 and len({chunk.choice for chunk in chunks} - {None}) > 1:
+        return _one_per_choice(apart), True
+    finish = next((at for at, chunk in enumerate(chunks) if chunk.finish_reason is not None), len(chunks))
+    final = bool(apart) or any(chunk.usage is not None for chunk in chunks[finish:])
+    return given[-1].usage or Usage(), final
+
+
+def _one_per_choice(finals: Sequence[Usage]) -> Usage:
+    """Several choices of one request, each with its own usage object: their outputs add up."""
+    outputs = [usage.output_tokens for usage in finals if usage.output_tokens is not None]
+    return replace(finals[-1], output_tokens=sum(outputs) if outputs else None, reasoning_tokens=None)
+
+
+def _set_totals(
+    summary: StreamSummary, chunks: Sequence[Chunk], usage: tuple[Usage, bool], count_text: CountText | None
+) -> None:
+    last, final = usage
+    summary.input_tokens = last.input_tokens
+    summary.cached_tokens = last.cached_tokens
+    counted = None if final and last.output_tokens is not None else counted_by_server(chunks)
+    if final and last.output_tokens is not None:
+        summary.output_tokens, summary.token_source = last.output_tokens, TokenSource.SERVER_USAGE
+    elif counted is not None:
+        summary.output_tokens, summary.token_source = sum(counted.tokens), TokenSource.CHUNK_USAGE
+    elif count_text is not None and (summary.text or summary.reasoning):
+        # The parts were generated apart, so they are counted apart.
+        summary.output_tokens = sum(count_text(part) for part in (summary.reasoning, summary.text) if part)
+        summary.token_source = TokenSource.REFERENCE_TOKENIZER
+
+
+def _content(chunks: Sequence[Chunk], summary: StreamSummary, count_text: CountText | None) -> ContentChunks:
+    total = summary.output_tokens
+    if total is not None and summary.token_source is TokenSource.REFERENCE_TOKENIZER:
+        return spread(chunks, total, count_text)  # its count proves nothing about single chunks
+    return attribute(chunks, total, count_text)
+
+
+def _set_instants(summary: StreamSummary, chunks: Sequence[Chunk], content: ContentChunks) -> None:
+    if chunks:
+        summary.first_event_ns = chunks[0].stamp_ns
+    visible = (chunk.stamp_ns for chunk in chunks if chunk.text and not chunk.text.isspace())
+    summary.first_content_ns = next(visible, None)
+    summary.first_reasoning_ns = next((chunk.stamp_ns for chunk in chunks if chunk.reasoning), None)
+    summary.chunk_ns = [chunk.stamp_ns for chunk in content.chunks]
+    summary.chunk_tokens = content.tokens
+    summary.attribution = content.attribution
+    if content.chunks:
+        summary.first_nonempty_ns = summary.chunk_ns[0]
+        summary.last_content_ns = summary.chunk_ns[-1]
+    reads = [chunk.read_index for chunk in content.chunks]
+    summary.coalesced_chunks = len(reads) - len(set(reads))
+
+
+def _set_reasoning_tokens(
+    summary: StreamSummary, usage: tuple[Usage, bool], content: ContentChunks, count_text: CountText | None
+) -> None:
+    if usage[0].reasoning_tokens is not None:
+        summary.reasoning_tokens = usage[0].reasoning_tokens
+    elif summary.reasoning and content.attribution == "exact":
+        pairs = zip(content.chunks, content.tokens, strict=True)
+        summary.reasoning_tokens = sum(count for chunk, count in pairs if chunk.reasoning and not chunk.text)
+    elif summary.reasoning and count_text and summary.token_source is TokenSource.REFERENCE_TOKENIZER:
+        summary.reasoning_tokens = count_text(summary.reasoning)
+
+
+def _timings(chunks: Sequence[Chunk]) -> dict[str, float]:
+    """Figures only, the last of each name."""
+    merged: dict[str, object] = {}
+    for chunk in chunks:
+        if chunk.server_timings is not None:
+            merged.update(chunk.server_timings)
+    return {
+        name: float(value)
+        for name, value in merged.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
+def _outcome(chunks: Sequence[Chunk], summary: StreamSummary, ended: Ended) -> tuple[Outcome, str]:
+    failed = next((chunk for chunk in chunks if chunk.error is not None), None)
+    if failed is not None:
+        return (Outcome.REFUSED if failed.refused else Outcome.IN_BAND_ERROR), failed.error or ""
+    unread = next((chunk for chunk in chunks if chunk.problem), None)
+    if unread is not None:
+        return Outcome.UNDECODABLE, f"the stream holds {unread.problem}"
+    done = any(chunk.done for chunk in chunks)
+    if ended in _BROKEN_OFF and not done:
+        return _BROKEN_OFF[ended]
+    if not chunks:
+        return Outcome.EMPTY, "the reply held no event at all"
+    finish = summary.finish_reason
+    if finish is None:
+        return _unfinished(summary, done)
+    if finish in POLICY_FINISH:
+        return Outcome.REFUSED, f"finish reason {finish}: a safety system ended the reply"
+    if finish not in NORMAL_FINISH:
+        return Outcome.IN_BAND_ERROR, f"finish reason {finish} is not a normal end (stop or length)"
+    if summary.first_content_ns is None:
+        return Outcome.EMPTY, _no_content(summary)
+    return Outcome.OK, ""
+
+
+def _unfinished(summary: StreamSummary, done: bool) -> tuple[Outcome, str]:
+    if not done:
+        return Outcome.TRUNCATED, "the stream ended without a finish reason or an end marker"
+    if summary.first_content_ns is None:
+        return Outcome.EMPTY, _no_content(summary)
+    return Outcome.TRUNCATED, "the stream ended with its end marker but gave no finish reason"
+
+
+def _no_content(summary: StreamSummary) -> str:
+    if summary.reasoning:
+        return "the reply held reasoning but no visible content"
+    if summary.output_tokens is not None and summary.output_tokens > 0:
+        return f"the reply held no visible text (output tokens: {summary.output_tokens})"
+    return "the reply held no content"
+
+
+__all__ = ["NORMAL_FINISH", "POLICY_FINISH", "Ended", "StreamSummary", "read_stream"]

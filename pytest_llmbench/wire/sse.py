@@ -1,0 +1,203 @@
+"""Server-Sent Events: bytes to events, by the event-stream rules of the WHATWG HTML standard.
+
+Lines end with LF, CR or CRLF; a byte order mark at the start is dropped; lines that start with a colon are
+comments; several ``data`` lines are joined with LF; one space after the colon is dropped; an empty line ends
+an event; an event without a ``data`` line is none. Two things go beyond the standard, because a measurement
+must not lose what was sent: an event that the end of the stream cut off is returned, marked as not terminated
+(a browser drops it), and bytes that are not UTF-8 mark their event (a browser silently replaces them).
+
+Events do not depend on how the stream was cut into reads; only their stamps do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_BOM = b"\xef\xbb\xbf"
+_LEAST_CAP = 64
+_COLON = ord(":")
+_RETRY_DIGITS = 12
+
+DEFAULT_MAX_LINE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class SSEEvent:
+    """One event, as dispatched by an empty line or by the end of the stream."""
+
+    data: str
+    event: str
+    """Event type; ``message`` when the stream names none."""
+    stamp_ns: int
+    """Arrival of the read that completed the last ``data`` line (METHODOLOGY §14, B.1)."""
+    read_index: int
+    """That read's number, so that events of one read can be told."""
+    terminated: bool = True
+    """False: the stream ended before the empty line."""
+    problem: str = ""
+    """Why :attr:`data` is not what was sent; empty when it is."""
+
+    @property
+    def undecodable(self) -> bool:
+        """True when :attr:`data` is not what was sent: bytes that are not UTF-8, or a line above the cap."""
+        return self.problem != ""
+
+
+class SSEDecoder:
+    """Feed it reads in order, then close it once. Made for replies that have been read already.
+
+    A line longer than ``max_line_bytes`` is cut there and marks its event as undecodable, so that memory
+    stays bounded against a server that never ends its line.
+    """
+
+    def __init__(self, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> None:
+        if max_line_bytes < _LEAST_CAP:
+            raise ValueError(f"max_line_bytes must be at least {_LEAST_CAP}, not {max_line_bytes}")
+        self.max_line_bytes = max_line_bytes
+        self.last_event_id = ""
+        self.retry_ms: int | None = None
+        """Reconnection time the server asked for; noted, never obeyed."""
+        self._head: bytes | None = b""  # what may still turn out to be a byte order mark; None: decided
+        self._line: list[bytes] = []  # pieces of the line that is not complete yet
+        self._line_bytes = 0
+        self._too_long = False
+        self._after_cr = False  # a LF that comes next belongs to the line end already seen
+        self._clean = True  # between two events, nothing pending
+        self._stamp_ns = 0
+        self._read_index = 0
+        self._events: list[SSEEvent] = []
+        self._reset_event()
+
+    def feed(self, data: bytes, stamp_ns: int, read_index: int) -> list[SSEEvent]:
+        """The events completed by this read."""
+        if self._head is not None:
+            data = self._without_mark(data)
+        if not data:
+            return []
+        self._stamp_ns = stamp_ns
+        self._read_index = read_index
+        events: list[SSEEvent] = []
+        self._events = events
+        if data.find(b"\r") >= 0 or len(data) > self.max_line_bytes:
+            self._feed_lines(data)
+            return events
+        if not self._clean:
+            # An empty line ends whatever was pending, so all that follows it starts afresh.
+            pending, boundary, data = data.partition(b"\n\n")
+            self._feed_lines(pending + boundary)
+        whole, boundary, tail = data.rpartition(b"\n\n")
+        if boundary:
+            self._feed_blocks(whole)
+        if tail:
+            self._feed_lines(tail)
+        return events
+
+    def close(self) -> list[SSEEvent]:
+        """The event that the end of the stream cut off, if any."""
+        events: list[SSEEvent] = []
+        self._events = events
+        if self._line:
+            self._end_line()
+        self._dispatch(terminated=False)
+        return events
+
+    def _without_mark(self, data: bytes) -> bytes:
+        """``data`` without a byte order mark at the start of the stream, which may come in several reads."""
+        data = (self._head or b"") + data
+        if len(data) < len(_BOM) and _BOM.startswith(data):
+            self._head = data
+            return b""
+        self._head = None
+        return data.removeprefix(_BOM)
+
+    def _feed_blocks(self, whole: bytes) -> None:
+        """Complete blocks, LF line ends only, from a clean state: the shape nearly every server sends."""
+        try:
+            text = whole.decode()
+        except UnicodeDecodeError:
+            self._feed_lines(whole + b"\n\n")  # which finds out which event it was
+            return
+        stamp_ns, read_index, append = self._stamp_ns, self._read_index, self._events.append
+        for block in text.split("\n\n") if "\n" in text else (text,):
+            if block[:6] == "data: " and "\n" not in block:
+                append(SSEEvent(block[6:], "message", stamp_ns, read_index))
+            else:
+                self._feed_lines(block.encode() + b"\n\n")
+
+    def _feed_lines(self, data: bytes) -> None:
+        """Any bytes, in any state."""
+        if self._after_cr:
+            self._after_cr = False
+            data = data.removeprefix(b"\n")
+            if not data:
+                return
+        lines = data.splitlines(keepends=True)  # of bytes: LF, CR and CRLF, nothing else
+        self._after_cr = data.endswith(b"\r")
+        partial = b"" if data.endswith((b"\n", b"\r")) else lines.pop()
+        for line in lines:
+            self._take(line.rstrip(b"\r\n"))
+            self._end_line()
+        self._take(partial)
+        self._clean = not (self._line or self._data or self._event or self._after_cr)
+
+    def _take(self, piece: bytes) -> None:
+        """Adds to the current line, up to the cap."""
+        room = self.max_line_bytes - self._line_bytes
+        if len(piece) > room:
+            self._too_long = True
+            piece = piece[:room]
+        if piece:
+            self._line.append(piece)
+            self._line_bytes += len(piece)
+
+    def _end_line(self) -> None:
+        line = self._line[0] if len(self._line) == 1 else b"".join(self._line)
+        too_long = self._too_long
+        self._line.clear()
+        self._line_bytes = 0
+        self._too_long = False
+        if not line:
+            self._dispatch(terminated=True)
+        elif line[0] != _COLON:
+            name, _, value = line.partition(b":")
+            self._field(name, value.removeprefix(b" "), too_long)
+
+    def _field(self, name: bytes, value: bytes, too_long: bool) -> None:
+        if too_long and name in (b"data", b"event"):
+            self._problem = f"a line of more than {self.max_line_bytes} bytes"
+        if name == b"data":
+            self._data.append(value)
+            self._data_stamp_ns = self._stamp_ns
+            self._data_read_index = self._read_index
+        elif name == b"event":
+            self._event = value
+        elif name == b"id":
+            if b"\0" not in value:
+                self.last_event_id = value.decode(errors="replace")
+        elif name == b"retry" and value.isdigit() and len(value) <= _RETRY_DIGITS:
+            self.retry_ms = int(value)
+
+    def _dispatch(self, *, terminated: bool) -> None:
+        if self._data:
+            data = self._text(b"\n".join(self._data))
+            event = self._text(self._event) or "message"
+            stamp = (self._data_stamp_ns, self._data_read_index)
+            self._events.append(SSEEvent(data, event, *stamp, terminated, self._problem))
+        self._reset_event()
+
+    def _text(self, value: bytes) -> str:
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            self._problem = self._problem or f"bytes that are not UTF-8 ({error.reason})"
+            return value.decode(errors="replace")
+
+    def _reset_event(self) -> None:
+        self._data: list[bytes] = []
+        self._event = b""
+        self._problem = ""
+        self._data_stamp_ns = 0
+        self._data_read_index = 0
+
+
+__all__ = ["DEFAULT_MAX_LINE_BYTES", "SSEDecoder", "SSEEvent"]

@@ -1,0 +1,57 @@
+"""A reply's bytes to chunks: the decoder and the dialect put together, for a reply that has been read.
+
+Lazy, so that whoever measures beside it can do a little at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEDecoder, SSEEvent
+from pytest_llmbench.wire.text_template import TextTemplate, learn
+
+_LESSONS = 8
+"""Attempts per stream at finding a template, so that a stream that has none pays little for the search."""
+
+
+def chunks_of(
+    reads: Iterable[tuple[bytes, int]], dialect: Dialect, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+) -> Iterator[Chunk]:
+    """The chunks of one body: ``reads`` are its bytes (HTTP framing removed) with the arrival of each.
+
+    A chunk's ``read_index`` is the position of its read in ``reads``.
+    """
+    return decode(events_of(reads, max_line_bytes), dialect)
+
+
+def events_of(
+    reads: Iterable[tuple[bytes, int]], max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+) -> Iterator[SSEEvent]:
+    """The events of one body, that which its end cut off included."""
+    decoder = SSEDecoder(max_line_bytes)
+    for number, (data, stamp_ns) in enumerate(reads):
+        yield from decoder.feed(data, stamp_ns, number)
+    yield from decoder.close()
+
+
+def decode(events: Iterable[SSEEvent], dialect: Dialect) -> Iterator[Chunk]:
+    """One chunk per event of one reply: equal to ``dialect.decode`` of each, but faster."""
+    key = dialect.text_key
+    lessons = 0 if key is None else _LESSONS
+    template: TextTemplate | None = None
+    for event in events:
+        if template is not None and event.problem == "" and event.event == "message":
+            text = template.text_of(event.data)
+            if text is not None:
+                yield Chunk(event.stamp_ns, event.read_index, text, "", template.choice)
+                continue
+        chunk = dialect.decode(event)
+        if lessons > 0 and chunk.text and key is not None:
+            lessons -= 1
+            template = learn(event, chunk, key, dialect.decode) or template
+        yield chunk
+
+
+__all__ = ["chunks_of", "decode", "events_of"]

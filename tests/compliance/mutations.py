@@ -1,0 +1,138 @@
+"""The means to break one thing in a complete run: each is a function from evidence to evidence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from complete_run import by_length_table, metrics_of, results_table
+
+from pytest_llmbench.compliance.capabilities import Capability
+from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.result import TestResult
+
+Mutation = Callable[[Evidence], Evidence]
+
+
+def together(*mutations: Mutation) -> Mutation:
+    def mutate(evidence: Evidence) -> Evidence:
+        for mutation in mutations:
+            evidence = mutation(evidence)
+        return evidence
+
+    return mutate
+
+
+def with_result(**changes: Any) -> Mutation:
+    return lambda evidence: dataclasses.replace(
+        evidence, result=dataclasses.replace(evidence.result, **changes)
+    )
+
+
+def stating(facts: Mapping[str, Any]) -> Mutation:
+    """Other facts; those about the SUT change for the siblings too, so that they remain siblings."""
+
+    def mutate(evidence: Evidence) -> Evidence:
+        sut = {key: value for key, value in facts.items() if key.startswith("sut.")}
+        siblings = tuple(_stating(sibling, sut) for sibling in evidence.siblings)
+        return dataclasses.replace(evidence, result=_stating(evidence.result, facts), siblings=siblings)
+
+    return mutate
+
+
+def _stating(result: TestResult, facts: Mapping[str, Any]) -> TestResult:
+    kept = {key: fact for key, fact in result.facts.items() if key not in facts}
+    return dataclasses.replace(result, facts=Facts(kept) | Facts.of(Origin.DECLARED, facts))
+
+
+def without(*keys: str) -> Mutation:
+    return stating(dict.fromkeys(keys))
+
+
+def with_field(key: str, name: str, value: Any) -> Mutation:
+    """One field of a fact that is a mapping; None takes it out."""
+
+    def mutate(evidence: Evidence) -> Evidence:
+        mapping = {**evidence.result.facts.value(key), name: value}
+        return stating({key: {k: v for k, v in mapping.items() if v is not None}})(evidence)
+
+    return mutate
+
+
+def with_run(**changes: Any) -> Mutation:
+    def mutate(evidence: Evidence) -> Evidence:
+        (run,) = evidence.result.observations
+        return with_result(observations=(dataclasses.replace(run, **changes),))(evidence)
+
+    return mutate
+
+
+def with_columns(**changes: Callable[[npt.NDArray[Any]], Any]) -> Mutation:
+    """New columns, each computed from a writable copy of the old one."""
+
+    def mutate(evidence: Evidence) -> Evidence:
+        (run,) = evidence.result.observations
+        columns = {name: change(np.array(getattr(run.records, name))) for name, change in changes.items()}
+        return with_run(records=dataclasses.replace(run.records, **columns))(evidence)
+
+    return mutate
+
+
+def restated(evidence: Evidence) -> Evidence:
+    """Metrics and tables computed from the records as they now are."""
+    metrics = metrics_of(evidence.records)
+    return with_result(metrics=metrics, tables=(results_table(metrics), by_length_table(metrics)))(evidence)
+
+
+def with_metric(name: str, **changes: Any) -> Mutation:
+    def mutate(evidence: Evidence) -> Evidence:
+        changed = dataclasses.replace(evidence.result.metrics[name], **changes)
+        return with_result(metrics={**evidence.result.metrics, name: changed})(evidence)
+
+    return mutate
+
+
+def without_metrics(*prefixes: str) -> Mutation:
+    def mutate(evidence: Evidence) -> Evidence:
+        kept = {name: m for name, m in evidence.result.metrics.items() if not name.startswith(prefixes)}
+        return with_result(metrics=kept)(evidence)
+
+    return mutate
+
+
+def without_table(table_id: str) -> Mutation:
+    return lambda evidence: with_result(
+        tables=tuple(table for table in evidence.result.tables if table.id != table_id)
+    )(evidence)
+
+
+def with_text(item: str, text: str) -> Mutation:
+    """Another text for one item of the configuration summary."""
+
+    def mutate(evidence: Evidence) -> Evidence:
+        texts = {**dict(evidence.result.configuration), item: text}
+        return with_result(configuration=tuple(texts.items()))(evidence)
+
+    return mutate
+
+
+def unable(*names: str) -> Mutation:
+    """Without some capabilities."""
+    return lambda evidence: dataclasses.replace(
+        evidence,
+        capabilities={name: value for name, value in evidence.capabilities.items() if name not in names},
+    )
+
+
+def able(capabilities: Mapping[str, Any]) -> Mutation:
+    """With further capabilities, as if tests proved them."""
+    proved = {name: Capability(value, ("tests/…",)) for name, value in capabilities.items()}
+    return lambda evidence: dataclasses.replace(evidence, capabilities={**evidence.capabilities, **proved})
+
+
+def alone(evidence: Evidence) -> Evidence:
+    return dataclasses.replace(evidence, siblings=())

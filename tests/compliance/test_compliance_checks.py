@@ -1,0 +1,305 @@
+"""Single predicates: the cases that a complete run and one mutation each do not show."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from complete_run import REQUESTS, SEED, complete, some
+from mutations import (
+    Mutation,
+    alone,
+    restated,
+    stating,
+    together,
+    with_columns,
+    with_field,
+    with_metric,
+    with_result,
+    with_run,
+    without,
+    without_table,
+)
+from situations import CUSTOM, SITUATIONS, engine_over_sse
+
+from pytest_llmbench.compliance.audit import audit
+from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.compliance.regeneration import REFERENCE_DIGESTS, reference_digest
+from pytest_llmbench.compliance.stored import reported, row_of
+from pytest_llmbench.model.judgement import RequirementStatus, Status
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.result import Table, WarmupReport
+from pytest_llmbench.workloads.sequence import sequence_sha256
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
+
+
+def status(entry: str, evidence: Evidence) -> RequirementStatus:
+    return next(found for found in audit(evidence).requirements if found.id == entry)
+
+
+def gateway(*mutations: Mutation) -> Evidence:
+    return together(*mutations)(SITUATIONS["gateway"]())
+
+
+# The system under test.
+
+
+@pytest.mark.parametrize(
+    "undisclosed", [{"sut.hardware.disclosed": False}, {"sut.hardware.accelerator_type": "undisclosed"}]
+)
+def test_undisclosed_hardware_is_accepted_outside_the_engine_boundary(undisclosed: dict[str, object]) -> None:
+    accepted = status("M-5.1.2.3-hardware", gateway(stating(undisclosed)))
+    assert accepted.status is Status.MET
+    assert accepted.evidence["deviation"] == "hardware undisclosed"
+    assert status("M-5.1.2.3-hardware", stating(undisclosed)(engine_over_sse())).status is Status.UNMET
+
+
+def test_an_engine_on_a_processor_has_no_accelerators_to_count() -> None:
+    on_cpu = together(
+        without("sut.hardware.accelerator_count", "sut.hardware.accelerator_memory_gib"),
+        stating({"sut.hardware.accelerator_type": "cpu"}),
+    )
+    assert status("M-5.1.2.3-hardware", gateway(on_cpu)).status is Status.MET
+
+
+def test_no_accelerators_of_some_type_are_no_hardware() -> None:
+    none_at_all = stating({"sut.hardware.accelerator_count": 0})
+    assert status("M-5.1.2.3-hardware", gateway(none_at_all)).status is Status.UNMET
+
+
+def test_cached_tokens_contradict_a_disabled_prefix_cache() -> None:
+    hits = together(stating({"sut.prefix_caching": "disabled"}), with_columns(cached_tokens=some(64)))
+    found = status("M-5.1.2.3-prefix-caching", gateway(hits))
+    assert found.status is Status.UNMET
+    assert "3 requests" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"sut.boundary": "custom"}, Status.MET),
+        ({"sut.boundary": "custom", "sut.components": None}, Status.UNMET),
+        ({"sut.boundary": "my_gateway"}, Status.UNMET),
+        ({"sut.boundary": "compound_system"}, Status.MET),
+        ({"manifest.sha256": None}, Status.UNMET),
+    ],
+)
+def test_boundary(facts: dict[str, object], expected: Status) -> None:
+    assert status("M-4.1-sut-boundary-declared", gateway(stating(facts))).status is expected
+
+
+# Workload and sequence.
+
+
+def test_reference_generator_reproduces_the_pinned_digests() -> None:
+    assert {count: reference_digest(count) for count in REFERENCE_DIGESTS} == REFERENCE_DIGESTS
+
+
+def test_another_sequence_than_declared_is_not_deterministic() -> None:
+    other = sequence_sha256(SYNTHETIC_UNIFORM.requests(REQUESTS, SEED + 1))
+    evidence = gateway(stating({"workload.sequence_sha256": other}))
+    for entry in ("M-4.3.3-deterministic-seed", "P-A.1-synthetic-uniform-params"):
+        found = status(entry, evidence)
+        assert found.status is Status.UNMET
+        assert "gives another sequence" in found.reason
+
+
+def test_a_run_that_planned_other_requests_is_found_out() -> None:
+    other = with_run(sequence_sha256=sequence_sha256(SYNTHETIC_UNIFORM.requests(REQUESTS, SEED + 1)))
+    assert status("P-A.1-synthetic-uniform-params", gateway(other)).status is Status.UNMET
+    unknown = with_run(sequence_sha256="")
+    assert status("P-A.1-synthetic-uniform-params", gateway(unknown)).reason.startswith("no evidence")
+
+
+def split_in_two(evidence: Evidence) -> Evidence:
+    """The same requests as two runs, one after another in the sequence."""
+    (run,) = evidence.result.observations
+    half = REQUESTS // 2
+    runs = [
+        dataclasses.replace(
+            run,
+            plan=run.plan.with_(requests=half, first=first, run=number),
+            records=run.records.select((run.records.index >= first) & (run.records.index < first + half)),
+            sequence_sha256=sequence_sha256(SYNTHETIC_UNIFORM.requests(first + half, SEED)[first:]),
+        )
+        for number, first in enumerate((0, half))
+    ]
+    return with_result(observations=tuple(runs))(evidence)
+
+
+def test_several_runs_share_one_sequence() -> None:
+    compliance = audit(split_in_two(SITUATIONS["gateway"]()))
+    deciding = [e.id for e in compliance.requirements if e.status is Status.UNMET and e.effect != "none"]
+    assert deciding == []
+
+
+@pytest.mark.parametrize(
+    ("mutation", "complaint"),
+    [
+        (with_columns(requested_input_tokens=some(127)), "planned input lengths 127"),
+        (with_columns(requested_max_tokens=some(257)), "planned output lengths"),
+        (with_columns(requested_max_tokens=some(MISSING)), "no evidence: record.requested_max_tokens"),
+        (stating({"workload.stop": ["\n"]}), "stop sequences"),
+        (with_field("workload.prefix_sharing", "fraction", 0.5), "prefix sharing"),
+        (stating({"workload.prefix_sharing": {}}), "no evidence: workload.prefix_sharing"),
+    ],
+)
+def test_synthetic_uniform_by_its_parameters(mutation: Mutation, complaint: str) -> None:
+    found = status("P-A.1-synthetic-uniform-params", gateway(mutation))
+    assert found.status is Status.UNMET
+    assert found.reason.startswith(complaint)
+
+
+def test_a_reference_workload_without_generator_cannot_be_verified() -> None:
+    skewed = stating({"workload.name": "synthetic-skewed"})
+    found = status("P-A.2-synthetic-skewed-params", gateway(skewed))
+    assert (found.status, found.reason) == (
+        Status.UNMET,
+        "no evidence: a reference generator for synthetic-skewed",
+    )
+
+
+def test_a_sibling_on_another_sut_does_not_count() -> None:
+    evidence = SITUATIONS["gateway"]()
+    (sibling,) = evidence.siblings
+    elsewhere = dataclasses.replace(sibling, facts=complete({"sut.model.version": "rev-8"}).result.facts)
+    evidence = dataclasses.replace(evidence, siblings=(elsewhere,))
+    assert status("S-4.3.2.3-conversation-for-gateway", evidence).status is Status.UNMET
+
+
+def test_a_sibling_that_sent_nothing_does_not_count() -> None:
+    evidence = SITUATIONS["gateway"]()
+    (sibling,) = evidence.siblings
+    evidence = dataclasses.replace(evidence, siblings=(dataclasses.replace(sibling, observations=()),))
+    assert status("S-4.3.2.3-conversation-for-gateway", evidence).status is Status.UNMET
+
+
+def test_an_incomplete_custom_workload_is_no_workload() -> None:
+    evidence = with_field("workload.content", "language", None)(complete(workload=CUSTOM))
+    for entry in ("M-4.3-custom-fully-specified", "M-5.1.2.1-workload-defined"):
+        assert status(entry, evidence).reason == "no evidence: workload.content.language"
+
+
+# Warm-up, stream, guardrails, network.
+
+
+def test_measuring_before_the_end_of_the_warm_up() -> None:
+    first = int(SITUATIONS["gateway"]().records.submitted_ns.min())
+    overlapping = with_result(warmup=WarmupReport(performed=True, last_finished_ns=first + 1))
+    for entry in ("M-4.5.1-queue-drained", "P-5.1.3-run-to-count"):
+        assert status(entry, gateway(overlapping)).status is Status.UNMET
+
+
+def test_a_very_slow_probe_speaks_against_a_loaded_model() -> None:
+    slow = stating({"warmup.probes_after_ms": [1200.0, 100.0, 101.0, 100.0]})
+    assert status("M-4.5.1-model-loaded", gateway(slow)).status is Status.UNMET
+    assert status("S-4.5.2-stabilised", gateway(slow)).status is Status.MET
+
+
+@pytest.mark.parametrize("probes", [[100.0, 100.0], [100.0, None, 100.0], [100.0, 111.0, 111.0]])
+def test_probes_that_do_not_settle(probes: list[float | None]) -> None:
+    found = status("S-4.5.2-stabilised", gateway(stating({"warmup.probes_after_ms": probes})))
+    assert found.status is Status.UNMET
+
+
+def test_single_token_chunks_are_believed_only_if_seen() -> None:
+    one_of_two = with_columns(chunk_tokens=some(2, slice(400, 401)))
+    assert status("M-4.6.2-chunk-granularity", gateway(one_of_two)).status is Status.UNMET
+    unknown = with_columns(chunk_tokens=lambda tokens: np.full_like(tokens, MISSING))
+    assert status("M-4.6.2-chunk-granularity", gateway(unknown)).status is Status.UNMET
+    multi = stating({"streaming.chunking": "multi"})
+    assert status("M-4.6.2-chunk-granularity", gateway(unknown, multi)).status is Status.MET
+
+
+def test_names_of_safety_systems_that_nobody_knows_are_not_asked_for() -> None:
+    not_known = stating({"guardrails.systems": "not known"})
+    assert status("M-4.8.1-system-names", gateway(not_known)).status is Status.NOT_APPLICABLE
+    none_there = together(
+        stating({"guardrails.input_filter": "absent", "guardrails.output_filter": "absent"}),
+        without("guardrails.systems"),
+    )
+    assert status("M-4.8.1-system-names", gateway(none_there)).status is Status.NOT_APPLICABLE
+
+
+def test_a_guardrail_test_in_the_report_is_a_comparison() -> None:
+    evidence = gateway(without("guardrails.comparative_run"))
+    guardrail = dataclasses.replace(evidence.result, test="guardrail")
+    evidence = dataclasses.replace(evidence, siblings=(*evidence.siblings, guardrail))
+    assert status("S-4.8.2-comparative-runs", evidence).status is Status.MET
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"network.rtt_ms": {"p50": 2.0, "n": 11}}, Status.MET),
+        ({"network.rtt_ms": {"p50": 0.2, "n": 11}}, Status.NOT_APPLICABLE),
+        ({"network.rtt_ms": None}, Status.UNMET),
+        ({"clock.topology": "single_machine"}, Status.NOT_APPLICABLE),
+    ],
+)
+def test_network_time_is_significant_unless_shown_not_to_be(
+    facts: dict[str, object], expected: Status
+) -> None:
+    evidence = gateway(stating({"network.significant": None} | facts))
+    assert status("S-4.7.3-rtt-reported", evidence).status is expected
+
+
+def test_server_side_values_keep_their_own_names() -> None:
+    mixed = stating({"timing.server_side": ["ttft"]})
+    assert status("P-B.1.3-server-points", gateway(mixed)).status is Status.UNMET
+
+
+def test_exposed_components_of_ttft_are_reported_or_said_not_to_be_measurable() -> None:
+    exposed = gateway(stating({"timing.server_side": ["queue_wait"]}))
+    assert status("P-5.1.4.2-queue-and-prefill", exposed).status is Status.UNMET
+    said = with_result(notes=("queue wait: not measurable",))(exposed)
+    assert status("P-5.1.4.2-queue-and-prefill", said).status is Status.MET
+
+
+# What is reported.
+
+
+def not_printing_p99_9(evidence: Evidence) -> Evidence:
+    tables = []
+    for table in evidence.result.tables:
+        rows = tuple(
+            (row[0], "n < 10000, not reported") if row[0] == "TTFT P99.9" else row for row in table.rows
+        )
+        tables.append(dataclasses.replace(table, rows=rows))
+    return with_result(tables=tuple(tables))(evidence)
+
+
+def test_five_thousand_requests_without_p99_9() -> None:
+    """AMB-01: the count rule for P99.9 does not bind then, and the rule to report it is unmet."""
+    evidence = not_printing_p99_9(complete(requests=5_000))
+    assert status("M-5.1.2.1-request-count-p999", evidence).status is Status.NOT_APPLICABLE
+    assert status("M-5.1.2.1-request-count-p99", evidence).status is Status.MET
+    found = status("M-5.1.4.1-percentiles", evidence)
+    assert (found.status, found.reason) == (Status.UNMET, "not reported: p99_9")
+
+
+def test_a_statistic_is_reported_when_defined_and_shown() -> None:
+    result = SITUATIONS["gateway"]().result
+    assert reported(result, "p99_9")
+    assert row_of(result, "Requests") == "10040"
+    assert not reported(with_metric("ttft.p99_9", point=None)(gateway()).result, "p99_9")
+    assert reported(without_table("ttft_results")(gateway()).result, "p99_9")
+
+
+def test_an_empty_table_by_input_length_is_none() -> None:
+    empty = Table("ttft_by_input_length", "", ("Input Tokens", "P50 (ms)", "P95 (ms)", "P99 (ms)"), ())
+    results = gateway().result.tables[:1]
+    found = status("M-5.1.5.3-input-length-table", gateway(with_result(tables=(*results, empty))))
+    assert found.status is Status.UNMET
+
+
+def test_equal_input_lengths_need_no_table_by_length() -> None:
+    fixed = together(with_columns(input_tokens=lambda tokens: np.full_like(tokens, 320)), restated)
+    for entry in ("P-5.1.4.2-by-input-length", "S-5.1.4.2-buckets", "M-5.1.5.3-input-length-table"):
+        assert status(entry, gateway(fixed)).status is Status.NOT_APPLICABLE
+
+
+def test_seed_and_workload_variety_across_the_report() -> None:
+    assert status("S-7.2-vary-workloads", gateway()).status is Status.MET
+    assert status("S-7.2-vary-workloads", gateway(alone)).status is Status.UNMET

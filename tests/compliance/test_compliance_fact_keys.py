@@ -1,0 +1,66 @@
+"""The facts that the audit reads are those of one published table."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from mutations import stating, without
+from situations import SITUATIONS, engine_over_sse
+
+from pytest_llmbench.compliance.audit import audit
+from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.compliance.fact_keys import FACT_KEYS
+from pytest_llmbench.compliance.look import Look
+from pytest_llmbench.model.facts import Fact, Facts
+
+
+class RecordingFacts(Facts):
+    """Facts that remember which keys were asked for."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, key: str) -> Fact:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+    def value(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().value(key, default)
+
+
+def keys_read(evidence: Evidence) -> set[str]:
+    facts = RecordingFacts(evidence.result.facts)
+    siblings = [dataclasses.replace(s, facts=RecordingFacts(s.facts)) for s in evidence.siblings]
+    result = dataclasses.replace(evidence.result, facts=facts)
+    audit(Evidence(evidence.test, result, tuple(siblings), evidence.capabilities))
+    return facts.asked.union(*(s.facts.asked for s in siblings if isinstance(s.facts, RecordingFacts)))
+
+
+def keys_read_anywhere() -> set[str]:
+    builds = (*SITUATIONS.values(), engine_over_sse)
+    changes = (
+        without("network.significant", "guardrails.systems"),
+        stating({"streaming.chunking": "multi"}),
+    )
+    changed = [change(SITUATIONS["gateway"]()) for change in changes]
+    return set().union(*(keys_read(build()) for build in builds), *(keys_read(run) for run in changed))
+
+
+def test_only_keys_of_the_table_are_read_and_all_of_them() -> None:
+    assert keys_read_anywhere() == FACT_KEYS.keys()
+
+
+def test_a_key_outside_the_table_is_a_programming_error() -> None:
+    with pytest.raises(KeyError, match=r"sut\.modelname"):
+        Look(SITUATIONS["gateway"]()).fact("sut.modelname")
+
+
+def test_every_key_says_what_it_states() -> None:
+    assert all(meaning.strip() for meaning in FACT_KEYS.values())
+    assert list(FACT_KEYS) == list(dict.fromkeys(FACT_KEYS))

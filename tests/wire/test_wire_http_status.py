@@ -1,0 +1,158 @@
+"""Statuses, error bodies and answers that are no stream."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.wire.content_type import classify_unstreamed, is_event_stream
+from pytest_llmbench.wire.error_text import ERROR_TEXT_LIMIT, shorten
+from pytest_llmbench.wire.http_status import classify_status
+
+
+def body(payload: Any) -> bytes:
+    return payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+
+
+GUARD = {"error": {"message": "Blocked", "provider_specific_fields": {"guardrail_mode": "pre_call"}}}
+AZURE = {
+    "error": {"message": "filtered", "code": "x", "innererror": {"code": "ResponsibleAIPolicyViolation"}}
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "payload", "outcome"),
+    [
+        (429, {}, b"", Outcome.RATE_LIMITED),
+        (
+            429,
+            {},
+            {"error": {"type": "rate_limit_error", "code": "admission_queue_full"}},
+            Outcome.RATE_LIMITED,
+        ),
+        (429, {}, {"error": {"message": "content_policy"}}, Outcome.RATE_LIMITED),
+        (503, {"Retry-After": "3"}, b"", Outcome.RATE_LIMITED),
+        (503, {}, {"error": "Server overloaded, please retry shortly"}, Outcome.RATE_LIMITED),
+        (503, {}, {"error": {"message": "The request queue is full", "code": 503}}, Outcome.RATE_LIMITED),
+        (503, {}, {"error": {"code": 503, "message": "Loading model"}}, Outcome.HTTP_ERROR),
+        (503, {}, b"no healthy upstream", Outcome.HTTP_ERROR),
+        (500, {"Retry-After": "3"}, b"overloaded", Outcome.HTTP_ERROR),
+        (408, {}, b"", Outcome.HTTP_ERROR),
+        (400, {}, {"error": {"code": "content_policy_violation", "message": "no"}}, Outcome.REFUSED),
+        (400, {}, {"error": {"type": "content_filter", "message": "no"}}, Outcome.REFUSED),
+        (400, {}, {"error": {"message": "litellm.ContentPolicyViolationError: no"}}, Outcome.REFUSED),
+        (400, {}, {"error": "Violated guardrail policy"}, Outcome.REFUSED),
+        (400, {}, {"error": {"message": {"error": "Content blocked by guardrail"}}}, Outcome.REFUSED),
+        (403, {}, GUARD, Outcome.REFUSED),
+        (400, {}, AZURE, Outcome.REFUSED),
+        (400, {}, {"error": {"message": "Guardrail regexx not found"}}, Outcome.HTTP_ERROR),
+        (
+            400,
+            {},
+            {"error": {"message": "too long", "param": "input_tokens", "code": 400}},
+            Outcome.HTTP_ERROR,
+        ),
+        (401, {}, {"error": {"message": "bad key"}}, Outcome.HTTP_ERROR),
+        (404, {}, {"detail": "Not Found"}, Outcome.HTTP_ERROR),
+        (404, {}, {"error": "no such content policy"}, Outcome.HTTP_ERROR),
+        (302, {}, b"", Outcome.HTTP_ERROR),
+        (599, {}, b"\xff\xfe", Outcome.HTTP_ERROR),
+    ],
+)
+def test_outcome_of_a_status(status: int, headers: dict[str, str], payload: Any, outcome: Outcome) -> None:
+    found, reason = classify_status(status, headers, body(payload))
+    assert found is outcome
+    assert reason.startswith(f"HTTP {status}")
+
+
+@pytest.mark.parametrize(
+    ("status", "payload", "reason"),
+    [
+        (400, {"error": {"message": "too long", "type": "BadRequestError", "param": None, "code": 400}},
+         "HTTP 400 Bad Request: too long (type BadRequestError, code 400)"),
+        (400, {"error": {"message": "litellm.ContextWindowExceededError: too long", "code": "400"}},
+         "HTTP 400 Bad Request: litellm.ContextWindowExceededError: too long (code 400)"),
+        (400, {"error": "no"}, "HTTP 400 Bad Request: no"),
+        (404, {"object": "error", "message": "no model", "type": "NotFoundError", "code": 404},
+         "HTTP 404 Not Found: no model (type NotFoundError, code 404)"),
+        (404, {"detail": "Not Found"}, "HTTP 404 Not Found: Not Found"),
+        (422, {"detail": [{"loc": ["body", "model"], "msg": "field required", "type": "missing"}]},
+         "HTTP 422 Unprocessable Entity: field required (type missing)"),
+        (500, {"message": "boom"}, "HTTP 500 Internal Server Error: boom"),
+        (500, {"error": {}}, "HTTP 500 Internal Server Error, empty body"),
+        (502, b"<html><head><title>502 Bad Gateway</title><style>h1 {}</style></head><body>\n</body></html>",
+         "HTTP 502 Bad Gateway: 502 Bad Gateway"),
+        (500, b"plain\r\n  text\x1b[31m", "HTTP 500 Internal Server Error: plain text [31m"),
+        (408, b"", "HTTP 408 Request Timeout, empty body"),
+        (599, b"x", "HTTP 599: x"),
+    ],
+)  # fmt: skip
+def test_reason_of_a_status(status: int, payload: Any, reason: str) -> None:
+    seen = classify_status(status, {}, body(payload))[1]
+    # the standard library renamed the phrase of 422
+    assert seen.replace("Unprocessable Content", "Unprocessable Entity") == reason
+
+
+def test_header_names_in_any_case() -> None:
+    for name in ("retry-after", "Retry-After", "RETRY-AFTER"):
+        assert classify_status(503, {name: "1"}, b"")[0] is Outcome.RATE_LIMITED
+
+
+@pytest.mark.parametrize(
+    "payload", [{"error": {"message": "x" * 5000}}, b"<p>" + b"word " * 5000, b"[" * 200_000]
+)
+def test_reasons_are_short(payload: Any) -> None:
+    assert len(classify_status(500, {}, body(payload))[1]) == ERROR_TEXT_LIMIT
+
+
+def test_a_hostile_page_takes_no_time() -> None:
+    before = time.process_time()
+    classify_status(500, {}, b"<script" * 100_000)
+    assert time.process_time() - before < 5
+
+
+def test_shortened_text_is_one_printable_line() -> None:
+    assert shorten("a\n\tb\x00c\u2028d") == "a b c d"
+    assert shorten("abcdef", 4) == "abc…"
+    assert shorten("abcd", 4) == "abcd"
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"content-type": "text/event-stream"}, True),
+        ({"Content-Type": "text/event-stream; charset=utf-8"}, True),
+        ({"CONTENT-TYPE": " Text/Event-Stream ;charset=utf-8"}, True),
+        ({"content-type": "application/json"}, False),
+        ({"content-type": "text/event-streams"}, False),
+        ({}, False),
+    ],
+)
+def test_event_stream_by_content_type(headers: dict[str, str], expected: bool) -> None:
+    assert is_event_stream(headers) is expected
+
+
+WHOLE = {"object": "chat.completion", "choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize(
+    ("payload", "outcome", "reason"),
+    [
+        (WHOLE, Outcome.UNDECODABLE, "answered without streaming: application/json with a whole completion"),
+        ({"status": "ok"}, Outcome.UNDECODABLE, "with JSON that is no completion"),
+        ([1], Outcome.UNDECODABLE, "with JSON that is no completion"),
+        (b"<html>login</html>", Outcome.UNDECODABLE, "not text/event-stream: <html>login"),
+        (b"  ", Outcome.EMPTY, "empty body"),
+        ({"error": {"message": "boom"}}, Outcome.IN_BAND_ERROR, "boom"),
+        ({"error": {"code": "content_filter", "message": "no"}}, Outcome.REFUSED, "no (code content_filter)"),
+    ],
+)
+def test_answers_that_are_no_stream(payload: Any, outcome: Outcome, reason: str) -> None:
+    found, text = classify_unstreamed({"Content-Type": "application/json"}, body(payload))
+    assert found is outcome
+    assert reason in text
+    assert len(text) <= ERROR_TEXT_LIMIT

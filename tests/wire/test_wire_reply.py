@@ -1,0 +1,196 @@
+"""The summary of a reply: first-token variants, token counts by source, outcomes in order of precedence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.reply import Ended, read_stream
+
+NORMAL = ["stop", "length", "tool_calls", "function_call", "eos_token", "stop_sequence"]
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def stream(*said: dict[str, Any], one_read: bool = False) -> list[Chunk]:
+    """Chunks a hundred nanoseconds apart, each in a read of its own."""
+    numbered = enumerate({"choice": 0, **fields} for fields in said)
+    return [Chunk(100 * (at + 1), 0 if one_read else at, **fields) for at, fields in numbered]
+
+
+DONE = {"done": True, "choice": None}
+STOP = {"finish_reason": "stop"}
+
+
+def test_the_four_first_token_instants() -> None:
+    summary = read_stream(
+        stream(
+            {}, {"reasoning": "hm"}, {"text": "\n"}, {"text": " "}, {"text": "Hi"}, {"text": "!"}, STOP, DONE
+        )
+    )
+    assert summary.first_event_ns == 100
+    assert summary.first_nonempty_ns == 200
+    assert summary.first_reasoning_ns == 200
+    assert summary.first_content_ns == 500
+    assert summary.last_content_ns == 600
+    assert summary.chunk_ns == [200, 300, 400, 500, 600]
+    assert (summary.text, summary.reasoning) == ("\n Hi!", "hm")
+    assert summary.outcome is Outcome.OK
+
+
+def test_white_space_alone_is_no_content() -> None:
+    summary = read_stream(stream({"text": " \n\u00a0"}, STOP, DONE))
+    assert summary.first_nonempty_ns == 100
+    assert summary.first_content_ns is None
+    assert summary.outcome is Outcome.EMPTY
+
+
+def test_chunks_of_one_read_are_counted_as_coalesced() -> None:
+    said = [{"text": "a"}, {"text": "b"}, {"text": "c"}, STOP, DONE]
+    assert read_stream(stream(*said, one_read=True)).coalesced_chunks == 2
+    assert read_stream(stream(*said)).coalesced_chunks == 0
+
+
+USAGE = {"usage": Usage(9, 3, 4), "choice": None}
+TEXT = [{"text": "one two"}, {"text": " three"}]
+
+
+@pytest.mark.parametrize(
+    ("said", "count", "tokens", "source"),
+    [
+        ([*TEXT, STOP, USAGE, DONE], words, 3, TokenSource.SERVER_USAGE),
+        ([*TEXT, USAGE, DONE], words, 3, TokenSource.SERVER_USAGE),
+        ([*TEXT, STOP, {"usage": Usage(9, 3)}, DONE], words, 3, TokenSource.SERVER_USAGE),
+        ([*TEXT, {**STOP, "usage": Usage(9, 3)}], words, 3, TokenSource.SERVER_USAGE),
+        (
+            [{"text": "a", "tokens_cumulative": 2, "usage": Usage(9, 2)}, DONE],
+            words,
+            2,
+            TokenSource.CHUNK_USAGE,
+        ),
+        ([{"text": "a", "tokens": 5}, STOP, DONE], words, 5, TokenSource.CHUNK_USAGE),
+        ([*TEXT, STOP, DONE], words, 3, TokenSource.REFERENCE_TOKENIZER),
+        ([{"reasoning": "a b"}, *TEXT, STOP, DONE], words, 5, TokenSource.REFERENCE_TOKENIZER),
+        ([*TEXT, STOP, DONE], None, 2, TokenSource.CHUNK_COUNT),
+        ([STOP, DONE], words, None, TokenSource.NONE),
+        ([STOP, {"usage": Usage(9, None), "choice": None}, DONE], None, None, TokenSource.NONE),
+        ([STOP, {"usage": Usage(9, 0), "choice": None}, DONE], None, 0, TokenSource.SERVER_USAGE),
+    ],
+)
+def test_where_the_token_count_comes_from(said: Any, count: Any, tokens: Any, source: TokenSource) -> None:
+    summary = read_stream(stream(*said), count_text=count)
+    assert (summary.output_tokens, summary.token_source) == (tokens, source)
+
+
+def test_a_count_of_our_own_never_calls_chunks_exact() -> None:
+    summary = read_stream(stream({"text": "one"}, {"text": " two"}, STOP, DONE), count_text=words)
+    assert (summary.chunk_tokens, summary.attribution) == ([1, 1], "apportioned")
+
+
+def test_chunks_taken_for_tokens_are_not_attributed() -> None:
+    summary = read_stream(stream(*TEXT, STOP, DONE))
+    assert (summary.chunk_tokens, summary.attribution, len(summary.chunk_ns)) == ([], "none", 2)
+
+
+def test_input_and_cached_tokens() -> None:
+    summary = read_stream(stream(*TEXT, STOP, USAGE, DONE))
+    assert (summary.input_tokens, summary.cached_tokens) == (9, 4)
+
+
+def test_reasoning_tokens_by_source() -> None:
+    said = [{"reasoning": "a b"}, {"text": "c"}, STOP]
+    told = {"usage": Usage(1, 2, None, 7), "choice": None}
+    assert read_stream(stream(*said, told, DONE)).reasoning_tokens == 7
+    exact = {"usage": Usage(1, 2), "choice": None}
+    assert read_stream(stream(*said, exact, DONE)).reasoning_tokens == 1
+    assert read_stream(stream(*said, DONE), count_text=words).reasoning_tokens == 2
+    assert read_stream(stream(*said, DONE)).reasoning_tokens is None
+    assert read_stream(stream({"text": "c"}, STOP, exact, DONE)).reasoning_tokens is None
+
+
+def test_server_timings_keep_figures_only_and_the_last_of_each() -> None:
+    first = {"text": "a", "server_timings": {"predicted_ms": 1, "prompt_ms": 5.5, "engine": "0"}}
+    last = {**STOP, "server_timings": {"predicted_ms": 2, "cached": True, "x": float("nan"), "nested": {}}}
+    assert read_stream(stream(first, last)).server_timings == {"predicted_ms": 2.0, "prompt_ms": 5.5}
+
+
+HELLO = {"text": "Hello"}
+ERROR = {"error": "boom", "choice": None}
+BROKEN = {"problem": "an event that is no JSON object: x"}
+
+
+@pytest.mark.parametrize(
+    ("said", "ended", "outcome", "error"),
+    [
+        ([HELLO, STOP, DONE], "eof", Outcome.OK, None),
+        ([HELLO, STOP, DONE], "done", Outcome.OK, None),
+        ([HELLO, STOP], "eof", Outcome.OK, None),
+        ([{**HELLO, **STOP}], "eof", Outcome.OK, None),
+        ([HELLO, STOP, DONE], "cut", Outcome.OK, None),
+        ([HELLO, STOP, DONE], "timeout", Outcome.OK, None),
+        ([HELLO, STOP], "cut", Outcome.DISCONNECTED, "connection was lost"),
+        ([HELLO], "cut", Outcome.DISCONNECTED, "connection was lost"),
+        ([], "cut", Outcome.DISCONNECTED, "connection was lost"),
+        ([HELLO], "timeout", Outcome.TIMEOUT, "deadline"),
+        ([HELLO], "cancelled", Outcome.CANCELLED, "stopped by the load generator"),
+        ([HELLO], "eof", Outcome.TRUNCATED, "without a finish reason or an end marker"),
+        ([HELLO, DONE], "eof", Outcome.TRUNCATED, "no finish reason"),
+        ([{}], "eof", Outcome.TRUNCATED, "without a finish reason"),
+        ([], "eof", Outcome.EMPTY, "no event at all"),
+        ([DONE], "eof", Outcome.EMPTY, "no content"),
+        ([STOP, DONE], "eof", Outcome.EMPTY, "no content"),
+        ([{"text": " "}, STOP, DONE], "eof", Outcome.EMPTY, "no visible text (output tokens: 1)"),
+        ([{"reasoning": "hm"}, STOP, DONE], "eof", Outcome.EMPTY, "reasoning but no visible content"),
+        ([STOP, USAGE, DONE], "eof", Outcome.EMPTY, "no visible text (output tokens: 3)"),
+        ([HELLO, {"finish_reason": "content_filter"}, DONE], "eof", Outcome.REFUSED, "content_filter"),
+        ([HELLO, {"finish_reason": "abort"}, DONE], "eof", Outcome.IN_BAND_ERROR, "finish reason abort"),
+        ([HELLO, ERROR, DONE], "eof", Outcome.IN_BAND_ERROR, "boom"),
+        ([HELLO, STOP, ERROR, DONE], "eof", Outcome.IN_BAND_ERROR, "boom"),
+        ([{**ERROR, "refused": True}, DONE], "eof", Outcome.REFUSED, "boom"),
+        ([HELLO, ERROR], "cut", Outcome.IN_BAND_ERROR, "boom"),
+        ([HELLO, BROKEN, STOP, DONE], "eof", Outcome.UNDECODABLE, "the stream holds an event"),
+        ([BROKEN, ERROR], "eof", Outcome.IN_BAND_ERROR, "boom"),
+    ],
+)
+def test_outcomes(said: Any, ended: Ended, outcome: Outcome, error: str | None) -> None:
+    summary = read_stream(stream(*said), ended=ended)
+    assert summary.outcome is outcome
+    assert (summary.error is None) if error is None else (error in (summary.error or ""))
+
+
+@pytest.mark.parametrize("finish", NORMAL)
+def test_normal_finish_reasons(finish: str) -> None:
+    assert read_stream(stream(HELLO, {"finish_reason": finish}, DONE)).outcome is Outcome.OK
+
+
+def test_what_was_measured_before_a_failure_is_kept() -> None:
+    summary = read_stream(stream(HELLO, ERROR, DONE))
+    assert (summary.first_content_ns, summary.chunk_ns, summary.finish_reason) == (100, [100], None)
+
+
+def test_fills_a_record_and_leaves_the_rest_of_it() -> None:
+    record = RequestRecord(4, "r-4", Phase.MEASURE, submitted_ns=50, http_status=200, requested_max_tokens=8)
+    summary = read_stream(stream(*TEXT, STOP, USAGE, DONE), count_text=words)
+    summary.fill(record)
+    assert (record.index, record.submitted_ns, record.http_status, record.requested_max_tokens) == (
+        4,
+        50,
+        200,
+        8,
+    )
+    assert (record.first_event_ns, record.first_content_ns, record.last_content_ns) == (100, 100, 200)
+    assert (record.chunk_ns, record.chunk_tokens) == ([100, 200], [2, 1])
+    assert (record.output_tokens, record.token_source) == (3, TokenSource.SERVER_USAGE)
+    assert (record.outcome, record.error, record.finish_reason) == (Outcome.OK, None, "stop")
+
+
+def test_only_one_choice_is_asked_for_but_more_are_survived() -> None:
+    said = [HELLO, {"text": "b", "choice": 1}, STOP, USAGE, {"finish_reason": "length", "choice": 1}, USAGE]
+    assert read_stream(stream(*said)).output_tokens == 6
+    assert read_stream(stream(HELLO, STOP, USAGE, USAGE)).output_tokens == 3

@@ -1,0 +1,106 @@
+"""Request bodies of the dialects, and the table of dialects."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.wire.catalogue import DIALECTS, dialect
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions
+
+REQUEST = PlannedRequest(3, max_tokens=92, input_tokens=4, token_ids=(1, 2, 3, 4), text="Grüße 🦀")
+
+
+def body(name: str, request: PlannedRequest = REQUEST, **options: Any) -> dict[str, Any]:
+    encoded = dialect(name).encode(request, EncodeOptions("small", **options))
+    decoded: dict[str, Any] = json.loads(encoded)
+    return decoded
+
+
+def test_chat_body() -> None:
+    assert body("openai-chat") == {
+        "model": "small",
+        "messages": [{"role": "user", "content": "Grüße 🦀"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 92,
+        "temperature": 0.0,
+    }
+
+
+def test_completions_body() -> None:
+    assert body("openai-completions") == {
+        "model": "small",
+        "prompt": "Grüße 🦀",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 92,
+        "temperature": 0.0,
+    }
+
+
+def test_text_is_sent_as_utf8_and_compact() -> None:
+    encoded = dialect("chat").encode(REQUEST, EncodeOptions("small"))
+    assert "Grüße 🦀".encode() in encoded
+    assert b'"stream":true' in encoded
+
+
+def test_token_ids_where_they_are_taken() -> None:
+    assert body("completions", prompt_form="token_ids")["prompt"] == [1, 2, 3, 4]
+    assert dialect("completions").accepts_token_ids
+    assert not dialect("chat").accepts_token_ids
+    with pytest.raises(GeneratorError, match="take text"):
+        body("chat", prompt_form="token_ids")
+
+
+def test_what_the_request_does_not_hold_is_an_error() -> None:
+    bare = PlannedRequest(7, max_tokens=1, input_tokens=1)
+    for name in DIALECTS:
+        with pytest.raises(GeneratorError, match="request 7: the request has no text"):
+            body(name, bare)
+    with pytest.raises(GeneratorError, match="request 7: the request has no token ids"):
+        body("completions", bare, prompt_form="token_ids")
+
+
+def test_text_that_is_no_unicode_text_is_an_error() -> None:
+    with pytest.raises(GeneratorError, match="cannot be sent as UTF-8"):
+        body("chat", PlannedRequest(0, max_tokens=1, input_tokens=1, text="\ud800"))
+
+
+def test_ignore_eos_is_sent_only_when_asked_for() -> None:
+    assert "ignore_eos" not in body("chat")
+    assert body("chat", ignore_eos=True)["ignore_eos"] is True
+
+
+def test_extra_fields_come_last_and_objects_are_merged() -> None:
+    extra = {"temperature": 0.7, "seed": 1, "stream_options": {"continuous_usage_stats": True}}
+    seen = body("chat", extra_body=extra)
+    assert seen["temperature"] == 0.7
+    assert seen["seed"] == 1
+    assert seen["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert extra["stream_options"] == {"continuous_usage_stats": True}
+
+
+def test_streaming_cannot_be_switched_off() -> None:
+    with pytest.raises(SuiteError, match="stream to false"):
+        body("chat", extra_body={"stream": False})
+
+
+def test_dialects_by_name() -> None:
+    assert dialect("chat") is dialect("openai-chat")
+    assert dialect("completions") is dialect("openai-completions")
+    assert (dialect("chat").path, dialect("completions").path) == ("/chat/completions", "/completions")
+    for name, known in DIALECTS.items():
+        assert isinstance(known, Dialect)
+        assert (known.name, known.protocol) == (name, "sse")
+
+
+def test_an_unknown_dialect_says_which_was_meant() -> None:
+    with pytest.raises(SuiteError, match="did you mean 'openai-chat'"):
+        dialect("openai_chat")
+    with pytest.raises(SuiteError, match="known: openai-chat, openai-completions, chat, completions"):
+        dialect("kserve")
