@@ -1,0 +1,69 @@
+"""TTFT by input length: the draft's six half-open buckets (section 5.1.4.2, AMB-04)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.stats.runs import FloatArray, Samples
+
+EDGES = (0, 256, 512, 1024, 2048, 4096)
+"""Lower edges in input tokens; each bucket ends before the next edge, the last has no end."""
+LABELS: tuple[str, ...] = (*(f"{low}-{high}" for low, high in pairwise(EDGES)), f"{EDGES[-1]}+")
+
+Tokens = npt.NDArray[np.int64] | Sequence[npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    label: str
+    count: int
+    """Samples in it."""
+    metrics: Mapping[str, Estimate]
+    """``ttft[0-256].p50`` … ``ttft[0-256].max``."""
+
+
+def by_input_length(
+    samples_ms: Samples,
+    input_tokens: Tokens,
+    *,
+    seed: int,
+    family: str = "ttft",
+    unit: str = "ms",
+    level: float = 0.95,
+) -> list[Bucket]:
+    """The non-empty buckets from short to long, each with the distribution of its samples.
+
+    ``input_tokens`` is aligned with ``samples_ms``, run by run. A sample of unknown input length belongs to
+    no bucket, so the counts may add up to less than the samples. ValueError when the lengths differ.
+    """
+    runs = _each_run(samples_ms)
+    tokens = _each_run(input_tokens)
+    if [len(run) for run in runs] != [len(lengths) for lengths in tokens]:
+        raise ValueError("every sample needs its input length")
+    # 0 for the unknown (negative), 1 for the first bucket, and so on.
+    places = [np.searchsorted(EDGES, lengths, side="right") for lengths in tokens]
+    buckets = []
+    for place, label in enumerate(LABELS, start=1):
+        chosen: list[FloatArray] = [run[where == place] for run, where in zip(runs, places, strict=True)]
+        count = sum(len(run) for run in chosen)
+        if count:
+            name = f"{family}[{label}]"
+            buckets.append(
+                Bucket(label, count, distribution(name, chosen, unit=unit, level=level, seed=seed))
+            )
+    return buckets
+
+
+def _each_run(vectors: npt.NDArray[Any] | Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    return [vectors] if isinstance(vectors, np.ndarray) else [np.asarray(vector) for vector in vectors]
+
+
+__all__ = ["EDGES", "LABELS", "Bucket", "by_input_length"]

@@ -1,0 +1,132 @@
+"""Per-request latencies in milliseconds, one vector per metric, in order of submission.
+
+Only requests that ended ``ok`` (AMB-37, AMB-46) and have both instants of the formula enter; a request that
+lacks one is left out, never counted as 0. Which phase the records belong to is the caller's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
+
+FloatArray = npt.NDArray[np.float64]
+_NS_PER_MS = 1e6
+
+
+def ttft_ms(records: Records) -> FloatArray:
+    """TTFT = T_first - T_submit, T_first the first non-whitespace content (METHODOLOGY §10)."""
+    return _between(records, records.submitted_ns, records.first_content_ns)
+
+
+def ttft_input_tokens(records: Records) -> IntColumn:
+    """Input tokens of the very requests in :func:`ttft_ms`, in the same order; ``MISSING`` where unknown."""
+    return records.input_tokens[_measured(records, records.submitted_ns, records.first_content_ns)]
+
+
+def ttft_scheduled_ms(records: Records) -> FloatArray:
+    """T_first - T_scheduled: what a user sees who arrives on schedule, our own lag included."""
+    return _between(records, records.scheduled_ns, records.first_content_ns)
+
+
+def ttft_any_ms(records: Records) -> FloatArray:
+    """First output of any kind (whitespace and reasoning included) - T_submit (AMB-29)."""
+    return _between(records, records.submitted_ns, records.first_nonempty_ns)
+
+
+def ttft_first_event_ms(records: Records) -> FloatArray:
+    """First parsed event of any kind, role-only ones included, - T_submit. Matches tools that count those."""
+    return _between(records, records.submitted_ns, records.first_event_ns)
+
+
+def ttft_reasoning_ms(records: Records) -> FloatArray:
+    """First reasoning output - T_submit; only requests that reasoned visibly."""
+    return _between(records, records.submitted_ns, records.first_reasoning_ns)
+
+
+def e2e_ms(records: Records) -> FloatArray:
+    """E2E = T_last - T_submit, T_last the last content chunk, not the end-of-stream marker (AMB-45)."""
+    return _between(records, records.submitted_ns, records.last_content_ns)
+
+
+def e2e_scheduled_ms(records: Records) -> FloatArray:
+    """T_last - T_scheduled, the coordinated-omission view of E2E."""
+    return _between(records, records.scheduled_ns, records.last_content_ns)
+
+
+def tpot_ms(records: Records) -> FloatArray:
+    """TPOT = (T_last - T_first) / (N_out - 1), requests with N_out of at least 2 (AMB-44).
+
+    Numerator and denominator count the same tokens. Reasoning tokens are output tokens (AMB-29): where their
+    stream was seen, T_first is its first token. Where they were billed but not streamed, they all precede
+    T_first, and N_out is the rest.
+    """
+    first, tokens = _first_output_ns(records), _streamed_tokens(records)
+    mask = _measured(records, first, records.last_content_ns) & (tokens >= 2)
+    span = (records.last_content_ns - first)[mask] / _NS_PER_MS
+    return np.asarray(span / (tokens[mask] - 1), dtype=np.float64)
+
+
+def dispatch_lag_ms(records: Records) -> FloatArray:
+    """T_dispatch - T_scheduled over **all** requests: how late the generator was against its own schedule."""
+    mask = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
+    return _milliseconds(records.scheduled_ns[mask], records.dispatched_ns[mask])
+
+
+def _first_output_ns(records: Records) -> IntColumn:
+    content, reasoning = records.first_content_ns, records.first_reasoning_ns
+    reasoned = (reasoning != MISSING) & (content != MISSING)
+    return np.where(reasoned, np.minimum(content, reasoning), content)
+
+
+def _streamed_tokens(records: Records) -> IntColumn:
+    """Output tokens less hidden reasoning; ``MISSING`` where the count is."""
+    hidden = (records.first_reasoning_ns == MISSING) & (records.reasoning_tokens != MISSING)
+    known = records.output_tokens != MISSING
+    return np.where(known, records.output_tokens - np.where(hidden, records.reasoning_tokens, 0), MISSING)
+
+
+def _measured(records: Records, start_ns: IntColumn, end_ns: IntColumn) -> BoolColumn:
+    return np.asarray(records.ok & (start_ns != MISSING) & (end_ns != MISSING))
+
+
+def _between(records: Records, start_ns: IntColumn, end_ns: IntColumn) -> FloatArray:
+    mask = _measured(records, start_ns, end_ns)
+    return _milliseconds(start_ns[mask], end_ns[mask])
+
+
+def _milliseconds(start_ns: IntColumn, end_ns: IntColumn) -> FloatArray:
+    # Subtract as integers: a monotonic stamp has more digits than a float64 keeps to the nanosecond.
+    return np.asarray((end_ns - start_ns) / _NS_PER_MS, dtype=np.float64)
+
+
+FAMILIES: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
+    {
+        "ttft": ttft_ms,
+        "ttft_scheduled": ttft_scheduled_ms,
+        "ttft_any": ttft_any_ms,
+        "ttft_first_event": ttft_first_event_ms,
+        "tpot": tpot_ms,
+        "e2e": e2e_ms,
+        "e2e_scheduled": e2e_scheduled_ms,
+    }
+)
+"""Every distribution family of the catalogue with the function that measures it."""
+
+__all__ = [
+    "FAMILIES",
+    "dispatch_lag_ms",
+    "e2e_ms",
+    "e2e_scheduled_ms",
+    "tpot_ms",
+    "ttft_any_ms",
+    "ttft_first_event_ms",
+    "ttft_input_tokens",
+    "ttft_ms",
+    "ttft_reasoning_ms",
+    "ttft_scheduled_ms",
+]

@@ -1,0 +1,128 @@
+"""A distribution as a set of Estimates: five percentiles, mean, minimum and maximum, each with its interval.
+
+Requests of a run depend on each other through the queue, so every interval rests on the effective sample
+size. Mean and, where there is dependence, P50: circular block bootstrap. Other percentiles: order statistics
+at the effective size, open where the sample cannot support them. Minimum and maximum are what was observed
+and bound nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.stats import bootstrap, order_statistics
+from pytest_llmbench.stats.dependence import block_length, effective_size, exceedances
+from pytest_llmbench.stats.percentiles import percentile
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
+
+PERCENTILES: Mapping[str, float] = MappingProxyType(
+    {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
+)
+STATISTICS: tuple[str, ...] = (*PERCENTILES, "mean", "min", "max")
+OBSERVED = "observed"
+BOOTSTRAP_FLOOR = 30
+"""Effective samples a bootstrap needs. With fewer, neither spread nor dependence is known well enough: the
+interval of a mean stays open, and P50 falls back on order statistics, which are exact at any size."""
+
+
+def distribution(
+    family: str, samples: Samples, *, unit: str = "ms", level: float = 0.95, seed: int
+) -> dict[str, Estimate]:
+    """``{family}.p50`` … ``{family}.p99_9``, ``.mean``, ``.min``, ``.max`` of one run or of several.
+
+    ``samples``: a vector in arrival order, or one per run (see :mod:`pytest_llmbench.stats.runs`). Several
+    runs are pooled; no block straddles two of them. Without samples every estimate is undefined. Where an
+    interval is open for want of samples, ``n_required`` says how many of this dependence would close it.
+    """
+    runs = as_runs(samples)
+    if not runs:
+        undefined = Estimate.undefined(unit=unit, method="no samples", level=level)
+        return {f"{family}.{statistic}": undefined for statistic in STATISTICS}
+    sample = _Sample(runs, unit, level, seed)
+    estimates = {name: sample.percentile(q) for name, q in PERCENTILES.items()}
+    estimates["mean"] = sample.mean()
+    estimates["min"] = sample.observed(float(sample.ordered[0]))
+    estimates["max"] = sample.observed(float(sample.ordered[-1]))
+    return {f"{family}.{statistic}": estimates[statistic] for statistic in STATISTICS}
+
+
+@dataclass(frozen=True)
+class _Sample:
+    runs: Runs
+    unit: str
+    level: float
+    seed: int
+
+    @cached_property
+    def ordered(self) -> FloatArray:
+        return np.sort(pooled(self.runs))
+
+    def mean(self) -> Estimate:
+        point = float(np.mean(pooled(self.runs)))
+        worth = effective_size(self.runs)
+        if worth < BOOTSTRAP_FLOOR:
+            method = f"mean; no interval at {_effective(worth)}"
+            return self._estimate(point, OPEN, method, self._inflated(BOOTSTRAP_FLOOR, worth))
+        block = block_length(self.runs)
+        interval = bootstrap.mean_interval(self.runs, seed=self.seed, level=self.level, block=block)
+        return self._estimate(point, interval, bootstrap_method(block))
+
+    def percentile(self, q: float) -> Estimate:
+        point = percentile(self.ordered, q)
+        above = exceedances(self.runs, q)
+        worth = effective_size(above)
+        block = block_length(above)
+        # Of single samples the bootstrap distribution is that of order statistics, which need no drawing.
+        if q == PERCENTILES["p50"] and worth >= BOOTSTRAP_FLOOR and block > 1:
+            interval = bootstrap.percentile_interval(
+                self.runs, q, seed=self.seed, level=self.level, block=block
+            )
+            return self._estimate(point, interval, bootstrap_method(block))
+        interval = order_statistics.percentile_interval(self.ordered, q, level=self.level, effective_n=worth)
+        required = self._inflated(order_statistics.samples_required(q, self.level), worth)
+        return self._estimate(point, interval, f"order statistics at {_effective(worth)}", required)
+
+    def observed(self, value: float) -> Estimate:
+        return self._estimate(value, OPEN, OBSERVED)
+
+    def _inflated(self, independent: int, worth: float) -> int:
+        """How many samples, dependent as these are, are worth that many independent ones."""
+        return math.ceil(independent * len(self.ordered) / worth)
+
+    def _estimate(
+        self, point: float, interval: Interval, method: str, required: int | None = None
+    ) -> Estimate:
+        lower, upper = interval
+        # Both ends and the point come from different order statistics or resamples; keep them in order.
+        lower = None if lower is None else min(lower, point)
+        upper = None if upper is None else max(upper, point)
+        open_end = lower is None or upper is None
+        return Estimate(
+            point=point,
+            lower=lower,
+            upper=upper,
+            level=self.level,
+            n=len(self.ordered),
+            method=method,
+            unit=self.unit,
+            n_required=required if open_end else None,
+        )
+
+
+def bootstrap_method(block: int, of: str = "") -> str:
+    """How reports word it: ``circular block bootstrap, block 14, 2000 resamples``."""
+    return f"circular block bootstrap{of}, block {block}, {bootstrap.RESAMPLES} resamples"
+
+
+def _effective(worth: float) -> str:
+    return f"effective n={math.floor(worth)}"
+
+
+__all__ = ["BOOTSTRAP_FLOOR", "OBSERVED", "PERCENTILES", "STATISTICS", "bootstrap_method", "distribution"]

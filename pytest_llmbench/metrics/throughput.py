@@ -1,0 +1,215 @@
+"""Rates over a window of time, and the completion rate.
+
+What happened by the clock inside the window (start, end] counts, whenever its request was submitted (AMB-16);
+only requests that ended ``ok`` contribute (AMB-37). A rate is undefined when one of them lacks its count:
+a total with a part missing is no total.
+
+Intervals: the window is cut into equal slices and the rate is Σ counts / Σ seconds over them, resampled by
+blocks of slices. Resampling requests instead would take their number as given, and with it all the
+variation of a request rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.metrics.chunking import chunk_weights
+from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR, bootstrap_method
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.stats import bootstrap
+from pytest_llmbench.stats.dependence import block_length, effective_size
+from pytest_llmbench.stats.proportion import wilson_interval
+from pytest_llmbench.stats.runs import OPEN
+
+SLICES = 400
+"""Of all windows together."""
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of one run. ``records``: all requests of the run, inside the window or not."""
+
+    records: Records
+    start_ns: int
+    end_ns: int
+
+    @property
+    def duration_s(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """What is counted, as events: one instant and one amount each; ``requests`` of them took part."""
+
+    at_ns: IntColumn
+    amounts: FloatArray
+    requests: int
+
+
+def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dict[str, Estimate]:
+    """The four scalar metrics of whole runs, from the start of the schedule to the end of the drain."""
+    windows = [Window(run.records, run.started_ns, run.ended_ns) for run in seen]
+    return {
+        "output_token_throughput": output_token_throughput(windows, seed=seed, level=level),
+        "input_token_throughput": input_token_throughput(windows, seed=seed, level=level),
+        "request_throughput": request_throughput(windows, seed=seed, level=level),
+        "completion_rate": completion_rate([run.records for run in seen], level=level),
+    }
+
+
+def output_token_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
+    """Output tokens that arrived in the window / its duration, tok/s (section 5.2.3). Reasoning included.
+
+    The tokens of a request arrive with its chunks, in proportion to the tokens of each chunk, or evenly over
+    the chunks where these are not known.
+    """
+    return _rate([_output_tokens(window.records) for window in windows], windows, "tok/s", seed, level)
+
+
+def input_token_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
+    """Input tokens of requests whose first content came in the window / its duration, tok/s.
+
+    Tokens that a prefix cache answered are included.
+    """
+    return _rate([_input_tokens(window.records) for window in windows], windows, "tok/s", seed, level)
+
+
+def request_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
+    """Requests completed in the window / its duration, req/s (section 5.2.4.1)."""
+    return _rate([_completions(window.records) for window in windows], windows, "req/s", seed, level)
+
+
+def completion_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
+    """Requests that ended ``ok`` / all submitted ones (AMB-46), with Wilson's interval.
+
+    Failures come in bursts, so the interval stands at the effective sample size of the ok/not ok series.
+    """
+    series = [run.ok.astype(np.float64) for run in runs]
+    submitted, ok = sum(len(run) for run in series), sum(int(run.sum()) for run in series)
+    if submitted == 0:
+        return Estimate.undefined(unit="ratio", method="no requests", level=level)
+    worth = effective_size(series)
+    lower, upper = wilson_interval(ok, submitted, level=level, effective_n=worth)
+    return Estimate(
+        point=ok / submitted,
+        lower=lower,
+        upper=upper,
+        level=level,
+        n=submitted,
+        method=f"Wilson score interval at effective n={math.floor(worth)}",
+        unit="ratio",
+    )
+
+
+def _output_tokens(records: Records) -> _Counts | None:
+    """``None``: a request has no count."""
+    if (records.output_tokens[records.ok] == MISSING).any():
+        return None
+    per_request = np.diff(records.chunk_offsets)
+    owner = np.repeat(np.arange(len(records)), per_request)
+    weights = chunk_weights(records)
+    totals = np.bincount(owner, weights=weights, minlength=len(records))
+    tokens = np.where(records.ok, records.output_tokens, 0).astype(np.float64)
+    per_weight = np.divide(tokens, totals, out=np.zeros(len(records)), where=totals > 0)
+    # A request without chunks of any weight has its tokens at the end.
+    lump = records.ok & (totals == 0)
+    return _Counts(
+        at_ns=np.concatenate((records.chunk_ns, _completed_ns(records)[lump])),
+        amounts=np.concatenate((weights * per_weight[owner], tokens[lump])),
+        requests=int(records.ok.sum()),
+    )
+
+
+def _input_tokens(records: Records) -> _Counts | None:
+    tokens = records.input_tokens[records.ok]
+    if (tokens == MISSING).any():
+        return None
+    return _Counts(records.first_content_ns[records.ok], tokens.astype(np.float64), len(tokens))
+
+
+def _completions(records: Records) -> _Counts:
+    at_ns = _completed_ns(records)[records.ok]
+    return _Counts(at_ns, np.ones(len(at_ns)), len(at_ns))
+
+
+def _completed_ns(records: Records) -> IntColumn:
+    return np.where(records.finished_ns != MISSING, records.finished_ns, records.last_content_ns)
+
+
+def _rate(
+    counts: Sequence[_Counts | None], windows: Sequence[Window], unit: str, seed: int, level: float
+) -> Estimate:
+    duration_s = sum(window.duration_s for window in windows)
+    if duration_s <= 0 or not any(len(window.records) for window in windows):
+        return Estimate.undefined(unit=unit, method="no requests in the window", level=level)
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        method = "undefined: a successful request has no token count"
+        requests = sum(int(window.records.ok.sum()) for window in windows)
+        return Estimate.undefined(unit=unit, method=method, level=level, n=requests)
+    width_s = duration_s / SLICES
+    tops, bottoms = [], []
+    for count, window in zip(known, windows, strict=True):
+        slices = max(1, round(window.duration_s / width_s))
+        tops.append(_per_slice(count, window, slices))
+        bottoms.append(np.full(slices, window.duration_s / slices))
+    requests = sum(count.requests for count in known)
+    return _rate_of_slices(tops, bottoms, requests, unit, seed, level)
+
+
+def _per_slice(count: _Counts, window: Window, slices: int) -> FloatArray:
+    span = window.end_ns - window.start_ns
+    since = count.at_ns - window.start_ns
+    inside = (since > 0) & (since <= span)
+    places = (since[inside] * slices - 1) // span
+    counted = np.bincount(places, weights=count.amounts[inside], minlength=slices)
+    return np.asarray(counted, dtype=np.float64)
+
+
+def _rate_of_slices(
+    tops: list[FloatArray], bottoms: list[FloatArray], requests: int, unit: str, seed: int, level: float
+) -> Estimate:
+    rate = float(sum(top.sum() for top in tops) / sum(bottom.sum() for bottom in bottoms))
+    around = [top - rate * bottom for top, bottom in zip(tops, bottoms, strict=True)]
+    worth = min(float(requests), effective_size(around))
+    if worth < BOOTSTRAP_FLOOR:
+        interval, method = OPEN, f"count / duration; no interval at effective n={math.floor(worth)}"
+        required = math.ceil(BOOTSTRAP_FLOOR * requests / worth) if requests else None
+    else:
+        block = block_length(around)
+        interval = bootstrap.ratio_interval(tops, bottoms, seed=seed, level=level, block=block)
+        slices = sum(len(top) for top in tops)
+        method = bootstrap_method(block, of=f" over {slices} time slices")
+        required = None
+    lower, upper = interval
+    return Estimate(
+        point=rate,
+        lower=None if lower is None else min(lower, rate),
+        upper=None if upper is None else max(upper, rate),
+        level=level,
+        n=requests,
+        method=method,
+        unit=unit,
+        n_required=required,
+    )
+
+
+__all__ = [
+    "SLICES",
+    "Window",
+    "completion_rate",
+    "input_token_throughput",
+    "output_token_throughput",
+    "rates",
+    "request_throughput",
+]

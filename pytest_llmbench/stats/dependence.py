@@ -1,0 +1,162 @@
+"""How much the samples of a run depend on each other, and what that costs.
+
+Requests that queue behind each other have similar latencies, so n of them tell less than n independent ones.
+Two figures say how much less: the **effective sample size** n / τ, where τ = g / R(0) is the long-run
+variance over the plain one, and the **block length** within which a bootstrap keeps neighbours together.
+
+Both rest on the flat-top lag-window estimate of Politis and White (2004, Econometric Reviews 23), whose
+bandwidth follows from the first lag after which no autocorrelation is significant; block lengths carry the
+correction of Patton, Politis and White (2009, Econometric Reviews 28).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from pytest_llmbench.stats.runs import FloatArray, Samples, as_runs, pooled
+
+SHORTEST_SERIES = 10
+"""Below this no dependence can be estimated; the samples are taken as independent."""
+_SIGNIFICANCE = 2.0
+_QUIET_LAGS = 5
+"""Politis–White: c = 2 and K_n = max(5, √log10 n) insignificant lags in a row end the dependence."""
+_FEWEST_EXCEEDANCES = 20
+"""A rarer indicator shows no clustering; dependence is then read at the nearest percentile with that many."""
+
+
+class _Spectrum(NamedTuple):
+    variance: float
+    """R(0)."""
+    long_run_variance: float
+    """g = Σ λ(k/M) R(k) over all lags k."""
+    slope: float
+    """G = Σ λ(k/M) |k| R(k)."""
+
+
+def autocovariance(samples: FloatArray, lags: int, *, centre: float | None = None) -> FloatArray:
+    """R(0) … R(lags), R(k) = Σ (x_t - c)(x_{t+k} - c) / n, by FFT. ``centre`` c: default the mean."""
+    n = len(samples)
+    deviations = samples - (float(np.mean(samples)) if centre is None else centre)
+    size = 1 << (n + lags).bit_length()
+    transform = np.fft.rfft(deviations, size)
+    products = np.fft.irfft(transform * np.conj(transform), size)
+    return np.asarray(products[: lags + 1] / n, dtype=np.float64)
+
+
+def block_length(samples: Samples) -> int:
+    """Optimal block length of a circular block bootstrap of the mean: (2 G² / (4/3 g²))^(1/3) n^(1/3).
+
+    At most min(3 √n, n / 3). Of several runs the longest is taken, as far as the shortest run allows.
+    1 for constant and for very short series.
+    """
+    runs = as_runs(samples)
+    if not runs:
+        return 1
+    centre = float(np.mean(pooled(runs)))
+    wanted = max(_block_length(run, centre) for run in runs)
+    return min(wanted, min(_longest_block(len(run)) for run in runs))
+
+
+def effective_size(samples: Samples) -> float:
+    """Independent samples that would give the mean the same variance; from 1 to n, summed over runs.
+
+    Deviations are taken from the common mean, so runs that differ in level count as dependent.
+    """
+    runs = as_runs(samples)
+    if not runs:
+        return 0.0
+    centre = float(np.mean(pooled(runs)))
+    return sum(_effective_size(run, centre) for run in runs)
+
+
+def percentile_effective_size(samples: Samples, q: float) -> float:
+    """The same for the q-th percentile: the effective size of the indicator "above the percentile".
+
+    That indicator is what the percentile's sampling error consists of. Where fewer than 20 samples lie beyond
+    the percentile, the nearest percentile with 20 beyond it stands in.
+    """
+    return effective_size(exceedances(samples, q))
+
+
+def exceedances(samples: Samples, q: float) -> tuple[FloatArray, ...]:
+    """For each run the 0/1 series "above the q-th percentile of all samples", as far as it is informative."""
+    runs = as_runs(samples)
+    if not runs:
+        return ()
+    every = pooled(runs)
+    margin = min(50.0, 100.0 * _FEWEST_EXCEEDANCES / len(every))
+    threshold = float(np.percentile(every, min(max(q, margin), 100.0 - margin)))
+    # With ties nothing may lie above the percentile; then reaching it is the event.
+    above = np.greater if bool((every > threshold).any()) else np.greater_equal
+    return tuple(above(run, threshold).astype(np.float64) for run in runs)
+
+
+def _effective_size(run: FloatArray, centre: float) -> float:
+    spectrum = _spectrum(run, centre)
+    if spectrum is None:
+        return float(len(run))
+    inflation = max(1.0, spectrum.long_run_variance / spectrum.variance)
+    return max(1.0, len(run) / inflation)
+
+
+def _block_length(run: FloatArray, centre: float) -> int:
+    spectrum = _spectrum(run, centre)
+    if spectrum is None:
+        return 1
+    ratio = 1.5 * (spectrum.slope / spectrum.long_run_variance) ** 2
+    return max(1, min(math.ceil(math.cbrt(ratio * len(run))), _longest_block(len(run))))
+
+
+def _longest_block(n: int) -> int:
+    return max(1, math.ceil(min(3 * math.sqrt(n), n / 3)))
+
+
+def _spectrum(run: FloatArray, centre: float) -> _Spectrum | None:
+    """``None`` when there is nothing to estimate: a very short or a constant series."""
+    n = len(run)
+    scale = float(np.max(np.abs(run - centre), initial=0.0))
+    if n < SHORTEST_SERIES or scale == 0.0 or float(np.ptp(run)) == 0.0:
+        return None
+    quiet = max(_QUIET_LAGS, math.ceil(math.sqrt(math.log10(n))))
+    longest = min(n - 1, _longest_block(n) + quiet)
+    # Scaled, so that squares of tiny or huge values neither vanish nor overflow.
+    covariance = autocovariance((run - centre) / scale, longest, centre=0.0)
+    bandwidth = min(_bandwidth(covariance / covariance[0], n, quiet), longest)
+    window = _flat_top(bandwidth, longest)
+    lags = np.arange(longest + 1)
+    weighted = window * covariance
+    long_run = 2 * float(weighted.sum()) - float(covariance[0])
+    # The flat-top window may come out negative; Bartlett's cannot, and underestimates at worst.
+    bartlett = np.maximum(0.0, 1 - lags / bandwidth) * covariance
+    floor = max(2 * float(bartlett.sum()) - float(covariance[0]), 1e-12)
+    return _Spectrum(float(covariance[0]), max(long_run, floor), 2 * float((lags * weighted).sum()))
+
+
+def _bandwidth(correlation: FloatArray, n: int, quiet: int) -> int:
+    """M = 2 m, m the first lag after which ``quiet`` lags in a row are insignificant."""
+    threshold = _SIGNIFICANCE * math.sqrt(math.log10(n) / n)
+    significant = np.abs(correlation[1:]) >= threshold
+    runs_of_quiet = np.convolve(~significant, np.ones(quiet, dtype=int), mode="valid") == quiet
+    if runs_of_quiet.any():
+        last = int(np.argmax(runs_of_quiet))
+    else:
+        last = int(np.flatnonzero(significant)[-1]) + 1 if significant.any() else 0
+    return 2 * max(last, 1)
+
+
+def _flat_top(bandwidth: int, lags: int) -> FloatArray:
+    """Trapezoidal window: 1 up to M/2, falling to 0 at M."""
+    return np.clip(2 * (1 - np.arange(lags + 1) / bandwidth), 0.0, 1.0)
+
+
+__all__ = [
+    "SHORTEST_SERIES",
+    "autocovariance",
+    "block_length",
+    "effective_size",
+    "exceedances",
+    "percentile_effective_size",
+]

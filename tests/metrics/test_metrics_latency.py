@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metric_rows import row
+
+from pytest_llmbench.metrics import latency
+from pytest_llmbench.metrics.catalogue import METRICS
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.records import MISSING, Records
+
+
+def records(*rows: object) -> Records:
+    return Records.from_rows(rows)  # type: ignore[arg-type]
+
+
+def test_every_instant_has_its_own_latency() -> None:
+    seen = records(
+        row(
+            scheduled=-5.0,
+            dispatched=-2.0,
+            submitted=0.0,
+            first_event=80.0,
+            first_nonempty=90.0,
+            first_reasoning=95.0,
+            chunks=(100.0, 110.0, 130.0),
+            finished=140.0,
+        )
+    )
+    assert latency.ttft_ms(seen).tolist() == [100.0]
+    assert latency.ttft_scheduled_ms(seen).tolist() == [105.0]
+    assert latency.ttft_any_ms(seen).tolist() == [90.0]
+    assert latency.ttft_first_event_ms(seen).tolist() == [80.0]
+    assert latency.ttft_reasoning_ms(seen).tolist() == [95.0]
+    assert latency.e2e_ms(seen).tolist() == [130.0]
+    assert latency.e2e_scheduled_ms(seen).tolist() == [135.0]
+    assert latency.dispatch_lag_ms(seen).tolist() == [3.0]
+
+
+def test_nanoseconds_survive() -> None:
+    seen = records(row(chunks=(0.000001, 0.000003)))
+    assert latency.ttft_ms(seen).tolist() == [1e-6]
+    assert latency.e2e_ms(seen).tolist() == [3e-6]
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.OK])
+def test_only_successful_requests_count(outcome: Outcome) -> None:
+    seen = records(row(0), row(1, submitted=1.0, outcome=outcome))
+    for measure in latency.FAMILIES.values():
+        assert len(measure(seen)) == 1
+
+
+@pytest.mark.parametrize(
+    ("missing", "families"),
+    [
+        ("submitted", {"ttft", "ttft_any", "ttft_first_event", "e2e"}),
+        ("scheduled", {"ttft_scheduled", "e2e_scheduled"}),
+        ("first_content", {"ttft", "ttft_scheduled", "tpot"}),
+        ("first_nonempty", {"ttft_any"}),
+        ("first_event", {"ttft_first_event"}),
+        ("last_content", {"e2e", "e2e_scheduled", "tpot"}),
+    ],
+)
+def test_a_missing_instant_leaves_the_request_out(missing: str, families: set[str]) -> None:
+    lacking = row(1)
+    setattr(lacking, f"{missing}_ns", None)
+    seen = records(row(0), lacking)
+    shorter = {name for name, measure in latency.FAMILIES.items() if len(measure(seen)) == 1}
+    assert shorter == families
+
+
+def test_dispatch_lag_is_of_all_requests() -> None:
+    seen = records(
+        row(0, scheduled=0.0, dispatched=0.5, outcome=Outcome.TIMEOUT),
+        row(1, scheduled=1.0, dispatched=None, submitted=2.0),
+    )
+    assert latency.dispatch_lag_ms(seen).tolist() == [0.5]
+
+
+def test_input_tokens_are_aligned_with_ttft() -> None:
+    seen = records(
+        row(0, submitted=0.0, input_tokens=10),
+        row(1, submitted=1.0, input_tokens=20, outcome=Outcome.EMPTY),
+        row(2, submitted=2.0, input_tokens=None),
+        row(3, submitted=3.0, input_tokens=40),
+    )
+    assert latency.ttft_ms(seen).tolist() == [100.0, 98.0, 97.0]
+    assert latency.ttft_input_tokens(seen).tolist() == [10, MISSING, 40]
+
+
+def test_tpot_is_the_mean_gap() -> None:
+    seen = records(row(chunks=(100.0, 110.0, 140.0)))
+    assert latency.tpot_ms(seen).tolist() == [20.0]
+
+
+@pytest.mark.parametrize("tokens", [0, 1, None])
+def test_tpot_needs_two_tokens(tokens: int | None) -> None:
+    lacking = row()
+    lacking.output_tokens = tokens
+    assert latency.tpot_ms(records(lacking)).tolist() == []
+
+
+def test_tpot_of_streamed_reasoning_starts_at_its_first_token() -> None:
+    chunks = tuple(100.0 + 10 * step for step in range(11))
+    seen = records(row(chunks=chunks, first_reasoning=100.0, first_content=150.0, reasoning_tokens=5))
+    assert latency.tpot_ms(seen).tolist() == [10.0]
+    assert latency.ttft_ms(seen).tolist() == [150.0]
+
+
+def test_tpot_of_hidden_reasoning_counts_the_visible_tokens() -> None:
+    chunks = (500.0, 510.0, 520.0)
+    seen = records(row(chunks=chunks, tokens=103, reasoning_tokens=100))
+    assert latency.tpot_ms(seen).tolist() == [10.0]
+    all_hidden = records(row(chunks=chunks, tokens=100, reasoning_tokens=100))
+    assert latency.tpot_ms(all_hidden).tolist() == []
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 1e4),
+            st.lists(st.floats(0.01, 1e3), min_size=2, max_size=20),
+        ),
+        min_size=1,
+        max_size=10,
+    )
+)
+def test_end_to_end_is_first_token_and_the_rest(requests: list[tuple[float, list[float]]]) -> None:
+    """E2E = TTFT + (N - 1) TPOT."""
+    rows = [
+        row(index, submitted=submitted, chunks=tuple(submitted + np.cumsum(gaps)))
+        for index, (submitted, gaps) in enumerate(requests)
+    ]
+    seen = records(*rows)
+    whole = latency.ttft_ms(seen) + (seen.output_tokens - 1) * latency.tpot_ms(seen)
+    assert latency.e2e_ms(seen) == pytest.approx(whole)
+
+
+def test_nothing_measured_is_an_empty_vector() -> None:
+    seen = records()
+    for measure in (*latency.FAMILIES.values(), latency.dispatch_lag_ms, latency.ttft_input_tokens):
+        assert measure(seen).tolist() == []
+
+
+def test_families_are_those_of_the_catalogue() -> None:
+    assert set(latency.FAMILIES) == {name for name, metric in METRICS.items() if metric.is_family}
