@@ -78,10 +78,12 @@ class LoadPlan:
     load: Load
     requests: int
     seed: int
-    """Seed of the workload; the arrival schedule draws from its own seed derived from it."""
+    """Seed of the workload; the arrival schedule draws from its own seed derived from it and ``run``."""
     phase: Phase = Phase.MEASURE
     first: int = 0
     """Index of the first request within the workload's sequence."""
+    run: int = 0
+    """Repetition, from 0: every run has its own arrival schedule."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     ignore_eos: bool = False
 
@@ -95,6 +97,7 @@ class LoadPlan:
             "seed": self.seed,
             "phase": self.phase,
             "first": self.first,
+            "run": self.run,
             "deadlines": asdict(self.deadlines),
             "ignore_eos": self.ignore_eos,
         }

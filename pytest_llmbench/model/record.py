@@ -48,6 +48,8 @@ class RequestRecord:
     input_tokens: int | None = None
     output_tokens: int | None = None
     token_source: TokenSource = TokenSource.NONE
+    attribution: str = "none"
+    """How ``chunk_tokens`` came about: ``exact``, ``apportioned`` (the total spread over the chunks), ``none``."""
     requested_input_tokens: int | None = None
     requested_max_tokens: int | None = None
     cached_tokens: int | None = None

@@ -1,0 +1,21 @@
+"""The quickstart: is the first token quick enough, under a load like the one you expect?
+
+    pytest example_suites/quickstart --llm-endpoint=sim
+
+Each marked test is measured before its body runs. The limits are judged on the whole confidence interval,
+and the judgement is the outcome of the test.
+"""
+
+from pytest_llmbench import TestResult, llmbench
+
+
+@llmbench.ttft(p50_ms=50, p99_ms=250, rate=40)
+def test_first_token_is_quick() -> None:
+    """1000 requests of the draft's Synthetic-Uniform workload, arriving as a Poisson stream."""
+
+
+@llmbench.ttft(p95_ms=100, concurrency=4, requests=200)
+def test_four_users_at_once(llm_result: TestResult) -> None:
+    """The body may look further: whatever was measured is in ``llm_result``."""
+    assert llm_result.completion_rate.point == 1.0
+    assert llm_result.tpot.p50.upper < 20

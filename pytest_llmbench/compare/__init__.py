@@ -1,0 +1,1 @@
+"""Good enough? Limits against whole intervals; pure."""

@@ -1,0 +1,107 @@
+"""The gate: each objective decided on the whole confidence interval of its metric (DESIGN §2.5).
+
+pass when the interval lies on the good side of the limit, fail when it lies on the bad side, inconclusive
+when it straddles the limit or is open towards it. An undefined metric is inconclusive, never a pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective
+from pytest_llmbench.model.objective import Objective
+
+_MOST_REQUESTS_WORTH_NAMING = 10_000_000
+
+
+def gate(objectives: Sequence[Objective], metrics: Mapping[str, Estimate]) -> Gate:
+    return Gate(tuple(judge(objective, metrics.get(objective.metric)) for objective in objectives))
+
+
+def judge(objective: Objective, estimate: Estimate | None) -> JudgedObjective:
+    """One objective against its metric's interval."""
+    if estimate is None or estimate.point is None:
+        n = 0 if estimate is None else estimate.n
+        return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, n))
+    good_end, bad_end = _ends(objective, estimate)
+    # good_end is the end of the interval that has to reach the limit for a pass.
+    if good_end is not None and _holds(objective, good_end):
+        return _judged(objective, estimate, GateVerdict.PASS, "the whole interval is on the good side")
+    if bad_end is not None and not _holds(objective, bad_end):
+        return _judged(objective, estimate, GateVerdict.FAIL, "the whole interval is beyond the limit")
+    needed, reason = _what_would_decide(objective, estimate, good_end)
+    return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason, needed)
+
+
+def _ends(objective: Objective, estimate: Estimate) -> tuple[float | None, float | None]:
+    """(the unfavourable end, the favourable end): a ceiling is kept when the upper end is under it."""
+    if objective.is_ceiling:
+        return estimate.upper, estimate.lower
+    return estimate.lower, estimate.upper
+
+
+def _holds(objective: Objective, value: float) -> bool:
+    limit = objective.limit
+    return {"<=": value <= limit, "<": value < limit, ">=": value >= limit, ">": value > limit}[objective.op]
+
+
+def _undefined(objective: Objective, n: int) -> str:
+    return f"{objective.metric} is undefined: " + (
+        "there is no sample" if n == 0 else f"not computed from {n}"
+    )
+
+
+def _what_would_decide(
+    objective: Objective, estimate: Estimate, unfavourable: float | None
+) -> tuple[int | None, str]:
+    if unfavourable is None:
+        if estimate.n_required is None:
+            return None, f"the interval is open: {estimate.n} samples do not bound {objective.metric}"
+        more = max(estimate.n_required - estimate.n, 1)
+        return more, (
+            f"{estimate.n} samples cannot bound {objective.metric}: about {estimate.n_required} are needed, "
+            f"{more} more"
+        )
+    more_needed = _requests_to_resolve(objective, estimate, unfavourable)
+    if more_needed is None:
+        return None, "the limit lies so close to the measured value that no reasonable sample decides it"
+    return more_needed, f"the interval straddles the limit: about {more_needed} more requests would decide it"
+
+
+def _requests_to_resolve(objective: Objective, estimate: Estimate, unfavourable: float) -> int | None:
+    """Intervals shrink with 1/√n: the n at which this end would just touch the limit, less the present n."""
+    assert estimate.point is not None
+    distance = abs(estimate.point - objective.limit)
+    halfwidth = abs(unfavourable - estimate.point)
+    # A point beyond the limit is decided when the other end passes the limit.
+    if not _holds(objective, estimate.point):
+        other = estimate.lower if objective.is_ceiling else estimate.upper
+        halfwidth = abs(estimate.point - other) if other is not None else halfwidth
+    if distance == 0:
+        return None
+    needed = math.ceil(estimate.n * (halfwidth / distance) ** 2) - estimate.n
+    return max(needed, 1) if needed < _MOST_REQUESTS_WORTH_NAMING else None
+
+
+def _judged(
+    objective: Objective,
+    estimate: Estimate | None,
+    verdict: GateVerdict,
+    reason: str,
+    requests_needed: int | None = None,
+) -> JudgedObjective:
+    return JudgedObjective(
+        objective=objective,
+        point=None if estimate is None else estimate.point,
+        lower=None if estimate is None else estimate.lower,
+        upper=None if estimate is None else estimate.upper,
+        n=0 if estimate is None else estimate.n,
+        verdict=verdict,
+        reason=reason,
+        requests_needed=requests_needed,
+    )
+
+
+__all__ = ["gate", "judge"]

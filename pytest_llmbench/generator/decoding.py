@@ -1,0 +1,74 @@
+"""Ended exchanges, turned into records in the gaps between reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+
+from pytest_llmbench.generator.clock import Clock
+from pytest_llmbench.generator.transport import Exchange
+from pytest_llmbench.model.record import RequestRecord
+
+Steps = Generator[None, None, RequestRecord]
+
+_SLICE_NS = 20_000
+_SLICE_PER_WAITING_NS = 20_000
+
+
+class DecodeQueue:
+    """Decodes a little at a time, so that a read which comes meanwhile is stamped with little delay.
+
+    Decoding a long reply takes a millisecond; done in one go it would be added to the first-token instants of
+    the replies beside it. A slice grows with the queue, so the queue stays short however fast replies end.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Exchange], Steps],
+        deliver: Callable[[RequestRecord], None],
+        clock: Clock,
+    ) -> None:
+        self._decode = decode
+        self._deliver = deliver
+        self._now = clock.monotonic_ns
+        self._waiting: deque[Exchange] = deque()
+        self._current: Steps | None = None
+        self._scheduled = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._loop = asyncio.get_running_loop()
+
+    def put(self, exchange: Exchange) -> None:
+        self._waiting.append(exchange)
+        if not self._scheduled:
+            self._scheduled = True
+            self._empty.clear()
+            self._loop.call_soon(self._slice)
+
+    async def join(self) -> None:
+        """Returns when everything put so far has been delivered."""
+        await self._empty.wait()
+
+    def _slice(self) -> None:
+        until = self._now() + _SLICE_NS + _SLICE_PER_WAITING_NS * len(self._waiting)
+        while self._now() < until:
+            if self._current is None:
+                if not self._waiting:
+                    self._scheduled = False
+                    self._empty.set()
+                    return
+                self._current = self._decode(self._waiting.popleft())
+            try:
+                next(self._current)
+            except StopIteration as stop:
+                self._current = None
+                self._deliver(stop.value)
+            except BaseException:  # told to the loop, which tells its owner; the other replies are decoded
+                self._current = None
+                self._loop.call_soon(self._slice)
+                raise
+        self._loop.call_soon(self._slice)
+
+
+__all__ = ["DecodeQueue", "Steps"]

@@ -1,0 +1,65 @@
+"""The books of one plan: what has been sent, what is in flight, what has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pytest_llmbench.generator.clock import Clock
+from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.generator.transport import End, Exchange, Transport, abandon
+
+
+class Dispatcher:
+    """Hands requests to the transport and hears of their ends. Knows nothing of schedules."""
+
+    def __init__(self, transport: Transport, clock: Clock, on_end: Callable[[Exchange], None]) -> None:
+        self._transport = transport
+        self._clock = clock
+        self._on_end = on_end
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+        self.in_flight: set[Exchange] = set()
+        self.submitted = 0
+        self.peak_in_flight = 0
+        self.halted: str | None = None
+        """Why nothing more is sent."""
+        self.then: Callable[[Exchange], None] | None = None
+        """Called at each end, before anything else is done with it: the closed loop's replacement."""
+
+    def dispatch(self, request: PreparedRequest, scheduled_ns: int) -> None:
+        """Send now."""
+        exchange = Exchange(request, scheduled_ns, self._clock.monotonic_ns(), self._ended)
+        self.in_flight.add(exchange)
+        self.submitted += 1
+        if len(self.in_flight) > self.peak_in_flight:
+            self.peak_in_flight = len(self.in_flight)
+        self._idle.clear()
+        self._transport.send(exchange)
+
+    def cancel(self, reason: str) -> int:
+        """Give up everything in flight; returns how many that were."""
+        remaining = list(self.in_flight)
+        for exchange in remaining:
+            abandon(exchange, End.CANCELLED, self._clock.monotonic_ns(), reason)
+        return len(remaining)
+
+    def halt(self, reason: str) -> None:
+        """Send nothing more and give up what is in flight."""
+        self.halted = reason
+        self.cancel(reason)
+
+    async def drained(self) -> None:
+        """Returns when nothing is in flight."""
+        await self._idle.wait()
+
+    def _ended(self, exchange: Exchange) -> None:
+        self.in_flight.discard(exchange)
+        if self.then is not None and self.halted is None:
+            self.then(exchange)
+        if not self.in_flight:
+            self._idle.set()
+        self._on_end(exchange)
+
+
+__all__ = ["Dispatcher"]

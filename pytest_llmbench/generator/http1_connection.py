@@ -1,0 +1,250 @@
+"""One HTTP/1.1 connection on the measured path: one exchange at a time.
+
+In the read callback there is only: the stamp, the bytes into a list, a test for the end. HTTP is parsed when
+the response seems to have ended, and that parse, which is exact, has the last word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from typing import Protocol, cast
+
+from pytest_llmbench.generator.clock import Clock
+from pytest_llmbench.generator.http_reply import Framing, NotHTTPError, ReplyParser
+from pytest_llmbench.generator.tls import TlsChannel
+from pytest_llmbench.generator.transport import End, Exchange
+
+_LAST_CHUNK = b"0\r\n\r\n"
+
+STALE_WITHIN_NS = 1_000_000_000
+"""A reused connection that dies within this time of being written to, before a byte came back, had been
+closed by the server while it was idle. One that dies later failed with our request in hand: no second try."""
+
+
+class Owner(Protocol):
+    """What a connection needs of the pool that it belongs to."""
+
+    eager: bool
+    """Parse at every read: set once this server was seen to end replies in an unusual way."""
+
+    def adopt(self, connection: Http1Connection) -> None:
+        """A connection has come into being."""
+
+    def release(self, connection: Http1Connection) -> None:
+        """It is idle and may be used again."""
+
+    def drop(self, connection: Http1Connection) -> None:
+        """It is no more."""
+
+    def resend(self, exchange: Exchange) -> None:
+        """Send on a fresh connection; the reused one was stale."""
+
+
+class Http1Connection(asyncio.Protocol):
+    def __init__(
+        self, owner: Owner, clock: Clock, tls: TlsChannel | None, ready: asyncio.Future[None]
+    ) -> None:
+        self._owner = owner
+        self._now = clock.monotonic_ns
+        self._tls = tls
+        self._ready = ready
+        self._parser = ReplyParser()
+        self._exchange: Exchange | None = None
+        self._chunked = False
+        self._reused = False
+        self.alive = False
+
+    def submit(self, exchange: Exchange, *, reused: bool) -> None:
+        """Write the request; its instant is when the last byte has gone to the kernel (METHODOLOGY §14)."""
+        self._exchange = exchange
+        self._reused = reused
+        self._chunked = False
+        exchange.channel = self
+        exchange.connecting_ns = None
+        wire = exchange.request.wire
+        self._transport.write(wire if self._tls is None else self._tls.encrypt(wire))
+        if self._transport.get_write_buffer_size() == 0:
+            exchange.submitted_ns = self._now()
+
+    def inspect(self) -> None:
+        exchange = self._exchange
+        if exchange is not None and exchange.unparsed:
+            self._parse(exchange)
+            if exchange.end is End.COMPLETE:
+                self._owner.eager = True
+
+    def abandon(self) -> None:
+        if self._exchange is not None:
+            self._exchange.status, self._exchange.headers = self._parser.status, self._parser.headers
+        self._exchange = None
+        self.shut()
+
+    def shut(self) -> None:
+        """Close at once, whatever is still on its way."""
+        self.alive = False
+        self._transport.abort()
+
+    # Callbacks of the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, since uvloop's transports are none of asyncio's classes.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        self._owner.adopt(self)
+        # With a high-water mark of 0 the loop reports every byte that the kernel did not take at once.
+        transport.set_write_buffer_limits(high=0)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is None:
+            self._established()
+        else:
+            transport.write(self._tls.handshake())
+
+    def data_received(self, data: bytes) -> None:
+        now = self._now()
+        if self._tls is None:
+            self._received(data, now)
+        else:
+            self._received_tls(self._tls, data, now)
+
+    def resume_writing(self) -> None:
+        exchange = self._exchange
+        if exchange is not None and exchange.submitted_ns is None:
+            exchange.submitted_ns = self._now()
+
+    def eof_received(self) -> bool:
+        self._ended_by_server(None)
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ended_by_server(error)
+        self._owner.drop(self)
+
+    # What they lead to.
+
+    def _received(self, data: bytes, now: int) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            self.shut()  # bytes that nobody asked for
+            return
+        exchange.stamps.append(now)
+        exchange.unparsed.append(data)
+        if self._chunked:
+            # A short read may be the rest of a last chunk that was cut in two. A last chunk with extensions
+            # or unannounced trailers is found by the sweep, which inspects quiet exchanges.
+            if data.endswith(_LAST_CHUNK) or len(data) < len(_LAST_CHUNK) or self._owner.eager:
+                self._parse(exchange)
+        elif self._parser.framing is Framing.LENGTH:
+            self._parser.missing -= len(data)
+            if self._parser.missing <= 0:
+                self._parse(exchange)
+        elif self._parser.framing is Framing.UNKNOWN:
+            self._parse(exchange)
+
+    def _received_tls(self, tls: TlsChannel, data: bytes, now: int) -> None:
+        try:
+            if not tls.established:
+                if not self._shake_hands(tls, data):
+                    return
+                data = b""
+            plain = tls.decrypt(data)
+        except ssl.SSLError as error:
+            self._transport.write(tls.pending())
+            self._ended_by_server(error)
+            self._transport.close()
+            return
+        if answer := tls.pending():
+            self._transport.write(answer)
+        if plain:
+            self._received(plain, now)
+        if tls.closed:
+            self._ended_by_server(None)
+            self._transport.close()
+
+    def _shake_hands(self, tls: TlsChannel, data: bytes) -> bool:
+        self._transport.write(tls.handshake(data))
+        if tls.established:
+            self._established()
+        return tls.established
+
+    def _established(self) -> None:
+        self.alive = True
+        if self._ready.done():
+            self.shut()  # whoever wanted it has given up
+        else:
+            self._ready.set_result(None)
+
+    def _parse(self, exchange: Exchange) -> None:
+        reads, exchange.unparsed = exchange.unparsed, []
+        parser = self._parser
+        try:
+            for data in reads:
+                if parser.complete:
+                    parser.surplus = True
+                    break
+                exchange.bodies.append(parser.feed(data))
+        except NotHTTPError as error:
+            self._give_up(exchange, End.GARBAGE, self._now(), str(error))
+            return
+        if parser.complete:
+            self._complete(exchange)
+        else:
+            self._chunked = parser.framing is Framing.CHUNKED
+
+    def _complete(self, exchange: Exchange) -> None:
+        parser = self._parser
+        at_ns = exchange.stamps[len(exchange.bodies) - 1]
+        exchange.status, exchange.headers = parser.status, parser.headers
+        self._exchange = None
+        written = exchange.submitted_ns is not None
+        if self.alive and written and parser.keep_alive and not parser.surplus:
+            parser.begin()
+            self._owner.release(self)
+        else:
+            self.shut()
+        exchange.finish(End.COMPLETE, at_ns)
+
+    def _give_up(self, exchange: Exchange, end: End, at_ns: int, error: str | None = None) -> None:
+        exchange.status, exchange.headers = self._parser.status, self._parser.headers
+        self._exchange = None
+        self.shut()
+        exchange.finish(end, at_ns, error)
+
+    def _ended_by_server(self, error: Exception | None) -> None:
+        now = self._now()
+        self.alive = False
+        if not self._ready.done():
+            self._ready.set_exception(_while_connecting(error))
+        exchange = self._exchange
+        if exchange is not None and exchange.unparsed:
+            self._parse(exchange)
+            exchange = self._exchange
+        if exchange is None:
+            return
+        if error is None and self._parser.framing is Framing.UNTIL_CLOSE:
+            self._give_up(exchange, End.COMPLETE, now)
+        elif self._is_stale(exchange, now):
+            self._exchange = None
+            exchange.stale_retries += 1
+            exchange.submitted_ns = None
+            self._owner.resend(exchange)
+        else:
+            how = "closed the connection" if error is None else f"broke the connection ({error})"
+            when = "before the response was complete" if exchange.stamps else "before the first byte"
+            self._give_up(exchange, End.BROKEN, now, f"the server {how} {when}")
+
+    def _is_stale(self, exchange: Exchange, now: int) -> bool:
+        if not self._reused or exchange.stamps or exchange.stale_retries:
+            return False
+        since = exchange.dispatched_ns if exchange.submitted_ns is None else exchange.submitted_ns
+        return now - since <= STALE_WITHIN_NS
+
+
+def _while_connecting(error: Exception | None) -> OSError:
+    if isinstance(error, OSError):  # ssl.SSLError is one
+        return error
+    return ConnectionResetError(errno.ECONNRESET, "closed by the server while connecting")
+
+
+__all__ = ["STALE_WITHIN_NS", "Http1Connection", "Owner"]

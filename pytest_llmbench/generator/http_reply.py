@@ -1,0 +1,107 @@
+"""An HTTP/1.x response, parsed exactly, fed whenever it suits the caller."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+import httptools
+
+
+class Framing(Enum):
+    """How the end of a body is told (RFC 9112, section 6.3)."""
+
+    UNKNOWN = auto()
+    """The headers are not complete yet."""
+    CHUNKED = auto()
+    LENGTH = auto()
+    UNTIL_CLOSE = auto()
+
+
+class NotHTTPError(ValueError):
+    """The bytes are not an HTTP response."""
+
+
+class ReplyParser:
+    """One response at a time of one connection: feed bytes, read the fields, ``begin`` the next.
+
+    Interim responses (1xx) are passed over. Bytes after the end of the response make it ``surplus``: the
+    response stands, but the connection must not be used again.
+    """
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._pieces: list[bytes] = []
+        self._began = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Make ready for the next response on the same connection."""
+        self.complete = False
+        self.surplus = False
+        self.keep_alive = False
+        self.framing = Framing.UNKNOWN
+        self.missing = 0
+        """Bytes of the body still to come, when ``framing`` is LENGTH."""
+        self.status: int | None = None
+        self.headers: list[tuple[bytes, bytes]] = []
+        """As received; trailers are not among them."""
+        self._began = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Parse ``data``; returns the part of the body that was in it. Raises :class:`NotHTTPError`."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as error:
+            raise NotHTTPError("the server switched protocols (status 101)") from error
+        except httptools.HttpParserError as error:
+            if not self.complete:
+                raise NotHTTPError(f"not an HTTP response: {error}") from error
+            self.surplus = True
+        pieces = self._pieces
+        if not pieces:
+            return b""
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        if self.framing is Framing.LENGTH:
+            self.missing -= len(body)
+        return body
+
+    # Callbacks of httptools.
+
+    def on_message_begin(self) -> None:
+        self.surplus = self._began and self.complete
+        self._began = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.framing is Framing.UNKNOWN:
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if self.complete:
+            return
+        self.status = self._parser.get_status_code()
+        self.framing = Framing.UNTIL_CLOSE
+        for name, value in self.headers:
+            lowered = name.lower()
+            if lowered == b"transfer-encoding" and value.strip().lower().endswith(b"chunked"):
+                self.framing = Framing.CHUNKED
+                return
+            if lowered == b"content-length":
+                self.framing = Framing.LENGTH
+                self.missing = int(value)
+
+    def on_body(self, piece: bytes) -> None:
+        if not self.complete:
+            self._pieces.append(piece)
+
+    def on_message_complete(self) -> None:
+        if self.complete:
+            return
+        if self.status is not None and self.status < 200:
+            self.begin()
+            return
+        self.keep_alive = self._parser.should_keep_alive()
+        self.complete = True
+
+
+__all__ = ["Framing", "NotHTTPError", "ReplyParser"]

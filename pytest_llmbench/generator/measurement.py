@@ -1,0 +1,235 @@
+"""One plan, run on the event loop: prewarm, send, drain, decode; with the generator watching itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from pytest_llmbench.errors import GeneratorError
+from pytest_llmbench.generator.clock import Clock
+from pytest_llmbench.generator.deadlines import sweep
+from pytest_llmbench.generator.decoding import DecodeQueue, Steps
+from pytest_llmbench.generator.dispatcher import Dispatcher
+from pytest_llmbench.generator.heartbeat import Heartbeat
+from pytest_llmbench.generator.loop_thread import describe_loop
+from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.quiet_gc import quiet_gc
+from pytest_llmbench.generator.selfcheck import Counters
+from pytest_llmbench.generator.transport import End, Exchange, Transport
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.plan import Deadlines
+from pytest_llmbench.model.record import RequestRecord
+
+_PROGRESS_NS = 250_000_000
+
+SESSION_DEADLINE = "the session deadline has passed"
+
+
+class Load(Protocol):
+    """Sends all requests of a plan, by schedule or by slots; returns when the last one has been sent."""
+
+    def __call__(self, dispatcher: Dispatcher, start_ns: int) -> Coroutine[Any, Any, None]: ...
+
+
+class Measurement:
+    """Everything that belongs to one plan while it runs. To be made and used in the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        load: Load,
+        planned: int,
+        transport: Transport,
+        clock: Clock,
+        deadlines: Deadlines,
+        connections: int,
+        decode: Callable[[Exchange], Steps],
+        on_record: Callable[[RequestRecord], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        session_deadline_ns: int | None = None,
+    ) -> None:
+        self._load = load
+        self._planned = planned
+        self._transport = transport
+        self._clock = clock
+        self._deadlines = deadlines
+        self._wanted_connections = connections
+        self._on_record = on_record
+        self._on_progress = on_progress
+        self._session_deadline_ns = session_deadline_ns
+        self._dispatcher = Dispatcher(transport, clock, self._ended)
+        self._decoding = DecodeQueue(decode, self._deliver, clock)
+        self._heartbeat = Heartbeat(clock, self._chores)
+        self._work: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._told_ns = 0
+        self._ok = 0
+        self.records: list[RequestRecord] = []
+        self.counters = Counters()
+        self.interrupted: str | None = None
+        self.started_ns = 0
+        self.ended_ns = 0
+        self.left_in_flight = 0
+        """Requests that the drain limit cut off."""
+
+    async def run(self) -> None:
+        """Raises :class:`GeneratorError` if we, and not the server, failed; records so far are kept."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._broken)
+        self._check_session(self._clock.monotonic_ns())
+        beat = loop.create_task(self._heartbeat.beat())
+        beat.add_done_callback(self._beat_ended)
+        try:
+            await self._unless_stopped(self._prewarm())
+            with quiet_gc() as collector:
+                await self._measured()
+            self.counters.gc_collections = collector.count
+        finally:
+            beat.cancel()
+            loop.set_exception_handler(None)
+        if self._failure is not None:
+            raise self._as_generator_error(self._failure)
+        self._tell(self.ended_ns)
+
+    def stop(self, reason: str) -> None:
+        """Send nothing more, give up what is in flight, keep what was measured."""
+        if self.interrupted is None:
+            self.interrupted = reason
+        if self._work is not None:
+            self._work.cancel()
+        self._dispatcher.halt(reason)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop for a fault of ours."""
+        if self._failure is None:
+            self._failure = error
+            self.stop(f"the load generator failed: {error}")
+
+    # The course of a plan.
+
+    async def _prewarm(self) -> None:
+        ready = await self._transport.prewarm(self._wanted_connections, self._deadlines.connect_s)
+        self.counters.connections_prewarmed = ready
+
+    async def _measured(self) -> None:
+        opened, cpu_ns = self._transport.opened, time.process_time_ns()
+        self._heartbeat.lags_ns = self._heartbeat.lags_ns[:0]
+        self.started_ns = self._clock.monotonic_ns()
+        await self._unless_stopped(self._load(self._dispatcher, self.started_ns))
+        await self._drain()
+        self.ended_ns = self._clock.monotonic_ns()
+        self.counters.loop_lags_ns = self._heartbeat.lags_ns
+        self.counters.cpu_ns = time.process_time_ns() - cpu_ns
+        self.counters.wall_ns = self.ended_ns - self.started_ns
+        self.counters.connections_opened = self._transport.opened - opened
+        self.counters.peak_in_flight = self._dispatcher.peak_in_flight
+        self.counters.event_loop = describe_loop(asyncio.get_running_loop())
+        self.counters.transport = self._transport.name
+        if self._failure is None:
+            await self._decoding.join()
+        self.ended_ns = max(
+            (record.finished_ns for record in self.records if record.finished_ns is not None),
+            default=self.ended_ns,
+        )
+
+    async def _drain(self) -> None:
+        limit_s = self._deadlines.drain_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._dispatcher.drained()
+        except TimeoutError:
+            self.left_in_flight = len(self._dispatcher.in_flight)
+            self._dispatcher.halt(f"not complete {limit_s:g} s after the last submission (drain deadline)")
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        if self.interrupted is not None:
+            work.close()
+            return
+        self._work = asyncio.ensure_future(work)
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            if self.interrupted is None:
+                raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, records are flushed before it is raised
+            self.fail(error)
+        finally:
+            self._work = None
+
+    # What happens on the way.
+
+    def _ended(self, exchange: Exchange) -> None:
+        self.counters.reads += len(exchange.stamps)
+        if exchange.end is End.EXHAUSTED:
+            self.fail(
+                GeneratorError(
+                    f"this machine cannot open another connection: {exchange.error}",
+                    where=f"request {exchange.request.index}",
+                    remedy="raise the limit of open files (ulimit -n) or lower rate or concurrency",
+                )
+            )
+        self._decoding.put(exchange)
+
+    def _deliver(self, record: RequestRecord) -> None:
+        self.records.append(record)
+        self._ok += record.outcome is Outcome.OK
+        if self._on_record is None:
+            return
+        try:
+            self._on_record(record)
+        except Exception as error:  # noqa: BLE001 - the caller's code: any error of it ends the run
+            self._on_record = None
+            self.fail(error)
+
+    def _chores(self, now_ns: int) -> None:
+        sweep(self._dispatcher.in_flight, self._deadlines, now_ns)
+        self._check_session(now_ns)
+        if now_ns - self._told_ns >= _PROGRESS_NS:
+            self._tell(now_ns)
+
+    def _check_session(self, now_ns: int) -> None:
+        if self._session_deadline_ns is not None and now_ns >= self._session_deadline_ns:
+            self.stop(SESSION_DEADLINE)
+
+    def _tell(self, now_ns: int) -> None:
+        self._told_ns = now_ns
+        if self._on_progress is None:
+            return
+        progress = Progress(
+            submitted=self._dispatcher.submitted,
+            ok=self._ok,
+            failed=len(self.records) - self._ok,
+            in_flight=len(self._dispatcher.in_flight),
+            planned=self._planned,
+            elapsed_s=max(0, now_ns - self.started_ns) / 1e9 if self.started_ns else 0.0,
+        )
+        try:
+            self._on_progress(progress)
+        except Exception as error:  # noqa: BLE001 - the caller's code: any error of it ends the run
+            self._on_progress = None
+            self.fail(error)
+
+    def _beat_ended(self, beat: asyncio.Task[None]) -> None:
+        if not beat.cancelled() and (error := beat.exception()) is not None:
+            self.fail(error)
+
+    def _broken(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The loop found an error that nobody caught: a callback of ours raised."""
+        error = context.get("exception")
+        self.fail(error if isinstance(error, Exception) else GeneratorError(str(context.get("message"))))
+
+    @staticmethod
+    def _as_generator_error(error: BaseException) -> GeneratorError:
+        if isinstance(error, GeneratorError):
+            return error
+        failure = GeneratorError(
+            f"the measurement was broken off: {type(error).__name__}: {error}",
+            remedy="requests measured until then have been handed on; the traceback shows the cause",
+        )
+        failure.__cause__ = error
+        return failure
+
+
+__all__ = ["SESSION_DEADLINE", "Load", "Measurement"]

@@ -1,0 +1,21 @@
+"""How far a plan has got."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A look at a running plan. ``ok`` and ``failed`` count records made, so they trail the wire a little."""
+
+    submitted: int
+    ok: int
+    failed: int
+    in_flight: int
+    planned: int
+    elapsed_s: float
+    """Since the start of the schedule; 0 while connections are being opened."""
+
+
+__all__ = ["Progress"]

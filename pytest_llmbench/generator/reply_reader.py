@@ -1,0 +1,131 @@
+"""From an ended exchange to its record: body, events, chunks, and how it all ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from itertools import islice
+
+from pytest_llmbench.generator.decoding import Steps
+from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.generator.transport import End, Exchange
+from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.content_type import classify_unstreamed, is_event_stream
+from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.http_status import classify_status, header
+from pytest_llmbench.wire.reply import Ended, read_stream
+from pytest_llmbench.wire.stream import chunks_of
+
+_CHUNKS_PER_STEP = 4
+
+_OUTCOMES = {
+    End.UNREACHABLE: Outcome.DISCONNECTED,
+    End.BROKEN: Outcome.DISCONNECTED,
+    End.GARBAGE: Outcome.UNDECODABLE,
+    End.EXHAUSTED: Outcome.CANCELLED,
+    End.TIMEOUT: Outcome.TIMEOUT,
+    End.CANCELLED: Outcome.CANCELLED,
+}
+"""Outcome of an exchange that ended otherwise than with a complete response."""
+
+_ENDED: dict[Outcome, Ended] = {
+    Outcome.DISCONNECTED: "cut",
+    Outcome.UNDECODABLE: "cut",
+    Outcome.TIMEOUT: "timeout",
+    Outcome.CANCELLED: "cancelled",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyReader:
+    """Reads replies of one dialect. Whatever arrived is kept, however the exchange ended."""
+
+    dialect: Dialect
+    phase: Phase = Phase.MEASURE
+    count_text: Callable[[str], int] | None = None
+
+    def steps(self, exchange: Exchange) -> Steps:
+        """A generator that does a little at each step and returns the record."""
+        record = _blank(exchange, self.phase)
+        status = exchange.status
+        if exchange.end is not None and exchange.end is not End.COMPLETE:
+            record.outcome, record.error = _OUTCOMES[exchange.end], exchange.error
+        if status is None:
+            return record
+        if 200 <= status < 300:
+            yield from self._read_stream(exchange, record)
+        elif exchange.end not in (End.TIMEOUT, End.CANCELLED):
+            # A status that has arrived says more about the failure than the connection's end after it.
+            body = b"".join(exchange.bodies)
+            record.outcome, record.error = classify_status(status, _headers(exchange), body)
+        return record
+
+    def _read_stream(self, exchange: Exchange, record: RequestRecord) -> Generator[None, None, None]:
+        whole = exchange.end is End.COMPLETE
+        headers = _headers(exchange)
+        coding = (header(headers, "content-encoding") or "identity").lower()
+        if coding != "identity":
+            record.outcome = Outcome.UNDECODABLE
+            record.error = f"the reply is compressed ({coding}) although identity was asked for"
+            return
+        chunks = yield from self._chunks(exchange)
+        if whole and not chunks and not is_event_stream(headers):
+            record.outcome, record.error = classify_unstreamed(headers, b"".join(exchange.bodies))
+            return
+        broken = None if whole else (record.outcome, record.error)
+        ended: Ended = "eof" if broken is None else _ENDED[broken[0]]
+        summary = read_stream(chunks, ended=ended)
+        if self.count_text is not None and summary.token_source is TokenSource.CHUNK_COUNT:
+            # Only for a server that gave no counts: tokenising takes time that other stamps need.
+            yield
+            summary = read_stream(chunks, ended=ended, count_text=self.count_text)
+        summary.fill(record)
+        if record.input_tokens is None:
+            yield
+            record.input_tokens = self._sent_tokens(exchange.request)
+        if broken is not None and (exchange.end is End.GARBAGE or summary.outcome is broken[0]):
+            record.outcome, record.error = broken  # with the cause that the transport saw
+
+    def _chunks(self, exchange: Exchange) -> Generator[None, None, list[Chunk]]:
+        # A body may lack the parts of reads that were never parsed: then so do its chunks.
+        decoded = chunks_of(zip(exchange.bodies, exchange.stamps, strict=False), self.dialect)
+        chunks: list[Chunk] = []
+        while step := list(islice(decoded, _CHUNKS_PER_STEP)):
+            chunks += step
+            yield
+        return chunks
+
+    def _sent_tokens(self, request: PreparedRequest) -> int | None:
+        """Input tokens as we know them: ids as sent, or the prompt by the reference tokenizer (AMB-32)."""
+        if request.sent_tokens is not None or self.count_text is None or request.prompt is None:
+            return request.sent_tokens
+        return self.count_text(request.prompt)
+
+
+def _headers(exchange: Exchange) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.headers}
+
+
+def _blank(exchange: Exchange, phase: Phase) -> RequestRecord:
+    """The record of what the transport knows, before the body has been looked at."""
+    request = exchange.request
+    return RequestRecord(
+        index=request.index,
+        request_id=request.request_id,
+        phase=phase,
+        class_label=request.class_label,
+        scheduled_ns=exchange.scheduled_ns,
+        dispatched_ns=exchange.dispatched_ns,
+        submitted_ns=exchange.submitted_ns,
+        first_byte_ns=exchange.stamps[0] if exchange.stamps else None,
+        finished_ns=exchange.finished_ns,
+        requested_input_tokens=request.input_tokens,
+        requested_max_tokens=request.max_tokens,
+        http_status=exchange.status,
+        stale_retries=exchange.stale_retries,
+    )
+
+
+__all__ = ["ReplyReader"]

@@ -1,0 +1,281 @@
+"""The load generator: takes a LoadPlan, gives back an Observation."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from types import TracebackType
+from typing import Any, Self
+
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.generator.alarm import best_alarm
+from pytest_llmbench.generator.clock import Clock, MonotonicClock, anchor, resolution_ns
+from pytest_llmbench.generator.closed_loop import keep_full
+from pytest_llmbench.generator.dispatcher import Dispatcher
+from pytest_llmbench.generator.http1 import Http1Transport
+from pytest_llmbench.generator.http_request import RequestHead
+from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop
+from pytest_llmbench.generator.measurement import Load, Measurement
+from pytest_llmbench.generator.open_loop import keep_schedule
+from pytest_llmbench.generator.pacing import Pacer
+from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
+from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.reply_reader import ReplyReader
+from pytest_llmbench.generator.selfcheck import self_check
+from pytest_llmbench.generator.target import Target
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm
+from pytest_llmbench.workloads.prompts import with_text
+from pytest_llmbench.workloads.sequence import sequence_sha256
+
+_LEAST_OPEN_LOOP_CONNECTIONS = 16
+_MOST_OPEN_LOOP_CONNECTIONS = 64
+_CLOSE_S = 5.0
+
+INTERRUPTED_BY_CTRL_C = "interrupted (Ctrl-C)"
+
+
+class LoadGenerator:
+    """Runs one LoadPlan after another against one target, on kept-alive connections.
+
+    It has an event loop and a thread of its own, so :meth:`run` may be called from plain functions and from
+    within somebody's running loop alike (which it then holds up). ``on_record`` and ``on_progress`` are
+    called in that thread, the first once for each request as soon as it has been decoded, so that a killed
+    run keeps what it measured: keep both quick. Use as a context manager, or :meth:`close` it.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        dialect: Dialect,
+        *,
+        model: str,
+        prompt_form: PromptForm = "text",
+        extra_body: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        on_record: Callable[[RequestRecord], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        count_text: Callable[[str], int] | None = None,
+        session_deadline_ns: int | None = None,
+        loop_factory: LoopFactory = fastest_loop,
+    ) -> None:
+        self._target = target
+        self._dialect = dialect
+        self._model = model
+        self._prompt_form = prompt_form
+        self._extra_body = dict(extra_body or {})
+        self._clock = MonotonicClock() if clock is None else clock
+        self._on_record = on_record
+        self._on_progress = on_progress
+        self._count_text = count_text
+        self._session_deadline_ns = session_deadline_ns
+        self._loop_factory = loop_factory
+        self._transport = Http1Transport(target, self._clock)
+        self._head = RequestHead(target, dialect.path)
+        self._thread: LoopThread | None = None
+        self._busy = threading.Lock()
+        self._measurement: Measurement | None = None
+        self._done: Future[Measurement] | None = None
+        self._stop_reason: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, plan: LoadPlan) -> Observation:
+        """Send the plan's requests, wait for their ends, and say what came of them.
+
+        Ctrl-C while load is running does not raise: the Observation holds what was measured until then and
+        says so in ``interrupted``. A second Ctrl-C raises. Raises :class:`SuiteError` for a plan that cannot
+        be run, :class:`GeneratorError` when the generator itself fails.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise GeneratorError(
+                "a plan is already running", where=plan.label, remedy="one generator runs one plan at a time"
+            )
+        try:
+            self._stop_reason, self._measurement = None, None
+            return self._run(plan)
+        finally:
+            self._busy.release()
+
+    def stop(self, reason: str) -> None:
+        """End the running plan early, from any thread: nothing more is sent, what is in flight is cancelled,
+        what was measured is kept. Without a running plan this does nothing."""
+        self._stop_reason = reason
+        measurement, thread = self._measurement, self._thread
+        if measurement is not None and thread is not None:
+            thread.loop.call_soon_threadsafe(measurement.stop, reason)
+
+    def close(self) -> None:
+        """Close connections, loop and thread; a plan that is still running is stopped. Safe to call twice."""
+        if self._thread is None:
+            return
+        if self._done is not None and not self._done.done():
+            self.stop("the load generator is being closed")
+            wait([self._done], timeout=_CLOSE_S)
+        try:
+            self._thread.submit(self._transport.close()).result()
+        finally:
+            self._thread.close()
+            self._thread = None
+
+    # One plan.
+
+    def _run(self, plan: LoadPlan) -> Observation:
+        if plan.first < 0 or plan.requests < 0:
+            raise SuiteError(
+                f"a plan of {plan.requests} requests from number {plan.first} on", where=plan.label
+            )
+        if isinstance(plan.load, ClosedLoop) and plan.load.concurrency < 1:
+            raise SuiteError(f"concurrency is {plan.load.concurrency}, least is 1", where=plan.label)
+        planned = plan.workload.requests(plan.first + plan.requests, plan.seed)[plan.first :]
+        sequence = sequence_sha256(planned)
+        requests = PreparedRequests(planned, self._preparer(plan))
+        load, connections = self._load_of(plan, requests)
+        del planned
+        taken_at = anchor(self._clock)
+        measurement = self._execute(plan, load, connections)
+        records = Records.from_rows(measurement.records)
+        counters = measurement.counters
+        counters.clock = self._clock.name
+        counters.clock_resolution_ns = resolution_ns(self._clock)
+        return Observation(
+            plan=plan,
+            records=records,
+            started_ns=measurement.started_ns,
+            ended_ns=measurement.ended_ns,
+            anchor=taken_at,
+            selfcheck=self_check(plan.load, records, counters),
+            in_flight_at_end=measurement.left_in_flight,
+            interrupted=measurement.interrupted,
+            sequence_sha256=sequence,
+            facts=self._facts(counters.clock_resolution_ns),
+        )
+
+    def _execute(self, plan: LoadPlan, load: Load, connections: int) -> Measurement:
+        if self._thread is None:
+            self._thread = LoopThread(self._loop_factory)
+        done = self._done = self._thread.submit(self._measure(plan, load, connections))
+        try:
+            return done.result()
+        except KeyboardInterrupt:
+            self.stop(INTERRUPTED_BY_CTRL_C)
+            return done.result()
+        except BaseException:
+            if not done.done():  # a signal handler raised into the wait, as test timeouts do: load must end
+                self.stop("the caller gave up waiting")
+                done.exception()
+            raise
+
+    async def _measure(self, plan: LoadPlan, load: Load, connections: int) -> Measurement:
+        reader = ReplyReader(self._dialect, plan.phase, self._count_text)
+        measurement = Measurement(
+            load=load,
+            planned=plan.requests,
+            transport=self._transport,
+            clock=self._clock,
+            deadlines=plan.deadlines,
+            connections=connections,
+            decode=reader.steps,
+            on_record=self._on_record,
+            on_progress=self._on_progress,
+            session_deadline_ns=self._session_deadline_ns,
+        )
+        self._measurement = measurement
+        if self._stop_reason is not None:  # asked for while requests were being prepared
+            measurement.stop(self._stop_reason)
+        await measurement.run()
+        return measurement
+
+    def _preparer(self, plan: LoadPlan) -> Callable[[PlannedRequest], PreparedRequest]:
+        options = EncodeOptions(
+            model=self._model,
+            ignore_eos=plan.ignore_eos,
+            extra_body=self._extra_body,
+            prompt_form=self._prompt_form,
+        )
+        as_ids = self._prompt_form == "token_ids"
+        run_token = secrets.token_hex(6)
+
+        def prepare(planned: PlannedRequest) -> PreparedRequest:
+            request = planned if as_ids else with_text([planned])[0]
+            request_id = f"{run_token}-{planned.index}"
+            return PreparedRequest(
+                request_id=request_id,
+                wire=self._head.wire(request_id, self._dialect.encode(request, options)),
+                index=planned.index,
+                max_tokens=planned.max_tokens,
+                input_tokens=planned.input_tokens,
+                sent_tokens=len(planned.token_ids) if as_ids and planned.token_ids is not None else None,
+                prompt=request.text if self._count_text is not None else None,
+                class_label=planned.class_label,
+            )
+
+        return prepare
+
+    def _load_of(self, plan: LoadPlan, requests: PreparedRequests) -> tuple[Load, int]:
+        """How to send the plan, and how many connections to have ready for it."""
+        if isinstance(plan.load, OpenLoop):
+            rate = math.ceil(plan.load.rate)
+            usual = max(_LEAST_OPEN_LOOP_CONNECTIONS, min(_MOST_OPEN_LOOP_CONNECTIONS, rate))
+            return self._open_loop(plan, plan.load, requests), min(plan.requests, usual)
+        return self._closed_loop(plan.load, requests), min(plan.requests, plan.load.concurrency)
+
+    def _open_loop(self, plan: LoadPlan, load: OpenLoop, requests: PreparedRequests) -> Load:
+        whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed)).tolist()
+        # A plan that takes up a sequence in the middle takes up its schedule there too.
+        base_ns = whole[plan.first - 1] if plan.first else 0
+        offsets_ns = [offset_ns - base_ns for offset_ns in whole[plan.first :]]
+
+        async def load_(dispatcher: Dispatcher, start_ns: int) -> None:
+            alarm = best_alarm(asyncio.get_running_loop(), self._clock)
+            try:
+                pacer = Pacer(self._clock, alarm)
+                await keep_schedule(
+                    dispatcher, requests, start_ns=start_ns, offsets_ns=offsets_ns, pacer=pacer
+                )
+            finally:
+                alarm.close()
+
+        return load_
+
+    @staticmethod
+    def _closed_loop(load: ClosedLoop, requests: PreparedRequests) -> Load:
+        async def load_(dispatcher: Dispatcher, start_ns: int) -> None:
+            await keep_full(dispatcher, requests, start_ns=start_ns, concurrency=load.concurrency)
+
+        return load_
+
+    def _facts(self, clock_resolution_ns: int) -> Facts:
+        return Facts.of(
+            Origin.GENERATOR,
+            {
+                "streaming.protocol": self._dialect.protocol,
+                "wire.dialect": self._dialect.name,
+                "wire.prompt_form": self._prompt_form,
+                "timing.submit_point": "last_request_byte",
+                "timing.first_point": "parsed_data_event",
+                "timing.first_token_kind": "content",
+                "timing.clock_resolution_ns": clock_resolution_ns,
+                "timing.timestamp_format": "epoch_ms",
+            },
+            "load generator",
+        )
+
+
+__all__ = ["INTERRUPTED_BY_CTRL_C", "LoadGenerator"]

@@ -1,0 +1,79 @@
+"""The generator's testimony about itself, from its records and counters (DESIGN §5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.model.observation import SelfCheck
+from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.records import MISSING, Records
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was counted while load was running."""
+
+    loop_lags_ns: Sequence[int] = ()
+    cpu_ns: int = 0
+    wall_ns: int = 0
+    reads: int = 0
+    connections_prewarmed: int = 0
+    connections_opened: int = 0
+    gc_collections: int = 0
+    peak_in_flight: int = 0
+    clock: str = ""
+    clock_resolution_ns: int | None = None
+    event_loop: str = ""
+    transport: str = ""
+
+
+def self_check(load: object, records: Records, counters: Counters) -> SelfCheck:
+    """Send lags are of open-loop plans only: a closed loop has no schedule to be late against.
+
+    CPU is the process's (user + system), main thread and all; what waits for a due time yields to the loop
+    and costs a little of it. Loop lag includes the loop timer's rounding of up to 1 ms.
+    """
+    lags = _send_lags(records) if isinstance(load, OpenLoop) else np.empty(0, dtype=np.int64)
+    tenth = max(1, len(lags) // 10)
+    loop_lags = np.asarray(counters.loop_lags_ns, dtype=np.int64)
+    return SelfCheck(
+        send_lag_p50_ns=_percentile(lags, 50),
+        send_lag_p99_ns=_percentile(lags, 99),
+        send_lag_max_ns=_percentile(lags, 100),
+        send_lag_first_tenth_p50_ns=_percentile(lags[:tenth], 50),
+        send_lag_last_tenth_p50_ns=_percentile(lags[-tenth:], 50),
+        loop_lag_p99_ns=_percentile(loop_lags, 99),
+        loop_lag_max_ns=_percentile(loop_lags, 100),
+        cpu_share=counters.cpu_ns / counters.wall_ns if counters.wall_ns > 0 else None,
+        reads=counters.reads,
+        content_chunks=len(records.chunk_ns),
+        coalesced_chunks=int(records.coalesced_chunks[records.coalesced_chunks != MISSING].sum()),
+        connections_prewarmed=counters.connections_prewarmed,
+        connections_opened=counters.connections_opened,
+        stale_retries=int(records.stale_retries[records.stale_retries != MISSING].sum()),
+        gc_collections=counters.gc_collections,
+        peak_in_flight=counters.peak_in_flight,
+        clock=counters.clock,
+        clock_resolution_ns=counters.clock_resolution_ns,
+        event_loop=counters.event_loop,
+        transport=counters.transport,
+    )
+
+
+def _send_lags(records: Records) -> npt.NDArray[np.int64]:
+    """dispatched - scheduled, in the order of the schedule."""
+    known = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
+    order = np.argsort(records.scheduled_ns[known], kind="stable")
+    lags: npt.NDArray[np.int64] = (records.dispatched_ns[known] - records.scheduled_ns[known])[order]
+    return lags
+
+
+def _percentile(values: npt.NDArray[np.int64], q: float) -> int | None:
+    return round(float(np.percentile(values, q))) if len(values) else None
+
+
+__all__ = ["Counters", "self_check"]

@@ -1,0 +1,164 @@
+"""Where requests go: one endpoint, its headers and its TLS settings."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from pytest_llmbench.errors import SuiteError
+
+SUPPORTED = ("http://", "https://", "sim")
+NOT_YET = ("ws", "wss", "grpc", "grpcs", "python", "replay")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_RESERVED_HEADERS = frozenset(
+    {
+        "host",
+        "connection",
+        "accept",
+        "accept-encoding",
+        "content-type",
+        "content-length",
+        "transfer-encoding",
+        "x-request-id",
+    }
+)
+"""Headers that the generator writes itself."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Target:
+    """An HTTP endpoint. Header values (keys, tokens) never appear in its ``repr`` or in an error."""
+
+    scheme: str
+    host: str
+    port: int
+    base_path: str = ""
+    """Path of the endpoint without a trailing slash: ``/v1``."""
+    query: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    ssl_context: ssl.SSLContext | None = field(default=None, compare=False)
+    insecure: bool = False
+    """True: the server's certificate is not checked."""
+
+    @classmethod
+    def parse(
+        cls,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        ca_file: str | Path | None = None,
+        insecure: bool = False,
+    ) -> Target:
+        """A target from ``http(s)://host[:port][/base][?query]``.
+
+        Raises :class:`SuiteError`, listing everything that is wrong, for a scheme we do not speak, a missing
+        host, a bad port, credentials in the URL, header text that is not header text, an unreadable CA file.
+        """
+        parts = _split(url)
+        mistakes = [*_url_mistakes(parts), *_header_mistakes(headers or {})]
+        context: ssl.SSLContext | None = None
+        if parts.scheme == "https":
+            try:
+                context = _tls(ca_file, insecure)
+            except (OSError, ssl.SSLError) as error:
+                mistakes.append(f"the CA file {ca_file} cannot be used: {error}")
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=_shown(parts), remedy="correct --llm-endpoint")
+        return cls(
+            scheme=parts.scheme,
+            host=parts.hostname or "",
+            port=parts.port or _DEFAULT_PORTS[parts.scheme],
+            base_path=parts.path.rstrip("/"),
+            query=parts.query,
+            headers=tuple((headers or {}).items()),
+            ssl_context=context,
+            insecure=insecure and parts.scheme == "https",
+        )
+
+    @property
+    def authority(self) -> str:
+        """Value of the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host.encode("idna").decode("ascii")
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.base_path}"
+
+    def request_target(self, path: str) -> str:
+        """``path`` of a dialect below the base path; segments that both have are not repeated.
+
+        ``/v1`` and ``/v1/chat/completions`` give ``/v1/chat/completions``, so that an endpoint may be given
+        with or without its version.
+        """
+        base = [segment for segment in self.base_path.split("/") if segment]
+        rest = [segment for segment in path.split("/") if segment]
+        shared = next((n for n in range(min(len(base), len(rest)), 0, -1) if base[-n:] == rest[:n]), 0)
+        joined = "/" + "/".join(base + rest[shared:])
+        return f"{joined}?{self.query}" if self.query else joined
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{name}: …" for name, _ in self.headers)
+        return f"Target({self.url}, headers=({names}){', insecure' if self.insecure else ''})"
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url.strip())
+    except ValueError as error:
+        raise SuiteError(f"{url!r} is not a URL: {error}", remedy="write http://host:port/v1") from None
+
+
+def _url_mistakes(parts: SplitResult) -> list[str]:
+    if parts.scheme in NOT_YET:
+        return [f"not supported yet: {parts.scheme}; supported are {', '.join(SUPPORTED)}"]
+    if parts.scheme not in _DEFAULT_PORTS:
+        return [f"{_shown(parts)!r} is no endpoint we can speak to; supported are {', '.join(SUPPORTED)}"]
+    mistakes = []
+    if parts.username is not None or parts.password is not None:
+        mistakes.append("the URL holds credentials; give them as a header, from the environment or a file")
+    try:
+        if not parts.hostname:
+            mistakes.append("the URL names no host")
+        elif ":" not in parts.hostname:
+            parts.hostname.encode("idna")
+        if parts.port == 0:
+            mistakes.append("port 0 is not a port")
+    except UnicodeError:
+        mistakes.append(f"{parts.hostname!r} is not a host name")
+    except ValueError as error:
+        mistakes.append(str(error))
+    return mistakes
+
+
+def _header_mistakes(headers: Mapping[str, str]) -> list[str]:
+    mistakes = []
+    for name, value in headers.items():
+        if not name or not all(char.isalnum() or char in "!#$%&'*+-.^_`|~" for char in name):
+            mistakes.append(f"{name!r} is not a header name")
+        elif name.lower() in _RESERVED_HEADERS:
+            mistakes.append(f"header {name!r} is set by the load generator itself")
+        # The value may be a key: say that it is wrong, never what it is.
+        if any(char in value for char in "\r\n\0") or not value.isascii():
+            mistakes.append(f"the value of header {name!r} holds a line break or characters beyond ASCII")
+    return mistakes
+
+
+def _tls(ca_file: str | Path | None, insecure: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
+    context.set_alpn_protocols(["http/1.1"])
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _shown(parts: SplitResult) -> str:
+    """The URL without credentials and query."""
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+__all__ = ["NOT_YET", "SUPPORTED", "Target"]

@@ -1,0 +1,62 @@
+"""``llm_bench``: measure by hand, from synchronous and asynchronous tests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from pytest_llmbench.harness.measured import Measured
+from pytest_llmbench.harness.sut import SUT
+from pytest_llmbench.methodology.catalogue import definition
+from pytest_llmbench.methodology.parameters import LoadParameters, build
+from pytest_llmbench.methodology.procedure import TestDefinition
+from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.result import TestResult
+
+
+class Session(Protocol):
+    """What a bench needs of the session."""
+
+    def execute(self, plan: LoadPlan, sut: SUT | str) -> Observation: ...
+
+    def measure(
+        self,
+        nodeid: str,
+        definition: TestDefinition,
+        parameters: LoadParameters,
+        sut: SUT | str,
+        warmup: WarmupPolicy,
+    ) -> Measured: ...
+
+
+class Bench:
+    """Runs plans and whole tests on one SUT. The generator has its own thread and loop, so both forms work
+    whether or not the caller has a loop running."""
+
+    def __init__(self, session: Session, sut: SUT, warmup: WarmupPolicy) -> None:
+        self._session = session
+        self.sut = sut
+        self.warmup = warmup
+
+    def run(self, plan: LoadPlan) -> Observation:
+        """Send one plan and return what came of it; nothing is judged."""
+        return self._session.execute(plan, self.sut)
+
+    async def run_async(self, plan: LoadPlan) -> Observation:
+        """:meth:`run` without blocking the caller's loop."""
+        return await asyncio.to_thread(self.run, plan)
+
+    def measure(self, test: str = "ttft", **parameters: Any) -> TestResult:
+        """A whole test with the keywords of its marker: warm-up, load, statistics, judgements."""
+        chosen = definition(test, where="llm_bench.measure")
+        built: LoadParameters = build(chosen.parameters, parameters, where=f"llm_bench.measure({test!r})")
+        return self._session.measure(f"llm_bench::{test}", chosen, built, self.sut, self.warmup).result
+
+    async def measure_async(self, test: str = "ttft", **parameters: Any) -> TestResult:
+        """:meth:`measure` without blocking the caller's loop."""
+        return await asyncio.to_thread(lambda: self.measure(test, **parameters))
+
+
+__all__ = ["Bench"]

@@ -1,0 +1,111 @@
+"""A judged measurement as the plugin needs it: verdict in words, JUnit properties, report entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_llmbench.methodology.parameters import LoadParameters
+from pytest_llmbench.methodology.procedure import TestDefinition
+from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, JudgedObjective
+from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.reports.junit import properties
+from pytest_llmbench.reports.numbers import estimate
+from pytest_llmbench.store.entries import entry_from_error, entry_from_result
+from pytest_llmbench.store.redaction import Redactor
+from pytest_llmbench.store.schema import TestOutcome
+
+_ORDER = (ComplianceVerdict.NOT_COMPLIANT, ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL)
+_CLAUSES_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One test's result on its way to a pytest outcome."""
+
+    nodeid: str
+    result: TestResult
+    parameters: LoadParameters
+    inconclusive_fails: bool
+    redactor: Redactor
+    records_file: str | None = None
+    duration_s: float | None = None
+
+    @property
+    def gate_fails(self) -> bool:
+        return self.result.gate.verdict is GateVerdict.FAIL
+
+    @property
+    def gate_is_inconclusive(self) -> bool:
+        return self.result.gate.verdict is GateVerdict.INCONCLUSIVE
+
+    def verdict_text(self) -> str:
+        """The objectives that are not kept, one to a line, the broken ones first."""
+        judged = self.result.gate.objectives
+        shown = [entry for entry in judged if entry.verdict is GateVerdict.FAIL]
+        shown += [entry for entry in judged if entry.verdict is GateVerdict.INCONCLUSIVE]
+        lines = [_objective_line(entry) for entry in shown]
+        counts = self.result.observations[-1].records.counts() if self.result.observations else {}
+        if counts:
+            lines.append(f"completion: {counts['ok']} of {counts['submitted']} requests")
+        return "\n  ".join([f"{self.result.test} on {len(shown)} of {len(judged)} objectives", *lines])
+
+    def compliance_shortfall(self) -> str | None:
+        """Which clauses keep the run from the class that the marker asks for; None if it reaches it."""
+        compliance, asked = self.result.compliance, self.parameters.compliance
+        if asked is None:
+            return None
+        if compliance is None:
+            return f"{asked} asked for, but compliance was not audited"
+        wanted = ComplianceVerdict(asked)
+        if _ORDER.index(compliance.verdict) >= _ORDER.index(wanted):
+            return None
+        missing = compliance.keeping_from(wanted)
+        lines = [f"{clause.id}: {clause.reason}" for clause in missing[:_CLAUSES_SHOWN]]
+        if len(missing) > _CLAUSES_SHOWN:
+            lines.append(f"and {len(missing) - _CLAUSES_SHOWN} more, see the report")
+        head = f"{wanted} asked for, the run is {compliance.verdict}; {len(missing)} clauses stand between"
+        return "\n  ".join([head, *lines])
+
+    @property
+    def properties(self) -> list[tuple[str, str]]:
+        """JUnit properties; added to the item before its body runs, so that every reporter sees them."""
+        return properties(self.entry("passed"))
+
+    def entry(self, outcome: TestOutcome, error: str | None = None) -> dict[str, Any]:
+        """The test's entry of ``report.json`` in plain JSON types."""
+        built = entry_from_result(
+            self.result,
+            nodeid=self.nodeid,
+            outcome=outcome,
+            records_file=self.records_file,
+            error=error,
+            duration_s=self.duration_s,
+        )
+        redacted: dict[str, Any] = self.redactor.value(built.plain())
+        return redacted
+
+
+def _objective_line(judged: JudgedObjective) -> str:
+    seen = estimate(
+        {"point": judged.point, "lower": judged.lower, "upper": judged.upper, "unit": judged.objective.unit}
+    )
+    return f"{judged.verdict.upper()} {judged.objective}: {seen}, n={judged.n}; {judged.reason}"
+
+
+def unmeasured_entry(
+    nodeid: str, definition: TestDefinition, outcome: TestOutcome, *, error: str
+) -> dict[str, Any]:
+    """The entry of a test that ended before it had a result."""
+    built = entry_from_error(
+        nodeid=nodeid,
+        test=definition.name,
+        section=definition.section,
+        title=definition.title,
+        error=error,
+        outcome=outcome,
+    )
+    return built.plain()
+
+
+__all__ = ["Measured", "unmeasured_entry"]

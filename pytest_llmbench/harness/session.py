@@ -1,0 +1,202 @@
+"""One benchmark session: opens each SUT once, measures tests one after another, judges them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.compare.gate import gate
+from pytest_llmbench.compliance.audit import audit
+from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.errors import GeneratorError, LLMBenchError, SUTError
+from pytest_llmbench.generator.clock import MonotonicClock, anchor
+from pytest_llmbench.harness.bench import Bench
+from pytest_llmbench.harness.drive import drive
+from pytest_llmbench.harness.endpoint_lock import endpoint_lock
+from pytest_llmbench.harness.measured import Measured, unmeasured_entry
+from pytest_llmbench.harness.open_sut import OpenSUT, open_sut
+from pytest_llmbench.harness.records_path import records_path
+from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.sut import SUT
+from pytest_llmbench.methodology.parameters import LoadParameters
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
+
+ProgressSink = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """A SUT that could not be opened: the first test is told why, the others where to look."""
+
+    error: LLMBenchError
+    told: str
+
+
+class BenchSession:
+    """Everything that lives as long as the pytest session. Nothing is opened before it is needed."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        worker: str | None = None,
+        disclosure: Callable[[str], Mapping[str, Any]] = lambda _: {},
+    ) -> None:
+        self.settings = settings
+        self.on_progress: ProgressSink | None = None
+        self._worker = worker
+        self._disclosure = disclosure
+        self._open: dict[str, OpenSUT | _Failed] = {}
+        self._results: list[TestResult] = []
+        self._label = ""
+
+    def sut_from_settings(self) -> SUT | None:
+        """The SUT of the command line, or None without an endpoint."""
+        if self.settings.endpoint is None:
+            return None
+        return SUT(self.settings.endpoint, model=self.settings.model, api=self.settings.api)
+
+    def default_warmup(self) -> WarmupPolicy:
+        return warmup_for(self.settings.scale)
+
+    def bench(self, sut: SUT | str, warmup: WarmupPolicy) -> Bench:
+        return Bench(self, _as_sut(sut), warmup)
+
+    def execute(self, plan: LoadPlan, sut: SUT | str) -> Observation:
+        """One plan by hand: no warm-up, no judgement, no records file."""
+        with endpoint_lock(_as_sut(sut).endpoint, self._worker):
+            return self._execute(self._opened(_as_sut(sut), plan.label), plan)
+
+    def measure(
+        self,
+        nodeid: str,
+        definition: TestDefinition,
+        parameters: LoadParameters,
+        sut: SUT | str,
+        warmup: WarmupPolicy,
+    ) -> Measured:
+        """Run one test and judge it. KeyboardInterrupt comes through once what was measured is kept."""
+        opened = self._opened(_as_sut(sut), nodeid)
+        parameters = with_runs(parameters, self.settings)
+        setting = self._setting(parameters, opened, warmup)
+        path = records_path(self.settings.report, nodeid, self._worker)
+        began = time.monotonic()
+        with endpoint_lock(opened.endpoint, self._worker):
+            result = self._run(nodeid, definition, parameters, setting, opened, path)
+        judged = self._judge(result, parameters)
+        self._results.append(judged)
+        return Measured(
+            nodeid=nodeid,
+            result=judged,
+            parameters=parameters,
+            inconclusive_fails=self.settings.inconclusive == "fail",
+            redactor=opened.redactor,
+            records_file=str(path.relative_to(self.settings.report))
+            if path and self.settings.report
+            else None,
+            duration_s=time.monotonic() - began,
+        )
+
+    def _setting(self, parameters: LoadParameters, opened: OpenSUT, warmup: WarmupPolicy) -> Setting:
+        problems = warmup.problems()
+        if problems:
+            raise SUTError("; ".join(problems), where="llm_warmup")
+        digest = opened.facts.sha256()
+        frozen = Facts.of(
+            Origin.GENERATOR,
+            {"manifest.sha256": digest, "manifest.frozen_ns": time.monotonic_ns()},
+        )
+        return setting_for(
+            parameters,
+            self.settings,
+            warmup=warmup,
+            facts=opened.facts | frozen,
+            ignore_eos=opened.ignore_eos,
+        )
+
+    def _run(
+        self,
+        nodeid: str,
+        definition: TestDefinition,
+        parameters: LoadParameters,
+        setting: Setting,
+        opened: OpenSUT,
+        path: Path | None,
+    ) -> TestResult:
+        procedure = definition.procedure(parameters, setting)
+        if path is None:
+            return drive(procedure, lambda plan: self._execute(opened, plan))
+        header = RecordsHeader(
+            anchor(MonotonicClock()), nodeid, {"test": definition.name, "seed": setting.seed}
+        )
+        with RecordsWriter(path, header, redactor=opened.redactor) as writer:
+            opened.sink.write = lambda record: writer.write(record, self._label)
+            try:
+                return drive(procedure, lambda plan: self._execute(opened, plan))
+            finally:
+                opened.sink.write = None
+
+    def _execute(self, opened: OpenSUT, plan: LoadPlan) -> Observation:
+        self._label = plan.label
+        return opened.generator.run(plan)
+
+    def _judge(self, result: TestResult, parameters: LoadParameters) -> TestResult:
+        judged_validity = validity(result.observations, Budget(parameters.max_error_share))
+        judged_gate = gate(result.objectives, result.metrics)
+        compliance = audit(Evidence(result.test, result, siblings=tuple(self._results)))
+        return result.judged(judged_validity, compliance, judged_gate)
+
+    def _opened(self, sut: SUT, who: str) -> OpenSUT:
+        key = json.dumps(asdict(sut), sort_keys=True, default=str)
+        if key not in self._open:
+            try:
+                self._open[key] = open_sut(
+                    sut,
+                    self.settings,
+                    on_progress=self._show_progress,
+                    disclosed=self._disclosure(sut.endpoint),
+                )
+            except LLMBenchError as error:
+                self._open[key] = _Failed(error, who)
+                raise
+        opened = self._open[key]
+        if isinstance(opened, _Failed):
+            first_line = str(opened.error).splitlines()[0]
+            raise type(opened.error)(f"{first_line} (see the first error, at {opened.told})")
+        return opened
+
+    def _show_progress(self, progress: Any) -> None:
+        if self.on_progress is not None:
+            self.on_progress(self._label, progress)
+
+    def close(self) -> None:
+        """Close every connection and stop every engine; the first failure is raised after all were tried."""
+        failures: list[Exception] = []
+        for opened in self._open.values():
+            if isinstance(opened, OpenSUT):
+                try:
+                    opened.close()
+                except Exception as error:  # noqa: BLE001  # the others have to be closed all the same
+                    failures.append(error)
+        self._open.clear()
+        if failures:
+            raise GeneratorError(f"closing failed: {failures[0]}") from failures[0]
+
+
+def _as_sut(sut: SUT | str) -> SUT:
+    return SUT(sut) if isinstance(sut, str) else sut
+
+
+__all__ = ["BenchSession", "Measured", "unmeasured_entry"]

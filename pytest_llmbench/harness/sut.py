@@ -1,0 +1,42 @@
+"""The system under test as a value (what ``llm_sut`` returns), and the same once it has been examined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+
+@dataclass(frozen=True)
+class SUT:
+    """Where the system under test is and how to talk to it. Nothing is sent when one is made."""
+
+    endpoint: str
+    """``https://host/v1`` or ``sim[:PRESET]``."""
+    model: str | None = None
+    """Default: the only one that the endpoint lists."""
+    api: str = "auto"
+    """Wire dialect: ``auto``, ``openai-chat`` or ``openai-completions``."""
+    disclosure: Mapping[str, Any] = field(default_factory=dict)
+    """Facts by their dotted names (``sut.boundary``), beside those of ``--llm-sut``."""
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of every request body."""
+    ignore_eos: bool = False
+    """Ask the engine to go on to ``max_tokens`` (a declared part of the length control, AMB-33)."""
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.endpoint == "sim" or self.endpoint.startswith("sim:")
+
+
+def without_credentials(url: str) -> str:
+    """The URL for people: user information and query values are left out."""
+    parts = urlsplit(url)
+    if not parts.netloc:
+        return url
+    host = parts.netloc.rsplit("@", 1)[-1]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+__all__ = ["SUT", "without_credentials"]

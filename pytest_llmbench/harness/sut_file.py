@@ -1,0 +1,28 @@
+"""What the SUT file says to the harness itself, rather than to a report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.probes.disclosure import read_sut_file
+
+
+@dataclass(frozen=True)
+class Prices:
+    input_per_million: float
+    output_per_million: float
+    currency: str
+
+
+def prices_of(settings: Settings) -> Prices | None:
+    """Prices of the SUT file, if it gives any."""
+    if settings.sut is None:
+        return None
+    prices = read_sut_file(settings.sut).prices
+    if prices.input_per_million is None or prices.output_per_million is None:
+        return None
+    return Prices(prices.input_per_million, prices.output_per_million, prices.currency)
+
+
+__all__ = ["Prices", "prices_of"]

@@ -1,0 +1,1 @@
+"""The ten tests, one file each, as procedures without I/O; pure."""

@@ -1,0 +1,23 @@
+"""The tests this version has, by name. A new test is a file beside this one and a row here."""
+
+from __future__ import annotations
+
+import difflib
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.methodology import ttft
+from pytest_llmbench.methodology.procedure import TestDefinition
+
+TESTS: dict[str, TestDefinition] = {test.name: test for test in (ttft.TEST,)}
+
+
+def definition(name: str, *, where: str | None = None) -> TestDefinition:
+    """The row of ``name``; SuiteError with the known names otherwise."""
+    if name in TESTS:
+        return TESTS[name]
+    close = difflib.get_close_matches(name, TESTS, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(TESTS)}"
+    raise SuiteError(f"unknown test {name!r}; {hint}", where=where)
+
+
+__all__ = ["TESTS", "definition"]

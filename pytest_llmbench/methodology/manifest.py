@@ -1,0 +1,144 @@
+"""The facts that only the run itself can state: workload, load, warm-up, stream and timing evidence.
+
+Keys are those of the evidence vocabulary (``compliance/fact_keys.py``); together with the SUT's disclosure
+they are the manifest that the compliance audit reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.metrics import chunking
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.records import TOKEN_SOURCES, Records
+from pytest_llmbench.model.result import WarmupReport
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.sequence import sequence_sha256
+
+SINGLE_TOKEN_SHARE = 0.9
+"""METHODOLOGY §7: above this share of single-token chunks ITL is measured directly."""
+
+_CHUNK_HANDLING = (
+    "every chunk is stored with its arrival and its token count; TTFT and TPOT use the first and the last "
+    "content chunk and the server's token total, so several tokens in a chunk do not enter them"
+)
+
+
+def manifest(
+    setting: Setting, plans: Sequence[LoadPlan], warmup: WarmupReport, seen: Sequence[Observation]
+) -> Facts:
+    """Facts about the run; ``plans`` are all that were intended, ``seen`` what came of them."""
+    records = Records.concatenate([run.records for run in seen])
+    wire = Facts()
+    for run in seen:
+        wire = wire | run.facts
+    return (
+        wire
+        | _workload(setting, plans)
+        | _load(plans[0])
+        | _warmup(setting, warmup)
+        | _streaming(records)
+        | _tokenizer(setting.facts, records)
+        | _guardrails(setting.facts, records)
+        | _timing(records)
+    )
+
+
+def _workload(setting: Setting, plans: Sequence[LoadPlan]) -> Facts:
+    workload, count = setting.workload, sum(plan.requests for plan in plans)
+    values: dict[str, Any] = {
+        f"workload.{key}": value for key, value in workload.specification().items() if value is not None
+    }
+    values |= {
+        "workload.name": workload.name,
+        "workload.standard": workload.standard,
+        "workload.seed": setting.seed,
+        "workload.n_requests": count,
+        "workload.sequence_sha256": sequence_sha256(workload.requests(count, setting.seed)),
+        "workload.published": "generator",
+        "workload.runs": len(plans),
+    }
+    return Facts.of(Origin.DECLARED, values, "marker")
+
+
+def _load(plan: LoadPlan) -> Facts:
+    values: dict[str, Any] = {"load.model": plan.load.model}
+    if isinstance(plan.load, OpenLoop):
+        arrival = "bursty" if plan.load.arrival == "gamma" else plan.load.arrival
+        values |= {"load.arrival": arrival, "load.rate_rps": plan.load.rate}
+        if plan.load.arrival == "gamma":
+            values["load.burstiness"] = plan.load.burstiness
+    else:
+        values["load.concurrency"] = plan.load.concurrency
+    return Facts.of(Origin.DECLARED, values, "marker")
+
+
+def _warmup(setting: Setting, warmup: WarmupReport) -> Facts:
+    values = {
+        "warmup.performed": warmup.performed,
+        "warmup.requests_ok": warmup.requests_ok,
+        "warmup.output_tokens": warmup.output_tokens,
+        "warmup.drained": warmup.drained,
+        "warmup.probe_before_ms": warmup.probe_before_ms,
+        "warmup.probes_after_ms": list(warmup.probes_after_ms),
+        "warmup.description": warmup.description,
+        "warmup.last_finished_ns": warmup.last_finished_ns,
+        "cold_start": setting.warmup.cold_start,
+    }
+    return Facts.of(Origin.MEASURED, values)
+
+
+def _streaming(records: Records) -> Facts:
+    share = chunking.single_token_share(records)
+    values: dict[str, Any] = {"streaming.chunk_handling": _CHUNK_HANDLING}
+    if share is not None:
+        values |= {
+            "streaming.chunking": "single" if share == 1.0 else "multi",
+            "streaming.single_token_share": share,
+            "streaming.itl_option": "direct" if share > SINGLE_TOKEN_SHARE else "A",
+        }
+    return Facts.of(Origin.MEASURED, values)
+
+
+def _tokenizer(disclosed: Facts, records: Records) -> Facts:
+    """The reference tokenizer describes itself, where it is the one that counted."""
+    counted = records.token_source[records.ok]
+    reference = TOKEN_SOURCES.index(TokenSource.REFERENCE_TOKENIZER)
+    if disclosed.value("tokenizer.name") is not None or not counted.size or not (counted == reference).all():
+        return Facts()
+    tokenizer = reference_tokenizer()
+    values = {
+        "tokenizer.name": tokenizer.name,
+        "tokenizer.version": tokenizer.version,
+        "tokenizer.vocab_size": tokenizer.vocabulary_size,
+        "tokenizer.source": tokenizer.source,
+        "tokenizer.counting_option": "B",
+        "tokenizer.reference": tokenizer.name,
+        "tokenizer.special.bos_eos": "excluded",
+        "tokenizer.special.system_prompt": "none",
+        "tokenizer.special.tool_format": "not_used",
+    }
+    return Facts.of(Origin.GENERATOR, values, "reference tokenizer")
+
+
+def _guardrails(disclosed: Facts, records: Records) -> Facts:
+    values: dict[str, Any] = {"guardrails.refusals": int(records.has_outcome(Outcome.REFUSED).sum())}
+    off = [side for side in ("input", "output") if disclosed.value(f"guardrails.{side}_filter") == "disabled"]
+    if off:
+        values["guardrails.disabled_note"] = f"{' and '.join(off)} filter switched off for this measurement"
+    return Facts.of(Origin.MEASURED, values)
+
+
+def _timing(records: Records) -> Facts:
+    share = chunking.noncontent_first_share(records)
+    # Exported instants (report.json, the header of the records file) are ISO 8601 UTC with milliseconds.
+    values = {"timing.noncontent_share": share, "timing.timestamp_format": "iso8601_ms"}
+    return Facts.of(Origin.MEASURED, values)
+
+
+__all__ = ["SINGLE_TOKEN_SHARE", "manifest"]

@@ -1,0 +1,192 @@
+"""Marker parameters: declared once per test as a dataclass, checked here with every mistake at once.
+
+Each field says through ``metadata["kind"]`` what it accepts; ``build`` turns the raw keywords of a marker
+into the dataclass, or raises one SuiteError that lists everything wrong with them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.metrics.buckets import LABELS
+from pytest_llmbench.metrics.catalogue import is_metric, suggestions
+from pytest_llmbench.model.judgement import ComplianceVerdict
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.plan import ARRIVALS, ClosedLoop, Load, OpenLoop
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.workloads.catalogue import workload as find_workload
+
+P = TypeVar("P")
+
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99_9")
+DEFAULT_CONCURRENCY = 8
+"""Load of a test that names neither ``rate`` nor ``concurrency``."""
+
+
+def parameter(kind: str, default: Any = None) -> Any:
+    """A dataclass field of the given kind."""
+    return field(default=default, metadata={"kind": kind})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadParameters:
+    """The part that every test shares: which load, how much of it, and how strictly it is judged."""
+
+    rate: float | None = parameter("positive")
+    """Open loop: requests per second."""
+    arrival: str | None = parameter("arrival")
+    """Open loop: ``poisson`` (default), ``uniform`` or ``gamma``."""
+    burstiness: float | None = parameter("positive")
+    """Shape of gamma arrivals; coefficient of variation 1/√burstiness."""
+    concurrency: int | None = parameter("count")
+    """Closed loop: requests in flight."""
+    requests: int | None = parameter("count")
+    workload: str | Workload = parameter("workload", "synthetic-uniform")
+    seed: int | None = parameter("seed")
+    runs: int | None = parameter("count")
+    """Repetitions of the measured load."""
+    compliance: str | None = parameter("compliance")
+    """Fail the test unless it is at least ``conditional`` or ``unconditional``."""
+    slo: Sequence[Objective] = parameter("slo", ())
+    max_error_share: float = parameter("share", 0.01)
+    """Error budget: a larger share of requests that do not end well makes the run invalid."""
+
+    def contradictions(self) -> list[str]:
+        """What is wrong between the parameters, rather than with one of them."""
+        found = []
+        if self.rate is not None and self.concurrency is not None:
+            found.append("rate (open loop) and concurrency (closed loop) exclude each other: give one")
+        if self.rate is None:
+            found += [
+                f"{name} needs rate: it describes the arrivals of an open loop"
+                for name in ("arrival", "burstiness")
+                if getattr(self, name) is not None
+            ]
+        elif self.burstiness is not None and self.arrival != "gamma":
+            found.append(f"burstiness needs arrival='gamma', not {self.arrival or 'poisson'!r}")
+        elif self.arrival == "gamma" and self.burstiness is None:
+            found.append("arrival='gamma' needs burstiness (1 is Poisson, smaller is burstier)")
+        return found
+
+    @property
+    def load(self) -> Load:
+        if self.rate is None:
+            return ClosedLoop(self.concurrency or DEFAULT_CONCURRENCY)
+        arrival = next(name for name in ARRIVALS if name == (self.arrival or "poisson"))
+        return OpenLoop(self.rate, arrival, 1.0 if self.burstiness is None else self.burstiness)
+
+
+def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None) -> P:
+    """The parameters from a marker's keywords; SuiteError with all mistakes."""
+    kinds = {item.name: item.metadata["kind"] for item in fields(cls)}  # type: ignore[arg-type]
+    mistakes = [_unknown(name, list(kinds)) for name in raw if name not in kinds]
+    for name, value in raw.items():
+        # None means "not given": every optional parameter may be passed through as None.
+        if name in kinds and value is not None:
+            mistakes += [f"{name} {complaint}" for complaint in _CHECKS[kinds[name]](value)]
+    if not mistakes:
+        built = cls(**{name: value for name, value in raw.items() if value is not None})
+        mistakes = built.contradictions()  # type: ignore[attr-defined]
+        if not mistakes:
+            return built
+    raise SuiteError.from_mistakes(mistakes, where=where)
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}"
+    return f"unknown parameter {name!r}; {hint}"
+
+
+def _positive(value: Any) -> list[str]:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return [f"must be a number, got {value!r}"]
+    if not math.isfinite(value) or value <= 0:
+        return [f"must be greater than zero, got {value!r}"]
+    return []
+
+
+def _count(value: Any) -> list[str]:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return [f"must be a whole number, got {value!r}"]
+    return [] if value >= 1 else [f"must be at least 1, got {value!r}"]
+
+
+def _seed(value: Any) -> list[str]:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        return [f"must be a whole number from 0, got {value!r}"]
+    return []
+
+
+def _share(value: Any) -> list[str]:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        return [f"must lie between 0 and 1, got {value!r}"]
+    return []
+
+
+def _one_of(choices: Sequence[str]) -> Callable[[Any], list[str]]:
+    def check(value: Any) -> list[str]:
+        return [] if value in choices else [f"must be one of {', '.join(choices)}, got {value!r}"]
+
+    return check
+
+
+def _workload(value: Any) -> list[str]:
+    try:
+        find_workload(value)
+    except SuiteError as error:
+        return [f"{value!r}: {error.what}" + (f"; {error.remedy}" if error.remedy else "")]
+    return []
+
+
+def _slo(value: Any) -> list[str]:
+    if isinstance(value, Objective) or not isinstance(value, Sequence):
+        return ["must be a list of objectives, for example slo=[ttft.p99 <= 500 * ms]"]
+    found = []
+    for entry in value:
+        if not isinstance(entry, Objective):
+            found.append(f"holds {entry!r}, which is no objective: write it as ttft.p99 <= 500 * ms")
+        elif not is_metric(entry.metric):
+            hint = ", ".join(suggestions(entry.metric))
+            found.append(
+                f"limits {entry.metric!r}, which is no metric" + (f"; did you mean {hint}?" if hint else "")
+            )
+    return found
+
+
+def _bucket_limits(value: Any) -> list[str]:
+    if not isinstance(value, Mapping):
+        return ["must map buckets to limits, for example {'0-256': {'p95_ms': 300}}"]
+    found = []
+    for label, limits in value.items():
+        if label not in LABELS:
+            found.append(f"has no bucket {label!r}: the buckets are {', '.join(LABELS)}")
+        if not isinstance(limits, Mapping) or not limits:
+            found.append(f"of {label!r} must map limits to numbers, for example {{'p95_ms': 300}}")
+            continue
+        for name, limit in limits.items():
+            known = [f"{statistic}_ms" for statistic in STATISTICS]
+            if name not in known:
+                found.append(f"of {label!r}: {_unknown(str(name), known)}")
+            found += [f"of {label!r}: {name} {complaint}" for complaint in _positive(limit)]
+    return found
+
+
+_CHECKS: Mapping[str, Callable[[Any], list[str]]] = {
+    "positive": _positive,
+    "count": _count,
+    "seed": _seed,
+    "share": _share,
+    "arrival": _one_of(ARRIVALS),
+    "compliance": _one_of([ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL]),
+    "workload": _workload,
+    "slo": _slo,
+    "bucket_limits": _bucket_limits,
+}
+
+__all__ = ["DEFAULT_CONCURRENCY", "STATISTICS", "LoadParameters", "build", "parameter"]

@@ -1,0 +1,64 @@
+"""The contract of a test: a generator that yields LoadPlans and is sent Observations.
+
+A procedure holds no I/O, so the same file is pumped against the real generator, the virtual-time engine,
+distributed workers or stored records. Searches and sweeps are loops in plain Python::
+
+    def procedure(parameters, setting):
+        warmup = yield from warm_up(setting, ...)
+        seen = yield plan                      # LoadPlan out, Observation in
+        return result_of(seen)                 # TestResult
+
+Parts of a procedure (warm-up, a capacity search) are procedures too, joined with ``yield from``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import Deadlines, LoadPlan
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.result import TestResult
+
+Scale = Literal["quick", "standard", "full"]
+SCALES: tuple[Scale, ...] = ("quick", "standard", "full")
+
+R = TypeVar("R")
+Procedure = Generator[LoadPlan, Observation, R]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a procedure is told about its surroundings."""
+
+    workload: Workload
+    seed: int
+    scale: Scale = "standard"
+    facts: Facts = field(default_factory=Facts)
+    """The disclosure of the SUT, frozen before the first request."""
+    warmup: WarmupPolicy = field(default_factory=WarmupPolicy)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class TestDefinition:
+    """A row of the catalogue: everything the harness needs to know about one test."""
+
+    __test__ = False
+
+    name: str
+    section: str
+    title: str
+    parameters: type[Any]
+    """Frozen dataclass of the marker's parameters."""
+    procedure: Callable[[Any, Setting], Procedure[TestResult]]
+    plans: Callable[[Any, Setting], tuple[LoadPlan, ...]]
+    """The measured plans that are known beforehand, for ``--llm-plan``."""
+
+
+__all__ = ["SCALES", "Procedure", "Scale", "Setting", "TestDefinition"]

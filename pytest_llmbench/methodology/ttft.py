@@ -1,0 +1,166 @@
+"""Time to First Token, section 5.1 of the draft (METHODOLOGY §11.1).
+
+Objective: the latency from submission to the first content token under a given load; what a user feels as
+responsiveness. Procedure: warm up, start the load, store T_submit, T_first and the input length of every
+request until the count is reached, compute the statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_llmbench.methodology.manifest import manifest
+from pytest_llmbench.methodology.parameters import STATISTICS, LoadParameters, parameter
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.samples import RunSamples, samples_of
+from pytest_llmbench.methodology.summary import configuration
+from pytest_llmbench.methodology.ttft_tables import by_input_length_table, cdf_plot, results_table
+from pytest_llmbench.methodology.warmup import warm_up
+from pytest_llmbench.metrics.buckets import by_input_length
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.result import TestResult, WarmupReport
+
+SECTION = "5.1"
+TITLE = "Time to First Token"
+GATE_REQUESTS = 1_000
+"""Default of a gate: the draft's minimum for P99."""
+FULL_REQUESTS = 10_000
+"""The draft's minimum for P99.9, which a compliant run always reports (AMB-01)."""
+QUICK_REQUESTS = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(LoadParameters):
+    """Keywords of ``@llmbench.ttft``. Limits are ceilings in milliseconds on the whole interval."""
+
+    mean_ms: float | None = parameter("positive")
+    p50_ms: float | None = parameter("positive")
+    p90_ms: float | None = parameter("positive")
+    p95_ms: float | None = parameter("positive")
+    p99_ms: float | None = parameter("positive")
+    p99_9_ms: float | None = parameter("positive")
+    bucket_limits: Mapping[str, Mapping[str, float]] | None = parameter("bucket_limits")
+    """Limits per input-length bucket: ``{"0-256": {"p95_ms": 300}}``."""
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        own = [
+            Objective(f"ttft.{statistic}", "<=", limit, "ms")
+            for statistic in STATISTICS
+            if (limit := getattr(self, f"{statistic}_ms")) is not None
+        ]
+        bucketed = [
+            Objective(f"ttft[{label}].{name.removesuffix('_ms')}", "<=", limit, "ms")
+            for label, limits in (self.bucket_limits or {}).items()
+            for name, limit in limits.items()
+        ]
+        return (*own, *bucketed, *self.slo)
+
+
+def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
+    concurrency = parameters.concurrency if isinstance(parameters.load, ClosedLoop) else None
+    warmup = yield from warm_up(setting, concurrency=concurrency)
+    seen: list[Observation] = []
+    for plan in plans(parameters, setting):
+        seen.append((yield plan))
+        if seen[-1].interrupted is not None:
+            break
+    return result(parameters, setting, warmup, seen)
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """One plan per run. The runs share one sequence of requests, so no prompt is sent twice."""
+    count = request_count(parameters, setting)
+    runs = 1 if setting.scale == "quick" else (parameters.runs or 1)
+    return tuple(
+        LoadPlan(
+            label="measure" if runs == 1 else f"run {run + 1} of {runs}",
+            workload=setting.workload,
+            load=parameters.load,
+            requests=count,
+            seed=setting.seed,
+            first=run * count,
+            run=run,
+            deadlines=setting.deadlines,
+            ignore_eos=setting.ignore_eos,
+        )
+        for run in range(runs)
+    )
+
+
+def request_count(parameters: Parameters, setting: Setting) -> int:
+    asked = parameters.requests or GATE_REQUESTS
+    if setting.scale == "quick":
+        return min(asked, QUICK_REQUESTS)
+    return max(asked, FULL_REQUESTS) if setting.scale == "full" else asked
+
+
+def result(
+    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
+) -> TestResult:
+    """Statistics, tables and plots from the observed runs."""
+    samples = samples_of(seen)
+    metrics = _metrics(samples, seen, setting.seed)
+    buckets = by_input_length(samples.ttft, samples.ttft_input_tokens, seed=setting.seed)
+    for bucket in buckets:
+        metrics |= bucket.metrics
+    facts = setting.facts | manifest(setting, plans(parameters, setting), warmup, seen)
+    return TestResult(
+        test="ttft",
+        section=SECTION,
+        title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
+        metrics=metrics,
+        tables=(
+            results_table(metrics, samples),
+            *((by_input_length_table(buckets),) if buckets else ()),
+        ),
+        plots=(cdf_plot(samples, parameters.objectives),) if samples.ttft_count else (),
+        configuration=configuration(facts, seen),
+        observations=tuple(seen),
+        warmup=warmup,
+        facts=facts,
+        objectives=parameters.objectives,
+        notes=_notes(samples, metrics),
+    )
+
+
+def _metrics(samples: RunSamples, seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
+    metrics: dict[str, Estimate] = {}
+    for family, runs in samples.families().items():
+        metrics |= distribution(family, runs, seed=seed)
+    return metrics | rates(seen, seed=seed)
+
+
+def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[str, ...]:
+    notes = []
+    if samples.noncontent_share > 0:
+        notes.append(
+            f"{samples.noncontent_share:.1%} of the requests sent non-content output before the first "
+            "content token; TTFT runs to the first content token, ttft_any to the first output of any kind"
+        )
+    plain, scheduled = metrics["ttft.p99"].point, metrics["ttft_scheduled.p99"].point
+    if plain is not None and scheduled is not None and scheduled > plain * 1.05 + 1.0:
+        notes.append(
+            f"from the scheduled arrival TTFT P99 is {scheduled:.1f} ms, {scheduled - plain:.1f} ms "
+            "more than from submission: requests waited in the generator"
+        )
+    if samples.reasoning_share > 0:
+        notes.append(
+            f"{samples.reasoning_share:.1%} of the output tokens are reasoning, which is no content for TTFT"
+        )
+    if not np.isfinite(samples.duration_s) or samples.ttft_count == 0:
+        notes.append("no request produced a content token: there is no TTFT to report")
+    return tuple(notes)
+
+
+TEST = TestDefinition("ttft", SECTION, TITLE, Parameters, procedure, plans)
+
+__all__ = ["TEST", "Parameters", "plans", "procedure", "request_count", "result"]

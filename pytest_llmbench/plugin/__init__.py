@@ -1,0 +1,75 @@
+"""The pytest face. Only this package (and ``marks``) imports pytest.
+
+This module is loaded for everyone who has the distribution installed, so it imports nothing but pytest and
+our own thin modules; everything heavy is imported inside the hook that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from pytest_llmbench.marks import MARK
+from pytest_llmbench.plugin import collection, interplay, options, verdicts
+from pytest_llmbench.plugin.fixtures import llm_bench, llm_result, llm_sut, llm_warmup, llm_workload
+from pytest_llmbench.plugin.session import SESSION, SessionReport
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.declare(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from pytest_llmbench.plugin import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    interplay.silence_asyncio_default(config)
+    config.addinivalue_line(
+        "markers",
+        f"{MARK}(test, **parameters): run an LLM serving benchmark before the test and judge it; "
+        "made by pytest_llmbench.llmbench, for example @llmbench.ttft(p99_ms=500)",
+    )
+    report = SessionReport(config)
+    config.stash[SESSION] = report
+    config.pluginmanager.register(report, "llmbench-session")
+    interplay.register(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    report = config.stash.get(SESSION, None)
+    if report is not None:
+        report.close()
+        del config.stash[SESSION]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    collection.prepare(config, items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    if not options.values(session.config)["plan"] or session.testsfailed:
+        return None
+    collection.print_plan(session)
+    return True
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    verdicts.raise_unless_good(item)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    verdicts.attach(item, report)
+    return report
+
+
+__all__ = ["llm_bench", "llm_result", "llm_sut", "llm_warmup", "llm_workload"]

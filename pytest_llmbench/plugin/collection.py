@@ -1,0 +1,119 @@
+"""From marks to parameters: every mistake of every marker is reported together, before any traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.marks import MARK, POSITIONAL
+
+if TYPE_CHECKING:
+    from pytest_llmbench.methodology.parameters import LoadParameters
+    from pytest_llmbench.methodology.procedure import TestDefinition
+
+
+@dataclass(frozen=True)
+class MarkedTest:
+    """What a marker asks for, checked."""
+
+    definition: TestDefinition
+    parameters: LoadParameters
+
+
+MARKED = pytest.StashKey[MarkedTest]()
+
+
+def prepare(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Check all markers, remember what they ask for, and have each marked test measured."""
+    marked = [(item, mark) for item in items if (mark := item.get_closest_marker(MARK)) is not None]
+    if not marked:
+        return
+    named = _named_workloads(config)
+    mistakes: list[str] = []
+    for item, _ in marked:
+        try:
+            item.stash[MARKED] = _read(item, named)
+        except SuiteError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        # The same function parametrised fifty times makes the same mistake once.
+        raise pytest.UsageError("\n".join(dict.fromkeys(mistakes)))
+    for item, _ in marked:
+        names = getattr(item, "fixturenames", None)
+        if names is not None and "llm_result" not in names:
+            # Last, so that the test's own fixtures (a server, say) are up before the load starts.
+            names.append("llm_result")
+
+
+def _named_workloads(config: pytest.Config) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for offered in config.hook.pytest_llmbench_workloads(config=config):
+        named.update(offered or {})
+    return named
+
+
+def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
+    from pytest_llmbench.methodology.catalogue import definition
+    from pytest_llmbench.methodology.parameters import build
+
+    where = _where(item)
+    mark = _mark_of(item, where)
+    given = dict(mark.kwargs)
+    positional = (*mark.args, *given.pop(POSITIONAL, ()))
+    test = given.pop("test", None)
+    if positional:
+        raise SuiteError(
+            f"takes keywords only, got {', '.join(map(repr, positional))}: write for example p99_ms=500",
+            where=where,
+        )
+    if test is None:
+        raise SuiteError("names no test: use @llmbench.ttft(…)", where=where)
+    if given.get("workload") in named:
+        given["workload"] = named[given["workload"]]
+    chosen = definition(test, where=where)
+    parameters: LoadParameters = build(chosen.parameters, given, where=where)
+    return MarkedTest(chosen, parameters)
+
+
+def _mark_of(item: pytest.Item, where: str) -> pytest.Mark:
+    """The closest mark; one of ``pytest.param(marks=…)`` stands before one of the function."""
+    callspec = getattr(item, "callspec", None)
+    own = [mark for mark in getattr(callspec, "marks", ()) if mark.name == MARK]
+    if not own:
+        own = [mark for mark in item.own_markers if mark.name == MARK]
+    if len(own) > 1:
+        tests = ", ".join(str(mark.kwargs.get("test")) for mark in own)
+        raise SuiteError(
+            f"has {len(own)} llmbench markers ({tests}): one test measures one thing", where=where
+        )
+    mark = own[0] if own else item.get_closest_marker(MARK)
+    assert mark is not None
+    return mark
+
+
+def _where(item: pytest.Item) -> str:
+    path, line, _ = item.location
+    name = getattr(item, "originalname", None) or item.name
+    return f"{path}:{(line or 0) + 1}: @llmbench on {name}"
+
+
+def print_plan(session: pytest.Session) -> None:
+    """``--llm-plan``: what every selected test would send."""
+    from pytest_llmbench.harness.plan import plan_lines
+    from pytest_llmbench.plugin.session import SESSION
+
+    marked = [(item.nodeid, item.stash[MARKED]) for item in session.items if MARKED in item.stash]
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    lines = plan_lines(
+        [(nodeid, test.definition, test.parameters) for nodeid, test in marked],
+        session.config.stash[SESSION].settings,
+    )
+    for line in lines:
+        reporter.write_line(line)
+
+
+__all__ = ["MARKED", "MarkedTest", "prepare", "print_plan"]

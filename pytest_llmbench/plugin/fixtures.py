@@ -1,0 +1,85 @@
+"""The fixtures. Override ``llm_sut`` to launch a server of your own, ``llm_warmup`` to change the warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_llmbench.plugin.collection import MARKED
+from pytest_llmbench.plugin.session import NO_ENDPOINT, SESSION, failing_in_words
+from pytest_llmbench.plugin.verdicts import MEASURED, refuse_if_invalid
+
+if TYPE_CHECKING:
+    from pytest_llmbench.harness.bench import Bench
+    from pytest_llmbench.harness.sut import SUT
+    from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+    from pytest_llmbench.model.request import Workload
+    from pytest_llmbench.model.result import TestResult
+
+
+@pytest.fixture(scope="session")
+def llm_sut(pytestconfig: pytest.Config) -> SUT:
+    """The system under test, from ``--llm-endpoint`` and ``--llm-sut``.
+
+    Override it to launch a server of your own; return an :class:`~pytest_llmbench.SUT` or a URL::
+
+        @pytest.fixture(scope="session")
+        def llm_sut():
+            with launch_server() as url:
+                yield SUT(url, model="my-model")
+    """
+    report = pytestconfig.stash[SESSION]
+    with failing_in_words():
+        sut = report.bench_session.sut_from_settings()
+    if sut is None and report.settings.require:
+        pytest.fail(f"--llm-require: {NO_ENDPOINT}", pytrace=False)
+    if sut is None:
+        pytest.skip(NO_ENDPOINT)
+    return sut
+
+
+@pytest.fixture(scope="session")
+def llm_warmup(pytestconfig: pytest.Config) -> WarmupPolicy:
+    """How much warm-up is done; override it to return another :class:`~pytest_llmbench.WarmupPolicy`."""
+    with failing_in_words():
+        return pytestconfig.stash[SESSION].bench_session.default_warmup()
+
+
+@pytest.fixture
+def llm_workload() -> Callable[..., Workload]:
+    """A factory of workloads: ``llm_workload("synthetic-uniform")``, or with laws of your own:
+    ``llm_workload(input_tokens=64, output_tokens=(16, 32))`` (a number is fixed, a pair uniform)."""
+    from pytest_llmbench.harness.workload_factory import make_workload
+
+    return make_workload
+
+
+@pytest.fixture
+def llm_bench(pytestconfig: pytest.Config, llm_sut: SUT | str, llm_warmup: WarmupPolicy) -> Bench:
+    """Run a plan or a whole test by hand, ``llm_bench.run(plan)`` or ``await llm_bench.run_async(plan)``."""
+    with failing_in_words():
+        return pytestconfig.stash[SESSION].bench_session.bench(llm_sut, llm_warmup)
+
+
+@pytest.fixture
+def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: WarmupPolicy) -> TestResult:
+    """This test's result. Every marked test requests it, so the load runs before the body."""
+    item = request.node
+    marked = item.stash.get(MARKED, None)
+    if marked is None:
+        pytest.fail("llm_result needs a marker that says what to measure, as @llmbench.ttft()", pytrace=False)
+    report = request.config.stash[SESSION]
+    with failing_in_words(), report.progress():
+        measured = report.bench_session.measure(
+            item.nodeid, marked.definition, marked.parameters, llm_sut, llm_warmup
+        )
+    item.stash[MEASURED] = measured
+    item.user_properties.extend(measured.properties)
+    request.config.hook.pytest_llmbench_result(item=item, result=measured.result)
+    refuse_if_invalid(measured)
+    return measured.result
+
+
+__all__ = ["llm_bench", "llm_result", "llm_sut", "llm_warmup", "llm_workload"]

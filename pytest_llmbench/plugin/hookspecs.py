@@ -1,0 +1,54 @@
+"""Extension points for suites and other plugins.
+
+Each hook shows an example for a ``conftest.py``; the examples are run by our own tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_llmbench.model.request import Workload
+    from pytest_llmbench.model.result import TestResult
+
+
+def pytest_llmbench_workloads(config: pytest.Config) -> Mapping[str, Workload]:  # type: ignore[empty-body]
+    """Workloads that markers of this suite may name, ``@llmbench.ttft(workload="short-chat")``.
+
+    Example::
+
+        from pytest_llmbench import SyntheticWorkload, Uniform
+
+        def pytest_llmbench_workloads(config):
+            return {"short-chat": SyntheticWorkload("short-chat", Uniform(16, 64), Uniform(8, 16))}
+    """
+
+
+def pytest_llmbench_disclosure(  # type: ignore[empty-body]
+    config: pytest.Config, endpoint: str
+) -> Mapping[str, Any]:
+    """Facts about the SUT beside those of ``--llm-sut``, by their dotted names.
+
+    Example::
+
+        import os
+
+        def pytest_llmbench_disclosure(config, endpoint):
+            return {"sut.software.version": os.environ.get("ENGINE_COMMIT", "unknown")}
+    """
+
+
+def pytest_llmbench_result(item: pytest.Item, result: TestResult) -> None:
+    """Called with every judged result, before the body of the test runs.
+
+    Example::
+
+        def pytest_llmbench_result(item, result):
+            print(item.name, result.ttft.p99.point)
+    """
+
+
+__all__ = ["pytest_llmbench_disclosure", "pytest_llmbench_result", "pytest_llmbench_workloads"]

@@ -1,0 +1,56 @@
+"""Other plugins: pytest-html columns and rows, only where pytest-html is present."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+
+def silence_asyncio_default(config: pytest.Config) -> None:
+    """pytest-asyncio comes with us, and warns at start-up while its loop scope is unset.
+
+    For someone without async tests that warning is ours to avoid: under ``-W error`` pytest would not even
+    start. The filter lives only as long as pytest's own configure phase.
+    """
+    if config.pluginmanager.hasplugin("asyncio"):
+        warnings.filterwarnings("ignore", message=".*asyncio_default_fixture_loop_scope.*is unset")
+
+
+def register(config: pytest.Config) -> None:
+    if config.pluginmanager.hasplugin("html"):
+        config.pluginmanager.register(HtmlReport(), "llmbench-html")
+
+
+class HtmlReport:
+    """Columns Verdict, Value, Limit, Interval, and per row the tables and the plot."""
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_header(self, cells: list[str]) -> None:
+        from pytest_llmbench.reports.pytest_html import header_cells
+
+        cells[2:2] = header_cells()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_row(self, report: Any, cells: list[str]) -> None:
+        from pytest_llmbench.reports.pytest_html import row_cells
+
+        # pytest-html drops a row whose cells were emptied on purpose
+        if cells:
+            cells[2:2] = row_cells(getattr(report, "llmbench", None))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Any:
+        report = yield
+        entry = getattr(report, "llmbench", None)
+        if entry is not None:
+            from pytest_html import extras
+
+            from pytest_llmbench.reports.pytest_html import extra_block
+
+            report.extras = [*getattr(report, "extras", []), extras.html(str(extra_block(entry)))]
+        return report
+
+
+__all__ = ["HtmlReport", "register", "silence_asyncio_default"]

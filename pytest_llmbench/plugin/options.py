@@ -1,0 +1,101 @@
+"""The command line and ini options, declared as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Option:
+    """``--llm-NAME`` on the command line and ``llm_NAME`` in the ini file."""
+
+    name: str
+    help: str
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+    flag: bool = False
+    number: bool = False
+
+    @property
+    def ini(self) -> str:
+        return "llm_" + self.name.replace("-", "_")
+
+    @property
+    def dest(self) -> str:
+        return self.ini
+
+
+OPTIONS = (
+    Option(
+        "endpoint",
+        "the system under test: https://host/v1, or sim[:PRESET] for the embedded engine; "
+        "marked tests are skipped without it",
+        "URL",
+    ),
+    Option("model", "model name; default: the only one that the endpoint lists", "NAME"),
+    Option("api", "wire dialect: auto, openai-chat or openai-completions (default: auto)", "NAME"),
+    Option("sut", "TOML file that discloses the system under test", "FILE"),
+    Option(
+        "scale",
+        "quick: a smoke run of seconds, never compliant; standard: what the marker says; "
+        "full: everything an unconditional verdict needs (default: standard)",
+        choices=("quick", "standard", "full"),
+    ),
+    Option("plan", "print what the selected tests would send and how long it takes; send nothing", flag=True),
+    Option("report", "write report.json, report.html, minimum.txt and the records into DIR", "DIR"),
+    Option(
+        "runs", "repetitions of every measured load (default: what the marker says, else 1)", "K", number=True
+    ),
+    Option("seed", "seed of workloads and arrivals (default: 42)", "N", number=True),
+    Option(
+        "inconclusive",
+        "what becomes of a test whose interval does not decide (default: fail)",
+        choices=("fail", "pass"),
+    ),
+    Option("require", "fail instead of skipping marked tests when there is no --llm-endpoint", flag=True),
+    Option("api-key-file", "file with the API key (default: LLM_API_KEY or OPENAI_API_KEY)", "FILE"),
+)
+
+
+def declare(parser: pytest.Parser) -> None:
+    group = parser.getgroup("llmbench", "LLM serving benchmarks")
+    for option in OPTIONS:
+        arguments: dict[str, Any] = {"dest": option.dest, "help": option.help}
+        if option.flag:
+            arguments |= {"action": "store_true", "default": None}
+        else:
+            # append: a value given twice is a mistake that must be seen, not the last one winning
+            arguments |= {"action": "append", "metavar": option.metavar, "default": None}
+            if option.choices:
+                arguments["choices"] = option.choices
+            if option.number:
+                arguments["type"] = int
+        group.addoption(f"--llm-{option.name}", **arguments)
+        kind: Literal["bool", "string"] = "bool" if option.flag else "string"
+        default = None if option.flag else ""
+        parser.addini(option.ini, option.help, type=kind, default=default)
+
+
+def values(config: pytest.Config) -> dict[str, Any]:
+    """Option values, the command line before the ini file; UsageError for one given twice."""
+    found: dict[str, Any] = {}
+    twice = []
+    for option in OPTIONS:
+        given = config.getoption(option.dest)
+        if isinstance(given, list):
+            if len(given) > 1:
+                twice.append(
+                    f"--llm-{option.name} is given {len(given)} times ({', '.join(map(str, given))})"
+                )
+            given = given[0]
+        key = option.name.replace("-", "_")
+        found[key] = given if given is not None else config.getini(option.ini)
+    if twice:
+        raise pytest.UsageError("; ".join(twice) + ": give it once")
+    return found
+
+
+__all__ = ["OPTIONS", "Option", "declare", "values"]

@@ -1,0 +1,152 @@
+"""The session: lazily built bench, collected entries, terminal section, report files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.plugin import options
+
+if TYPE_CHECKING:
+    from pytest_llmbench.harness.session import BenchSession
+    from pytest_llmbench.harness.settings import Settings
+
+_WIDEST = 120
+NO_ENDPOINT = "no --llm-endpoint: give the URL of a server, or sim for the embedded engine"
+
+
+@contextmanager
+def failing_in_words() -> Generator[None, None, None]:
+    """Our errors as a plain message, without a traceback through our own code."""
+    try:
+        yield
+    except LLMBenchError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+class SessionReport:
+    """One per process. On an xdist controller it only collects; a worker only measures."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.entries: list[dict[str, Any]] = []
+        self._bench_session: BenchSession | None = None
+        self._written: list[str] = []
+        if any(value not in (None, "", False) for value in options.values(config).values()):
+            self._check_settings()
+
+    @cached_property
+    def settings(self) -> Settings:
+        from pytest_llmbench.harness.settings import Settings
+
+        return Settings.from_options(options.values(self.config))
+
+    @property
+    def is_worker(self) -> bool:
+        return hasattr(self.config, "workerinput")
+
+    @property
+    def bench_session(self) -> BenchSession:
+        if self._bench_session is None:
+            from pytest_llmbench.harness.session import BenchSession
+
+            worker = getattr(self.config, "workerinput", {}).get("workerid")
+            self._bench_session = BenchSession(self.settings, worker=worker, disclosure=self._disclosed)
+        return self._bench_session
+
+    def close(self) -> None:
+        if self._bench_session is not None:
+            self._bench_session.close()
+            self._bench_session = None
+
+    def _disclosed(self, endpoint: str) -> dict[str, Any]:
+        facts: dict[str, Any] = {}
+        for offered in self.config.hook.pytest_llmbench_disclosure(config=self.config, endpoint=endpoint):
+            facts.update(offered or {})
+        return facts
+
+    def _check_settings(self) -> None:
+        """What is wrong with the options is said before the run, not after it."""
+        try:
+            if self.settings.report is not None:
+                from pytest_llmbench.store.report_file import check_writable
+
+                check_writable(self.settings.report)
+        except LLMBenchError as error:
+            raise pytest.UsageError(str(error)) from None
+
+    @contextmanager
+    def progress(self) -> Generator[None, None, None]:
+        """A live line on a terminal; nothing in a log."""
+        from pytest_llmbench.plugin.progress import ProgressLine
+
+        reporter = self.config.pluginmanager.getplugin("terminalreporter")
+        line = ProgressLine(reporter) if reporter is not None and self._interactive() else None
+        self.bench_session.on_progress = line
+        try:
+            yield
+        finally:
+            self.bench_session.on_progress = None
+            if line is not None:
+                line.clear()
+
+    def _interactive(self) -> bool:
+        return not self.is_worker and sys.__stdout__ is not None and sys.__stdout__.isatty()
+
+    def pytest_report_header(self) -> str | None:
+        endpoint = options.values(self.config)["endpoint"]
+        if not endpoint:
+            return None
+        from pytest_llmbench.harness.sut import without_credentials
+
+        return f"llmbench: {without_credentials(endpoint)}, scale {self.settings.scale}"
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        entry = getattr(report, "llmbench", None)
+        if entry is None:
+            return
+        earlier = [old for old in self.entries if old["nodeid"] == entry["nodeid"]]
+        entry["attempts"] = len(earlier) + 1
+        self.entries.append(entry)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        self.close()
+        if self.is_worker or not self.entries or self.settings.report is None:
+            return
+        from pytest_llmbench.harness.reporting import write_reports
+
+        self._written = write_reports(self.settings, self.entries)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        skipped = [
+            report
+            for report in terminalreporter.stats.get("skipped", [])
+            if NO_ENDPOINT in str(report.longrepr)
+        ]
+        if skipped:
+            terminalreporter.write_line(f"llmbench: {len(skipped)} load tests skipped, {NO_ENDPOINT}")
+        if not self.entries:
+            return
+        from pytest_llmbench.reports.terminal import section_lines
+
+        terminalreporter.section("LLM serving benchmarks", sep="=")
+        verbose = self.config.get_verbosity() > 0
+        width = min(terminalreporter._tw.fullwidth, _WIDEST)
+        for entry in self.entries:
+            for line in section_lines(entry, width=width, verbose=verbose):
+                terminalreporter.write_line(line.text, **line.markup)
+            terminalreporter.write_line("")
+        for path in self._written:
+            terminalreporter.write_line(f"report: {path}")
+
+
+SESSION = pytest.StashKey[SessionReport]()
+
+__all__ = ["NO_ENDPOINT", "SESSION", "SessionReport", "failing_in_words"]

@@ -1,0 +1,90 @@
+"""Judgements become pytest outcomes: invalid is an error at setup, a broken limit fails the call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_llmbench.harness.session import Measured
+
+MEASURED = pytest.StashKey["Measured"]()
+
+
+# pytest's own class of failures: with pytrace=False it shows the message and no traceback through our code.
+Failed = pytest.fail.Exception
+
+
+class InvalidRun(Failed):  # type: ignore[valid-type, misc]
+    """The run did not measure the SUT: its numbers are not judged. Raised at setup, so pytest says error."""
+
+
+class GateFailure(Failed):  # type: ignore[valid-type, misc]
+    """A limit is broken: the whole interval lies beyond it."""
+
+
+class GateInconclusive(GateFailure):
+    """The interval does not decide. Fails under its own name unless ``--llm-inconclusive=pass``."""
+
+
+class ComplianceFailure(GateFailure):
+    """The marker asked for a compliance class that the run does not reach."""
+
+
+def refuse_if_invalid(measured: Measured) -> None:
+    reasons = measured.result.validity.reasons
+    if reasons:
+        listed = "\n".join(f"  - {reason}" for reason in reasons)
+        raise InvalidRun(f"INVALID: this run is not judged\n{listed}", pytrace=False)
+
+
+def raise_unless_good(item: pytest.Item) -> None:
+    """Called first in the call phase of every test; does nothing for a test without a measurement."""
+    measured = item.stash.get(MEASURED, None)
+    if measured is None:
+        return
+    verdict = measured.verdict_text()
+    if measured.gate_fails:
+        raise GateFailure(f"FAIL: {verdict}", pytrace=False)
+    if measured.gate_is_inconclusive and measured.inconclusive_fails:
+        raise GateInconclusive(f"INCONCLUSIVE: {verdict}", pytrace=False)
+    shortfall = measured.compliance_shortfall()
+    if shortfall:
+        raise ComplianceFailure(f"NOT COMPLIANT ENOUGH: {shortfall}", pytrace=False)
+
+
+def attach(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Put the result on the report, which is what crosses from an xdist worker to the controller.
+
+    Every attempt of a rerun test carries its own; the controller keeps them all.
+    """
+    from pytest_llmbench.plugin.collection import MARKED
+
+    if MARKED not in item.stash or report.when == "teardown":
+        return
+    if report.when == "setup" and report.outcome != "failed":
+        return  # passed setup: the call report follows; skipped: nothing was measured
+    measured = item.stash.get(MEASURED, None)
+    outcome = "error" if report.when == "setup" else report.outcome
+    if measured is not None:
+        entry = measured.entry(outcome)
+        del item.stash[MEASURED]
+    else:
+        from pytest_llmbench.harness.session import unmeasured_entry
+
+        marked = item.stash[MARKED]
+        entry = unmeasured_entry(item.nodeid, marked.definition, outcome, error=str(report.longrepr or ""))
+    report.llmbench = entry  # type: ignore[attr-defined]  # plain JSON types only: xdist serialises it
+
+
+__all__ = [
+    "MEASURED",
+    "ComplianceFailure",
+    "GateFailure",
+    "GateInconclusive",
+    "InvalidRun",
+    "attach",
+    "raise_unless_good",
+    "refuse_if_invalid",
+]

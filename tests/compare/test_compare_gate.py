@@ -1,0 +1,82 @@
+"""Gate: decided on the whole interval, undefined never passes."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmbench.compare.gate import gate, judge
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.judgement import GateVerdict
+from pytest_llmbench.model.objective import Objective, Op
+
+
+def estimate(
+    point: float | None,
+    lower: float | None,
+    upper: float | None,
+    n: int = 1000,
+    n_required: int | None = None,
+) -> Estimate:
+    return Estimate(point, lower, upper, 0.95, n, "test", "ms", n_required)
+
+
+@pytest.mark.parametrize(
+    ("op", "interval", "verdict"),
+    [
+        ("<=", (90, 80, 99), GateVerdict.PASS),
+        ("<=", (90, 80, 100), GateVerdict.PASS),
+        ("<", (90, 80, 100), GateVerdict.INCONCLUSIVE),
+        ("<=", (120, 101, 130), GateVerdict.FAIL),
+        ("<=", (95, 90, 110), GateVerdict.INCONCLUSIVE),
+        ("<=", (105, 90, 110), GateVerdict.INCONCLUSIVE),
+        ("<=", (95, 90, None), GateVerdict.INCONCLUSIVE),
+        ("<=", (150, 140, None), GateVerdict.FAIL),
+        ("<=", (50, None, None), GateVerdict.INCONCLUSIVE),
+        ("<=", (50, None, 60), GateVerdict.PASS),
+        (">=", (120, 101, 130), GateVerdict.PASS),
+        (">=", (90, 80, 99), GateVerdict.FAIL),
+        (">", (90, 80, 100), GateVerdict.FAIL),
+        (">=", (120, 101, None), GateVerdict.PASS),
+        (">=", (120, None, 130), GateVerdict.INCONCLUSIVE),
+        ("<=", (None, None, None), GateVerdict.INCONCLUSIVE),
+    ],
+)
+def test_verdict_on_the_whole_interval(
+    op: Op, interval: tuple[float | None, float | None, float | None], verdict: GateVerdict
+) -> None:
+    judged = judge(Objective("ttft.p99", op, 100, "ms"), estimate(*interval))
+    assert judged.verdict is verdict
+    assert judged.reason
+
+
+def test_an_absent_metric_is_inconclusive() -> None:
+    judged = judge(Objective("ttft.p99", "<=", 100, "ms"), None)
+    assert judged.verdict is GateVerdict.INCONCLUSIVE
+    assert judged.n == 0
+
+
+def test_an_open_interval_says_how_many_more() -> None:
+    judged = judge(Objective("ttft.p99_9", "<=", 100, "ms"), estimate(50, 40, None, n=100, n_required=3688))
+    assert judged.requests_needed == 3588
+    assert "3588 more" in judged.reason
+
+
+def test_a_straddling_interval_says_how_many_more() -> None:
+    # half-width 10 at n=1000, distance 5: four times the sample
+    judged = judge(Objective("ttft.p99", "<=", 100, "ms"), estimate(95, 88, 105))
+    assert judged.requests_needed == 3000
+
+
+def test_on_the_limit_no_sample_decides() -> None:
+    judged = judge(Objective("ttft.p99", "<=", 100, "ms"), estimate(100, 90, 110))
+    assert judged.requests_needed is None
+    assert judged.verdict is GateVerdict.INCONCLUSIVE
+
+
+def test_gate_fails_before_it_is_inconclusive() -> None:
+    limits = [Objective("a", "<=", 1, "ms"), Objective("b", "<=", 1, "ms"), Objective("c", "<=", 1, "ms")]
+    metrics = {"a": estimate(0.5, 0.4, 0.6), "b": estimate(2, 1.5, 3), "c": estimate(1, 0.5, 1.5)}
+    assert gate(limits, metrics).verdict is GateVerdict.FAIL
+    assert gate([limits[0], limits[2]], metrics).verdict is GateVerdict.INCONCLUSIVE
+    assert gate([limits[0]], metrics).verdict is GateVerdict.PASS
+    assert gate([], metrics).verdict is GateVerdict.PASS

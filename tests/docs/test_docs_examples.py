@@ -1,0 +1,55 @@
+"""Every Python block of the documentation is a test file that runs against the embedded engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.simulator.process import EmbeddedEngine
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [
+    pytest.param(block, id=f"{page.relative_to(ROOT)}:{i}")
+    for page in PAGES
+    for i, block in enumerate(BLOCK.findall(page.read_text("utf-8")), start=1)
+]
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine.start("fast") as running:
+        yield running
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_block_runs(pytester: pytest.Pytester, engine: EmbeddedEngine, block: str) -> None:
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    pytester.makepyfile(test_block=block)
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", f"--llm-endpoint={engine.url}", "--llm-scale=quick", "--llm-inconclusive=pass"
+    )
+    outcomes = result.parseoutcomes()
+    assert set(outcomes) <= {"passed", "warnings"}, outcomes
+    assert outcomes["passed"] >= 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text("utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readme_has_its_two_commands_first() -> None:
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 2
+    quickstart, tests = (block.strip() for block in blocks[:2])
+    assert "\n" not in quickstart
+    assert "\n" not in tests
+    assert "example_suites/quickstart --llm-endpoint=sim --llm-report=llm-report" in quickstart
+    assert "[test]" in tests

@@ -1,0 +1,221 @@
+"""What the generator must not do to the process that it runs in, and what it says about itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import resource
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from scripted_server import REPLY, ScriptedServer, reply
+
+from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.generator.loop_thread import LoopFactory
+from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.target import Target
+from pytest_llmbench.model.facts import Origin
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.wire.openai_chat import OpenAIChat
+
+Serve = Callable[..., ScriptedServer]
+GeneratorFor = Callable[..., LoadGenerator]
+MakePlan = Callable[..., LoadPlan]
+
+
+@pytest.fixture
+def gc_settings() -> Iterator[tuple[int, int, int]]:
+    before = gc.get_threshold()
+    gc.set_threshold(701, 11, 13)
+    yield (701, 11, 13)
+    gc.set_threshold(*before)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_nothing_is_left_behind(serve: Serve, plan: MakePlan, loop_factory: LoopFactory) -> None:
+    """Threads, descriptors, loop policy, collector: as they were."""
+    server = serve(reply(REPLY))
+    policy = asyncio.get_event_loop_policy()
+    threads, open_before = set(threading.enumerate()), descriptors()
+    generator = LoadGenerator(
+        Target.parse(server.url.replace("127.0.0.1", "localhost")),
+        OpenAIChat(),
+        model="m",
+        loop_factory=loop_factory,
+    )
+    with generator:
+        generator.run(plan(20, load=OpenLoop(rate=400)))
+        generator.run(plan(20, load=ClosedLoop(4)))
+        ours = set(threading.enumerate()) - threads
+        assert "llmbench-load" in {thread.name for thread in ours}
+    generator.close()  # a second time
+    assert not any(thread.name == "llmbench-load" for thread in threading.enumerate())
+    server.stop()
+    assert descriptors() <= open_before
+    assert asyncio.get_event_loop_policy() is policy
+    assert gc.get_freeze_count() == 0
+
+
+def test_gc_settings_are_restored(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, gc_settings: tuple[int, int, int]
+) -> None:
+    during: list[tuple[tuple[int, int, int], int]] = []
+
+    def note(_record: RequestRecord) -> None:
+        during.append((gc.get_threshold(), gc.get_freeze_count()))
+
+    generator_for(serve(reply(REPLY)), on_record=note).run(plan(1))
+    assert during[0][0][0] > 100_000
+    assert during[0][1] > 0
+    assert gc.get_threshold() == gc_settings
+    assert gc.get_freeze_count() == 0
+
+
+def test_gc_settings_are_restored_after_an_error(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, gc_settings: tuple[int, int, int]
+) -> None:
+    def fail(_record: RequestRecord) -> None:
+        raise ValueError("disk full")
+
+    generator = generator_for(serve(reply(REPLY)), on_record=fail)
+    with pytest.raises(GeneratorError, match="ValueError: disk full"):
+        generator.run(plan(50))
+    assert gc.get_threshold() == gc_settings
+    assert gc.get_freeze_count() == 0
+
+
+def test_an_error_of_on_record_ends_the_run_with_its_cause(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    calls: list[RequestRecord] = []
+
+    def fail_third(record: RequestRecord) -> None:
+        calls.append(record)
+        if len(calls) == 3:
+            raise ValueError("disk full")
+
+    generator = generator_for(serve(reply(REPLY)), on_record=fail_third)
+    with pytest.raises(GeneratorError) as caught:
+        generator.run(plan(1000, load=OpenLoop(rate=100)))
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert len(calls) == 3
+
+
+def test_an_error_of_on_progress_ends_the_run(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    def fail(_progress: Progress) -> None:
+        raise ValueError("no terminal")
+
+    generator = generator_for(serve(reply(REPLY)), on_progress=fail)
+    with pytest.raises(GeneratorError, match="no terminal"):
+        generator.run(plan(1000, load=OpenLoop(rate=100)))
+
+
+def test_progress_is_told_a_few_times_a_second(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    told: list[Progress] = []
+    generator_for(serve(reply(REPLY)), on_progress=told.append).run(plan(100, load=OpenLoop(rate=100)))
+    assert 2 <= len(told) <= 20
+    assert [progress.submitted for progress in told] == sorted(progress.submitted for progress in told)
+    assert told[-1] == Progress(
+        submitted=100, ok=100, failed=0, in_flight=0, planned=100, elapsed_s=told[-1].elapsed_s
+    )
+
+
+async def _run_inside(generator: LoadGenerator, plan: LoadPlan) -> int:
+    return len(generator.run(plan).records)
+
+
+def test_a_running_loop_of_the_caller_does_not_matter(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    assert asyncio.run(_run_inside(generator_for(serve(reply(REPLY))), plan(3))) == 3
+
+
+def test_records_are_handed_on_as_requests_end(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    threads: set[str] = set()
+    handed: list[RequestRecord] = []
+
+    def keep(record: RequestRecord) -> None:
+        threads.add(threading.current_thread().name)
+        handed.append(record)
+
+    seen = generator_for(serve(reply(REPLY)), on_record=keep).run(plan(20))
+    assert threads == {"llmbench-load"}
+    assert [record.request_id for record in handed] == list(seen.records.request_id)
+
+
+def test_what_an_observation_says(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+    wanted = plan(10, load=OpenLoop(rate=500))
+    seen = generator_for(serve(reply(REPLY))).run(wanted)
+    assert seen.plan is wanted
+    assert len(seen.sequence_sha256) == 64
+    assert seen.started_ns < seen.ended_ns == seen.records.finished_ns.max()
+    assert seen.anchor.wall_ns > 1_600_000_000 * 10**9
+    assert seen.anchor.monotonic_ns <= seen.started_ns
+    assert (seen.in_flight_at_start, seen.in_flight_at_end) == (0, 0)
+    facts = {key: fact.value for key, fact in seen.facts.items()}
+    resolution = facts.pop("timing.clock_resolution_ns")
+    assert 1 <= resolution <= 1_000_000
+    assert facts == {
+        "streaming.protocol": "sse",
+        "wire.dialect": "openai-chat",
+        "wire.prompt_form": "text",
+        "timing.submit_point": "last_request_byte",
+        "timing.first_point": "parsed_data_event",
+        "timing.first_token_kind": "content",
+        "timing.timestamp_format": "epoch_ms",
+    }
+    assert {fact.origin for fact in seen.facts.values()} == {Origin.GENERATOR}
+    check = seen.selfcheck
+    assert check.clock == "CLOCK_MONOTONIC"
+    assert check.clock_resolution_ns == resolution
+    assert check.transport == "http/1.1"
+    assert check.event_loop in ("uvloop", "asyncio")
+    assert check.send_lag_p50_ns is not None
+    assert check.loop_lag_p99_ns is not None
+    assert check.cpu_share is not None
+    assert check.reads >= 10
+    assert check.gc_collections >= 0
+
+
+def test_plans_that_make_no_sense(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+    generator = generator_for(serve(reply(REPLY)))
+    for impossible in (plan(-1), plan(1, first=-1), plan(1, load=ClosedLoop(0)), plan(1, load=OpenLoop(0.0))):
+        with pytest.raises(SuiteError):
+            generator.run(impossible)
+
+
+def test_no_descriptors_left_is_our_fault_and_said_so(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    """Not a thousand failed requests of the server's, but one error of ours."""
+    generator = generator_for(serve(reply(REPLY)))
+    generator.run(plan(1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hoard: list[socket.socket] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + 8, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                hoard.append(socket.socket())
+        with pytest.raises(GeneratorError, match="cannot open another connection"):
+            generator.run(plan(50, load=ClosedLoop(50)))
+    finally:
+        for held in hoard:
+            held.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert generator.run(plan(1)).records.counts()["ok"] == 1

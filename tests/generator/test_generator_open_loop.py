@@ -1,0 +1,112 @@
+"""Open loop: the schedule is kept, whatever the server does (METHODOLOGY §3; M-4.2.3, M-4.2.5)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scripted_server import REPLY, Conversation, ScriptedServer, reply
+
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.generator.loop_thread import LoopFactory
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.model.plan import Deadlines, LoadPlan, OpenLoop
+
+Serve = Callable[..., ScriptedServer]
+GeneratorFor = Callable[..., LoadGenerator]
+MakePlan = Callable[..., LoadPlan]
+
+POISSON = OpenLoop(rate=100.0)
+
+
+def test_open_loop_keeps_schedule_while_server_stalls(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
+) -> None:
+    """The server answers nobody until everybody has asked. Every request still leaves at its instant."""
+    count = 60
+
+    def script(conversation: Conversation) -> None:
+        while len(server.served) < count and not server.stopping.wait(0.01):
+            pass
+        conversation.send(REPLY)
+
+    server = serve(script)
+    generator = generator_for(server, loop_factory=loop_factory)
+    seen = generator.run(plan(count, load=POISSON, seed=3))
+    records = seen.records
+    assert records.counts()["ok"] == count
+    assert seen.selfcheck.peak_in_flight == count
+    # Not one answer came before the last request had left ...
+    assert records.first_byte_ns.min() > records.dispatched_ns.max()
+    # ... and the schedule was the one drawn beforehand, on an absolute clock.
+    expected = schedule_ns(POISSON, count, arrival_seed(3)) + seen.started_ns
+    assert records.scheduled_ns.tolist() == expected.tolist()
+    lags = records.dispatched_ns - records.scheduled_ns
+    assert lags.min() >= 0
+    # Generous: another process may take the core. A generator that waited would be late by the whole run.
+    assert np.median(lags) < 20_000_000
+    assert seen.duration_s > (expected[-1] - seen.started_ns) / 1e9
+
+
+def test_sends_that_are_late_are_made_up_for_and_kept_on_record(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    """Something holds the loop up for 0.3 s: what was due meanwhile leaves at once, and the lag is told."""
+    held = []
+
+    def hold_once(_record: object) -> None:
+        if not held:
+            held.append(True)
+            time.sleep(0.3)
+
+    generator = generator_for(serve(reply(REPLY)), on_record=hold_once)
+    seen = generator.run(plan(60, load=OpenLoop(rate=100, arrival="uniform")))
+    lags = seen.records.dispatched_ns - seen.records.scheduled_ns
+    assert seen.records.counts()["ok"] == 60
+    assert lags.max() > 200_000_000
+    assert seen.selfcheck.send_lag_max_ns == lags.max()
+    assert seen.selfcheck.loop_lag_max_ns is not None
+    assert seen.selfcheck.loop_lag_max_ns > 200_000_000
+    # The schedule is absolute: the last requests are back on it.
+    assert np.median(lags[-10:]) < 100_000_000
+
+
+def test_a_plan_that_begins_in_the_middle_takes_up_the_schedule_there(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    seen = generator_for(serve(reply(REPLY))).run(plan(5, first=5, load=POISSON))
+    whole = schedule_ns(POISSON, 10, arrival_seed(1))
+    assert (seen.records.scheduled_ns - seen.started_ns).tolist() == (whole[5:] - whole[4]).tolist()
+    assert seen.records.index.tolist() == [5, 6, 7, 8, 9]
+
+
+def test_the_drain_is_bounded(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+    """Half of the requests are never answered: they are cancelled, and counted as left in flight."""
+
+    def script(conversation: Conversation) -> None:
+        if conversation.number % 2:
+            conversation.wait(30)
+        else:
+            conversation.send(REPLY)
+
+    deadlines = Deadlines(drain_s=0.3)
+    load = OpenLoop(rate=200, arrival="uniform")
+    seen = generator_for(serve(script)).run(plan(16, load=load, deadlines=deadlines))
+    counts = seen.records.counts()
+    assert counts["submitted"] == 16
+    assert 0 < counts["cancelled"] == seen.in_flight_at_end
+    assert counts["ok"] == 16 - counts["cancelled"]
+    assert seen.interrupted is None
+    cancelled = [error for error in seen.records.error if error]
+    assert "drain deadline" in cancelled[0]
+    assert seen.duration_s < 5
+
+
+@pytest.mark.parametrize("requests", [0, 1])
+def test_hardly_anything_to_send(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, requests: int
+) -> None:
+    seen = generator_for(serve(reply(REPLY))).run(plan(requests, load=POISSON))
+    assert seen.records.counts()["submitted"] == requests

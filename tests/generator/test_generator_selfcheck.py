@@ -1,0 +1,77 @@
+"""Known answers of the self-check."""
+
+from __future__ import annotations
+
+from pytest_llmbench.generator.selfcheck import Counters, self_check
+from pytest_llmbench.model.observation import SelfCheck
+from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
+
+
+def rows(lags: list[int | None]) -> Records:
+    return Records.from_rows(
+        RequestRecord(
+            index=index,
+            request_id=str(index),
+            phase=Phase.MEASURE,
+            scheduled_ns=1000 * index,
+            dispatched_ns=None if lag is None else 1000 * index + lag,
+            submitted_ns=None if lag is None else 1000 * index + lag + 1,
+            chunk_ns=[5, 6, 6],
+            coalesced_chunks=1,
+            stale_retries=index % 2,
+            outcome=Outcome.OK,
+        )
+        for index, lag in enumerate(lags)
+    )
+
+
+def test_send_lags_of_an_open_loop() -> None:
+    seen = self_check(OpenLoop(10.0), rows(list(range(100))), Counters())
+    assert seen.send_lag_p50_ns == 50  # type 7: 49.5, rounded half to even
+    assert seen.send_lag_p99_ns == 98
+    assert seen.send_lag_max_ns == 99
+    assert seen.send_lag_first_tenth_p50_ns == 4
+    assert seen.send_lag_last_tenth_p50_ns == 94
+
+
+def test_tenths_go_by_the_schedule_not_by_the_sending() -> None:
+    seen = self_check(OpenLoop(10.0), rows([50_000] + [0] * 9), Counters())
+    assert (seen.send_lag_first_tenth_p50_ns, seen.send_lag_last_tenth_p50_ns) == (50_000, 0)
+
+
+def test_requests_without_a_dispatch_have_no_lag() -> None:
+    assert self_check(OpenLoop(10.0), rows([7, None]), Counters()).send_lag_max_ns == 7
+    assert self_check(OpenLoop(10.0), rows([None]), Counters()).send_lag_max_ns is None
+
+
+def test_nothing_measured_is_none_and_not_zero() -> None:
+    seen = self_check(OpenLoop(10.0), Records.from_rows([]), Counters(transport="t", clock="c"))
+    assert seen == SelfCheck(transport="t", clock="c")
+
+
+def test_counts() -> None:
+    counters = Counters(
+        loop_lags_ns=[1] * 98 + [200, 300],
+        cpu_ns=250,
+        wall_ns=1000,
+        reads=12,
+        connections_prewarmed=3,
+        connections_opened=2,
+        gc_collections=1,
+        peak_in_flight=4,
+        clock="CLOCK_MONOTONIC",
+        clock_resolution_ns=1,
+        event_loop="uvloop",
+        transport="http/1.1",
+    )
+    seen = self_check(ClosedLoop(2), rows([5, 5, 5]), counters)
+    assert seen.send_lag_p50_ns is None  # a closed loop has no schedule
+    assert (seen.loop_lag_p99_ns, seen.loop_lag_max_ns) == (201, 300)
+    assert seen.cpu_share == 0.25
+    assert (seen.content_chunks, seen.coalesced_chunks, seen.stale_retries) == (9, 3, 1)
+    assert (seen.reads, seen.gc_collections, seen.peak_in_flight) == (12, 1, 4)
+    assert (seen.connections_prewarmed, seen.connections_opened) == (3, 2)
+    assert (seen.event_loop, seen.transport) == ("uvloop", "http/1.1")

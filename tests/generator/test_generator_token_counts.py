@@ -1,0 +1,96 @@
+"""Where token counts of a record come from, and when we count ourselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scripted_server import DONE, FINISH, HEAD, REPLY, ScriptedServer, chunked, reply, text_event
+
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.target import Target
+from pytest_llmbench.model.outcome import TokenSource
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.wire.openai_completions import OpenAICompletions
+from pytest_llmbench.workloads.sequence import sequence_sha256
+
+Serve = Callable[..., ScriptedServer]
+GeneratorFor = Callable[..., LoadGenerator]
+MakePlan = Callable[..., LoadPlan]
+
+NO_USAGE = HEAD + chunked([text_event("one two"), text_event(" three"), FINISH, DONE])
+
+
+def words(text: str) -> int:
+    counted.append(text)
+    return len(text.split())
+
+
+counted: list[str] = []
+
+
+def test_the_server_s_counts_come_first(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+    counted.clear()
+    seen = generator_for(serve(reply(REPLY)), count_text=words).run(plan(1))
+    assert TOKEN_SOURCES[seen.records.token_source[0]] is TokenSource.SERVER_USAGE
+    assert (seen.records.input_tokens[0], seen.records.output_tokens[0]) == (7, 2)
+    assert counted == []  # nothing was tokenised while load was running
+
+
+def test_the_reference_tokenizer_steps_in(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+    seen = generator_for(serve(reply(NO_USAGE)), count_text=words).run(plan(1))
+    assert TOKEN_SOURCES[seen.records.token_source[0]] is TokenSource.REFERENCE_TOKENIZER
+    assert seen.records.output_tokens[0] == 3
+    assert seen.records.input_tokens[0] == 2  # "hello 1-0"
+    assert seen.records.requested_input_tokens[0] == 1
+
+
+def test_without_either_chunks_are_counted_and_called_so(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    seen = generator_for(serve(reply(NO_USAGE))).run(plan(1))
+    assert TOKEN_SOURCES[seen.records.token_source[0]] is TokenSource.CHUNK_COUNT
+    assert seen.records.output_tokens[0] == 2
+    assert seen.records.input_tokens[0] == MISSING
+
+
+@dataclass(frozen=True)
+class TokenWorkload:
+    name: str = "ids"
+    standard: bool = False
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+        return [PlannedRequest(index, 8, 3, token_ids=[9906 + index, 11, 1917]) for index in range(count)]
+
+    def specification(self) -> Mapping[str, Any]:
+        return {}
+
+
+def test_prompts_as_token_ids(serve: Serve, plan: MakePlan) -> None:
+    text = 'data: {"choices": [{"index": 0, "text": "x", "finish_reason": "stop"}]}\n\n'
+    server = serve(reply(HEAD + chunked([text.encode(), DONE])))
+    target = Target.parse(server.url)
+    with LoadGenerator(target, OpenAICompletions(), model="m", prompt_form="token_ids") as generator:
+        seen = generator.run(plan(2, workload=TokenWorkload()))
+    prompts = [json.loads(served.body)["prompt"] for served in server.served]
+    assert prompts == [[9906, 11, 1917], [9907, 11, 1917]]
+    assert seen.records.input_tokens.tolist() == [3, 3]
+    assert seen.sequence_sha256 == sequence_sha256(TokenWorkload().requests(2, 1))
+    assert seen.facts.value("wire.prompt_form") == "token_ids"
+
+
+def test_ids_become_text_where_text_is_sent(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    server = serve(reply(REPLY))
+    generator = generator_for(server, extra_body={"top_k": 1})
+    generator.run(plan(1, workload=TokenWorkload(), ignore_eos=True))
+    sent = json.loads(server.served[0].body)
+    assert sent["messages"] == [{"role": "user", "content": "\x85, world"}] or "world" in str(
+        sent["messages"]
+    )
+    assert (sent["model"], sent["max_tokens"], sent["top_k"], sent["ignore_eos"]) == ("m", 8, 1, True)

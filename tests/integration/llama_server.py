@@ -1,0 +1,35 @@
+"""The real llama.cpp HTTP server, from the ``xllamacpp`` wheel, in a process of its own.
+
+    python llama_server.py MODEL.gguf PORT [SLOTS] [CONTEXT]
+
+Prints ``ready URL`` and serves until its standard input closes, so that it dies with whoever started it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import xllamacpp
+
+
+def main(model: str, port: str, slots: str = "4", context: str = "8192") -> None:
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = model
+    parameters.model_alias = {"tiny-random"}
+    parameters.hostnames = ["127.0.0.1"]
+    parameters.port = int(port)
+    parameters.n_parallel = int(slots)
+    parameters.n_ctx = int(context)
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
+    parameters.warmup = True
+    parameters.offline = True
+    parameters.ui = False
+    server = xllamacpp.Server(parameters)
+    print("ready", server.listening_address, flush=True)
+    sys.stdin.read()
+    os._exit(0)  # the server's threads do not end by themselves
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,76 @@
+"""The TTFT suite on a real engine: llama.cpp's server with random weights."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+SUITE = """
+import pytest
+from pytest_llmbench import SyntheticWorkload, Uniform, WarmupPolicy, llmbench
+
+SHORT = SyntheticWorkload("short-random", Uniform(8, 32), Uniform(8, 24))
+
+@pytest.fixture(scope="session")
+def llm_warmup():
+    return WarmupPolicy(requests=8, output_tokens=64, concurrency=2, probes=4)
+
+@llmbench.ttft(p50_ms=5000, concurrency=2, requests=40, workload=SHORT)
+def test_closed_loop(llm_result):
+    assert llm_result.completion_rate.point == 1.0
+
+@llmbench.ttft(p50_ms=5000, rate=8, requests=40, workload=SHORT)
+def test_open_loop(llm_result):
+    assert llm_result.completion_rate.point == 1.0
+"""
+
+
+@pytest.fixture
+def measured(llama_cpp: str, pytester: pytest.Pytester) -> Path:
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    pytester.makepyfile(test_suite=SUITE)
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", f"--llm-endpoint={llama_cpp}", "--llm-report=out", "-v"
+    )
+    result.assert_outcomes(passed=2)
+    return pytester.path / "out"
+
+
+def test_measured_ttft_agrees_with_the_server_s_own_timings(measured: Path) -> None:
+    report = json.loads((measured / "report.json").read_text("utf-8"))
+    for entry in report["tests"]:
+        assert entry["validity"]["verdict"] == "valid"
+        assert entry["counts"]["ok"] == 40
+        lines = (measured / entry["records_file"]).read_text("utf-8").splitlines()
+        rows = [json.loads(line) for line in lines[1:]]
+        rows = [row for row in rows if row["phase"] == "measure"]
+        assert len(rows) == 40
+        beyond_prefill = []
+        for row in rows:
+            ttft_ms = (row["first_content_ns"] - row["submitted_ns"]) / 1e6
+            # The prompt's evaluation lies inside TTFT; what is left is queueing, one sampling step and the wire.
+            prompt_ms = row["server_timings"]["prompt_ms"]
+            assert ttft_ms > prompt_ms - 1.0
+            beyond_prefill.append(ttft_ms - prompt_ms)
+            assert row["token_source"] == "server_usage"
+            assert row["output_tokens"] == row["requested_max_tokens"]
+            assert sum(row["chunk_tokens"]) == row["output_tokens"]
+        own = [row["server_timings"]["prompt_ms"] for row in rows]
+        assert statistics.median(beyond_prefill) < max(25.0, statistics.median(own)), beyond_prefill
+
+
+def test_the_whole_stream_agrees_with_the_server_s_own_timings(measured: Path) -> None:
+    report = json.loads((measured / "report.json").read_text("utf-8"))
+    entry = next(entry for entry in report["tests"] if "closed" in entry["nodeid"])
+    lines = (measured / entry["records_file"]).read_text("utf-8").splitlines()
+    rows = [json.loads(line) for line in lines[1:]]
+    rows = [row for row in rows if row["phase"] == "measure"]
+    ratios = [
+        (row["last_content_ns"] - row["first_content_ns"]) / 1e6 / row["server_timings"]["predicted_ms"]
+        for row in rows
+    ]
+    # predicted_ms covers the first token's step too, so the client's span is a little shorter.
+    assert 0.6 < statistics.median(ratios) < 1.2, ratios

@@ -1,0 +1,63 @@
+"""Marker parameters: every mistake at once, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.methodology import ttft
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.model.objective import MetricRef, ms
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"p99ms": 5}, "unknown parameter 'p99ms'; did you mean p99_ms?"),
+        ({"zebra": 1}, "unknown parameter 'zebra'; it takes"),
+        ({"rate": 5, "concurrency": 4}, "rate (open loop) and concurrency (closed loop) exclude each other"),
+        ({"p99_ms": 0}, "p99_ms must be greater than zero, got 0"),
+        ({"p99_ms": -1.5}, "p99_ms must be greater than zero"),
+        ({"p99_ms": float("nan")}, "p99_ms must be greater than zero"),
+        ({"p99_ms": True}, "p99_ms must be a number, got True"),
+        ({"p99_ms": "500"}, "p99_ms must be a number, got '500'"),
+        ({"requests": 0}, "requests must be at least 1"),
+        ({"requests": 10.5}, "requests must be a whole number"),
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
+        ({"arrival": "poison", "rate": 1}, "arrival must be one of poisson, uniform, gamma, got 'poison'"),
+        ({"arrival": "poisson"}, "arrival needs rate"),
+        ({"rate": 1, "burstiness": 0.5}, "burstiness needs arrival='gamma'"),
+        ({"rate": 1, "arrival": "gamma"}, "arrival='gamma' needs burstiness"),
+        ({"workload": "synthetic-unifrom"}, "synthetic-uniform"),
+        ({"compliance": "full"}, "compliance must be one of conditional, unconditional"),
+        ({"max_error_share": 2}, "max_error_share must lie between 0 and 1"),
+        ({"slo": [True]}, "slo holds True, which is no objective"),
+        ({"slo": [MetricRef("ttft.p98", "ms") <= 5 * ms]}, "limits 'ttft.p98', which is no metric"),
+        ({"slo": MetricRef("ttft.p99", "ms") <= 5 * ms}, "slo must be a list of objectives"),
+        ({"bucket_limits": {"0-255": {"p95_ms": 1}}}, "has no bucket '0-255'"),
+        ({"bucket_limits": {"0-256": {"p95": 1}}}, "did you mean p95_ms?"),
+        ({"bucket_limits": {"0-256": {"p95_ms": 0}}}, "p95_ms must be greater than zero"),
+        ({"bucket_limits": [1]}, "bucket_limits must map buckets to limits"),
+    ],
+)
+def test_one_mistake(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SuiteError) as caught:
+        build(ttft.Parameters, given, where="test_x.py:3")
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("test_x.py:3: ")
+
+
+def test_all_mistakes_at_once() -> None:
+    with pytest.raises(SuiteError) as caught:
+        build(ttft.Parameters, {"p99ms": 1, "p50_ms": -1, "requests": 0, "arrival": "x"})
+    for name in ("p99ms", "p50_ms", "requests", "arrival"):
+        assert name in str(caught.value)
+    assert "4 mistakes" in str(caught.value)
+
+
+def test_good_parameters_come_through() -> None:
+    built = build(ttft.Parameters, {"p99_ms": 500, "rate": 20, "arrival": None})
+    assert built == ttft.Parameters(p99_ms=500, rate=20)

@@ -1,0 +1,108 @@
+"""Valid? Each check, once kept and once broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from canned_runs import answer
+
+from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
+from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.workloads.catalogue import workload
+
+
+def plan(rate: float | None = 20.0, requests: int = 100) -> LoadPlan:
+    load = OpenLoop(rate) if rate is not None else ClosedLoop(4)
+    return LoadPlan("measure", workload("synthetic-uniform"), load, requests, seed=42)
+
+
+def finding(judged: Validity, check: str) -> Finding:
+    return next(found for found in judged.findings if found.check == check)
+
+
+def test_a_clean_run_is_valid() -> None:
+    judged = validity([answer(plan())], Budget())
+    assert judged.verdict is ValidityVerdict.VALID
+    assert judged.reasons == ()
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "rate", "ok"), [(9.9, 20, True), (10.1, 20, False), (99, 1, True), (101, 1, False)]
+)
+def test_send_lag_limit_follows_the_rate(lag_ms: float, rate: float, ok: bool) -> None:
+    seen = answer(plan(rate), selfcheck=SelfCheck(send_lag_p99_ns=round(lag_ms * 1e6)))
+    judged = validity([seen], Budget())
+    assert finding(judged, "send_lag").ok is ok
+    assert (judged.verdict is ValidityVerdict.VALID) is ok
+
+
+def test_a_growing_lag_voids() -> None:
+    check = SelfCheck(send_lag_first_tenth_p50_ns=100_000, send_lag_last_tenth_p50_ns=1_300_000)
+    assert validity([answer(plan(), selfcheck=check)], Budget()).verdict is ValidityVerdict.INVALID
+
+
+def test_closed_loop_has_no_schedule_to_keep() -> None:
+    judged = validity([answer(plan(None), selfcheck=SelfCheck(send_lag_p99_ns=10**9))], Budget())
+    assert judged.verdict is ValidityVerdict.VALID
+
+
+@pytest.mark.parametrize(("failures", "budget", "ok"), [(1, 0.01, True), (2, 0.01, False), (2, 0.02, True)])
+def test_error_budget(failures: int, budget: float, ok: bool) -> None:
+    judged = validity([answer(plan(), failures=failures)], Budget(budget))
+    assert (judged.verdict is ValidityVerdict.VALID) is ok
+    assert "canned failure" in finding(judged, "error_budget").message
+
+
+def test_nothing_sent_is_not_within_budget() -> None:
+    seen = replace(answer(plan()), records=Records.from_rows(()))
+    assert not finding(validity([seen], Budget(1.0)), "error_budget").ok
+
+
+def test_interrupted_run_is_void_and_says_why() -> None:
+    judged = validity([answer(plan(), interrupted="Ctrl-C")], Budget())
+    assert judged.verdict is ValidityVerdict.INVALID
+    assert "Ctrl-C" in judged.reasons[0]
+
+
+def test_missing_records_void() -> None:
+    seen = answer(plan(requests=100))
+    short = replace(seen, plan=plan(requests=101))
+    assert not finding(validity([short], Budget()), "all_requests_recorded").ok
+
+
+def buffered(seen: Observation) -> Observation:
+    """The same stream as a proxy would deliver it: every chunk with the last one."""
+    records = seen.records
+    ends = records.last_content_ns
+    counts = records.chunk_offsets[1:] - records.chunk_offsets[:-1]
+    return replace(
+        seen,
+        records=replace(records, first_content_ns=ends.copy(), chunk_ns=ends.repeat(counts)),
+    )
+
+
+def test_a_buffered_stream_voids() -> None:
+    judged = validity([buffered(answer(plan()))], Budget())
+    assert judged.verdict is ValidityVerdict.INVALID
+    assert "buffers the stream" in finding(judged, "stream_fidelity").message
+
+
+def test_late_sends_void() -> None:
+    seen = answer(plan())
+    stretched = replace(
+        seen.records, submitted_ns=seen.records.submitted_ns * 2 - seen.records.submitted_ns[0]
+    )
+    judged = validity([replace(seen, records=stretched)], Budget())
+    assert not finding(judged, "achieved_rate").ok
+
+
+def test_cache_hits_on_random_prompts_are_a_warning() -> None:
+    seen = answer(plan())
+    hits = replace(seen.records, cached_tokens=seen.records.input_tokens // 2)
+    judged = validity([replace(seen, records=hits)], Budget())
+    assert not finding(judged, "prefix_cache_hits").ok
+    assert judged.verdict is ValidityVerdict.VALID

@@ -1,0 +1,64 @@
+"""Records: rows to columns and back, nothing observed is MISSING, never zero."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import MISSING, Records
+
+
+def rows() -> list[RequestRecord]:
+    return [
+        RequestRecord(
+            1, "b", Phase.MEASURE, submitted_ns=20, chunk_ns=[30, 40], chunk_tokens=[1, 2], outcome=Outcome.OK
+        ),
+        RequestRecord(
+            0, "a", Phase.WARMUP, submitted_ns=10, chunk_ns=[11], outcome=Outcome.TIMEOUT, error="late"
+        ),
+        RequestRecord(
+            2, "c", Phase.MEASURE, scheduled_ns=15, input_tokens=0, token_source=TokenSource.SERVER_USAGE
+        ),
+    ]
+
+
+def test_order_is_that_of_submission() -> None:
+    records = Records.from_rows(rows())
+    assert list(records.request_id) == ["a", "c", "b"]
+    assert records.input_tokens.tolist() == [MISSING, 0, MISSING]
+    assert records.chunk_ns.tolist() == [11, 30, 40]
+    assert records.chunk_tokens.tolist() == [MISSING, 1, 2]
+    assert records.chunk_offsets.tolist() == [0, 1, 1, 3]
+
+
+def test_counts_name_every_outcome() -> None:
+    counts = Records.from_rows(rows()).counts()
+    assert counts["submitted"] == 3
+    assert (counts["ok"], counts["timeout"], counts["cancelled"], counts["http_error"]) == (1, 1, 1, 0)
+
+
+def test_select_keeps_chunks_together() -> None:
+    records = Records.from_rows(rows())
+    chosen = records.select(records.ok)
+    assert list(chosen.request_id) == ["b"]
+    assert chosen.chunk_ns.tolist() == [30, 40]
+    assert chosen.chunk_offsets.tolist() == [0, 2]
+    assert chosen.error == [None]
+
+
+def test_concatenate_is_one_after_another() -> None:
+    records = Records.from_rows(rows())
+    twice = Records.concatenate([records, records])
+    assert len(twice) == 6
+    assert twice.chunk_offsets.tolist() == [0, 1, 1, 3, 4, 4, 6]
+    assert list(twice.request_id) == ["a", "c", "b"] * 2
+    assert len(Records.concatenate([])) == 0
+
+
+def test_columns_are_read_only() -> None:
+    records = Records.from_rows(rows())
+    with pytest.raises(ValueError, match="read-only"):
+        records.submitted_ns[0] = 5
+    assert isinstance(records.submitted_ns, np.ndarray)

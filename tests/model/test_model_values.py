@@ -1,0 +1,101 @@
+"""Estimate, Objective, Facts, LoadPlan, TestResult views: their own consistency."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import pytest
+
+from pytest_llmbench.errors import SuiteError, SUTError
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.objective import completion_rate, ms, percent, s, tok_s, ttft, us
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.result import MetricView
+from pytest_llmbench.workloads.catalogue import workload
+
+
+@pytest.mark.parametrize("field", ["point", "lower", "upper"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_estimate_holds_no_nan_and_no_infinity(field: str, value: float) -> None:
+    values = {"point": 1.0, "lower": 0.5, "upper": 2.0, field: value}
+    with pytest.raises(ValueError, match=field):
+        Estimate(**values, level=0.95, n=1, method="m", unit="ms")  # type: ignore[arg-type]
+
+
+def test_units_are_brought_to_the_canonical_one() -> None:
+    assert (ttft.p99 <= 500 * ms).limit == 500
+    assert (ttft.p99 <= 0.5 * s).limit == 500
+    assert (ttft.p99 < 500 * us).limit == 0.5
+    assert (completion_rate >= 99 * percent).limit == pytest.approx(0.99)
+    assert (completion_rate >= 0.99).limit == 0.99
+
+
+def test_objectives_have_no_truth_value() -> None:
+    with pytest.raises(TypeError, match="no truth value"):
+        assert ttft.p99 <= 500 * ms
+    with pytest.raises(TypeError, match="no truth value"):
+        bool(ttft.p99)
+
+
+def test_a_limit_needs_the_right_unit() -> None:
+    with pytest.raises(TypeError, match="write 500 \\* ms"):
+        _ = ttft.p99 <= 500
+    with pytest.raises(TypeError, match="measured in ms, the limit is in tok/s"):
+        _ = ttft.p99 <= 500 * tok_s
+
+
+def test_facts_merge_and_digest() -> None:
+    declared = Facts.of(Origin.DECLARED, {"sut.boundary": "model_engine", "sut.profile": None}, "sut.toml")
+    detected = Facts.of(Origin.DETECTED, {"sut.model.name": "m"})
+    both = declared | detected
+    assert "sut.profile" not in both
+    assert both.value("sut.model.name") == "m"
+    assert both["sut.boundary"].source == "sut.toml"
+    assert set(both.under("sut.model")) == {"sut.model.name"}
+    assert both.sha256() == (detected | declared).sha256()
+    assert both.sha256() != declared.sha256()
+    assert both.value("nothing") is None
+
+
+def plan(**changes: object) -> LoadPlan:
+    start = LoadPlan("measure", workload("synthetic-uniform"), OpenLoop(20.0), 10, seed=42)
+    return start.with_(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"load": OpenLoop(21.0)},
+        {"load": ClosedLoop(20)},
+        {"requests": 11},
+        {"seed": 43},
+        {"first": 1},
+        {"run": 1},
+        {"phase": Phase.WARMUP},
+        {"ignore_eos": True},
+    ],
+)
+def test_plan_key_sees_what_changes_the_load(changes: dict[str, object]) -> None:
+    assert plan(**changes).key != plan().key
+    assert plan(label="another name").key == plan().key
+
+
+def test_metrics_by_attribute() -> None:
+    one = Estimate(1.0, 0.9, 1.1, 0.95, 10, "m", "ms")
+    view = MetricView({"ttft.p99": one, "output_token_throughput": one}, "")
+    assert view.ttft.p99 is one  # type: ignore[union-attr]
+    assert view.output_token_throughput is one
+    with pytest.raises(AttributeError, match=r"did you mean ttft\.p99"):
+        _ = view.ttft.p98  # type: ignore[union-attr]
+
+
+def test_errors_list_all_mistakes_and_survive_pickling() -> None:
+    error = SuiteError.from_mistakes(["a", "b"], where="here", remedy="mend")
+    assert str(error) == "here: 2 mistakes\n  - a\n  - b\n  → mend"
+    again = pickle.loads(pickle.dumps(error))
+    assert isinstance(again, SuiteError)
+    assert str(again) == str(error)
+    assert str(SUTError("down")) == "down"

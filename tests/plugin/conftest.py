@@ -1,0 +1,32 @@
+"""One embedded engine for all tests of the plugin, and a suite to run against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from plugin_suite import Suite
+
+from pytest_llmbench.simulator.process import EmbeddedEngine
+
+QUICK_ENGINE = "fast"
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine.start(QUICK_ENGINE) as running:
+        yield running
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    # The keys of whoever runs these tests must not leak into what the tests send.
+    for name in ("LLM_API_KEY", "OPENAI_API_KEY", "CI", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    pytester.makeini(
+        """
+        [pytest]
+        asyncio_default_fixture_loop_scope = function
+        """
+    )
+    return Suite(pytester)

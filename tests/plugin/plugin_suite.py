@@ -1,0 +1,38 @@
+"""pytester with the habits of the plugin's tests: a suite of files in, outcomes and report out."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass
+class Suite:
+    """pytester with the habits of these tests."""
+
+    pytester: pytest.Pytester
+
+    def write(self, body: str, conftest: str | None = None) -> None:
+        self.pytester.makepyfile(test_suite=textwrap.dedent(body))
+        if conftest is not None:
+            self.pytester.makeconftest(textwrap.dedent(conftest))
+
+    def run(self, *arguments: str) -> pytest.RunResult:
+        return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
+
+    def measure(self, endpoint: str, *arguments: str, scale: str = "quick") -> pytest.RunResult:
+        return self.run(f"--llm-endpoint={endpoint}", f"--llm-scale={scale}", "--llm-report=out", *arguments)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.path / "out" / "report.json").read_text("utf-8"))
+        return loaded
+
+    @property
+    def path(self) -> Path:
+        return self.pytester.path

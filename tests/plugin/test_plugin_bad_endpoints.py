@@ -1,0 +1,167 @@
+"""Endpoints that cannot be measured: one clear error naming the thing and the remedy; and one that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import pytest
+from plugin_suite import Suite
+
+from pytest_llmbench.simulator.process import EmbeddedEngine
+
+TWO = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(p99_ms=500, rate=20)
+def test_a(): ...
+
+@llmbench.ttft(p99_ms=500, rate=20)
+def test_b(): ...
+"""
+
+
+class Scripted(BaseHTTPRequestHandler):
+    """Answers from a table of path → (status, content type, body)."""
+
+    answers: ClassVar[dict[str, tuple[int, str, Any]]] = {}
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        status, kind, body = self.answers.get(
+            self.path, (404, "application/json", {"error": {"message": "no"}})
+        )
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    do_GET = do_POST = _answer  # noqa: N815  # the names that http.server looks for
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def scripted(request: pytest.FixtureRequest) -> Iterator[str]:
+    handler = type("Handler", (Scripted,), {"answers": request.param})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def models(*names: str) -> tuple[int, str, Any]:
+    return 200, "application/json", {"object": "list", "data": [{"id": name} for name in names]}
+
+
+WHOLE = {"choices": [{"message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ("http://127.0.0.1:9/v1", ["127.0.0.1:9", "refused"]),
+        ("http://no-such-host.invalid/v1", ["no-such-host.invalid"]),
+        ("sim:fats", ["unknown preset 'fats'", "did you mean 'fast'"]),
+        ("nonsense", ["nonsense", "supported are http://, https://, sim"]),
+    ],
+)
+def test_unusable_endpoints(suite: Suite, endpoint: str, words: list[str]) -> None:
+    suite.write(TWO)
+    result = suite.measure(endpoint)
+    result.assert_outcomes(errors=2)
+    for word in words:
+        assert word in str(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("scripted", "arguments", "words"),
+    [
+        ({"/v1/models": (401, "application/json", {"error": "who"})}, [], ["401", "LLM_API_KEY"]),
+        ({}, [], ["404"]),
+        ({"/v1/models": models("alpha", "beta")}, [], ["alpha", "beta", "--llm-model"]),
+        ({"/v1/models": models("alpha")}, ["--llm-model=alhpa"], ["alhpa", "did you mean alpha"]),
+        (
+            {"/v1/models": models("alpha"), "/v1/chat/completions": (200, "application/json", WHOLE)},
+            [],
+            ["without streaming"],
+        ),
+    ],
+    ids=["401", "404", "several models", "unknown model", "no streaming"],
+    indirect=["scripted"],
+)
+def test_answers_that_cannot_be_used(
+    suite: Suite, scripted: str, arguments: list[str], words: list[str]
+) -> None:
+    suite.write(TWO)
+    result = suite.measure(scripted, *arguments)
+    result.assert_outcomes(errors=2)
+    for word in words:
+        assert word in str(result.stdout)
+
+
+def test_the_cause_is_told_once(suite: Suite) -> None:
+    suite.write(TWO)
+    text = str(suite.measure("http://127.0.0.1:9/v1").stdout)
+    body = text.partition("= ERRORS =")[2].partition("LLM serving benchmarks")[0]
+    assert body.count("→ start the server") == 1
+    assert body.count("see the first error, at test_suite.py::test_a") == 1
+    assert "Traceback" not in body
+    assert "During handling" not in body
+
+
+def test_a_broken_sut_file(suite: Suite) -> None:
+    suite.write(TWO)
+    (suite.path / "sut.toml").write_text('[sut]\nboundary = "engine"\n[sut.model]\nnmae = "x"\n')
+    result = suite.measure("sim", "--llm-sut=sut.toml")
+    result.assert_outcomes(errors=2)
+    for word in ("sut.toml", "sut.boundary", "model_engine", "nmae", "name"):
+        assert word in str(result.stdout)
+
+
+def test_a_server_that_dies_mid_run(suite: Suite) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(p99_ms=500, rate=50, requests=400)
+        def test_x(): ...
+        """
+    )
+    with EmbeddedEngine.start("fast") as engine:
+        # Warm-up takes about two seconds of the draft's kind; kill well within the measured load.
+        killer = threading.Thread(target=kill_when_busy, args=(engine,))
+        killer.start()
+        began = time.monotonic()
+        result = suite.measure(engine.url, scale="standard")
+        took = time.monotonic() - began
+        killer.join()
+    result.assert_outcomes(errors=1)
+    assert took < 120, "the test has to end within its deadlines"
+    result.stdout.fnmatch_lines(["*INVALID: this run is not judged", "*requests failed*disconnected*"])
+    entry = suite.report["tests"][0]
+    assert entry["counts"]["submitted"] == 400
+    assert entry["counts"]["ok"] >= 1
+    rows = (suite.path / "out" / entry["records_file"]).read_text("utf-8").splitlines()[1:]
+    assert sum(json.loads(row)["phase"] == "measure" for row in rows) == 400
+
+
+def kill_when_busy(engine: EmbeddedEngine) -> None:
+    """SIGKILL once the engine has served the warm-up and some measured requests."""
+    for _ in range(600):
+        if len(engine.ground_truth()) > 150:
+            break
+        time.sleep(0.1)
+    os.kill(engine.pid, signal.SIGKILL)

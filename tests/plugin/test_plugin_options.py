@@ -1,0 +1,129 @@
+"""Options are a public surface: help, ini, given twice, wrong values, the plan."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from plugin_suite import Suite
+
+from pytest_llmbench.plugin.options import OPTIONS
+
+NAMES = (
+    "endpoint", "model", "api", "sut", "scale", "plan", "report", "runs", "seed", "inconclusive", "require",
+    "api-key-file",
+)  # fmt: skip
+
+PLANNED = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(p99_ms=500, rate=20)
+def test_open(): ...
+
+@llmbench.ttft(concurrency=4, requests=100)
+def test_closed(): ...
+
+def test_plain():
+    raise AssertionError("a plan runs nothing")
+"""
+
+
+@pytest.fixture
+def silent_server() -> Iterator[socket.socket]:
+    """Listens and would notice a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        yield server
+
+
+def assert_nobody_called(server: socket.socket) -> None:
+    with pytest.raises(BlockingIOError):
+        server.accept()
+
+
+def test_the_options_are_those_of_the_contract() -> None:
+    assert tuple(option.name for option in OPTIONS) == NAMES
+
+
+def test_help_names_every_option(suite: Suite) -> None:
+    result = suite.run("--help")
+    result.stdout.fnmatch_lines(["LLM serving benchmarks:", *(f"*--llm-{name}*" for name in NAMES)])
+    result.stdout.fnmatch_lines(["*llm_endpoint*"])
+
+
+def test_an_option_given_twice_is_a_mistake(suite: Suite) -> None:
+    suite.write("def test_plain(): ...")
+    result = suite.run("--llm-endpoint=http://a/v1", "--llm-endpoint=http://b/v1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--llm-endpoint is given 2 times*: give it once"])
+
+
+def test_wrong_values_are_named(suite: Suite) -> None:
+    suite.write(PLANNED)
+    result = suite.run("--llm-plan", "--llm-runs=0", "--llm-seed=-1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--llm-runs*0*", "*--llm-seed*-1*"])
+
+
+def test_collect_only_touches_no_network(suite: Suite, silent_server: socket.socket) -> None:
+    suite.write(PLANNED)
+    port = silent_server.getsockname()[1]
+    result = suite.run("--collect-only", "-q", f"--llm-endpoint=http://127.0.0.1:{port}/v1")
+    assert result.ret == 0
+    assert_nobody_called(silent_server)
+
+
+def test_plan_prints_and_touches_no_network(suite: Suite, silent_server: socket.socket) -> None:
+    suite.write(PLANNED)
+    port = silent_server.getsockname()[1]
+    result = suite.run("--llm-plan", f"--llm-endpoint=http://127.0.0.1:{port}/v1")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            "llmbench plan (scale standard): nothing is sent",
+            "*test_suite.py::test_open",
+            "*Time to First Token: open loop, poisson arrivals at 20 req/s, workload synthetic-uniform",
+            "*1,100 requests with the warm-up*about 50 s of measured load",
+            "*test_suite.py::test_closed",
+            "*closed loop, 4 in flight*",
+            "*duration set by the SUT (closed loop)",
+            "*total of 2 tests: *",
+        ]
+    )
+    assert_nobody_called(silent_server)
+
+
+def test_plan_knows_the_price(suite: Suite) -> None:
+    suite.write(PLANNED)
+    (suite.path / "sut.toml").write_text(
+        '[prices]\ninput_per_million = 1.0\noutput_per_million = 10.0\ncurrency = "EUR"\n'
+    )
+    result = suite.run("--llm-plan", "--llm-sut=sut.toml", "-k", "open")
+    result.stdout.re_match_lines([r".*cost at the declared prices: at most [12]\.\d\d EUR"])
+
+
+def test_ini_settings_stand_behind_the_command_line(suite: Suite) -> None:
+    suite.write(PLANNED)
+    suite.pytester.makeini(
+        "[pytest]\nllm_scale = quick\nllm_plan = true\nasyncio_default_fixture_loop_scope = function\n"
+    )
+    suite.run("-k", "open").stdout.fnmatch_lines(["llmbench plan (scale quick)*", "*60 requests*"])
+    suite.run("-k", "open", "--llm-scale=full").stdout.fnmatch_lines(["*10,100 requests*"])
+
+
+def test_a_report_directory_that_cannot_be_written_is_said_before_the_run(suite: Suite) -> None:
+    suite.write("def test_plain(): raise AssertionError('ran')")
+    (suite.path / "file").write_text("in the way")
+    result = suite.run("--llm-report=file/out")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*file/out*"])
+    assert "ran" not in str(result.stdout)
+
+
+@pytest.mark.parametrize("scheme", ["ws://h/v1", "grpc://h:1", "python:mod:attr", "replay", "ftp://h"])
+def test_endpoints_we_do_not_speak_yet(suite: Suite, scheme: str) -> None:
+    suite.write("from pytest_llmbench import llmbench\n@llmbench.ttft()\ndef test_x(): ...\n")
+    result = suite.run(f"--llm-endpoint={scheme}")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*supported are http://, https://, sim*"])

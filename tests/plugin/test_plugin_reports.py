@@ -1,0 +1,129 @@
+"""What is written: report.json and its schema, records, minimum report, JUnit, pytest-html."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import jsonschema
+import pytest
+from plugin_suite import Suite
+
+from pytest_llmbench.simulator.process import EmbeddedEngine
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
+BODY = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(mean_ms=2000, rate=20)
+def test_first_token(): ...
+"""
+RECORD_FIELDS = {
+    "index", "request_id", "phase", "class_label", "scheduled_ns", "dispatched_ns", "submitted_ns",
+    "first_byte_ns", "first_event_ns", "first_content_ns", "chunk_ns", "chunk_tokens", "last_content_ns",
+    "finished_ns", "input_tokens", "output_tokens", "token_source", "requested_max_tokens", "outcome",
+    "http_status", "error", "finish_reason",
+}  # fmt: skip
+
+
+@pytest.fixture
+def ran(suite: Suite, engine: EmbeddedEngine) -> Suite:
+    suite.write(BODY)
+    suite.measure(engine.url, "--junitxml=out/junit.xml", "--html=out/pytest.html").assert_outcomes(passed=1)
+    return suite
+
+
+def test_report_json_keeps_to_its_schema(ran: Suite) -> None:
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text("utf-8"))).validate(ran.report)
+    assert set(ran.report) == {"schema_version", "generator", "started", "environment", "sut", "tests"}
+    entry = ran.report["tests"][0]
+    assert entry["workload"]["sequence_sha256"]
+    assert entry["counts"]["submitted"] == 50
+    assert entry["compliance"]["verdict"] == "not_compliant"
+    assert len(entry["compliance"]["requirements"]) == 121
+    for name in ("mean", "p50", "p90", "p95", "p99", "p99_9", "min", "max"):
+        assert entry["metrics"][f"ttft.{name}"]["unit"] == "ms"
+
+
+def test_records_one_line_per_request(ran: Suite) -> None:
+    path = ran.path / "out" / ran.report["tests"][0]["records_file"]
+    header, *rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert header["anchor"]["monotonic_ns"] > 0
+    assert set(rows[0]) >= RECORD_FIELDS
+    phases = [row["phase"] for row in rows]
+    assert phases.count("measure") == 50
+    assert phases.count("warmup") >= 10
+    assert phases.count("probe") >= 3
+    row = next(row for row in rows if row["phase"] == "measure")
+    instants = [
+        "scheduled_ns",
+        "dispatched_ns",
+        "submitted_ns",
+        "first_byte_ns",
+        "first_content_ns",
+        "finished_ns",
+    ]
+    assert [row[name] for name in instants] == sorted(row[name] for name in instants)
+
+
+def test_minimum_report(ran: Suite) -> None:
+    text = (ran.path / "out" / "minimum.txt").read_text("utf-8")
+    assert text.startswith("=== LLM Benchmark Report (Minimum) ===")
+    assert text.rstrip().endswith("=== End Report ===")
+    assert re.search(r"TTFT P50: \d", text)
+
+
+def test_junit_properties(ran: Suite) -> None:
+    tree = ElementTree.parse(ran.path / "out" / "junit.xml")
+    properties = {p.get("name"): p.get("value") for p in tree.iter("property")}
+    assert properties["llmbench.verdict"] == "pass"
+    assert properties["llmbench.validity"] == "valid"
+    assert properties["llmbench.compliance"] == "not_compliant"
+
+
+def test_pytest_html_columns_and_plot(ran: Suite) -> None:
+    text = (ran.path / "out" / "pytest.html").read_text("utf-8")
+    for word in ("Verdict", "Value", "Limit", "Interval", "TTFT Results", "svg"):
+        assert word in text
+
+
+def test_terminal_section(suite: Suite, engine: EmbeddedEngine) -> None:
+    suite.write(BODY)
+    result = suite.measure(engine.url)
+    result.stdout.fnmatch_lines(
+        ["*LLM serving benchmarks*", "*TTFT Results*", "*TTFT P50*", "*report: *report.json*"]
+    )
+    assert "\r" not in str(result.stdout), "a log is no terminal"
+
+
+def test_without_report_directory_nothing_is_written(suite: Suite, engine: EmbeddedEngine) -> None:
+    suite.write(BODY)
+    before = set(suite.path.rglob("*"))
+    suite.run(f"--llm-endpoint={engine.url}", "--llm-scale=quick", "-p", "no:html").assert_outcomes(passed=1)
+    after = {path for path in suite.path.rglob("*") if "__pycache__" not in path.parts}
+    assert after <= before
+
+
+def test_a_test_that_could_not_be_measured_is_in_the_report(suite: Suite) -> None:
+    suite.write(BODY)
+    suite.measure("http://127.0.0.1:9/v1").assert_outcomes(errors=1)
+    entry = suite.report["tests"][0]
+    assert entry["outcome"] == "error"
+    assert entry["validity"]["verdict"] == "invalid"
+    assert entry["gate"]["verdict"] == "inconclusive"
+    assert "127.0.0.1:9" in entry["error"]
+
+
+def test_no_secret_reaches_any_artefact(
+    suite: Suite, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = "sk-canary-4f1d8c2e9b"
+    monkeypatch.setenv("LLM_API_KEY", canary)
+    suite.write(BODY)
+    result = suite.measure(engine.url, "--junitxml=out/junit.xml", "--html=out/pytest.html", "-vv")
+    result.assert_outcomes(passed=1)
+    assert canary not in str(result.stdout) + str(result.stderr)
+    for path in (suite.path / "out").rglob("*"):
+        assert path.is_dir() or canary not in path.read_text("utf-8", "replace"), path

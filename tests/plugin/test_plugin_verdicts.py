@@ -1,0 +1,211 @@
+"""From measurement to pytest outcome, on the embedded engine."""
+
+from __future__ import annotations
+
+import pytest
+from plugin_suite import Suite
+
+from pytest_llmbench.simulator.process import EmbeddedEngine
+
+
+def test_pass_fail_and_inconclusive(suite: Suite, engine: EmbeddedEngine) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(mean_ms=2000, rate=20)
+        def test_good(llm_result):
+            assert llm_result.ttft.mean.upper < 2000
+            assert llm_result.gate.verdict == "pass"
+
+        @llmbench.ttft(mean_ms=0.01, rate=20)
+        def test_bad():
+            raise AssertionError("the body of a failed gate does not run")
+
+        @llmbench.ttft(p99_9_ms=2000, rate=20)
+        def test_undecided(): ...
+        """
+    )
+    result = suite.measure(engine.url)
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*FAIL: ttft on 1 of 1 objectives*",
+            "*FAIL ttft.mean <= 0.01 ms: *",
+            "*completion: 50 of 50 requests*",
+            "*INCONCLUSIVE: ttft on 1 of 1 objectives*",
+            "*INCONCLUSIVE ttft.p99_9 <= 2000 ms:*more",
+        ]
+    )
+    entries = {entry["nodeid"].split("::")[1]: entry for entry in suite.report["tests"]}
+    assert {name: entry["gate"]["verdict"] for name, entry in entries.items()} == {
+        "test_good": "pass",
+        "test_bad": "fail",
+        "test_undecided": "inconclusive",
+    }
+    assert {name: entry["outcome"] for name, entry in entries.items()} == {
+        "test_good": "passed",
+        "test_bad": "failed",
+        "test_undecided": "failed",
+    }
+    assert all(entry["validity"]["verdict"] == "valid" for entry in entries.values())
+
+
+def test_inconclusive_may_pass(suite: Suite, engine: EmbeddedEngine) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(p99_9_ms=2000, rate=20)
+        def test_undecided(): ...
+        """
+    )
+    suite.measure(engine.url, "--llm-inconclusive=pass").assert_outcomes(passed=1)
+    assert suite.report["tests"][0]["gate"]["verdict"] == "inconclusive"
+
+
+def test_an_invalid_run_is_an_error_at_setup(suite: Suite, engine: EmbeddedEngine) -> None:
+    # Prompts of more tokens than the engine's context: it refuses them all, which is beyond any error budget.
+    suite.write(
+        """
+        from pytest_llmbench import Fixed, SyntheticWorkload, WarmupPolicy, llmbench
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def llm_warmup():
+            return WarmupPolicy.none()
+
+        HUGE = SyntheticWorkload("huge", Fixed(200_000), Fixed(8))
+
+        @llmbench.ttft(p99_ms=500, rate=50, workload=HUGE, requests=5)
+        def test_refused(): ...
+        """
+    )
+    result = suite.measure(engine.url)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*INVALID: this run is not judged", "*5 of 5 requests failed*"])
+    entry = suite.report["tests"][0]
+    assert entry["validity"]["verdict"] == "invalid"
+    assert entry["outcome"] == "error"
+    assert entry["counts"]["http_error"] == 5
+    assert entry["metrics"]["ttft.p99"]["point"] is None
+    assert entry["gate"]["verdict"] != "pass"
+
+
+def test_compliance_fails_only_when_asked(suite: Suite, engine: EmbeddedEngine) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(rate=20, compliance="conditional")
+        def test_asked(): ...
+
+        @llmbench.ttft(rate=20)
+        def test_not_asked(): ...
+        """
+    )
+    result = suite.measure(engine.url)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*NOT COMPLIANT ENOUGH: conditional asked for, the run is not_compliant*",
+            "*M-4.1-sut-boundary-declared: no evidence: sut.boundary*",
+        ]
+    )
+
+
+def test_the_body_may_fail_on_its_own(suite: Suite, engine: EmbeddedEngine) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(rate=20)
+        def test_body(llm_result):
+            assert llm_result.ttft.p50.point < 0, "impossible"
+        """
+    )
+    result = suite.measure(engine.url)
+    result.assert_outcomes(failed=1)
+    entry = suite.report["tests"][0]
+    assert entry["outcome"] == "failed"
+    assert entry["gate"]["verdict"] == "pass"
+
+
+def test_llm_result_without_a_marker_is_refused(suite: Suite, engine: EmbeddedEngine) -> None:
+    suite.write("def test_x(llm_result): ...")
+    result = suite.measure(engine.url)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*llm_result needs a marker*"])
+
+
+def test_async_bodies_and_hand_made_plans(suite: Suite, engine: EmbeddedEngine) -> None:
+    suite.write(
+        """
+        import pytest
+        from pytest_llmbench import ClosedLoop, LoadPlan, llmbench
+
+        @pytest.mark.asyncio
+        @llmbench.ttft(rate=20)
+        async def test_async(llm_result):
+            assert llm_result.completion_rate.point == 1
+
+        def plan(llm_workload):
+            workload = llm_workload(input_tokens=32, output_tokens=(4, 8))
+            return LoadPlan("by hand", workload, ClosedLoop(2), 10, seed=1)
+
+        def test_by_hand(llm_bench, llm_workload):
+            seen = llm_bench.run(plan(llm_workload))
+            assert seen.records.ok.all() and len(seen.records) == 10
+
+        @pytest.mark.asyncio
+        async def test_by_hand_async(llm_bench, llm_workload):
+            seen = await llm_bench.run_async(plan(llm_workload))
+            assert seen.records.counts()["ok"] == 10
+
+        def test_whole_test_by_hand(llm_bench):
+            result = llm_bench.measure("ttft", rate=20, p50_ms=2000, requests=20)
+            assert result.gate.verdict == "pass"
+        """
+    )
+    suite.measure(engine.url).assert_outcomes(passed=4)
+
+
+def test_an_overridden_sut_needs_no_endpoint(suite: Suite, engine: EmbeddedEngine) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(rate=20)
+        def test_x(llm_result):
+            assert llm_result.completion_rate.point == 1
+            assert llm_result.facts.value("sut.boundary") == "application_gateway"
+        """,
+        conftest=f"""
+        import pytest
+        from pytest_llmbench import SUT
+
+        @pytest.fixture(scope="session")
+        def llm_sut():
+            return SUT({engine.url!r}, disclosure={{"sut.boundary": "application_gateway"}})
+        """,
+    )
+    suite.run("--llm-scale=quick").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("plugins", [["-p", "no:html"], ["-n2"], ["-W", "error"], ["--timeout=60"]], ids=str)
+def test_beside_other_plugins(suite: Suite, engine: EmbeddedEngine, plugins: list[str]) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(rate=20, requests=20)
+        def test_a(): ...
+
+        @llmbench.ttft(rate=20, requests=20)
+        def test_b(): ...
+        """
+    )
+    result = suite.measure(engine.url, *plugins)
+    result.assert_outcomes(passed=2)
+    assert len(suite.report["tests"]) == 2
+    result.stdout.fnmatch_lines(["*LLM serving benchmarks*"])
