@@ -4,15 +4,15 @@ pytester's in-process runs forget the modules that they loaded, and extension mo
 be loaded twice in a process. "cannot load module more than once per process" means that one is missing here.
 """
 
-import httpcore
+import httpcore  # noqa: F401
 import matplotlib.backends.backend_svg
-import matplotlib.figure
+import matplotlib.figure  # noqa: F401
 import numpy.fft
-import numpy.random
-import psutil
-import scipy.stats
-import tiktoken
-import uvloop
+import numpy.random  # noqa: F401
+import psutil  # noqa: F401
+import scipy.stats  # noqa: F401
+import tiktoken  # noqa: F401
+import uvloop  # noqa: F401
 import yaml  # noqa: F401
 
 import pytest_llmbench.harness.reporting

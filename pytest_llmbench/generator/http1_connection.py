@@ -58,16 +58,22 @@ class Http1Connection(asyncio.Protocol):
         self.alive = False
 
     def submit(self, exchange: Exchange, *, reused: bool) -> None:
-        """Write the request; its instant is when the last byte has gone to the kernel (METHODOLOGY §14)."""
+        """Write the request; its instant is that of the write that gave the kernel its last byte (METHODOLOGY §14).
+
+        Of a write that takes everything, the instant before it is kept: waking the server is part of the
+        write, so the server may be at work, and we descheduled, before a stamp behind it could be taken.
+        """
         self._exchange = exchange
         self._reused = reused
         self._chunked = False
         exchange.channel = self
         exchange.connecting_ns = None
         wire = exchange.request.wire
-        self._transport.write(wire if self._tls is None else self._tls.encrypt(wire))
+        payload = wire if self._tls is None else self._tls.encrypt(wire)
+        before_ns = self._now()
+        self._transport.write(payload)
         if self._transport.get_write_buffer_size() == 0:
-            exchange.submitted_ns = self._now()
+            exchange.submitted_ns = before_ns
 
     def inspect(self) -> None:
         exchange = self._exchange

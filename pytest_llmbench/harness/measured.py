@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_llmbench.generator.run import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.methodology.parameters import LoadParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, JudgedObjective
@@ -30,6 +31,11 @@ class Measured:
     redactor: Redactor
     records_file: str | None = None
     duration_s: float | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Ctrl-C ended the load; what was measured until then is in the result."""
+        return any(run.interrupted == INTERRUPTED_BY_CTRL_C for run in self.result.observations)
 
     @property
     def gate_fails(self) -> bool:

@@ -14,6 +14,7 @@ from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, SUTError
 from pytest_llmbench.generator.clock import MonotonicClock, anchor
+from pytest_llmbench.generator.run import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.harness.bench import Bench
 from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.harness.endpoint_lock import endpoint_lock
@@ -29,6 +30,7 @@ from pytest_llmbench.methodology.validity import Budget, validity
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
@@ -150,7 +152,10 @@ class BenchSession:
 
     def _execute(self, opened: OpenSUT, plan: LoadPlan) -> Observation:
         self._label = plan.label
-        return opened.generator.run(plan)
+        seen = opened.generator.run(plan)
+        if seen.interrupted == INTERRUPTED_BY_CTRL_C and plan.phase is not Phase.MEASURE:
+            raise KeyboardInterrupt  # nothing has been measured yet; the warm-up's records are on disk
+        return seen
 
     def _judge(self, result: TestResult, parameters: LoadParameters) -> TestResult:
         judged_validity = validity(result.observations, Budget(parameters.max_error_share))

@@ -77,7 +77,8 @@ def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """One plan per run. The runs share one sequence of requests, so no prompt is sent twice."""
+    """One plan per run. The runs share one sequence of requests and one schedule, each taking up where the
+    one before it ended: no prompt is sent twice, and no two runs have the same arrivals."""
     count = request_count(parameters, setting)
     runs = 1 if setting.scale == "quick" else (parameters.runs or 1)
     return tuple(
@@ -88,7 +89,6 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
             requests=count,
             seed=setting.seed,
             first=run * count,
-            run=run,
             deadlines=setting.deadlines,
             ignore_eos=setting.ignore_eos,
         )

@@ -41,8 +41,6 @@ def warm_up(setting: Setting, *, concurrency: int | None = None) -> Procedure[Wa
         loads.append((yield plan))
         planned += plan.requests
         _give_up_on_a_dead_server(loads)
-        if loads[-1].interrupted is not None:
-            break
     probes: list[Observation] = []
     while len(probes) < policy.probes and not _settled(probes, policy.tolerance):
         probes.append((yield _probe(setting, len(probes) + 1)))

@@ -78,12 +78,10 @@ class LoadPlan:
     load: Load
     requests: int
     seed: int
-    """Seed of the workload; the arrival schedule draws from its own seed derived from it and ``run``."""
+    """Seed of the workload; the arrival schedule draws from its own seed derived from it."""
     phase: Phase = Phase.MEASURE
     first: int = 0
-    """Index of the first request within the workload's sequence."""
-    run: int = 0
-    """Repetition, from 0: every run has its own arrival schedule."""
+    """Index of the first request within the workload's sequence, and within the arrival schedule."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     ignore_eos: bool = False
 
@@ -97,7 +95,6 @@ class LoadPlan:
             "seed": self.seed,
             "phase": self.phase,
             "first": self.first,
-            "run": self.run,
             "deadlines": asdict(self.deadlines),
             "ignore_eos": self.ignore_eos,
         }

@@ -49,7 +49,7 @@ class RequestRecord:
     output_tokens: int | None = None
     token_source: TokenSource = TokenSource.NONE
     attribution: str = "none"
-    """How ``chunk_tokens`` came about: ``exact``, ``apportioned`` (the total spread over the chunks), ``none``."""
+    """Of ``chunk_tokens``: ``exact``, ``apportioned`` (the total spread over the chunks) or ``none``."""
     requested_input_tokens: int | None = None
     requested_max_tokens: int | None = None
     cached_tokens: int | None = None

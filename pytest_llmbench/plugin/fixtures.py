@@ -78,6 +78,10 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
     item.stash[MEASURED] = measured
     item.user_properties.extend(measured.properties)
     request.config.hook.pytest_llmbench_result(item=item, result=measured.result)
+    if measured.interrupted:
+        # pytest makes no report of a test that Ctrl-C ends, and nothing measured may be lost.
+        report.entries.append(measured.entry("error", error="interrupted by Ctrl-C"))
+        raise KeyboardInterrupt
     refuse_if_invalid(measured)
     return measured.result
 

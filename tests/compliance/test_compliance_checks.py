@@ -119,11 +119,11 @@ def split_in_two(evidence: Evidence) -> Evidence:
     runs = [
         dataclasses.replace(
             run,
-            plan=run.plan.with_(requests=half, first=first, run=number),
+            plan=run.plan.with_(requests=half, first=first),
             records=run.records.select((run.records.index >= first) & (run.records.index < first + half)),
             sequence_sha256=sequence_sha256(SYNTHETIC_UNIFORM.requests(first + half, SEED)[first:]),
         )
-        for number, first in enumerate((0, half))
+        for first in (0, half)
     ]
     return with_result(observations=tuple(runs))(evidence)
 

@@ -32,7 +32,11 @@ def test_block_runs(pytester: pytest.Pytester, engine: EmbeddedEngine, block: st
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     pytester.makepyfile(test_block=block)
     result = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", f"--llm-endpoint={engine.url}", "--llm-scale=quick", "--llm-inconclusive=pass"
+        "-p",
+        "no:cacheprovider",
+        f"--llm-endpoint={engine.url}",
+        "--llm-scale=quick",
+        "--llm-inconclusive=pass",
     )
     outcomes = result.parseoutcomes()
     assert set(outcomes) <= {"passed", "warnings"}, outcomes
@@ -46,7 +50,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_readme_has_its_two_commands_first() -> None:
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 2
     quickstart, tests = (block.strip() for block in blocks[:2])
     assert "\n" not in quickstart

@@ -51,7 +51,7 @@ def test_measured_ttft_agrees_with_the_server_s_own_timings(measured: Path) -> N
         beyond_prefill = []
         for row in rows:
             ttft_ms = (row["first_content_ns"] - row["submitted_ns"]) / 1e6
-            # The prompt's evaluation lies inside TTFT; what is left is queueing, one sampling step and the wire.
+            # The prompt's evaluation lies inside TTFT; the rest is queueing, one step and the wire.
             prompt_ms = row["server_timings"]["prompt_ms"]
             assert ttft_ms > prompt_ms - 1.0
             beyond_prefill.append(ttft_ms - prompt_ms)

@@ -91,10 +91,9 @@ def test_plans_by_scale() -> None:
     assert [plan.requests for plan in ttft.plans(ttft.Parameters(rate=20), setting())] == [1_000]
 
 
-def test_runs_share_one_sequence_and_have_their_own_arrivals() -> None:
+def test_runs_take_up_one_sequence_one_after_another() -> None:
     plans = ttft.plans(ttft.Parameters(rate=20, requests=10, runs=3), setting())
     assert [plan.first for plan in plans] == [0, 10, 20]
-    assert [plan.run for plan in plans] == [0, 1, 2]
     assert len({plan.key for plan in plans}) == 3
 
 

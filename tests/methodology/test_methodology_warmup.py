@@ -70,7 +70,7 @@ def test_rounds_go_on_in_the_sequence() -> None:
 
 
 def test_probes_stop_when_three_agree() -> None:
-    # A probe's latency is TTFT plus 95 ms. After the first one: 295, 245, 215, 213, 212; the last three agree.
+    # A probe's latency is TTFT plus 95 ms. After the first: 295, 245, 215, 213, 212; the last three agree.
     seen = Recorder([300, 200, 150, 120, 118, 117, 116])
     report = drive(warm_up(setting(output_tokens=100)), seen)
     assert report.probe_before_ms is not None

@@ -73,7 +73,6 @@ def plan(**changes: object) -> LoadPlan:
         {"requests": 11},
         {"seed": 43},
         {"first": 1},
-        {"run": 1},
         {"phase": Phase.WARMUP},
         {"ignore_eos": True},
     ],

@@ -66,7 +66,7 @@ def record(index: int, outcome: Outcome = Outcome.OK, phase: Phase = Phase.MEASU
 
 
 def observation(run: int = 0, **check: Any) -> Observation:
-    plan = LoadPlan("measure", NamedWorkload(), OpenLoop(20.0), 3, 42, run=run)
+    plan = LoadPlan("measure", NamedWorkload(), OpenLoop(20.0), 3, 42, first=3 * run)
     rows = [record(0), record(1), record(2, Outcome.TIMEOUT), record(3, phase=Phase.WARMUP)]
     return Observation(
         plan=plan,

@@ -59,7 +59,8 @@ def test_names_and_order_of_a_line(tmp_path: Path, make_record: MakeRecord) -> N
         "index request_id phase class_label scheduled_ns dispatched_ns submitted_ns first_byte_ns "
         "first_event_ns first_content_ns chunk_ns chunk_tokens last_content_ns finished_ns input_tokens "
         "output_tokens token_source requested_max_tokens outcome http_status error finish_reason "
-        "first_nonempty_ns first_reasoning_ns requested_input_tokens cached_tokens reasoning_tokens "
+        "first_nonempty_ns first_reasoning_ns attribution "
+        "requested_input_tokens cached_tokens reasoning_tokens "
         "coalesced_chunks stale_retries server_timings label"
     )
 
