@@ -58,7 +58,7 @@ class Http1Connection(asyncio.Protocol):
         self.alive = False
 
     def submit(self, exchange: Exchange, *, reused: bool) -> None:
-        """Write the request; its instant is that of the write that gave the kernel its last byte (METHODOLOGY §14).
+        """Write the request; T_submit is the write that gives the kernel its last byte (METHODOLOGY §14).
 
         Of a write that takes everything, the instant before it is kept: waking the server is part of the
         write, so the server may be at work, and we descheduled, before a stamp behind it could be taken.
