@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     report = config.stash.get(SESSION, None)
     if report is not None:
-        report.close()
+        report.unconfigure()
         del config.stash[SESSION]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cached_property
@@ -12,6 +12,7 @@ import pytest
 
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin.progress import ProgressLine, own_terminal
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.session import BenchSession
@@ -38,8 +39,10 @@ class SessionReport:
         self.entries: list[dict[str, Any]] = []
         self._bench_session: BenchSession | None = None
         self._written: list[str] = []
+        self._terminal: int | None = None
         if any(value not in (None, "", False) for value in options.values(config).values()):
             self._check_settings()
+            self._terminal = None if self.is_worker else own_terminal()
 
     @cached_property
     def settings(self) -> Settings:
@@ -65,6 +68,12 @@ class SessionReport:
             self._bench_session.close()
             self._bench_session = None
 
+    def unconfigure(self) -> None:
+        self.close()
+        if self._terminal is not None:
+            os.close(self._terminal)
+            self._terminal = None
+
     def _disclosed(self, endpoint: str) -> dict[str, Any]:
         facts: dict[str, Any] = {}
         for offered in self.config.hook.pytest_llmbench_disclosure(config=self.config, endpoint=endpoint):
@@ -84,10 +93,10 @@ class SessionReport:
     @contextmanager
     def progress(self) -> Generator[None, None, None]:
         """A live line on a terminal; nothing in a log."""
-        from pytest_llmbench.plugin.progress import ProgressLine
-
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
-        line = ProgressLine(reporter) if reporter is not None and self._interactive() else None
+        line = None
+        if self._terminal is not None and reporter is not None:
+            line = ProgressLine(self._terminal, getattr(reporter._tw, "_current_line", ""))
         self.bench_session.on_progress = line
         try:
             yield
@@ -95,9 +104,6 @@ class SessionReport:
             self.bench_session.on_progress = None
             if line is not None:
                 line.clear()
-
-    def _interactive(self) -> bool:
-        return not self.is_worker and sys.__stdout__ is not None and sys.__stdout__.isatty()
 
     def pytest_report_header(self) -> str | None:
         endpoint = options.values(self.config)["endpoint"]
