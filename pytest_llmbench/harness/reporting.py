@@ -15,6 +15,7 @@ from pytest_llmbench.reports.markdown import markdown_report
 from pytest_llmbench.reports.minimum import minimum_report
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.instants import iso_utc
+from pytest_llmbench.store.redaction import without_credentials
 from pytest_llmbench.store.report_file import write_report, write_text
 from pytest_llmbench.store.schema import FactEntry, Generator, Report, Sut, TestEntry
 
@@ -22,10 +23,14 @@ from pytest_llmbench.store.schema import FactEntry, Generator, Report, Sut, Test
 def build_report(settings: Settings, entries: Sequence[Mapping[str, Any]], started_ns: int) -> Report:
     """The session's report from the tests' entries; ``started_ns`` is wall-clock time."""
     tests = [TestEntry.model_validate(entry) for entry in entries]
+    words = (Path(sys.argv[0]).name, *sys.argv[1:])
     environment = this_environment().model_copy(
         update={
-            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-            "settings": settings.model_dump(mode="json", exclude_none=True),
+            "command": [_without_secrets(word, settings) for word in words],
+            "settings": {
+                name: _without_secrets(value, settings) if isinstance(value, str) else value
+                for name, value in settings.model_dump(mode="json", exclude_none=True).items()
+            },
         }
     )
     return Report(
@@ -35,6 +40,12 @@ def build_report(settings: Settings, entries: Sequence[Mapping[str, Any]], start
         sut=_sut(settings, tests),
         tests=tests,
     )
+
+
+def _without_secrets(word: str, settings: Settings) -> str:
+    """An endpoint's user information and query may be secrets; the rest of the command line may not hold any."""
+    endpoint = settings.endpoint
+    return word if endpoint is None else word.replace(endpoint, without_credentials(endpoint))
 
 
 def _sut(settings: Settings, tests: Sequence[TestEntry]) -> Sut:

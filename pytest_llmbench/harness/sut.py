@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,4 @@ class SUT:
         return self.endpoint == "sim" or self.endpoint.startswith("sim:")
 
 
-def without_credentials(url: str) -> str:
-    """The URL for people: user information and query values are left out."""
-    parts = urlsplit(url)
-    if not parts.netloc:
-        return url
-    host = parts.netloc.rsplit("@", 1)[-1]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
-
-
-__all__ = ["SUT", "without_credentials"]
+__all__ = ["SUT"]

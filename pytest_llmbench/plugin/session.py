@@ -109,7 +109,7 @@ class SessionReport:
         endpoint = options.values(self.config)["endpoint"]
         if not endpoint:
             return None
-        from pytest_llmbench.harness.sut import without_credentials
+        from pytest_llmbench.store.redaction import without_credentials
 
         return f"llmbench: {without_credentials(endpoint)}, scale {self.settings.scale}"
 

@@ -1,0 +1,59 @@
+"""Names of record files, endpoints, workloads from lengths, settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.records_path import records_path
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.sut import SUT
+from pytest_llmbench.harness.workload_factory import make_workload
+
+
+def test_no_report_no_records() -> None:
+    assert records_path(None, "a.py::test_x", None) is None
+
+
+def test_attempts_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    first = records_path(tmp_path, "t/a.py::test_x[1]", None)
+    assert first is not None
+    first.write_text("")
+    second = records_path(tmp_path, "t/a.py::test_x[1]", None)
+    other = records_path(tmp_path, "t/a.py::test_x[2]", None)
+    worker = records_path(tmp_path, "t/a.py::test_x[1]", "gw1")
+    assert len({first, second, other, worker}) == 4
+    assert first.parent == tmp_path / "records"
+    assert "test-x" in first.name
+
+
+def test_long_ids_give_names_that_file_systems_take(tmp_path: Path) -> None:
+    path = records_path(tmp_path, "d/" * 200 + "t.py::test_x", None)
+    assert path is not None
+    path.write_text("")
+
+
+def test_embedded_endpoints() -> None:
+    assert SUT("sim").is_embedded
+    assert SUT("sim:fast?seed=1").is_embedded
+    assert not SUT("http://simulator/v1").is_embedded
+
+
+def test_workloads_from_lengths() -> None:
+    made = make_workload(input_tokens=64, output_tokens=(16, 32))
+    requests = made.requests(20, 1)
+    assert {request.input_tokens for request in requests} == {64}
+    assert {request.max_tokens for request in requests} <= set(range(16, 33))
+    assert not made.standard
+    assert make_workload("synthetic-uniform").standard
+    with pytest.raises(SuiteError, match="both input_tokens and output_tokens"):
+        make_workload(input_tokens=64)
+
+
+def test_settings_list_every_mistake() -> None:
+    with pytest.raises(SuiteError) as caught:
+        Settings.from_options({"runs": 0, "scale": "fuller", "seed": None})
+    assert "--llm-runs" in str(caught.value)
+    assert "--llm-scale" in str(caught.value)
