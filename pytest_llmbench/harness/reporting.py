@@ -43,7 +43,7 @@ def build_report(settings: Settings, entries: Sequence[Mapping[str, Any]], start
 
 
 def _without_secrets(word: str, settings: Settings) -> str:
-    """An endpoint's user information and query may be secrets; the rest of the command line may not hold any."""
+    """User information and query of an endpoint may be secrets; nothing else of a command line is one."""
     endpoint = settings.endpoint
     return word if endpoint is None else word.replace(endpoint, without_credentials(endpoint))
 
