@@ -29,7 +29,7 @@ from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.selfcheck import self_check
 from pytest_llmbench.generator.target import Target
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
@@ -42,7 +42,6 @@ _LEAST_OPEN_LOOP_CONNECTIONS = 16
 _MOST_OPEN_LOOP_CONNECTIONS = 64
 _CLOSE_S = 5.0
 
-INTERRUPTED_BY_CTRL_C = "interrupted (Ctrl-C)"
 
 
 class LoadGenerator:
@@ -278,4 +277,4 @@ class LoadGenerator:
         )
 
 
-__all__ = ["INTERRUPTED_BY_CTRL_C", "LoadGenerator"]
+__all__ = ["LoadGenerator"]

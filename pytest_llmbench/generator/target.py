@@ -10,8 +10,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from pytest_llmbench.errors import SuiteError
 
-SUPPORTED = ("http://", "https://", "sim")
-NOT_YET = ("ws", "wss", "grpc", "grpcs", "python", "replay")
+SUPPORTED = ("http://", "https://", "sim", "replay")
+NOT_YET = ("ws", "wss", "grpc", "grpcs", "python")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _RESERVED_HEADERS = frozenset(
     {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_llmbench.generator.run import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.methodology.parameters import LoadParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, JudgedObjective
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.reports.junit import properties
 from pytest_llmbench.reports.numbers import estimate

@@ -1,18 +1,23 @@
-"""From a SUT to one that can be measured: embedded engine started, endpoint examined, generator ready."""
+"""From a SUT to one that can be measured: endpoint examined and generator ready, or an engine to replay."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from pytest_llmbench.errors import SUTError
+from pytest_llmbench.errors import SuiteError, SUTError
+from pytest_llmbench.generator.clock import MonotonicClock, anchor
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.target import Target
+from pytest_llmbench.harness.executor import Executor
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut import SUT
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.probes.control_plane import Access
 from pytest_llmbench.probes.credentials import Credentials, read_credentials
@@ -21,6 +26,8 @@ from pytest_llmbench.probes.endpoint import Asking, EndpointReport, examine
 from pytest_llmbench.probes.host import host_facts
 from pytest_llmbench.probes.rtt import probe_rtt
 from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.replay import ReplayEngine
+from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.store.redaction import Redactor
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.catalogue import dialect
@@ -47,14 +54,21 @@ class OpenSUT:
     model: str
     api: str
     facts: Facts
-    generator: LoadGenerator
+    executor: Executor
     sink: RecordSink
     redactor: Redactor
     ignore_eos: bool
     engine: EmbeddedEngine | None = None
+    now_ns: Callable[[], int] = time.monotonic_ns
+    """The clock of the records."""
+    anchor: Callable[[], ClockAnchor] = partial(anchor, MonotonicClock())
+    notes: tuple[str, ...] = ()
+    """What has to be said with every result."""
+    virtual: bool = False
+    """Several processes may replay at once: they cannot disturb each other's measurements."""
 
     def close(self) -> None:
-        self.generator.close()
+        self.executor.close()
         if self.engine is not None:
             self.engine.stop()
 
@@ -105,9 +119,11 @@ def open_sut(
     """Examine ``sut`` and make a generator for it. SuiteError or SUTError say what is wrong, once."""
     file = read_sut_file(settings.sut) if settings.sut is not None else None
     approach = _Approach(sut, file, _credentials(settings, file))
+    if sut.is_replay:
+        return _replayed(approach, disclosed)
     if not sut.is_embedded:
         return _opened(approach, sut.endpoint, on_progress, disclosed)
-    engine = EmbeddedEngine.start(sut.endpoint.partition(":")[2] or "fast")
+    engine = EmbeddedEngine.start(sut.preset)
     try:
         return _opened(approach, engine.url, on_progress, disclosed, engine)
     except BaseException:
@@ -153,8 +169,8 @@ def _opened(
         base_url=seen.base_url,
         model=seen.model,
         api=seen.api,
-        facts=seen.facts | _facts(target, engine, approach, disclosed),
-        generator=generator,
+        facts=_told(seen.facts | _facts(target, engine), approach, disclosed),
+        executor=generator,
         sink=sink,
         redactor=Redactor(approach.credentials.secrets),
         ignore_eos=asking.ignore_eos,
@@ -172,17 +188,55 @@ def _refuse_proxy(seen: EndpointReport) -> None:
         )
 
 
-def _facts(
-    target: Target, engine: EmbeddedEngine | None, approach: _Approach, disclosed: Mapping[str, Any]
-) -> Facts:
-    """From the weakest to the strongest: detected, the engine about itself, declared."""
+def _facts(target: Target, engine: EmbeddedEngine | None) -> Facts:
+    """What can be found out, and the embedded engine about itself."""
     facts = host_facts(target.host) | probe_rtt(target.host, target.port)
-    if engine is not None:
-        facts = facts | engine.disclosure()
+    return facts if engine is None else facts | engine.disclosure()
+
+
+def _told(facts: Facts, approach: _Approach, disclosed: Mapping[str, Any]) -> Facts:
+    """``facts``, and over them what is declared: the stronger the later."""
     if approach.file is not None:
         facts = facts | approach.file.facts
     facts = facts | Facts.of(Origin.DECLARED, approach.sut.disclosure, "llm_sut")
     return facts | Facts.of(Origin.DECLARED, disclosed, "pytest_llmbench_disclosure")
+
+
+def _replayed(approach: _Approach, disclosed: Mapping[str, Any]) -> OpenSUT:
+    """The embedded engine in virtual time: nothing to start, to reach or to examine."""
+    sut, asking = approach.sut, approach.asking
+    if asking.extra_body:
+        names = ", ".join(asking.extra_body)
+        raise SuiteError(
+            f"a replay sends no request bodies, so extra_body ({names}) would have no effect",
+            where=sut.endpoint,
+            remedy="leave it out, or measure sim in its place",
+        )
+    sink = RecordSink()
+    engine = ReplayEngine(parse_scenario(sut.preset), on_record=sink)
+    if approach.model not in (None, engine.config.model):
+        raise SUTError(
+            f"the replayed engine serves {engine.config.model}, not {approach.model}",
+            where=sut.endpoint,
+            remedy="leave out --llm-model",
+        )
+    api = dialect("openai-completions" if approach.api == "auto" else approach.api).name
+    own = Facts.of(Origin.SIMULATED, {"endpoint.url": sut.endpoint, "endpoint.api": api}, "replay")
+    return OpenSUT(
+        endpoint=sut.endpoint,
+        base_url=sut.endpoint,
+        model=engine.config.model,
+        api=api,
+        facts=_told(own | engine.disclosure(), approach, disclosed),
+        executor=engine,
+        sink=sink,
+        redactor=Redactor(approach.credentials.secrets),
+        ignore_eos=asking.ignore_eos,
+        now_ns=engine.clock.monotonic_ns,
+        anchor=engine.clock.anchor,
+        notes=(engine.note,),
+        virtual=True,
+    )
 
 
 __all__ = ["OpenSUT", "RecordSink", "open_sut"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,6 @@ from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, SUTError
-from pytest_llmbench.generator.clock import MonotonicClock, anchor
-from pytest_llmbench.generator.run import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.harness.bench import Bench
 from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.harness.endpoint_lock import endpoint_lock
@@ -29,7 +28,7 @@ from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.validity import Budget, validity
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import TestResult
@@ -78,8 +77,9 @@ class BenchSession:
 
     def execute(self, plan: LoadPlan, sut: SUT | str) -> Observation:
         """One plan by hand: no warm-up, no judgement, no records file."""
-        with endpoint_lock(_as_sut(sut).endpoint, self._worker):
-            return self._execute(self._opened(_as_sut(sut), plan.label), plan)
+        opened = self._opened(_as_sut(sut), plan.label)
+        with self._alone_with(opened):
+            return self._execute(opened, plan)
 
     def measure(
         self,
@@ -95,8 +95,9 @@ class BenchSession:
         setting = self._setting(parameters, opened, warmup)
         path = records_path(self.settings.report, nodeid, self._worker)
         began = time.monotonic()
-        with endpoint_lock(opened.endpoint, self._worker):
+        with self._alone_with(opened):
             result = self._run(nodeid, definition, parameters, setting, opened, path)
+        result = replace(result, notes=(*opened.notes, *result.notes))
         judged = self._judge(result, parameters)
         self._results.append(judged)
         return Measured(
@@ -118,7 +119,7 @@ class BenchSession:
         digest = opened.facts.sha256()
         frozen = Facts.of(
             Origin.GENERATOR,
-            {"manifest.sha256": digest, "manifest.frozen_ns": time.monotonic_ns()},
+            {"manifest.sha256": digest, "manifest.frozen_ns": opened.now_ns()},
         )
         return setting_for(
             parameters,
@@ -140,9 +141,7 @@ class BenchSession:
         procedure = definition.procedure(parameters, setting)
         if path is None:
             return drive(procedure, lambda plan: self._execute(opened, plan))
-        header = RecordsHeader(
-            anchor(MonotonicClock()), nodeid, {"test": definition.name, "seed": setting.seed}
-        )
+        header = RecordsHeader(opened.anchor(), nodeid, {"test": definition.name, "seed": setting.seed})
         with RecordsWriter(path, header, redactor=opened.redactor) as writer:
             opened.sink.write = lambda record: writer.write(record, self._label)
             try:
@@ -152,10 +151,13 @@ class BenchSession:
 
     def _execute(self, opened: OpenSUT, plan: LoadPlan) -> Observation:
         self._label = plan.label
-        seen = opened.generator.run(plan)
+        seen = opened.executor.run(plan)
         if seen.interrupted == INTERRUPTED_BY_CTRL_C and plan.phase is not Phase.MEASURE:
             raise KeyboardInterrupt  # nothing has been measured yet; the warm-up's records are on disk
         return seen
+
+    def _alone_with(self, opened: OpenSUT) -> AbstractContextManager[None]:
+        return endpoint_lock(opened.endpoint, None if opened.virtual else self._worker)
 
     def _judge(self, result: TestResult, parameters: LoadParameters) -> TestResult:
         judged_validity = validity(result.observations, Budget(parameters.max_error_share))

@@ -12,7 +12,7 @@ class SUT:
     """Where the system under test is and how to talk to it. Nothing is sent when one is made."""
 
     endpoint: str
-    """``https://host/v1`` or ``sim[:PRESET]``."""
+    """``https://host/v1``, ``sim[:PRESET]`` or ``replay[:PRESET]``."""
     model: str | None = None
     """Default: the only one that the endpoint lists."""
     api: str = "auto"
@@ -26,7 +26,22 @@ class SUT:
 
     @property
     def is_embedded(self) -> bool:
-        return self.endpoint == "sim" or self.endpoint.startswith("sim:")
+        """``sim``: the embedded engine over loopback, in real time."""
+        return self._scheme == "sim"
+
+    @property
+    def is_replay(self) -> bool:
+        """``replay``: the embedded engine in virtual time."""
+        return self._scheme == "replay"
+
+    @property
+    def preset(self) -> str:
+        """Which embedded engine: what stands after ``sim:`` or ``replay:``."""
+        return self.endpoint.partition(":")[2] or "fast"
+
+    @property
+    def _scheme(self) -> str:
+        return self.endpoint.partition(":")[0]
 
 
 __all__ = ["SUT"]

@@ -8,6 +8,9 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
 
+INTERRUPTED_BY_CTRL_C = "interrupted (Ctrl-C)"
+"""``Observation.interrupted`` of a run that the user ended: the session has to end with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClockAnchor:
@@ -81,4 +84,4 @@ class Observation:
         return (self.ended_ns - self.started_ns) / 1e9
 
 
-__all__ = ["ClockAnchor", "Observation", "SelfCheck"]
+__all__ = ["INTERRUPTED_BY_CTRL_C", "ClockAnchor", "Observation", "SelfCheck"]

@@ -12,7 +12,14 @@ import pytest
 
 from pytest_llmbench.marks import MARK
 from pytest_llmbench.plugin import collection, interplay, options, verdicts
-from pytest_llmbench.plugin.fixtures import llm_bench, llm_result, llm_sut, llm_warmup, llm_workload
+from pytest_llmbench.plugin.fixtures import (
+    llm_bench,
+    llm_result,
+    llm_sim,
+    llm_sut,
+    llm_warmup,
+    llm_workload,
+)
 from pytest_llmbench.plugin.session import SESSION, SessionReport
 
 
@@ -72,4 +79,4 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-__all__ = ["llm_bench", "llm_result", "llm_sut", "llm_warmup", "llm_workload"]
+__all__ = ["llm_bench", "llm_result", "llm_sim", "llm_sut", "llm_warmup", "llm_workload"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
     from pytest_llmbench.model.request import Workload
     from pytest_llmbench.model.result import TestResult
+    from pytest_llmbench.simulator.process import EmbeddedEngine
 
 
 @pytest.fixture(scope="session")
@@ -86,4 +88,28 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
     return measured.result
 
 
-__all__ = ["llm_bench", "llm_result", "llm_sut", "llm_warmup", "llm_workload"]
+@pytest.fixture
+def llm_sim() -> Iterator[Callable[..., EmbeddedEngine]]:
+    """Starts embedded engines, for testing one's own suite or client; they are stopped after the test.
+
+    ``llm_sim()`` is the preset ``fast``; ``llm_sim("h100-8b?max_num_seqs=8&fault=reset&fault_rate=0.2")`` is
+    any scenario (``python -m pytest_llmbench.simulator --help`` lists the options). What it returns has the
+    base ``url``, the ``model`` name, and ``ground_truth()``: what really happened to each request::
+
+        def test_my_client_survives_resets(llm_sim):
+            engine = llm_sim("fast?fault=reset&fault_rate=0.2&seed=1")
+            my_client(engine.url, engine.model)
+            assert any(truth.fault == "reset" for truth in engine.ground_truth())
+    """
+    from pytest_llmbench.simulator.process import EmbeddedEngine
+
+    with contextlib.ExitStack() as running:
+
+        def start(scenario: str = "fast") -> EmbeddedEngine:
+            with failing_in_words():
+                return running.enter_context(EmbeddedEngine.start(scenario))
+
+        yield start
+
+
+__all__ = ["llm_bench", "llm_result", "llm_sim", "llm_sut", "llm_warmup", "llm_workload"]

@@ -31,8 +31,8 @@ class Option:
 OPTIONS = (
     Option(
         "endpoint",
-        "the system under test: https://host/v1, or sim[:PRESET] for the embedded engine; "
-        "marked tests are skipped without it",
+        "the system under test: https://host/v1, sim[:PRESET] for the embedded engine, or replay[:PRESET] "
+        "for the same in virtual time; marked tests are skipped without it",
         "URL",
     ),
     Option("model", "model name; default: the only one that the endpoint lists", "NAME"),

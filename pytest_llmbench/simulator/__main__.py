@@ -8,24 +8,32 @@ import select
 import sys
 import textwrap
 import threading
+from dataclasses import asdict
 
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.simulator.presets import DEFAULT_PRESET, OPTIONS, PRESETS, EngineConfig, parse_preset
+from pytest_llmbench.simulator.faults import FaultOptions
+from pytest_llmbench.simulator.presets import DEFAULT_PRESET, PRESETS, EngineConfig
+from pytest_llmbench.simulator.presets import OPTIONS as ENGINE_OPTIONS
+from pytest_llmbench.simulator.scenario import FAULT_OPTIONS, STREAM_OPTIONS, option_meanings, parse_scenario
+from pytest_llmbench.simulator.stream_quirks import StreamOptions
 
 _DESCRIPTION = """\
 A simulated LLM server with known truth: continuous batching by steps, OpenAI's streaming API, and a record of
 what really happened to each request. For trying out a benchmark suite, or a client, without a GPU.
 
 Latency behaves as in a real engine: it rises with load, long prompts delay their neighbours' tokens, and
-beyond max_num_seqs requests wait in a queue. The text is filler; its length is exact.
+beyond max_num_seqs requests wait in a queue. The text is filler; its length is exact. The stream can have the
+peculiarities of real servers, and replies can go wrong, at a chosen rate and at a chosen point.
 """
 
 _EXAMPLES = """\
 endpoints:
   POST /v1/chat/completions  POST /v1/completions     streamed or not; text or token ids
-  GET  /v1/models            GET  /health
-  GET  /sim/ground_truth     one line of JSON per request that has ended: received_ns, admitted_ns,
-                             first_token_ns, first_write_ns, last_write_ns (CLOCK_MONOTONIC), token counts
+  POST /tokenize             GET  /v1/models          GET  /health
+  GET  /metrics              Prometheus, under vLLM's series names
+  GET  /sim/ground_truth     one line of JSON per request that has ended: received_ns, queued_ns, admitted_ns,
+                             first_token_ns, first_write_ns, last_write_ns, ... (CLOCK_MONOTONIC), token
+                             counts, the fault it suffered; with trace=true each token's exit and each write
   GET  /sim/status           load, and how well the server keeps its own schedule
 
 When the server is ready it prints one line of JSON: {"ready": true, "url": ..., "model": ..., "pid": ...}.
@@ -33,6 +41,8 @@ When the server is ready it prints one line of JSON: {"ready": true, "url": ...,
 examples:
   python -m pytest_llmbench.simulator --port 8000
   python -m pytest_llmbench.simulator --preset 'h100-8b?max_num_seqs=32&eos_mean_tokens=200' --port 8000
+  python -m pytest_llmbench.simulator --preset 'fast?fault=reset,stall&fault_rate=0.05&seed=7'
+  python -m pytest_llmbench.simulator --preset 'fast?role_chunk=at_start&usage=every_chunk&line_end=crlf'
   curl -sN localhost:8000/v1/chat/completions -H 'content-type: application/json' -d \\
     '{"stream": true, "max_tokens": 8, "messages": [{"role": "user", "content": "Hello"}]}'
 """
@@ -42,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal arrives. Exit status 2 for wrong arguments, 1 if the server cannot start."""
     options = _parser().parse_args(arguments)
     try:
-        config = parse_preset(options.preset)
+        scenario = parse_scenario(options.preset)
     except LLMBenchError as error:
         print(error, file=sys.stderr)
         return 2
@@ -51,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     from pytest_llmbench.simulator.server import serve
 
     try:
-        serve(config, options.host, options.port)
+        serve(scenario, options.host, options.port)
     except LLMBenchError as error:
         print(error, file=sys.stderr)
         return 1
@@ -63,13 +73,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m pytest_llmbench.simulator",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=_DESCRIPTION,
-        epilog=f"{_describe_presets()}\n{_EXAMPLES}",
+        epilog=f"{_describe_presets()}\n{_describe_options()}\n{_EXAMPLES}",
     )
     parser.add_argument(
         "--preset",
         default=DEFAULT_PRESET,
         metavar="NAME[?OPTION=VALUE&...]",
-        help="which engine to be, with any of its figures overridden (default: %(default)s)",
+        help="which engine to be, with any of the options below (default: %(default)s)",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
@@ -95,11 +105,38 @@ def _port(text: str) -> int:
 
 
 def _describe_presets() -> str:
-    blocks = [textwrap.fill(f"presets, and what can be overridden: {', '.join(OPTIONS)}", width=108)]
+    blocks = ["presets:"]
     for config in PRESETS.values():
         text = f"{config.name}: {_figures(config)} {config.provenance}"
         blocks.append(textwrap.fill(text, width=108, initial_indent="  ", subsequent_indent="      "))
     return "\n".join(blocks) + "\n"
+
+
+def _describe_options() -> str:
+    """Every option with its meaning in one line, and its default unless that is the preset's figure."""
+    groups = [
+        ("options of the engine (each a figure of the preset):", EngineConfig, ENGINE_OPTIONS),
+        ("options of the stream:", StreamOptions, STREAM_OPTIONS),
+        ("options of faults:", FaultOptions, FAULT_OPTIONS),
+    ]
+    blocks = []
+    for title, kind, names in groups:
+        meanings = option_meanings(kind)
+        defaults = {} if kind is EngineConfig else asdict(kind())
+        blocks.append(title)
+        for name in names:
+            default = f" ({_shown(defaults[name])})" if name in defaults else ""
+            text = f"{name:<28} {meanings[name]}{default}"
+            blocks.append(textwrap.fill(text, width=108, initial_indent="  ", subsequent_indent=" " * 31))
+    return "\n".join(blocks) + "\n"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value == () else str(value)
 
 
 def _figures(config: EngineConfig) -> str:

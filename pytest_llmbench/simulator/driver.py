@@ -8,6 +8,7 @@ import time
 from pytest_llmbench.simulator.alarm import Alarm, Clock
 from pytest_llmbench.simulator.engine import Engine, Sequence, StepResult
 from pytest_llmbench.simulator.ground_truth import GroundTruthLog
+from pytest_llmbench.simulator.metrics_page import EngineMetrics
 from pytest_llmbench.simulator.pacing import Pacing
 from pytest_llmbench.simulator.replies import Reply
 
@@ -33,12 +34,16 @@ class EngineDriver:
         self.log = log
         self.clock = clock
         self.pacing = Pacing()
+        self.down_until_ns = 0
+        """The engine recovers from a crash until then."""
+        self.metrics = EngineMetrics(engine.config.model, engine.config.context_limit_tokens)
         self._replies: dict[Sequence, Reply] = {}
         self._work = asyncio.Event()
 
     def submit(self, sequence: Sequence, reply: Reply) -> None:
-        """Hand a sequence to the engine; its tokens go to ``reply``."""
+        """Hand a sequence to the engine; its tokens go to ``reply``. QueueFullError if it takes no more."""
         self.engine.submit(sequence)
+        reply.truth.queued_ns = self.clock()
         self._replies[sequence] = reply
         self._work.set()
 
@@ -49,7 +54,7 @@ class EngineDriver:
             return
         self.engine.abort(sequence)
         reply.truth.aborted = True
-        self.log.add(reply.truth)
+        self.note_end(reply)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -68,8 +73,12 @@ class EngineDriver:
             self.pacing.schedule_restarts += 1
             due_ns = begun_ns
         step = self.engine.step()
-        for sequence in step.admitted:
-            self._replies[sequence].truth.admitted_ns = begun_ns
+        self.metrics.note_step(step.prefill_tokens, len(step.first_tokens) + len(step.decoded))
+        self._note_beginning(step, begun_ns)
+        if step.crashed:
+            self.down_until_ns = due_ns + step.duration_ns
+        for sequence in step.failed:
+            await self._fail(sequence)
         due_ns += step.duration_ns
         await self.alarm.until(due_ns)
         ended_ns = self.clock()
@@ -79,25 +88,54 @@ class EngineDriver:
         self.pacing.write_span.note(self.clock() - ended_ns)
         return due_ns
 
+    def _note_beginning(self, step: StepResult, begun_ns: int) -> None:
+        for sequence in step.admitted:
+            truth = self._replies[sequence].truth
+            truth.admitted_ns = begun_ns
+            truth.think_reason = sequence.think_reason
+            if self.engine.config.prefix_caching:
+                truth.cached_tokens = sequence.cached_tokens
+        for event in step.preempted:
+            truth = self._replies[event.sequence].truth
+            truth.preemptions, truth.lost_tokens = event.sequence.preemptions, event.sequence.lost_tokens
+
+    async def _fail(self, sequence: Sequence) -> None:
+        reply = self._replies.pop(sequence, None)
+        if reply is not None:
+            reply.truth.finish_reason = sequence.finish_reason
+            await reply.fail("the engine ran out of memory for its KV cache")
+            self.note_end(reply)
+
     async def _hand_out(self, step: StepResult, ended_ns: int) -> None:
         """Write the tokens of a step, first tokens first. Replies whose client has gone are not there."""
         for sequence in step.first_tokens:
             reply = self._replies.get(sequence)
             if reply is not None:
                 reply.truth.first_token_ns = ended_ns
+                reply.truth.note_token(ended_ns)
                 await reply.token()
         for written, sequence in enumerate(step.decoded, len(step.first_tokens)):
             if written % _WRITES_PER_TURN == _WRITES_PER_TURN - 1:
                 await asyncio.sleep(0)
             reply = self._replies.get(sequence)
             if reply is not None:
+                last_ns = reply.truth.last_token_ns
+                assert last_ns is not None
+                self.metrics.note_token_gap(ended_ns - last_ns)
+                reply.truth.note_token(ended_ns)
                 await reply.token()
         for sequence in step.finished:
             reply = self._replies.pop(sequence, None)
             if reply is not None:
                 reply.truth.finish_reason = sequence.finish_reason
-                await reply.finish(sequence.finish_reason)
-                self.log.add(reply.truth)
+                ends_later = await reply.finish(sequence.finish_reason)
+                if not ends_later:
+                    self.note_end(reply)
+
+    def note_end(self, reply: Reply) -> None:
+        """Keep the record of a reply that has come to its end."""
+        self.log.add(reply.truth)
+        self.metrics.note_end(reply.truth)
 
 
 __all__ = ["EngineDriver"]

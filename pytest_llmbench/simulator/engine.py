@@ -5,81 +5,63 @@ submitted so far and says how long it takes; whoever drives the engine lets that
 a virtual clock, and only then hands out the step's tokens. What is submitted meanwhile joins a later step.
 
 The work of a step does not grow with the number of tokens it makes, apart from copying one list: the end of
-every sequence is known from the step of its first token on and waits in a table under its step number.
+every sequence is known from the step of its first token on and waits in a table under its step number, and so
+does the end of its thoughts; the KV blocks that a step needs are counted in a table as well.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from pytest_llmbench.simulator.output_length import FinishReason, OutputLengthLaw
-from pytest_llmbench.simulator.presets import EngineConfig
-from pytest_llmbench.simulator.waiting import FirstComeFirstServed
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """One request inside the engine. The engine fills in the second half."""
-
-    request_id: str
-    prompt_tokens: int
-    max_tokens: int
-    min_tokens: int = 0
-    ignore_eos: bool = False
-
-    output_tokens: int = field(default=0, init=False)
-    """Length at which it ends; known from submission on, as the length law is drawn then."""
-    finish_reason: FinishReason = field(default="length", init=False)
-    prefilled_tokens: int = field(default=0, init=False)
-    first_step: int | None = field(default=None, init=False)
-    """Step that ends with its first token; token j (from 0) leaves at the end of step first_step + j."""
-
-    @property
-    def last_step(self) -> int | None:
-        return None if self.first_step is None else self.first_step + self.output_tokens - 1
+from pytest_llmbench.simulator.engine_config import EngineConfig
+from pytest_llmbench.simulator.guardrail_stages import Guardrails
+from pytest_llmbench.simulator.kv_cache import KVCache
+from pytest_llmbench.simulator.output_length import OutputLengthLaw
+from pytest_llmbench.simulator.preemption import Preemption, choose_victim
+from pytest_llmbench.simulator.reasoning import ThinkLaw
+from pytest_llmbench.simulator.schedulers import still_thinks, waiting_queue
+from pytest_llmbench.simulator.sequence import Sequence
+from pytest_llmbench.simulator.step_result import EngineTotals, StepResult
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What one step does. Its tokens exist once ``duration_ns`` has passed, not before."""
-
-    index: int
-    """Steps are numbered from 0."""
-    duration_ns: int
-    prefill_tokens: int
-    kv_tokens: int
-    admitted: list[Sequence]
-    """Left the queue for this step."""
-    first_tokens: list[Sequence]
-    """Prompt complete: each gives its first token."""
-    decoded: list[Sequence]
-    """Each gives one further token."""
-    finished: list[Sequence]
-    """Have given their last token in this step."""
+class QueueFullError(Exception):
+    """``max_waiting`` sequences wait already: a server answers 429 or 503."""
 
 
 class Engine:
     """The batch. Deterministic: the same submissions between the same steps give the same results.
 
     A step first gives one token to every sequence that decodes; what is left of ``max_num_batched_tokens``
-    goes to prompts, first to the one begun, then to waiting sequences in their order while there are places
-    (``max_num_seqs``). A prompt that does not fit is prefilled in chunks over several steps. The step that
-    completes a prompt gives the first token.
+    goes to prompts, first to those begun, then to waiting sequences in their order while there are places
+    (``max_num_seqs``) and KV blocks. A prompt that does not fit is prefilled in chunks over several steps,
+    if that is allowed. The step that completes a prompt gives the first token.
+
+    A prompt takes all its blocks when it is admitted; output takes them as it grows. When there are too few
+    for a step, sequences give way until there are enough, and nobody is admitted in that step.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
+        self.guardrails = Guardrails(config)
+        """Stages before and after the batch; the prompt's is applied by whoever submits."""
+        self.totals = EngineTotals()
         self._law = OutputLengthLaw(config.eos_mean_tokens, config.seed)
-        self._waiting: FirstComeFirstServed[Sequence] = FirstComeFirstServed()
+        self._thoughts = ThinkLaw(config)
+        self._memory = KVCache(config)
+        self._waiting = waiting_queue(config.scheduler)
+        self._most_thinking = config.max_num_seqs if config.max_think_seqs is None else config.max_think_seqs
         self._prefilling: list[Sequence] = []
         self._decoding: dict[Sequence, None] = {}
+        self._thinking = 0
         self._ends: dict[int, list[Sequence]] = {}
+        self._answers: dict[int, list[Sequence]] = {}
         self._decoding_kv_tokens = 0
+        self._moved_blocks = 0
         self._next_step = 0
+        self._submitted = 0
+        self._joined = 0
 
     @property
     def waiting(self) -> int:
-        """Sequences in the queue."""
+        """Sequences in the queue, those that were preempted included."""
         return len(self._waiting)
 
     @property
@@ -89,10 +71,30 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        return self.waiting == 0 and self.running == 0
+        return not (self._decoding or self._prefilling or self._waiting)
+
+    @property
+    def full(self) -> bool:
+        """Whether the queue takes nobody in."""
+        limit = self.config.max_waiting
+        return limit is not None and len(self._waiting) >= limit
+
+    @property
+    def next_step(self) -> int:
+        """Number of the step that comes next."""
+        return self._next_step
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV blocks that sequences hold, 0 to 1."""
+        return self._memory.used / self._memory.blocks
 
     def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence. ValueError if it can never run: refusing such a request is the caller's part."""
+        """Queue a sequence.
+
+        ValueError if it can never run, QueueFullError if the queue is full: refusing such a request is the
+        caller's part.
+        """
         if sequence.prompt_tokens < 1 or sequence.max_tokens < 1:
             raise ValueError("a sequence needs at least one prompt token and one output token")
         if sequence.prompt_tokens + sequence.max_tokens > self.config.context_limit_tokens:
@@ -100,21 +102,40 @@ class Engine:
                 f"{sequence.prompt_tokens} prompt tokens and {sequence.max_tokens} output tokens exceed the "
                 f"context of {self.config.context_limit_tokens}"
             )
-        sequence.output_tokens, sequence.finish_reason = self._law.draw(
-            sequence.max_tokens, sequence.min_tokens, sequence.ignore_eos
-        )
+        if self.full:
+            raise QueueFullError(f"{len(self._waiting)} sequences wait already")
+        self._draw_lengths(sequence)
+        sequence.thinking = still_thinks(sequence)
+        sequence.ticket = self._submitted
+        self._submitted += 1
+        self._memory.identify(sequence)
         self._waiting.push(sequence)
+
+    def _draw_lengths(self, sequence: Sequence) -> None:
+        thoughts, reason = self._thoughts.draw()
+        if not sequence.thinks:
+            thoughts, reason = 0, None
+        if thoughts >= sequence.max_tokens:
+            self._law.skip()
+            sequence.think_tokens = sequence.output_tokens = sequence.max_tokens
+            sequence.finish_reason = "length"
+        else:
+            answer, sequence.finish_reason = self._law.draw(
+                sequence.max_tokens - thoughts, sequence.min_tokens - thoughts, sequence.ignore_eos
+            )
+            sequence.think_tokens, sequence.think_reason = thoughts, reason
+            sequence.output_tokens = thoughts + answer
+        cut = self.guardrails.cut(sequence.output_tokens)
+        if cut is not None:
+            sequence.output_tokens, sequence.withheld_tokens = cut
+            sequence.finish_reason = "content_filter"
+            if sequence.output_tokens <= sequence.think_tokens:
+                sequence.think_tokens, sequence.think_reason = sequence.output_tokens, None
 
     def abort(self, sequence: Sequence) -> bool:
         """Take a sequence out, wherever it is. False if it has finished already, or was never submitted."""
-        if sequence in self._decoding:
-            self._leave(sequence)
-            last_step = sequence.last_step
-            assert last_step is not None
-            self._ends[last_step].remove(sequence)
-            return True
-        if sequence in self._prefilling:
-            self._prefilling.remove(sequence)
+        if sequence in self._decoding or sequence in self._prefilling:
+            self._take_out(sequence)
             return True
         return self._waiting.discard(sequence)
 
@@ -122,63 +143,249 @@ class Engine:
         """The next step. RuntimeError when there is nothing to do (``idle``)."""
         if self.idle:
             raise RuntimeError("a step of an idle engine: nothing has been submitted")
-        decoded = list(self._decoding)
-        kv_tokens = self._decoding_kv_tokens
-        budget = self.config.max_num_batched_tokens - len(decoded)
-        admitted = self._admit(budget)
-        prefill_tokens, prefix_tokens = self._prefill(budget)
-        kv_tokens += prefix_tokens
         index = self._next_step
-        self._next_step += 1
-        self._decoding_kv_tokens += len(decoded)
-        first_tokens = self._begin_decoding(index)
-        finished = self._ends.pop(index, [])
-        for sequence in finished:
-            self._leave(sequence)
-        duration_ns = self.config.step_ns(prefill_tokens, len(decoded), kv_tokens)
+        if self._memory.grow(index):
+            return self._work(index, admit=True)
+        if self.config.preemption != "off":
+            preempted = self._preempt(index)
+            result = self._work(index, admit=False)
+            result.preempted = preempted
+            return result
+        if self.config.out_of_memory == "engine":
+            return self._crash(index)
+        failed = self._fail_some(index)
+        result = self._work(index, admit=True)
+        result.failed = failed
+        return result
+
+    def _work(self, index: int, admit: bool) -> StepResult:
+        """The step itself, once those that decode have their blocks."""
+        admitted: list[Sequence] = []
+        resumed: tuple[Sequence, ...] = ()
+        if admit and self._waiting:
+            admitted, resumed = self._admit(index)
+        decoded = list(self._decoding)
+        decoding, kv_tokens, prefill_tokens, pairs = len(decoded), self._decoding_kv_tokens, 0, 0
+        first_tokens: list[Sequence] = []
+        self._decoding_kv_tokens += decoding
+        if self._prefilling:
+            prefill_tokens, prefix_tokens, pairs = self._prefill(
+                self.config.max_num_batched_tokens - decoding
+            )
+            kv_tokens += prefix_tokens
+            first_tokens, recomputed = self._complete_prompts(index)
+            decoded += recomputed
+        duration_ns = self.config.step_ns(prefill_tokens, decoding, kv_tokens, pairs, self._moved_blocks)
+        if self._moved_blocks:
+            self.totals.swapped_blocks += self._moved_blocks
+            self._moved_blocks = 0
+        answering = self._answers.pop(index, [])
+        finished = self._end_step(index)
         return StepResult(
-            index, duration_ns, prefill_tokens, kv_tokens, admitted, first_tokens, decoded, finished
+            index=index,
+            duration_ns=duration_ns,
+            prefill_tokens=prefill_tokens,
+            kv_tokens=kv_tokens,
+            admitted=admitted,
+            first_tokens=first_tokens,
+            decoded=decoded,
+            finished=finished,
+            answering=answering,
+            resumed=resumed,
         )
 
-    def _admit(self, budget: int) -> list[Sequence]:
-        """Move sequences from the queue into the batch while there are places and prompt tokens left."""
-        budget -= sum(sequence.prompt_tokens - sequence.prefilled_tokens for sequence in self._prefilling)
-        admitted = []
-        while budget > 0 and self.waiting > 0 and self.running < self.config.max_num_seqs:
-            sequence = self._waiting.pop()
-            self._prefilling.append(sequence)
-            admitted.append(sequence)
-            budget -= sequence.prompt_tokens
-        return admitted
+    # -- making room -----------------------------------------------------------------------------------
 
-    def _prefill(self, budget: int) -> tuple[int, int]:
-        """Spend the budget on prompts in order: (tokens processed, tokens their earlier chunks hold)."""
-        processed = held = 0
+    def _preempt(self, index: int) -> tuple[Preemption, ...]:
+        """Take sequences out of the batch until the others have the blocks they need."""
+        events = []
+        protect = self.config.scheduler == "phase"
+        while not self._memory.grow(index):
+            candidates = [*self._prefilling, *self._decoding]
+            victim = choose_victim(candidates, self.config.preemption_victim, protect, index)
+            # A prompt under way is not worth the move to host memory.
+            swap = self.config.preemption == "swap" and victim.span_start >= 0
+            lost = 0 if swap else victim.stored_tokens(index)
+            events.append(Preemption(victim, lost, swap, protect and not victim.thinking))
+            held_blocks = self._take_out(victim)
+            self._moved_blocks += held_blocks if swap else 0
+            self._requeue(victim, lost, swap)
+        self.totals.preemptions += len(events)
+        self.totals.lost_tokens += sum(event.lost_tokens for event in events)
+        self.totals.critical_evictions += sum(event.critical for event in events)
+        return tuple(events)
+
+    def _requeue(self, victim: Sequence, lost_tokens: int, swapped: bool) -> None:
+        victim.preemptions += 1
+        victim.lost_tokens += lost_tokens
+        victim.swapped = swapped
+        victim.prefilled_tokens = 0
+        self._waiting.push(victim)
+
+    def _fail_some(self, index: int) -> tuple[Sequence, ...]:
+        """Give up sequences that need a block, the last to join first, until the rest have enough."""
+        failed = []
+        while not self._memory.grow(index):
+            short = self._memory.think_tier_short(index)
+            needy = (s for s in self._decoding if self._memory.needs_block(s, index))
+            victim = max(needy, key=lambda s: (short and s.thinking, s.joined))
+            self._take_out(victim)
+            victim.finish_reason = "error"
+            failed.append(victim)
+        self.totals.failed += len(failed)
+        return tuple(failed)
+
+    def _crash(self, index: int) -> StepResult:
+        """Everything in the engine fails, what waits included, and the cache is empty afterwards."""
+        failed = (*self._prefilling, *self._decoding, *self._waiting.clear())
+        for sequence in failed:
+            sequence.finish_reason = "error"
+            if sequence.span_start >= 0:
+                sequence.close_span(index)
+        self._memory = KVCache(self.config)
+        for table in (self._prefilling, self._decoding, self._ends, self._answers):
+            table.clear()
+        self._decoding_kv_tokens = self._thinking = 0
+        self._next_step += 1
+        self.totals.failed += len(failed)
+        self.totals.crashes += 1
+        recovery_ns = round(self.config.recovery_ms * 1e6)
+        return StepResult(index, recovery_ns, 0, 0, [], [], [], [], [], failed=failed, crashed=True)
+
+    # -- taking in -------------------------------------------------------------------------------------
+
+    def _admit(self, index: int) -> tuple[list[Sequence], tuple[Sequence, ...]]:
+        """Move sequences from the queue into the batch while there are places, tokens and blocks.
+
+        Returns those that come for the first time, and the others. Nobody overtakes the head of the queue.
+        """
+        budget = self.config.max_num_batched_tokens - len(self._decoding)
+        budget -= sum(sequence.target_tokens - sequence.prefilled_tokens for sequence in self._prefilling)
+        admitted: list[Sequence] = []
+        resumed: list[Sequence] = []
+        while budget > 0 and self.running < self.config.max_num_seqs:
+            sequence = self._waiting.head(self._thinking < self._most_thinking)
+            if sequence is None or not self._allot(sequence, budget):
+                break
+            self._waiting.discard(sequence)
+            (resumed if sequence.preemptions else admitted).append(sequence)
+            budget -= self._join(sequence, index)
+        return admitted, tuple(resumed)
+
+    def _allot(self, sequence: Sequence, budget: int) -> bool:
+        """Give a waiting sequence its blocks; False if there are too few, or the step has no room for it."""
+        tokens = sequence.prompt_tokens + sequence.given_before
+        if not (self.config.chunked_prefill or sequence.swapped):
+            whole = tokens - self._memory.found_tokens(sequence, tokens)
+            if whole > budget:
+                return False
+        found = self._memory.admit(sequence, tokens, share=not sequence.swapped)
+        if found is None:
+            return False
+        sequence.target_tokens = tokens
+        sequence.prefilled_tokens = found
+        if sequence.preemptions:
+            self.totals.resume_hit_tokens += found
+        else:
+            sequence.cached_tokens = found
+            if self._memory.prefix is not None:
+                self.totals.prefix_query_tokens += sequence.prompt_tokens
+                self.totals.prefix_hit_tokens += found
+        return True
+
+    def _join(self, sequence: Sequence, index: int) -> int:
+        """Put a sequence that has its blocks into the batch: how many tokens of the step it takes."""
+        sequence.joined = self._joined
+        self._joined += 1
+        self._thinking += sequence.thinking
+        if not sequence.swapped:
+            self._prefilling.append(sequence)
+            return sequence.target_tokens - sequence.prefilled_tokens
+        sequence.swapped = False
+        self._moved_blocks += self._memory.blocks_for(sequence.target_tokens - 1)
+        self._begin_decoding(sequence, index)
+        self._decoding_kv_tokens += sequence.target_tokens
+        return 1
+
+    # -- working ---------------------------------------------------------------------------------------
+
+    def _prefill(self, budget: int) -> tuple[int, int, int]:
+        """Spend the budget on prompts in order.
+
+        Returns the tokens processed, the tokens that their earlier chunks hold, and the pairs of attention.
+        """
+        processed = held = pairs = 0
         for sequence in self._prefilling:
-            chunk = min(sequence.prompt_tokens - sequence.prefilled_tokens, budget - processed)
+            before = sequence.prefilled_tokens
+            chunk = min(sequence.target_tokens - before, budget - processed)
             if chunk > 0:
                 processed += chunk
-                held += sequence.prefilled_tokens
+                held += before
+                pairs += chunk * before + chunk * (chunk + 1) // 2
                 sequence.prefilled_tokens += chunk
-        return processed, held
+                self._memory.keep(sequence)
+        self.totals.prefill_tokens += processed
+        return processed, held, pairs
 
-    def _begin_decoding(self, index: int) -> list[Sequence]:
-        complete = [s for s in self._prefilling if s.prefilled_tokens == s.prompt_tokens]
-        if complete:
-            self._prefilling = [s for s in self._prefilling if s.prefilled_tokens < s.prompt_tokens]
+    def _complete_prompts(self, index: int) -> tuple[list[Sequence], list[Sequence]]:
+        """Prompts that are complete begin to decode: those that give their first token, the others."""
+        complete = [s for s in self._prefilling if s.prefilled_tokens == s.target_tokens]
+        if not complete:
+            return [], []
+        self._prefilling = [s for s in self._prefilling if s.prefilled_tokens < s.target_tokens]
+        first_tokens: list[Sequence] = []
+        recomputed: list[Sequence] = []
         for sequence in complete:
-            sequence.first_step = index
-            self._decoding[sequence] = None
-            self._decoding_kv_tokens += sequence.prompt_tokens + 1
-            self._ends.setdefault(index + sequence.output_tokens - 1, []).append(sequence)
-        return complete
+            (recomputed if sequence.given_before else first_tokens).append(sequence)
+            self._begin_decoding(sequence, index)
+            self._decoding_kv_tokens += sequence.target_tokens + 1
+        return first_tokens, recomputed
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _begin_decoding(self, sequence: Sequence, index: int) -> None:
+        sequence.begin_span(index)
+        self._decoding[sequence] = None
+        given = sequence.given_before
+        self._ends.setdefault(index + sequence.output_tokens - given - 1, []).append(sequence)
+        if given <= sequence.think_tokens < sequence.output_tokens:
+            self._answers.setdefault(index + sequence.think_tokens - given, []).append(sequence)
+        self._memory.begin_decoding(sequence)
+
+    def _end_step(self, index: int) -> list[Sequence]:
+        """Count the step, and see out the sequences that gave their last token in it."""
+        self._next_step = index + 1
+        finished = self._ends.pop(index, [])
+        for sequence in finished:
+            self._leave_decoding(sequence)
+        for sequence in self._answers.get(self._next_step, ()):
+            self._memory.stop_thinking(sequence, self._next_step)
+            sequence.thinking = False
+            self._thinking -= 1
+        return finished
+
+    # -- taking out ------------------------------------------------------------------------------------
+
+    def _take_out(self, sequence: Sequence) -> int:
+        """Remove a sequence from the batch before its end: how many blocks it held."""
+        if sequence not in self._decoding:
+            self._prefilling.remove(sequence)
+            self._thinking -= sequence.thinking
+            return self._memory.free(sequence, self._next_step)
+        last_step = sequence.last_step
+        assert last_step is not None
+        self._ends[last_step].remove(sequence)
+        answers_at = sequence.span_start + sequence.think_tokens - sequence.given_before
+        if sequence in self._answers.get(answers_at, ()):
+            self._answers[answers_at].remove(sequence)
+        return self._leave_decoding(sequence)
+
+    def _leave_decoding(self, sequence: Sequence) -> int:
         """Free what a decoding sequence holds: its prompt and the tokens it has given so far."""
-        assert sequence.first_step is not None
-        given = self._next_step - sequence.first_step
-        self._decoding_kv_tokens -= sequence.prompt_tokens + given
+        held = self._memory.free(sequence, self._next_step)
+        self._thinking -= sequence.thinking
+        self._decoding_kv_tokens -= sequence.prompt_tokens + sequence.given_tokens(self._next_step)
+        sequence.close_span(self._next_step)
         del self._decoding[sequence]
+        return held
 
 
-__all__ = ["Engine", "Sequence", "StepResult"]
+__all__ = ["Engine", "EngineTotals", "Preemption", "QueueFullError", "Sequence", "StepResult"]

@@ -7,13 +7,17 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
+TRACE_LIMIT = 8192
+"""Instants kept in each list of one traced request."""
+
 
 @dataclass(slots=True)
 class GroundTruth:
     """One request. Instants are CLOCK_MONOTONIC nanoseconds, comparable with a client's on this machine.
 
-    They never run backwards: received ≤ admitted ≤ first token ≤ first write ≤ last write. The true TTFT is
-    ``first_write_ns - received_ns``. ``None``: did not come to pass, because the client went away before.
+    They never run backwards: received ≤ queued ≤ admitted ≤ first token ≤ first write ≤ last write. The true
+    TTFT is ``first_visible_ns - received_ns``. ``None``: did not come to pass, because the client went away
+    before. Delays put in by a fault (stall, drip, buffering) come after the writes that are noted here.
     """
 
     request_id: str
@@ -21,19 +25,51 @@ class GroundTruth:
     received_ns: int
     """The read that brought the last byte of the request has returned."""
     prompt_tokens: int
+    queued_ns: int | None = None
+    """Entry into the engine's queue, after the prompt's tokens have been counted."""
     admitted_ns: int | None = None
-    """Start of the step that took it out of the queue."""
+    """Start of the step that took it out of the queue and began its prefill."""
     first_token_ns: int | None = None
     """End of the step that completed its prompt."""
+    last_token_ns: int | None = None
+    """End of the step that gave its last token."""
     first_write_ns: int | None = None
-    """Just before the first content chunk was written (of an unstreamed reply: before its body was)."""
+    """Just before the first chunk with a token was written (of an unstreamed reply: before its body was)."""
+    first_visible_ns: int | None = None
+    """The same of the first chunk with visible text that is not white space."""
     last_write_ns: int | None = None
     """Just before the last content chunk was written."""
     output_tokens: int = 0
-    """Tokens written."""
+    """Tokens given, reasoning included."""
+    reasoning_tokens: int = 0
+    cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache; ``None``: the engine has none."""
+    preemptions: int = 0
+    """Times it was thrown out of the batch."""
+    lost_tokens: int = 0
+    """Tokens in the KV cache that these discarded."""
+    think_reason: str | None = None
+    """Why its thoughts ended: converged, overthinking or hard_cap."""
     finish_reason: str | None = None
     aborted: bool = False
-    """The client closed the connection before the reply was complete."""
+    """The connection was closed before the reply was complete, by the client or by the fault."""
+    fault: str | None = None
+    """The fault that was put into its reply."""
+    token_ns: list[int] | None = None
+    """Each token's exit, if the scenario says ``trace``; at most 8192."""
+    write_ns: list[int] | None = None
+    """Each write, likewise."""
+
+    def note_token(self, now_ns: int) -> None:
+        """A token has left the engine."""
+        self.last_token_ns = now_ns
+        if self.token_ns is not None and len(self.token_ns) < TRACE_LIMIT:
+            self.token_ns.append(now_ns)
+
+    def note_write(self, now_ns: int) -> None:
+        """Something is about to be written."""
+        if self.write_ns is not None and len(self.write_ns) < TRACE_LIMIT:
+            self.write_ns.append(now_ns)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> GroundTruth:
@@ -41,13 +77,16 @@ class GroundTruth:
 
 
 class GroundTruthLog:
-    """The requests that have ended, oldest first; bounded, and what is dropped is counted.
+    """The requests that have ended, oldest first; bounded in number and bytes, what is dropped is counted.
 
     Kept as finished lines of JSON: bytes cost a tenth of the memory and nothing in garbage collection.
     """
 
-    def __init__(self, capacity: int = 65536) -> None:
-        self._lines: deque[bytes] = deque(maxlen=capacity)
+    def __init__(self, capacity: int = 65536, capacity_bytes: int = 256 * 2**20) -> None:
+        self._lines: deque[bytes] = deque()
+        self._capacity = capacity
+        self._capacity_bytes = capacity_bytes
+        self._bytes = 0
         self._ended = 0
 
     def __len__(self) -> int:
@@ -58,8 +97,12 @@ class GroundTruthLog:
         return self._ended - len(self._lines)
 
     def add(self, truth: GroundTruth) -> None:
-        self._lines.append(json.dumps(asdict(truth), separators=(",", ":")).encode() + b"\n")
+        line = json.dumps(asdict(truth), separators=(",", ":")).encode() + b"\n"
+        self._lines.append(line)
+        self._bytes += len(line)
         self._ended += 1
+        while len(self._lines) > self._capacity or self._bytes > self._capacity_bytes:
+            self._bytes -= len(self._lines.popleft())
 
     def json_lines(self) -> bytes:
         return b"".join(self._lines)

@@ -6,7 +6,8 @@ import math
 import random
 from typing import Literal
 
-FinishReason = Literal["length", "stop"]
+FinishReason = Literal["length", "stop", "content_filter", "error"]
+"""``content_filter``: the output filter broke it off. ``error``: the engine could not go on with it."""
 
 
 class OutputLengthLaw:
@@ -31,6 +32,10 @@ class OutputLengthLaw:
             return max_tokens, "length"
         drawn = max(_geometric(uniform, self._mean), min_tokens)
         return (drawn, "stop") if drawn < max_tokens else (max_tokens, "length")
+
+    def skip(self) -> None:
+        """Pass over a sequence whose length is decided otherwise; those after it keep theirs."""
+        self._random.random()
 
 
 def _geometric(uniform: float, mean: float) -> int:

@@ -7,107 +7,15 @@ measurement of a product: a preset is a plausible engine, whose behaviour under 
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from pytest_llmbench.errors import SuiteError
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """All that decides how the engine behaves. Impossible figures raise SuiteError, all of them at once.
-
-    One step (one forward pass of the batch) takes
-
-        step_base_us + prefill_us_per_token · prefill_tokens
-                     + decode_us_per_sequence · decode_sequences + kv_us_per_token · kv_tokens
-
-    where ``prefill_tokens`` are the prompt tokens processed in this step, ``decode_sequences`` the sequences
-    that produce a further token, and ``kv_tokens`` the tokens that the sequences of the step already hold in
-    the KV cache when it starts.
-    """
-
-    name: str
-    """Preset the figures come from; the model is served as ``sim-<name>``."""
-    provenance: str
-    """Where the figures come from."""
-    step_base_us: float
-    """Cost of any step: reading the weights once, launching kernels, scheduling."""
-    prefill_us_per_token: float
-    decode_us_per_sequence: float
-    kv_us_per_token: float
-    """Reading one cached token's keys and values."""
-    max_num_seqs: int
-    """Sequences that run at a time; the others wait."""
-    max_num_batched_tokens: int
-    """Prompt tokens plus decoding sequences of one step; longer prompts are prefilled in chunks."""
-    context_limit_tokens: int
-    """Prompt plus output of one sequence."""
-    accelerator_memory_gib: float
-    """Stated in the disclosure; nothing is computed from it."""
-    default_max_tokens: int = 256
-    """Output ceiling of a request that sets none."""
-    eos_mean_tokens: float | None = None
-    """Mean of the geometric law by which sequences end early; ``None``: all run to their ceiling."""
-    seed: int = 0
-    """Seed of that law."""
-
-    def __post_init__(self) -> None:
-        mistakes = _impossible_figures(asdict(self))
-        if mistakes:
-            raise SuiteError.from_mistakes(mistakes, where=f"engine preset {self.name!r}")
-
-    @property
-    def model(self) -> str:
-        """The model name the server lists."""
-        return f"sim-{self.name}"
-
-    @property
-    def figures_sha256(self) -> str:
-        """Digest of every figure: two engines that may behave differently never share it."""
-        figures = {key: value for key, value in asdict(self).items() if key != "provenance"}
-        return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()
-
-    def step_ns(self, prefill_tokens: int, decode_sequences: int, kv_tokens: int) -> int:
-        """Duration of a step in nanoseconds, by the formula above."""
-        microseconds = (
-            self.step_base_us
-            + self.prefill_us_per_token * prefill_tokens
-            + self.decode_us_per_sequence * decode_sequences
-            + self.kv_us_per_token * kv_tokens
-        )
-        return round(microseconds * 1000.0)
-
-
-def _impossible_figures(figures: Mapping[str, Any]) -> list[str]:
-    mistakes = []
-    for name in ("step_base_us", "accelerator_memory_gib"):
-        if not (math.isfinite(figures[name]) and figures[name] > 0):
-            mistakes.append(f"{name} is {figures[name]:g}; it has to be above 0")
-    for name in ("prefill_us_per_token", "decode_us_per_sequence", "kv_us_per_token"):
-        if not (math.isfinite(figures[name]) and figures[name] >= 0):
-            mistakes.append(f"{name} is {figures[name]:g}; it has to be 0 or more")
-    for name, least in _LEAST.items():
-        if figures[name] < least:
-            mistakes.append(f"{name} is {figures[name]}; it has to be {least} or more")
-    budget, places = figures["max_num_batched_tokens"], figures["max_num_seqs"]
-    if budget < places:
-        mistakes.append(
-            f"max_num_batched_tokens ({budget}) is below max_num_seqs ({places}); "
-            "every running sequence needs one token of a step"
-        )
-    mean = figures["eos_mean_tokens"]
-    if mean is not None and not (math.isfinite(mean) and mean >= 1):
-        mistakes.append(f"eos_mean_tokens is {mean:g}; it has to be 1 or more, or none")
-    return mistakes
-
-
-_LEAST = {"max_num_seqs": 1, "context_limit_tokens": 2, "default_max_tokens": 1, "seed": 0}
+from pytest_llmbench.simulator import engine_config
+from pytest_llmbench.simulator.engine_config import EngineConfig
+from pytest_llmbench.simulator.figure_checks import impossible_figures
 
 DEFAULT_PRESET = "fast"
 
@@ -118,7 +26,9 @@ PRESETS: Mapping[str, EngineConfig] = MappingProxyType(
             provenance=(
                 "Chosen for demonstrations, not taken from a product: about 4.4 ms to the first token of "
                 "a 320-token prompt and 1.2 ms per further token when unloaded, quick enough for a suite to "
-                "finish in seconds and slow enough that the server, on half a core, is never the limit."
+                "finish in seconds and slow enough that the server, on half a core, is never the limit. The "
+                "KV cache holds 524,288 tokens, sixteen full contexts, so that memory is short only where "
+                "a test makes it so."
             ),
             step_base_us=1200.0,
             prefill_us_per_token=10.0,
@@ -128,6 +38,15 @@ PRESETS: Mapping[str, EngineConfig] = MappingProxyType(
             max_num_batched_tokens=2048,
             context_limit_tokens=32768,
             accelerator_memory_gib=16.0,
+            weights_gib=4.0,
+            kv_kib_per_token=16.0,
+            kv_blocks=32768,
+            swap_us_per_block=5.0,
+            recovery_ms=500.0,
+            input_filter_us=1500.0,
+            input_filter_us_per_token=2.0,
+            output_filter_us=1500.0,
+            output_filter_us_per_token=2.0,
         ),
         "h100-8b": EngineConfig(
             name="h100-8b",
@@ -137,16 +56,58 @@ PRESETS: Mapping[str, EngineConfig] = MappingProxyType(
                 "such a model on an A100 it is 6.2 ms, rounded up for scheduling. Prefill: 16 GFLOP per "
                 "token at 45 % of the data sheet's 989 dense TFLOP/s. KV: 128 KiB per token (32 layers, 8 KV "
                 "heads of 128, from the Llama 3.1 8B model card) at 60 % of the bandwidth. Tokens per step: "
-                "the default of vLLM's server on this class of card; 256 sequences is its default on others."
+                "the default of vLLM's server on this class of card; 256 sequences is its default on others. "
+                "Attention: 0.52 MFLOP per pair of tokens (4 · 4096 · 32 layers) at the rate of prefill. "
+                "Blocks: 90 % of 80 GiB, less 15 GiB of weights and about 4 GiB of activations and graphs, "
+                "leaves 53 GiB or 27,000 blocks of 16 tokens. Swap: such a block is 2 MiB, over PCIe 5 at "
+                "some 50 GB/s. Recovery: a restart that loads the weights takes about a minute."
             ),
             step_base_us=6500.0,
             prefill_us_per_token=36.0,
             decode_us_per_sequence=15.0,
             kv_us_per_token=0.065,
+            attention_ns_per_pair=1.2,
             max_num_seqs=256,
             max_num_batched_tokens=8192,
             context_limit_tokens=131072,
             accelerator_memory_gib=80.0,
+            weights_gib=15.0,
+            kv_kib_per_token=128.0,
+            kv_blocks=27000,
+            swap_us_per_block=42.0,
+            recovery_ms=60000.0,
+        ),
+        "h100-70b-tp4": EngineConfig(
+            name="h100-70b-tp4",
+            provenance=(
+                "A 70-billion-parameter model in BF16 over four H100 SXM with tensor parallelism. Step: 141 "
+                "GB of weights over four times the data sheet's 3.35 TB/s is 10.5 ms, 13.7 ms at the 77 % of "
+                "the bandwidth taken for h100-8b; 160 all-reduces (two in each of 80 layers) of some 15 µs "
+                "add 2.4 ms, and scheduling the rest. Prefill: 141 GFLOP per token at 40 % of four times 989 "
+                "dense TFLOP/s, as the all-reduces are not hidden. Decoding: that of h100-8b and the "
+                "all-reduced activations of twice the width. KV: 320 KiB per token (80 layers, 8 KV heads of "
+                "128, from the Llama 3.1 70B model card) at 60 % of the bandwidth. Attention: 2.6 MFLOP per "
+                "pair of tokens (4 · 8192 · 80 layers) at the rate of prefill. Blocks: 90 % of 320 GiB, less "
+                "131 GiB of weights and about 5.5 GiB of activations and graphs per card, leaves 135 GiB or "
+                "27,648 blocks of 16 tokens. Swap: such a block is 5 MiB, a quarter of it over each card's "
+                "PCIe 5 at some 50 GB/s. Recovery: a restart that loads nine times as much as h100-8b, from "
+                "four processes, about three minutes."
+            ),
+            step_base_us=17000.0,
+            prefill_us_per_token=89.0,
+            decode_us_per_sequence=25.0,
+            kv_us_per_token=0.041,
+            attention_ns_per_pair=1.7,
+            max_num_seqs=256,
+            max_num_batched_tokens=8192,
+            context_limit_tokens=131072,
+            accelerator_count=4,
+            accelerator_memory_gib=80.0,
+            weights_gib=131.0,
+            kv_kib_per_token=320.0,
+            kv_blocks=27648,
+            swap_us_per_block=26.0,
+            recovery_ms=180000.0,
         ),
         "cpu-laptop": EngineConfig(
             name="cpu-laptop",
@@ -157,22 +118,35 @@ PRESETS: Mapping[str, EngineConfig] = MappingProxyType(
                 "TFLOP/s; llama.cpp's own benchmark gives 70 to 80 tokens/s on eight- to twelve-core ARM "
                 "boards. A further sequence of the batch costs about as much arithmetic as a prompt token. "
                 "KV: 112 KiB per token (28 layers, 8 KV heads of 128) over the same memory bus. Four "
-                "sequences, as many as llama.cpp's server has slots."
+                "sequences, as many as llama.cpp's server has slots. Attention: 0.34 MFLOP per pair of "
+                "tokens (4 · 3072 · 28 layers) at the rate of prefill. Blocks: the full context of each "
+                "slot, as llama.cpp sets it aside. Swap: a block is 1.75 MiB, copied at half the bandwidth "
+                "of the memory bus. Recovery: 2 GB from a disk, and the rest of the start-up. Filters: a "
+                "guard model of a third of the size on the same processor."
             ),
             step_base_us=42000.0,
             prefill_us_per_token=9000.0,
             decode_us_per_sequence=9000.0,
             kv_us_per_token=2.3,
+            attention_ns_per_pair=490.0,
             max_num_seqs=4,
             max_num_batched_tokens=512,
             context_limit_tokens=8192,
             accelerator_memory_gib=16.0,
+            weights_gib=1.9,
+            kv_kib_per_token=112.0,
+            kv_blocks=2048,
+            swap_us_per_block=73.0,
+            recovery_ms=5000.0,
+            input_filter_us=100000.0,
+            input_filter_us_per_token=3000.0,
+            output_filter_us=100000.0,
+            output_filter_us_per_token=3000.0,
         ),
     }
 )
 
 _FIXED = ("name", "provenance")
-_WHOLE_NUMBERS = tuple(f.name for f in fields(EngineConfig) if f.type == "int")
 OPTIONS: tuple[str, ...] = tuple(f.name for f in fields(EngineConfig) if f.name not in _FIXED)
 """The names that may be overridden."""
 
@@ -190,7 +164,7 @@ def parse_preset(text: str) -> EngineConfig:
         mistakes.append(_unknown("preset", name, tuple(PRESETS)))
         preset = PRESETS[DEFAULT_PRESET]
     overrides = _parse_options(options, mistakes)
-    mistakes += _impossible_figures(asdict(preset) | overrides)
+    mistakes += impossible_figures(asdict(preset) | overrides)
     if mistakes:
         raise SuiteError.from_mistakes(
             mistakes,
@@ -217,18 +191,31 @@ def _parse_options(text: str, mistakes: list[str]) -> dict[str, Any]:
 
 
 _UNREADABLE = object()
+_SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 
 def _parse_value(name: str, value: str, mistakes: list[str]) -> Any:
-    if name == "eos_mean_tokens" and value == "none":
+    kind = _KINDS[name].removesuffix(" | None")
+    if value == "none" and kind != _KINDS[name]:
         return None
-    kind = int if name in _WHOLE_NUMBERS else float
+    read, wanted = _READERS.get(kind) or _one_of(get_args(getattr(engine_config, kind)))
     try:
-        return kind(value)
-    except ValueError:
-        wanted = "a whole number" if kind is int else "a number"
+        return read(value)
+    except (KeyError, ValueError):
         mistakes.append(f"{name} is {value!r}; it has to be {wanted}")
         return _UNREADABLE
+
+
+def _one_of(words: tuple[str, ...]) -> tuple[Callable[[str], Any], str]:
+    return {word: word for word in words}.__getitem__, " or ".join(words)
+
+
+_KINDS = {f.name: str(f.type) for f in fields(EngineConfig)}
+_READERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "bool": (_SWITCH.__getitem__, "on or off"),
+}
 
 
 def _unknown(what: str, name: str, known: tuple[str, ...]) -> str:

@@ -19,7 +19,7 @@ from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.simulator.disclosure import disclosure
 from pytest_llmbench.simulator.ground_truth import GroundTruth, parse_ground_truth
-from pytest_llmbench.simulator.presets import EngineConfig, parse_preset
+from pytest_llmbench.simulator.scenario import Scenario, parse_scenario
 
 _LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES = 16_384
@@ -35,9 +35,11 @@ class EmbeddedEngine:
     """
 
     def __init__(
-        self, config: EngineConfig, child: subprocess.Popen[bytes], log: IO[bytes], ready: dict[str, Any]
+        self, scenario: Scenario, child: subprocess.Popen[bytes], log: IO[bytes], ready: dict[str, Any]
     ) -> None:
-        self.config = config
+        self.scenario = scenario
+        self.config = scenario.engine
+        """The engine's own figures."""
         self.url: str = ready["url"]
         """Base URL, ending in ``/v1``."""
         self.model: str = ready["model"]
@@ -49,10 +51,12 @@ class EmbeddedEngine:
     def start(cls, preset: str = "fast", *, deadline_s: float = 30.0) -> EmbeddedEngine:
         """Start an engine on a free loopback port and wait until it serves.
 
+        ``preset`` is a whole scenario: ``fast``, ``h100-8b?max_num_seqs=64&fault=reset&fault_rate=0.1``.
+
         :raises SuiteError: the preset or one of its options is wrong.
         :raises SUTError: the process ends, or is not ready within ``deadline_s``.
         """
-        config = parse_preset(preset)
+        scenario = parse_scenario(preset)
         command = [sys.executable, "-P", "-m", "pytest_llmbench.simulator"]
         command += ["--preset", preset, "--port", "0", "--parent-pipe"]
         log = tempfile.TemporaryFile(prefix="llmbench-engine-")  # noqa: SIM115 - stop() closes it
@@ -75,7 +79,7 @@ class EmbeddedEngine:
                 where=f"sim:{preset}",
                 remedy=f"try it by hand: {' '.join(command[:6])}",
             ) from error
-        return cls(config, child, log, ready)
+        return cls(scenario, child, log, ready)
 
     @property
     def pid(self) -> int:

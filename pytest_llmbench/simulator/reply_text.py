@@ -65,30 +65,70 @@ class ReplyText:
         """The chunk of token number ``token``, from 0."""
         return self._head + self._tails[(self._first_word + token) % len(WORDS)]
 
+    def word(self, token: int) -> str:
+        """The text of token number ``token``, from 0."""
+        return WORDS[(self._first_word + token) % len(WORDS)]
+
+    def chunk(self, delta: dict[str, str], finish_reason: str | None = None, **more: Any) -> bytes:
+        """A chunk of any content; of a completion only ``delta["content"]`` counts."""
+        if self._chat:
+            return self._head + _tail(_chat_choice(delta, finish_reason), **more)
+        return self._head + _tail(_text_choice(delta.get("content", ""), finish_reason), **more)
+
     def finish(self, reason: str) -> bytes:
-        choice = _chat_choice({}, reason) if self._chat else _text_choice("", reason)
-        return self._head + _tail(choice)
+        return self.chunk({}, reason)
 
     def usage(self, prompt_tokens: int, output_tokens: int) -> bytes:
         """The chunk with empty ``choices`` that ``stream_options.include_usage`` asks for."""
-        return self._head + _tail([], usage=_usage(prompt_tokens, output_tokens))
+        return self.usage_chunk(usage_object(prompt_tokens, output_tokens))
+
+    def usage_chunk(self, usage: dict[str, Any]) -> bytes:
+        return self._head + _tail([], usage=usage)
+
+    def usage_with_empty_delta(self, usage: dict[str, Any]) -> bytes:
+        """The same as some servers have it: a choice that holds nothing but an empty delta."""
+        return self._head + _tail([{"delta": {}} if self._chat else {"text": ""}], usage=usage)
 
     def body(self, reason: str, prompt_tokens: int, output_tokens: int) -> bytes:
         """The whole reply as one JSON object."""
-        words = (WORDS[(self._first_word + token) % len(WORDS)] for token in range(output_tokens))
-        text = "".join(words)
+        text = "".join(self.word(token) for token in range(output_tokens))
+        return self.whole({"content": text}, reason, usage_object(prompt_tokens, output_tokens))
+
+    def whole(self, message: dict[str, str], reason: str, usage: dict[str, Any] | None) -> bytes:
+        """The same with ``message`` as the model's answer; of a completion only its content counts."""
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": reason}
-        choice |= {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
-        usage = _usage(prompt_tokens, output_tokens)
-        return json.dumps({**self._identity, "choices": [choice], "usage": usage}).encode()
+        if self._chat:
+            choice["message"] = {"role": "assistant", **message}
+        else:
+            choice["text"] = message["content"]
+        value = {**self._identity, "choices": [choice]} | ({} if usage is None else {"usage": usage})
+        return json.dumps(value).encode()
 
 
-def _usage(prompt_tokens: int, output_tokens: int) -> dict[str, int]:
-    return {
+def error_object(message: str) -> dict[str, Any]:
+    """An error of the engine itself, as OpenAI's clients know it."""
+    return {"error": {"message": message, "type": "InternalServerError", "param": None, "code": 500}}
+
+
+def error_event(message: str) -> bytes:
+    """The same in mid-stream."""
+    return _event(error_object(message))
+
+
+def usage_object(
+    prompt_tokens: int, output_tokens: int, cached_tokens: int | None = None, reasoning_tokens: int = 0
+) -> dict[str, Any]:
+    """OpenAI's token counts. ``cached_tokens`` is left out where the engine has no prefix cache."""
+    usage: dict[str, Any] = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": output_tokens,
         "total_tokens": prompt_tokens + output_tokens,
     }
+    if cached_tokens is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
+    if reasoning_tokens:
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+    return usage
 
 
-__all__ = ["DONE", "WORDS", "ReplyText"]
+__all__ = ["DONE", "WORDS", "ReplyText", "error_event", "error_object", "usage_object"]

@@ -15,23 +15,54 @@ VOCABULARY_SIZE = 100277
 
 
 class Endpoint(StrEnum):
+    """The paths that generate."""
+
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
+
+
+_ERROR_TYPES = {
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    429: "RateLimitError",
+    503: "ServiceUnavailableError",
+}
 
 
 class RefusalError(Exception):
     """The request gets an error response instead of a place in the queue: what is in it, and the status."""
 
-    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        code: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
+        self.retry_after_s = retry_after_s
+        """Sent as ``Retry-After``."""
+        self.code = code
+        """In place of the status in the error object, as for ``content_filter``."""
 
     def body(self) -> dict[str, Any]:
         """The error object as OpenAI's clients and vLLM's server shape it."""
-        kind = {404: "NotFoundError", 405: "MethodNotAllowedError"}.get(self.status, "BadRequestError")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.status}}
+        fallback = "BadRequestError" if self.status < 500 else "InternalServerError"
+        kind = _ERROR_TYPES.get(self.status, fallback)
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param,
+                "code": self.code or self.status,
+            }
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +78,12 @@ class GenerationRequest:
     max_tokens: int | None
     min_tokens: int
     ignore_eos: bool
+    continuous_usage: bool = False
+    """Usage on every chunk, as vLLM gives it on ``stream_options.continuous_usage_stats``."""
+    priority: int = 0
+    """Lower goes first, where the engine schedules by it."""
+    thinks: bool = True
+    """False: ``chat_template_kwargs.enable_thinking`` is false, or ``reasoning_effort`` is none."""
 
     def ceiling(self, prompt_tokens: int, config: EngineConfig) -> int:
         """Most tokens the reply may have. RefusalError if the prompt, or prompt and reply, do not fit."""
@@ -92,10 +129,13 @@ def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequ
         texts=texts,
         token_ids=token_ids,
         stream=fields.flag("stream"),
-        include_usage=fields.include_usage(),
+        include_usage=fields.stream_option("include_usage"),
         max_tokens=fields.ceiling(),
         min_tokens=fields.count("min_tokens", least=0) or 0,
         ignore_eos=fields.flag("ignore_eos"),
+        continuous_usage=fields.stream_option("continuous_usage_stats"),
+        priority=fields.whole("priority"),
+        thinks=fields.thinks(),
     )
     fields.check_rest(request)
     if fields.mistakes:
@@ -103,6 +143,15 @@ def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequ
     if asked is not None and asked != model:
         raise RefusalError(404, f"the model {asked!r} does not exist; served here: {model}", "model")
     return request
+
+
+def parse_tokenize(body: bytes, model: str) -> GenerationRequest:
+    """Read a request for ``/tokenize``: ``prompt`` or ``messages``. Raises RefusalError as above."""
+    try:
+        chat = isinstance(found := json.loads(body), dict) and "messages" in found
+    except (ValueError, RecursionError):
+        chat = False
+    return parse_request(body, Endpoint.CHAT if chat else Endpoint.COMPLETIONS, model)
 
 
 class _Fields:
@@ -145,16 +194,31 @@ class _Fields:
         newer = self.count("max_completion_tokens", least=1)
         return plain if newer is None else newer
 
-    def include_usage(self) -> bool:
+    def whole(self, name: str) -> int:
+        value = self._content.get(name)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return value or 0
+        self._wrong(name, "a whole number")
+        return 0
+
+    def thinks(self) -> bool:
+        template = self._content.get("chat_template_kwargs")
+        if template is not None and not isinstance(template, dict):
+            self._wrong("chat_template_kwargs", "an object")
+            return True
+        enabled = (template or {}).get("enable_thinking", True)
+        return enabled is not False and self._content.get("reasoning_effort") != "none"
+
+    def stream_option(self, name: str) -> bool:
         options = self._content.get("stream_options")
         if options is None:
             return False
-        if not isinstance(options, dict) or not isinstance(options.get("include_usage", False), bool):
-            self._wrong("stream_options", "an object, its include_usage true or false")
+        if not isinstance(options, dict) or not isinstance(options.get(name, False), bool):
+            self._wrong("stream_options", f"an object, its {name} true or false")
             return False
         if self._content.get("stream") is not True:
             self.mistakes["stream_options"] = "stream_options is only allowed with stream: true"
-        return options.get("include_usage", False) is True
+        return options.get(name, False) is True
 
     def messages(self) -> tuple[tuple[str, ...], None]:
         messages = self._content.get("messages")
@@ -208,4 +272,4 @@ def _message_texts(message: Any) -> list[str] | None:
     )
 
 
-__all__ = ["Endpoint", "GenerationRequest", "RefusalError", "parse_request"]
+__all__ = ["Endpoint", "GenerationRequest", "RefusalError", "parse_request", "parse_tokenize"]

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import sys
 import time
 import traceback
@@ -24,8 +25,9 @@ from pytest_llmbench.simulator.app import RECEIVED_NS, EngineApp
 from pytest_llmbench.simulator.disclosure import DISTRIBUTION, software_version
 from pytest_llmbench.simulator.driver import EngineDriver
 from pytest_llmbench.simulator.engine import Engine
+from pytest_llmbench.simulator.generation import CONNECTION
 from pytest_llmbench.simulator.ground_truth import GroundTruthLog
-from pytest_llmbench.simulator.presets import EngineConfig
+from pytest_llmbench.simulator.scenario import Scenario
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 _KEEP_ALIVE_S = 300
@@ -56,14 +58,26 @@ class StampingProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self.scope["state"][RECEIVED_NS] = self._read_ns
+        self.scope["state"][CONNECTION] = self
         super().on_message_complete()
+
+    def reset(self) -> None:
+        """Close at once with a reset: what is buffered is lost."""
+        # Linger for no time is what turns a close into a reset.
+        raw: socket.socket = self.transport.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+    def half_close(self) -> None:
+        """Send what is buffered and then no more; the response is left incomplete."""
+        self.transport.write_eof()
 
 
 class EngineServer(uvicorn.Server):
     """uvicorn's server with the engine running beside it; says on standard output when it is ready."""
 
-    def __init__(self, config: EngineConfig, listener: socket.socket) -> None:
-        self._engine_config = config
+    def __init__(self, scenario: Scenario, listener: socket.socket) -> None:
+        self._scenario = scenario
         self._listener = listener
         self._driving: asyncio.Task[None] | None = None
         super().__init__(_uvicorn_config(self._answer))
@@ -72,8 +86,8 @@ class EngineServer(uvicorn.Server):
         await self._app(scope, receive, send)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        driver = EngineDriver(Engine(self._engine_config), open_alarm(), GroundTruthLog())
-        self._app = EngineApp(driver, reference_tokenizer("cl100k_base").count)
+        driver = EngineDriver(Engine(self._scenario.engine), open_alarm(), GroundTruthLog())
+        self._app = EngineApp(driver, self._scenario, reference_tokenizer("cl100k_base"))
         self._driving = asyncio.get_running_loop().create_task(driver.run())
         self._driving.add_done_callback(_end_with_the_engine)
         await super().startup(sockets=sockets)
@@ -87,7 +101,7 @@ class EngineServer(uvicorn.Server):
         return {
             "ready": True,
             "url": f"http://{shown}:{port}/v1",
-            "model": self._engine_config.model,
+            "model": self._scenario.engine.model,
             "pid": os.getpid(),
         }
 
@@ -97,7 +111,7 @@ class EngineServer(uvicorn.Server):
         yield
 
 
-def serve(config: EngineConfig, host: str, port: int) -> None:
+def serve(scenario: Scenario, host: str, port: int) -> None:
     """Serve until a signal ends the process, which it does at once: there is nothing to save.
 
     ``port`` 0 takes a free one.
@@ -107,7 +121,7 @@ def serve(config: EngineConfig, host: str, port: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     listener = _listen(host, port)
-    EngineServer(config, listener).run(sockets=[listener])
+    EngineServer(scenario, listener).run(sockets=[listener])
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -13,9 +13,9 @@ from scripted_server import HEAD, REPLY, Conversation, ScriptedServer, chunk, re
 
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.generator.loop_thread import LoopFactory
-from pytest_llmbench.generator.run import INTERRUPTED_BY_CTRL_C, LoadGenerator
+from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.target import Target
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord

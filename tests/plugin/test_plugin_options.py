@@ -121,9 +121,9 @@ def test_a_report_directory_that_cannot_be_written_is_said_before_the_run(suite:
     assert "ran" not in str(result.stdout)
 
 
-@pytest.mark.parametrize("scheme", ["ws://h/v1", "grpc://h:1", "python:mod:attr", "replay", "ftp://h"])
+@pytest.mark.parametrize("scheme", ["ws://h/v1", "grpc://h:1", "python:mod:attr", "ftp://h"])
 def test_endpoints_we_do_not_speak_yet(suite: Suite, scheme: str) -> None:
     suite.write("from pytest_llmbench import llmbench\n@llmbench.ttft()\ndef test_x(): ...\n")
     result = suite.run(f"--llm-endpoint={scheme}")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*supported are http://, https://, sim*"])
+    result.stdout.fnmatch_lines(["*supported are http://, https://, sim, replay*"])

@@ -35,3 +35,27 @@ def test_other_figures_are_another_model_version() -> None:
         for preset in ("fast", "fast?seed=1", "fast?max_num_seqs=63", "h100-8b")
     }
     assert len(versions) == 4
+
+
+def test_the_facts_follow_the_figures() -> None:
+    plain = disclosure(PRESETS["fast"])
+    assert plain.value("sut.prefix_caching") == "disabled"
+    assert plain.value("guardrails.input_filter") == "absent"
+
+    facts = disclosure(
+        parse_preset(
+            "h100-70b-tp4?prefix_caching=on&preemption=swap&scheduler=phase"
+            "&input_filter=enabled&output_filter=disabled"
+        )
+    )
+    assert facts.value("sut.prefix_caching") == "enabled"
+    assert facts.value("sut.hardware.accelerator_count") == 4
+    assert facts.value("guardrails.input_filter") == "enabled"
+    assert facts.value("guardrails.output_filter") == "disabled"
+    assert facts.value("guardrails.systems") == ["simulated input filter", "simulated output filter"]
+    assert facts.value("sut.boundary") == "application_gateway"
+    assert {"phase-aware dual queue", "paged KV cache (preemption by swap)"} <= set(
+        facts.value("sut.components")
+    )
+    off = disclosure(parse_preset("fast?preemption=off&max_num_batched_tokens=40000&chunked_prefill=off"))
+    assert {"whole-prompt prefill", "paged KV cache (no preemption)"} <= set(off.value("sut.components"))

@@ -2,59 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
+from engine_runs import A, B, C, D, config, drive, drive_at_once, us
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmbench.simulator.engine import Engine, Sequence
-from pytest_llmbench.simulator.presets import EngineConfig, parse_preset
-
-A, B, C, D = 1000.0, 10.0, 50.0, 0.5
-FIGURES = f"step_base_us={A}&prefill_us_per_token={B}&decode_us_per_sequence={C}&kv_us_per_token={D}"
-
-
-def config(**overrides: object) -> EngineConfig:
-    options = "".join(f"&{name}={value}" for name, value in overrides.items())
-    return parse_preset(f"fast?{FIGURES}{options}")
-
-
-def us(value: float) -> int:
-    return round(value * 1000)
-
-
-@dataclass
-class Run:
-    """Everything that came of driving an engine until it was idle, on a virtual clock."""
-
-    end_ns: int = 0
-    token_ns: dict[Sequence, list[int]] = field(default_factory=dict)
-    admitted_ns: dict[Sequence, int] = field(default_factory=dict)
-    finished: list[Sequence] = field(default_factory=list)
-
-
-def drive(engine: Engine, arrivals: list[tuple[int, Sequence]]) -> Run:
-    """Submit each sequence at its instant; what arrives during a step joins the next one."""
-    run = Run(token_ns={sequence: [] for _, sequence in arrivals})
-    waiting = list(arrivals)
-    while waiting or not engine.idle:
-        if engine.idle:
-            run.end_ns = max(run.end_ns, waiting[0][0])
-        while waiting and waiting[0][0] <= run.end_ns:
-            engine.submit(waiting.pop(0)[1])
-        step = engine.step()
-        for sequence in step.admitted:
-            run.admitted_ns[sequence] = run.end_ns
-        run.end_ns += step.duration_ns
-        for sequence in step.first_tokens + step.decoded:
-            run.token_ns[sequence].append(run.end_ns)
-        run.finished += step.finished
-    return run
-
-
-def drive_at_once(engine: Engine, sequences: list[Sequence]) -> Run:
-    return drive(engine, [(0, sequence) for sequence in sequences])
 
 
 def test_one_request_alone_meets_the_formula() -> None:

@@ -9,7 +9,7 @@ from pytest_llmbench.simulator.presets import OPTIONS, PRESETS, parse_preset
 
 
 def test_every_preset_says_where_its_figures_come_from() -> None:
-    assert {"fast", "h100-8b", "cpu-laptop"} <= set(PRESETS)
+    assert {"fast", "h100-8b", "h100-70b-tp4", "cpu-laptop"} <= set(PRESETS)
     for name, config in PRESETS.items():
         assert config.name == name
         assert len(config.provenance) > 100
@@ -70,8 +70,47 @@ def test_all_mistakes_are_listed_together() -> None:
         ("seed=1&seed=2", "given twice"),
         ("provenance=mine", "unknown option"),
         ("seed=", "seed is ''"),
+        ("kv_blocks=0", "kv_blocks is 0; it has to be 1 or more"),
+        ("kv_block_tokens=0", "kv_block_tokens is 0"),
+        ("kv_blocks=100", "holds 1600 tokens, less than one sequence of context_limit_tokens .32768"),
+        ("kv_blocks=100000", "4 GiB of weights and 24.4 GiB of KV cache .* exceed the 16 GiB"),
+        ("weights_gib=17", "17 GiB of weights"),
+        ("accelerator_count=0", "accelerator_count"),
+        ("attention_ns_per_pair=-1", "attention_ns_per_pair"),
+        ("prefix_caching=maybe", "on or off"),
+        ("preemption=none", "recompute or swap or off"),
+        ("preemption_victim=oldest", "latest or lowest_priority or largest or smallest"),
+        ("out_of_memory=host", "sequence or engine"),
+        ("input_filter=on", "absent or disabled or enabled"),
+        ("input_refusal_share=1.1", "a share from 0 to 1"),
+        ("output_filter_window_tokens=0", "output_filter_window_tokens"),
+        ("think_spread=-1", "think_spread"),
+        ("think_mean_tokens=0", "think_mean_tokens is 0; it has to be 1 or more, or none"),
     ],
 )
 def test_impossible_figures_are_refused(options: str, named: str) -> None:
     with pytest.raises(SuiteError, match=named):
         parse_preset(f"fast?{options}")
+
+
+def test_switches_words_and_absent_figures_are_read() -> None:
+    config = parse_preset("fast?prefix_caching=on&chunked_prefill=true&preemption=swap&max_waiting=7")
+    assert (config.prefix_caching, config.chunked_prefill) == (True, True)
+    assert (config.preemption, config.max_waiting) == ("swap", 7)
+    assert parse_preset("fast?max_waiting=none&think_mean_tokens=none") == PRESETS["fast"]
+
+
+def test_the_larger_model_is_slower_at_everything_but_reading_the_cache() -> None:
+    small, large = PRESETS["h100-8b"], PRESETS["h100-70b-tp4"]
+    assert large.step_ns(0, 1, 0) > 2 * small.step_ns(0, 1, 0)
+    assert large.step_ns(1000, 0, 0) > 2 * small.step_ns(1000, 0, 0)
+    assert large.attention_ns_per_pair > small.attention_ns_per_pair
+    assert large.accelerator_count == 4
+
+
+def test_every_preset_fits_its_memory_with_room_for_several_contexts() -> None:
+    for config in PRESETS.values():
+        cache_gib = config.kv_capacity_tokens * config.kv_kib_per_token / 2**20
+        used = (config.weights_gib + cache_gib) / (config.accelerator_memory_gib * config.accelerator_count)
+        assert used < 0.95
+        assert config.kv_capacity_tokens >= 2 * config.context_limit_tokens

@@ -1,0 +1,89 @@
+"""The output filter in real time: tokens wait for the check of their window before the client gets them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pytest_llmbench.simulator.alarm import Clock, LoopAlarm
+from pytest_llmbench.simulator.ground_truth import GroundTruth
+from pytest_llmbench.simulator.guardrail_stages import Release
+from pytest_llmbench.simulator.replies import Reply
+from pytest_llmbench.simulator.sequence import Sequence
+
+
+class FilteredReply:
+    """A reply behind the output filter, written from a task of its own (:meth:`run`) at the times of release.
+
+    The tokens that the filter withholds (the last ones of the sequence) are never written. ``on_end`` is
+    called once, when the last word has been written or the client has gone.
+    """
+
+    def __init__(
+        self,
+        reply: Reply,
+        release: Release,
+        sequence: Sequence,
+        clock: Clock,
+        on_end: Callable[[Reply], None],
+    ) -> None:
+        self.truth: GroundTruth = reply.truth
+        self._reply = reply
+        self._release = release
+        self._sequence = sequence
+        self._clock = clock
+        self._on_end = on_end
+        self._alarm = LoopAlarm()
+        self._windows: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
+        self._computed = 0
+        self._held = 0
+        self._reason: str | None = None
+        self._over = False
+
+    async def begin(self) -> None:
+        await self._reply.begin()
+
+    async def token(self) -> None:
+        at_ns = self.truth.last_token_ns
+        assert at_ns is not None
+        self._computed += 1
+        self._held += 1
+        leaves_ns = self._release.produced(at_ns, last=self._computed == self._sequence.output_tokens)
+        if leaves_ns is not None:
+            self._windows.put_nowait((leaves_ns, self._held))
+            self._held = 0
+
+    async def finish(self, reason: str) -> bool:
+        self._reason = reason
+        self._windows.put_nowait((self._clock(), 0))
+        return True
+
+    async def fail(self, message: str) -> None:
+        self._over = True
+        await self._reply.fail(message)
+
+    def stop(self) -> None:
+        self._reply.stop()
+        if not self._over and self._reason is not None:
+            self._over = self.truth.aborted = True
+            self.truth.finish_reason = None
+            self._on_end(self._reply)
+
+    async def run(self) -> None:
+        """Let windows out until the reply is complete."""
+        passing = None
+        while not self._over:
+            leaves_ns, tokens = await self._windows.get()
+            await self._alarm.until(leaves_ns)
+            if passing is None:
+                passing = self._sequence.output_tokens - self._sequence.withheld_tokens
+            for _ in range(min(tokens, passing)):
+                await self._reply.token()
+            passing -= min(tokens, passing)
+            if tokens == 0 and self._reason is not None:
+                self._over = True
+                await self._reply.finish(self._reason)
+                self._on_end(self._reply)
+
+
+__all__ = ["FilteredReply"]

@@ -1,0 +1,168 @@
+"""The paged KV cache. Only blocks in the prefix cache have an identity; of all others the number is enough.
+
+Every decoding sequence takes a further block once in ``block_tokens`` steps, and in which of them is known
+when it begins. So the blocks that a step needs are read from a table of ``block_tokens`` entries, whatever
+the size of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Tokens
+
+from pytest_llmbench.simulator.engine_config import EngineConfig
+from pytest_llmbench.simulator.figure_checks import think_blocks
+from pytest_llmbench.simulator.prefix_cache import PrefixCache, chained_hashes
+from pytest_llmbench.simulator.sequence import Sequence
+
+
+class KVCache:
+    """Who holds how many blocks. One that decodes holds its prompt and all output tokens but the newest."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.block_tokens = config.kv_block_tokens
+        self.blocks = config.kv_blocks
+        self.prefix = PrefixCache() if config.prefix_caching else None
+        self._tiered = config.scheduler == "phase"
+        self._think_limit = think_blocks(config.kv_blocks, config.output_kv_share)
+        self._private = 0
+        self._held_by_thinking = 0
+        self._due = [0] * self.block_tokens
+        self._due_thinking = [0] * self.block_tokens
+
+    @property
+    def used(self) -> int:
+        """Blocks that sequences hold."""
+        return self._private + (0 if self.prefix is None else self.prefix.used)
+
+    @property
+    def available(self) -> int:
+        """Blocks to be had: free, or kept in the prefix cache without a user."""
+        return self.blocks - self.used
+
+    def holding(self, sequence: Sequence, next_step: int) -> int:
+        """Blocks a sequence in the batch holds before the step of that number."""
+        if sequence.span_start < 0:
+            return self.blocks_for(sequence.target_tokens)
+        return self.blocks_for(sequence.prompt_tokens + sequence.given_tokens(next_step) - 1)
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_tokens)
+
+    # -- a step's growth -------------------------------------------------------------------------------
+
+    def grow(self, step: int) -> bool:
+        """Take the blocks that decoding needs in this step. False, and none taken, if there are too few."""
+        row = step % self.block_tokens
+        thinking = self._due_thinking[row]
+        need = self._due[row] + thinking
+        if not need:
+            return True
+        if need > self.available or self._held_by_thinking + thinking > self._think_limit:
+            return False
+        self._held_by_thinking += thinking
+        self._take(need)
+        return True
+
+    def think_tier_short(self, step: int) -> bool:
+        """Whether it is the tier of those that think that has too few blocks for this step."""
+        thinking = self._due_thinking[step % self.block_tokens]
+        return self._held_by_thinking + thinking > self._think_limit
+
+    def needs_block(self, sequence: Sequence, step: int) -> bool:
+        """Whether a decoding sequence takes a further block in this step."""
+        return sequence.span_start >= 0 and self._row(sequence) == step % self.block_tokens
+
+    def _row(self, sequence: Sequence) -> int:
+        # The step with g tokens given before it stores token prompt + g, the first of a block if it is 1 more
+        # than a multiple of block_tokens; g = given_before + (step - span_start).
+        row = sequence.span_start - sequence.given_before + 1 - sequence.prompt_tokens
+        return row % self.block_tokens
+
+    def begin_decoding(self, sequence: Sequence) -> None:
+        """From now on it takes its blocks as it grows. Its span has begun."""
+        due = self._due_thinking if self._tiered and sequence.thinking else self._due
+        due[self._row(sequence)] += 1
+
+    def stop_thinking(self, sequence: Sequence, next_step: int) -> None:
+        """A decoding sequence begins its answer: its blocks move to the output tier."""
+        if self._tiered:
+            self._held_by_thinking -= self.holding(sequence, next_step)
+            self._due_thinking[self._row(sequence)] -= 1
+            self._due[self._row(sequence)] += 1
+
+    # -- coming and going ------------------------------------------------------------------------------
+
+    def identify(self, sequence: Sequence) -> None:
+        """Work out the hashes of a prompt whose tokens are known, if anything is shared at all."""
+        if self.prefix is not None and sequence.prefix_hashes is None and sequence.token_ids is not None:
+            sequence.prefix_hashes = chained_hashes(sequence.token_ids, self.block_tokens)
+
+    def found_tokens(self, sequence: Sequence, tokens: int) -> int:
+        """How many of its first ``tokens`` tokens the prefix cache has; at least one is left to compute."""
+        return self._hits(self._shareable(sequence), tokens) * self.block_tokens
+
+    def _hits(self, hashes: Tokens[int], tokens: int) -> int:
+        return self.prefix.hits(hashes, (tokens - 1) // self.block_tokens) if self.prefix is not None else 0
+
+    def admit(self, sequence: Sequence, tokens: int, share: bool) -> int | None:
+        """Take the blocks for its first ``tokens`` tokens: how many of those tokens the prefix cache had.
+
+        ``None``, and nothing taken, if there are too few. At least one token is left to compute, since only
+        computing gives the next. ``share=False``: bring all from elsewhere (host memory).
+        """
+        blocks = self.blocks_for(tokens)
+        held_by_thinking = self._held_by_thinking + (blocks if self._tiered and sequence.thinking else 0)
+        hashes = self._shareable(sequence) if share else ()
+        hits = self._hits(hashes, tokens)
+        revived = self.prefix.newly_used(hashes[:hits]) if self.prefix is not None else 0
+        if blocks - hits + revived > self.available or held_by_thinking > self._think_limit:
+            return None
+        if self.prefix is not None:
+            for block in hashes[:hits]:
+                self.prefix.acquire(block)
+        sequence.shared_blocks = hits
+        self._held_by_thinking = held_by_thinking
+        self._take(blocks - hits)
+        return hits * self.block_tokens
+
+    def keep(self, sequence: Sequence) -> None:
+        """Put the full blocks of the prompt that have been computed by now into the prefix cache.
+
+        A block that another sequence computed at the same time is kept once.
+        """
+        if self.prefix is None:
+            return
+        hashes = self._shareable(sequence)
+        computed = min(sequence.prefilled_tokens // self.block_tokens, len(hashes))
+        for block in hashes[sequence.shared_blocks : computed]:
+            self.prefix.acquire(block)
+            self._private -= 1
+        sequence.shared_blocks = max(sequence.shared_blocks, computed)
+
+    def free(self, sequence: Sequence, next_step: int) -> int:
+        """Give back all it holds: how many blocks that was. Call it before its span is closed."""
+        held = self.holding(sequence, next_step)
+        tier = self._tiered and sequence.thinking
+        if tier:
+            self._held_by_thinking -= held
+        if sequence.span_start >= 0:
+            (self._due_thinking if tier else self._due)[self._row(sequence)] -= 1
+        self._private -= held - sequence.shared_blocks
+        if self.prefix is not None and sequence.shared_blocks:
+            self.prefix.release(self._shareable(sequence)[: sequence.shared_blocks])
+        sequence.shared_blocks = 0
+        return held
+
+    def _shareable(self, sequence: Sequence) -> Tokens[int]:
+        hashes = sequence.prefix_hashes if self.prefix is not None else None
+        return hashes[: sequence.prompt_tokens // self.block_tokens] if hashes else ()
+
+    def _take(self, blocks: int) -> None:
+        self._private += blocks
+        if self.prefix is not None:
+            excess = self._private + len(self.prefix) - self.blocks
+            if excess > 0:
+                self.prefix.evict(excess)
+
+
+__all__ = ["KVCache"]

@@ -1,0 +1,74 @@
+"""Blocks of prompts kept for later prompts that begin alike: chained hashes, reference counts, LRU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Tokens
+
+
+def chained_hashes(token_ids: Tokens[int], block_tokens: int) -> tuple[int, ...]:
+    """One hash per full block, each over the block's tokens and the hash before it.
+
+    So equal hashes mean equal beginnings up to that block. A block that is not full has none.
+    """
+    hashes = []
+    before = 0
+    for start in range(0, len(token_ids) - block_tokens + 1, block_tokens):
+        before = hash((before, *token_ids[start : start + block_tokens]))
+        hashes.append(before)
+    return tuple(hashes)
+
+
+class PrefixCache:
+    """Which blocks are kept, and how many sequences use each. One without a user stays until evicted."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, int] = {}
+        self._unused: dict[int, None] = {}  # in the order of eviction
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        """Blocks kept, used or not."""
+        return len(self._references)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._references
+
+    @property
+    def used(self) -> int:
+        """Blocks that at least one sequence uses; these are never evicted."""
+        return len(self._references) - len(self._unused)
+
+    def hits(self, hashes: Tokens[int], most: int) -> int:
+        """How many of the first ``most`` blocks are kept, up to the first that is not."""
+        found = 0
+        while found < min(most, len(hashes)) and hashes[found] in self._references:
+            found += 1
+        return found
+
+    def newly_used(self, hashes: Tokens[int]) -> int:
+        """How many of these kept blocks nobody uses at present."""
+        return sum(block in self._unused for block in hashes)
+
+    def acquire(self, block: int) -> bool:
+        """Use a block from now on. False if it was not kept: then it is now, with one user."""
+        count = self._references.get(block)
+        self._references[block] = 1 if count is None else count + 1
+        self._unused.pop(block, None)
+        return count is not None
+
+    def release(self, hashes: Tokens[int]) -> None:
+        """One sequence less uses these. The last is evicted first, as beginnings are shared more often."""
+        for block in reversed(hashes):
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                self._unused[block] = None
+
+    def evict(self, count: int) -> None:
+        """Forget the ``count`` blocks that have been unused for longest."""
+        for _ in range(count):
+            block = next(iter(self._unused))
+            del self._unused[block], self._references[block]
+        self.evictions += count
+
+
+__all__ = ["PrefixCache", "chained_hashes"]

@@ -1,0 +1,138 @@
+"""When requests reach the engine in virtual time: what the load generator does, as arithmetic.
+
+The generator's end of the wire is a constant: a request is received ``submit_to_received_us`` after it was
+submitted, and what the engine writes is read ``write_to_read_us`` later. Nothing is ever late.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+from typing import Protocol
+
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.simulator.replay_flight import Flight
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Client and network, the same for every request. Microseconds."""
+
+    submit_to_received_us: float = 25.0
+    """From the last byte of a request to the engine's having read it."""
+    write_to_read_us: float = 25.0
+    """From a write of the engine to the client's read."""
+
+    def __post_init__(self) -> None:
+        for name in ("submit_to_received_us", "write_to_read_us"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise SuiteError(f"{name} is {value:g}; it has to be 0 or more", where="replay")
+
+    @property
+    def to_engine_ns(self) -> int:
+        return round(self.submit_to_received_us * 1000.0)
+
+    @property
+    def to_client_ns(self) -> int:
+        return round(self.write_to_read_us * 1000.0)
+
+
+class Arrivals(Protocol):
+    """Requests on their way to the engine, in the order in which they arrive."""
+
+    @property
+    def all_sent(self) -> bool:
+        """Nothing is left to be sent, now or after further ends."""
+
+    def next_ns(self) -> int | None:
+        """When the next one arrives; None while none is on its way."""
+
+    def take(self) -> Flight:
+        """The next one."""
+
+    def ended(self, flight: Flight) -> None:
+        """A request has ended, in whatever way."""
+
+
+class ScheduledArrivals:
+    """Open loop: the schedule decides, whatever becomes of earlier requests (METHODOLOGY §3)."""
+
+    def __init__(
+        self, planned: Ordered[PlannedRequest], offsets_ns: Ordered[int], start_ns: int, delays: Delays
+    ) -> None:
+        self._planned = planned
+        self._due_ns = [start_ns + offset for offset in offsets_ns]
+        self._to_engine_ns = delays.to_engine_ns
+        self._next = 0
+
+    @property
+    def all_sent(self) -> bool:
+        return self._next == len(self._planned)
+
+    def next_ns(self) -> int | None:
+        return None if self.all_sent else self._due_ns[self._next] + self._to_engine_ns
+
+    def take(self) -> Flight:
+        due_ns = self._due_ns[self._next]
+        flight = Flight(self._planned[self._next], due_ns, due_ns + self._to_engine_ns)
+        self._next += 1
+        return flight
+
+    def ended(self, flight: Flight) -> None:
+        """Changes nothing: that is what makes the loop an open one."""
+
+
+class SlotArrivals:
+    """Closed loop: ``concurrency`` in flight; the end of each, as the client sees it, sends the next."""
+
+    def __init__(
+        self, planned: Ordered[PlannedRequest], concurrency: int, start_ns: int, delays: Delays
+    ) -> None:
+        self._planned = planned
+        self._to_engine_ns = delays.to_engine_ns
+        self._free_ns = [start_ns] * min(concurrency, len(planned))
+        """A heap: ends are reported step by step, but deadlines run out in between."""
+        self._next = 0
+
+    @property
+    def all_sent(self) -> bool:
+        return self._next == len(self._planned)
+
+    def next_ns(self) -> int | None:
+        if not self._free_ns or self.all_sent:
+            return None
+        return self._free_ns[0] + self._to_engine_ns
+
+    def take(self) -> Flight:
+        due_ns = heapq.heappop(self._free_ns)
+        flight = Flight(self._planned[self._next], due_ns, due_ns + self._to_engine_ns)
+        self._next += 1
+        return flight
+
+    def ended(self, flight: Flight) -> None:
+        heapq.heappush(self._free_ns, flight.finished_ns)
+
+
+def arrivals_of(plan: LoadPlan, planned: Ordered[PlannedRequest], start_ns: int, delays: Delays) -> Arrivals:
+    """The plan's load from ``start_ns`` on. Raises SuiteError for one that cannot be run."""
+    if isinstance(plan.load, ClosedLoop):
+        if plan.load.concurrency < 1:
+            raise SuiteError(f"concurrency is {plan.load.concurrency}, least is 1", where=plan.label)
+        return SlotArrivals(planned, plan.load.concurrency, start_ns, delays)
+    return ScheduledArrivals(planned, _offsets_ns(plan, plan.load), start_ns, delays)
+
+
+def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> list[int]:
+    """As the load generator draws them: who takes up a sequence in the middle takes up its schedule there."""
+    whole: list[int] = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed)).tolist()
+    base_ns = whole[plan.first - 1] if plan.first else 0
+    return [offset_ns - base_ns for offset_ns in whole[plan.first :]]
+
+
+__all__ = ["Arrivals", "Delays", "ScheduledArrivals", "SlotArrivals", "arrivals_of"]

@@ -1,0 +1,264 @@
+"""One plan in virtual time: arrivals, steps, faults and deadlines in the order in which they happen."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from array import array
+
+import numpy as np
+
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.records import IntColumn
+from pytest_llmbench.simulator.engine import Engine, QueueFullError
+from pytest_llmbench.simulator.faults import REFUSALS, FaultSchedule
+from pytest_llmbench.simulator.replay_faults import (
+    DELAYS,
+    STRIKES,
+    delayed,
+    input_refused,
+    queue_full,
+    refusal_of,
+)
+from pytest_llmbench.simulator.replay_flight import Flight
+from pytest_llmbench.simulator.replay_load import Arrivals, Delays
+from pytest_llmbench.simulator.replay_patience import Patience
+from pytest_llmbench.simulator.request_body import GenerationRequest, RefusalError
+from pytest_llmbench.simulator.sequence import Sequence
+from pytest_llmbench.simulator.step_result import StepResult
+from pytest_llmbench.wire.http_status import classify_status
+
+_ENDS = {
+    "content_filter": (Outcome.REFUSED, "the output filter broke the answer off"),
+    "error": (Outcome.IN_BAND_ERROR, "the engine ran out of memory"),
+}
+"""What the client makes of a reply whose finish reason is not a normal one."""
+
+
+class ReplayRun:
+    """The work of a step does not grow with its tokens: only first tokens and ends are looked at."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        arrivals: Arrivals,
+        plan: LoadPlan,
+        *,
+        faults: FaultSchedule,
+        delays: Delays,
+        start_ns: int,
+    ) -> None:
+        self._engine = engine
+        self._arrivals = arrivals
+        self._ignore_eos = plan.ignore_eos
+        self._faults = faults
+        self._to_client_ns = delays.to_client_ns
+        self._in_flight: dict[Sequence, Flight] = {}
+        self._screened: list[tuple[int, int, Flight]] = []
+        """A heap of those that are with the input filter: when they join the queue, their number."""
+        self._strikes: dict[int, list[Flight]] = {}
+        """Step number: replies to which a fault happens then, if they have come far enough."""
+        self._down_until_ns = 0
+        self._patience = Patience(plan.deadlines, delays)
+        self.first_step = engine.next_step
+        self.now_ns = start_ns
+        self.flights: list[Flight] = []
+        self.step_ends_ns = array("q")
+        self.peak_in_flight = 0
+        self.left_in_flight = 0
+
+    def play(self) -> str | None:
+        """Until every request has ended. Returns why it was cut short, if it was."""
+        try:
+            self._play()
+        except KeyboardInterrupt:
+            self._cancel(INTERRUPTED_BY_CTRL_C)
+            return INTERRUPTED_BY_CTRL_C
+        return None
+
+    def _play(self) -> None:
+        engine, arrivals, patience = self._engine, self._arrivals, self._patience
+        in_flight, screened = self._in_flight, self._screened
+        while True:
+            arrives_ns = arrivals.next_ns()
+            if not in_flight:
+                joins_ns = screened[0][0] if screened else None
+                if arrives_ns is None and joins_ns is None:
+                    return
+                self.now_ns = max(self.now_ns, min(t for t in (arrives_ns, joins_ns) if t is not None))
+            while arrives_ns is not None and arrives_ns <= self.now_ns:
+                self._receive(arrivals.take())
+                arrives_ns = arrivals.next_ns()
+            while screened and screened[0][0] <= self.now_ns:
+                self._queue(heapq.heappop(screened)[2])
+            if self.now_ns >= patience.look_ns:
+                self._look()
+            if in_flight:
+                self._step(engine.step())
+
+    # Coming in.
+
+    def _receive(self, flight: Flight) -> None:
+        self.flights.append(flight)
+        planned, config = flight.planned, self._engine.config
+        try:
+            if flight.received_ns < self._down_until_ns:
+                raise RefusalError(503, "the engine has crashed and is being started again")
+            asked = _as_asked(planned.max_tokens, self._ignore_eos)
+            ceiling = asked.ceiling(planned.input_tokens, config)
+            flight.fate = self._faults.next()
+            if flight.fate in REFUSALS:
+                raise refusal_of(flight.fate, self._faults.options)
+        except RefusalError as refusal:
+            self._refuse(flight, refusal, flight.received_ns)
+            return
+        flight.sequence = Sequence(
+            "", planned.input_tokens, ceiling, ignore_eos=self._ignore_eos, token_ids=planned.token_ids
+        )
+        screening = self._engine.guardrails.screen(planned.input_tokens)
+        joins_ns = flight.accepted_ns = flight.received_ns + screening.delay_ns
+        if screening.refused:
+            self._refuse(flight, input_refused(), joins_ns)
+        elif screening.delay_ns == 0:
+            self._queue(flight)
+        else:
+            heapq.heappush(self._screened, (joins_ns, len(self.flights), flight))
+
+    def _queue(self, flight: Flight) -> None:
+        sequence = flight.sequence
+        assert sequence is not None
+        try:
+            self._engine.submit(sequence)
+        except QueueFullError:
+            self._refuse(flight, queue_full(self._engine.config, self._faults.options), self.now_ns)
+            return
+        flight.http_status = 200
+        self._in_flight[sequence] = flight
+        self._patience.watch(flight)
+        self.peak_in_flight = max(self.peak_in_flight, len(self._in_flight))
+
+    def _refuse(self, flight: Flight, refusal: RefusalError, at_ns: int) -> None:
+        """What a client sees of a refusal, by the same rules as on a real wire."""
+        flight.sequence, flight.http_status = None, refusal.status
+        headers = {} if refusal.retry_after_s is None else {"retry-after": f"{refusal.retry_after_s:g}"}
+        outcome, error = classify_status(refusal.status, headers, json.dumps(refusal.body()).encode())
+        self._end(flight, outcome, at_ns + self._to_client_ns, error)
+
+    # Working.
+
+    def _step(self, step: StepResult) -> None:
+        self.now_ns += step.duration_ns
+        self.step_ends_ns.append(self.now_ns)
+        if self._faults.options.fault:
+            self._strike(step)
+        for sequence in (*step.finished, *step.failed):
+            flight = self._in_flight.pop(sequence, None)
+            if flight is not None:  # a fault of this very step may have ended it
+                self._finish(flight, sequence)
+
+    def _finish(self, flight: Flight, sequence: Sequence) -> None:
+        """The engine is through with it; what is held back is read later than that."""
+        at_ns = self.now_ns + self._to_client_ns
+        if self._engine.guardrails.holds or flight.fate in DELAYS:
+            at_ns = self._hold_back(flight, sequence)
+            given_up_ns = self._patience.given_up_ns(flight)
+            if given_up_ns is not None:
+                assert flight.read_ns is not None
+                flight.read_ns = flight.read_ns[flight.read_ns <= given_up_ns]
+                self._end(flight, Outcome.TIMEOUT, given_up_ns, self._patience.silence_text)
+                return
+        if flight.fate in STRIKES:  # a fault that has not happened yet happens at the end
+            self._hit(flight)
+            return
+        outcome, error = _ENDS.get(sequence.finish_reason, (Outcome.OK, None))
+        self._end(flight, outcome, at_ns, error, sequence.finish_reason)
+
+    def _hold_back(self, flight: Flight, sequence: Sequence) -> int:
+        """By the output filter, or by a fault: notes when each token is read; returns when the reply ends."""
+        ns = self._token_ns(flight)
+        if len(ns):
+            ns = self._engine.guardrails.released_ns(ns)
+        end_ns = max(self.now_ns, int(ns.max(initial=0))) + self._to_client_ns
+        ns = ns[: len(ns) - sequence.withheld_tokens] + self._to_client_ns
+        if flight.fate in DELAYS and len(ns):
+            assert flight.fate is not None
+            ns = delayed(ns, flight.fate, self._faults.options)
+        flight.read_ns = ns
+        return max(end_ns, int(ns.max(initial=0)))
+
+    def _token_ns(self, flight: Flight) -> IntColumn:
+        """The ends of the steps that made its tokens."""
+        ends_ns = self.step_ends_ns
+        rows = [ends_ns[first : last + 1] for first, last in flight.spans(self.first_step)]
+        return np.array([ns for row in rows for ns in row], dtype=np.int64)
+
+    def _end(
+        self, flight: Flight, outcome: Outcome, at_ns: int, error: str | None, reason: str | None = None
+    ) -> None:
+        flight.end(outcome, at_ns, error=error, finish_reason=reason)
+        self._arrivals.ended(flight)
+
+    # Faults in mid-stream.
+
+    def _strike(self, step: StepResult) -> None:
+        after = self._faults.options.fault_after_tokens
+        for sequence in step.first_tokens:
+            flight = self._in_flight.get(sequence)
+            if flight is not None and flight.fate in STRIKES:
+                self._strikes.setdefault(step.index + max(after - 1, 0), []).append(flight)
+        for flight in self._strikes.pop(step.index, ()):
+            struck = flight.sequence
+            if struck is None or struck not in self._in_flight:
+                continue
+            short = after - struck.given_tokens(step.index + 1)
+            if short > 0:  # it was preempted in between
+                self._strikes.setdefault(step.index + short, []).append(flight)
+            elif struck not in step.finished:
+                del self._in_flight[struck]
+                self._engine.abort(struck)
+                self._hit(flight)
+
+    def _hit(self, flight: Flight) -> None:
+        assert flight.fate is not None
+        outcome, error = STRIKES[flight.fate]
+        if self._faults.options.fault_after_tokens == 0:
+            flight.read_ns = np.empty(0, dtype=np.int64)
+        self._end(flight, outcome, self.now_ns + self._to_client_ns, error)
+        if flight.fate == "crash":
+            self._down_until_ns = self.now_ns + round(self._engine.config.recovery_ms * 1e6)
+            for sequence, other in list(self._in_flight.items()):
+                del self._in_flight[sequence]
+                self._engine.abort(sequence)
+                self._end(other, outcome, self.now_ns + self._to_client_ns, error)
+
+    # Deadlines: a client that gives up.
+
+    def _look(self) -> None:
+        for flight, at_ns, why in self._patience.overdue(self.now_ns):
+            assert flight.sequence is not None
+            del self._in_flight[flight.sequence]
+            self._engine.abort(flight.sequence)
+            read_ns = self._token_ns(flight) + self._to_client_ns
+            flight.read_ns = read_ns[read_ns <= at_ns]  # the rest came when nobody read any more
+            self._end(flight, Outcome.TIMEOUT, at_ns, why)
+        if self._arrivals.all_sent and self._patience.drain_is_over(self.now_ns, self.flights[-1]):
+            self.left_in_flight = len(self._in_flight)
+            for sequence in self._in_flight:
+                self._engine.abort(sequence)
+            self._cancel(self._patience.drain_text)
+
+    def _cancel(self, why: str) -> None:
+        for flight in (*self._in_flight.values(), *(entry[2] for entry in self._screened)):
+            flight.end(Outcome.CANCELLED, self.now_ns + self._to_client_ns, error=why)
+        self._in_flight.clear()
+        self._screened.clear()
+
+
+def _as_asked(max_tokens: int, ignore_eos: bool) -> GenerationRequest:
+    """The request as the engine's HTTP face would have read it."""
+    return GenerationRequest((), (), True, True, max_tokens, 0, ignore_eos)
+
+
+__all__ = ["ReplayRun"]

@@ -1,0 +1,115 @@
+"""Whole runs in virtual time: ``--llm-endpoint=replay``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plugin_suite import Suite
+
+from pytest_llmbench.store.records_file import read_records
+
+QUICKSTART = Path(__file__).parents[2] / "example_suites" / "quickstart" / "test_first_token.py"
+ONE = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(p50_ms=500, rate=20)
+def test_first_token(): ...
+"""
+
+
+def test_the_quickstart_at_full_scale(suite: Suite) -> None:
+    suite.write(QUICKSTART.read_text("utf-8"))
+    suite.measure("replay", scale="full").assert_outcomes(passed=2)
+    for entry in suite.report["tests"]:
+        assert entry["validity"]["verdict"] == "valid"
+        assert entry["counts"]["submitted"] == entry["counts"]["ok"] == 10_000
+        assert entry["metrics"]["ttft.p99_9"]["point"] > entry["metrics"]["ttft.p99"]["point"]
+        assert entry["metrics"]["ttft.p99_9"]["lower"] is not None
+        assert entry["metrics"]["ttft.p99_9"]["n"] == 10_000
+        compliance = entry["compliance"]
+        assert compliance["verdict"] == "conditional"
+        unmet = [
+            r["id"] for r in compliance["requirements"] if r["status"] == "unmet" and r["effect"] != "none"
+        ]
+        assert unmet == ["S-4.6.1-grpc-for-engine"]
+
+
+def test_a_replay_says_that_it_is_one(suite: Suite) -> None:
+    suite.write(ONE)
+    result = suite.measure("replay:h100-8b?max_num_seqs=32")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*replay: preset h100-8b in virtual time*"])
+    (entry,) = suite.report["tests"]
+    assert entry["facts"]["sut.simulated"] == {
+        "value": "replay",
+        "origin": "simulated",
+        "source": "replay in virtual time",
+    }
+    for key in ("streaming.protocol", "clock.topology", "timing.submit_point", "sut.model.name"):
+        assert entry["facts"][key]["origin"] == "simulated"
+    assert entry["notes"][0].startswith("replay: preset h100-8b")
+    assert suite.report["sut"]["endpoint"] == "replay:h100-8b?max_num_seqs=32"
+    assert "virtual time" in (suite.path / "out" / "report.html").read_text("utf-8")
+    assert "replay:h100-8b" in (suite.path / "out" / "report.md").read_text("utf-8")
+
+
+def test_records_of_all_phases_are_written_and_the_same_again(suite: Suite) -> None:
+    suite.write(ONE)
+    contents = []
+    for name in ("first", "second"):
+        suite.run("--llm-endpoint=replay", "--llm-scale=quick", f"--llm-report={name}").assert_outcomes(
+            passed=1
+        )
+        (path,) = (suite.path / name / "records").glob("*.jsonl")
+        contents.append(path.read_bytes())
+        labels = read_records(path).labels
+        assert list(dict.fromkeys(labels))[:2] == ["probe", "warm-up"]
+        assert labels.count("measure") == 50
+    assert contents[0] == contents[1]
+
+
+def test_the_bench_fixture_replays_as_well(suite: Suite) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import ClosedLoop, LoadPlan
+
+        def test_by_hand(llm_bench, llm_workload):
+            plan = LoadPlan("by hand", llm_workload("synthetic-uniform"), ClosedLoop(3), 30, seed=1)
+            assert llm_bench.run(plan).records.counts()["ok"] == 30
+            assert llm_bench.measure("ttft", concurrency=2).completion_rate.point == 1.0
+        """
+    )
+    suite.measure("replay").assert_outcomes(passed=1)
+
+
+def test_wrong_scenarios_are_said_once_and_plainly(suite: Suite) -> None:
+    suite.write(ONE)
+    result = suite.measure("replay:fsat?max_num_seq=3")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*unknown preset 'fsat'; did you mean 'fast'*"])
+    result.stdout.fnmatch_lines(["*unknown option 'max_num_seq'; did you mean 'max_num_seqs'*"])
+
+
+def test_what_a_replay_cannot_do_is_refused(suite: Suite) -> None:
+    suite.write(ONE)
+    suite.measure("replay:fast?fault=drip").stdout.fnmatch_lines(["*the fault drip lives in the bytes*"])
+    suite.measure("replay", "--llm-model=other").stdout.fnmatch_lines(["*serves sim-fast, not other*"])
+    suite.write(
+        ONE,
+        conftest="""
+        import pytest
+        from pytest_llmbench import SUT
+
+        @pytest.fixture(scope="session")
+        def llm_sut():
+            return SUT("replay", extra_body={"top_k": 1})
+        """,
+    )
+    suite.run("--llm-scale=quick").stdout.fnmatch_lines(["*extra_body (top_k) would have no effect*"])
+
+
+def test_a_fault_rate_voids_a_replayed_run(suite: Suite) -> None:
+    suite.write(ONE)
+    result = suite.measure("replay:fast?fault=reset&fault_rate=0.2")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*INVALID*", "*requests failed*"])

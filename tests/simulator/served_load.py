@@ -1,0 +1,98 @@
+"""Load from our own generator on an embedded engine: what its peculiarities look like from outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.target import Target
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import OUTCOMES
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.wire.openai_chat import OpenAIChat
+
+TOKENS = 8
+PATIENT = Deadlines(connect_s=5.0, first_byte_s=10.0, between_chunks_s=10.0, total_s=15.0, drain_s=15.0)
+SHORT = Deadlines(connect_s=5.0, first_byte_s=1.0, between_chunks_s=0.5, total_s=2.0, drain_s=5.0)
+
+
+@dataclass(frozen=True)
+class EightTokens:
+    name: str = "eight-tokens"
+    standard: bool = False
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+        return [
+            PlannedRequest(index, max_tokens=TOKENS, input_tokens=3, text="the wide sea")
+            for index in range(count)
+        ]
+
+    def specification(self) -> Mapping[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the generator made of the replies, and their texts."""
+
+    observation: Observation
+    rows: list[RequestRecord]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [OUTCOMES[number] for number in self.observation.records.outcome]
+
+    @property
+    def only(self) -> RequestRecord:
+        (row,) = self.rows
+        return row
+
+
+def load(
+    engine: EmbeddedEngine,
+    requests: int = 1,
+    *,
+    deadlines: Deadlines = PATIENT,
+    concurrency: int = 1,
+    extra_body: Mapping[str, Any] | None = None,
+) -> Seen:
+    rows: list[RequestRecord] = []
+    plan = LoadPlan("measure", EightTokens(), ClosedLoop(concurrency), requests, seed=1, deadlines=deadlines)
+    with LoadGenerator(
+        Target.parse(engine.url),
+        OpenAIChat(),
+        model=engine.model,
+        extra_body=extra_body,
+        on_record=rows.append,
+        count_text=reference_tokenizer("cl100k_base").count,
+    ) as generator:
+        return Seen(generator.run(plan), rows)
+
+
+def serve_and_load(scenario: str, requests: int = 1, **options: Any) -> Seen:
+    with EmbeddedEngine.start(scenario) as engine:
+        return load(engine, requests, **options)
+
+
+def raw_chat(engine: EmbeddedEngine, **body: Any) -> bytes:
+    """The body of one streamed reply, byte for byte."""
+    content = {"stream": True, "max_tokens": TOKENS, "messages": [{"role": "user", "content": "sea"}], **body}
+    url = f"{engine.url}/chat/completions"
+    return httpx.post(url, json=content, timeout=10.0, trust_env=False).content
+
+
+def chunks(raw: bytes) -> list[Any]:
+    """The JSON of each event that has some."""
+    text = raw.decode().replace("\r\n", "\n").replace("\r", "\n")
+    data = [event.removeprefix("data: ") for event in text.split("\n\n") if event.startswith("data: {")]
+    return [json.loads(each) for each in data]

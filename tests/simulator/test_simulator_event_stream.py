@@ -1,0 +1,100 @@
+"""Tokens to events to writes, without a server."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.simulator.event_stream import EventStream, PlainStream, TokenTexts
+from pytest_llmbench.simulator.ground_truth import GroundTruth
+from pytest_llmbench.simulator.reply_text import ReplyText
+from pytest_llmbench.simulator.request_body import Endpoint
+from pytest_llmbench.simulator.stream_quirks import StreamOptions
+
+EACH_OPTION = st.builds(
+    StreamOptions,
+    role_chunk=st.sampled_from(["at_start", "at_first_token", "in_first_chunk", "never"]),
+    first_chunk=st.sampled_from(["text", "empty"]),
+    blank_every=st.integers(0, 4),
+    tokens_per_chunk=st.integers(1, 5),
+    usage=st.sampled_from(["asked", "separate", "finish", "every_chunk", "empty_delta", "never"]),
+    done_marker=st.booleans(),
+    line_end=st.sampled_from(["lf", "crlf", "cr"]),
+    events_per_write=st.integers(1, 4),
+    reasoning_place=st.sampled_from(["reasoning_content", "reasoning", "inline", "inline_split"]),
+    token_times=st.booleans(),
+)
+
+
+def reply(
+    options: StreamOptions, tokens: int, thoughts: int = 0, kind: type[EventStream] = EventStream
+) -> bytes:
+    text = ReplyText(Endpoint.CHAT, "id", 1, "m", 3)
+    texts = TokenTexts(text, options.reasoning_place, options.first_chunk)
+    texts.reason_first(thoughts)
+    truth = GroundTruth("id", 0, prompt_tokens=5)
+    stream = kind(text, options, options.chunk_tokens(1, 0), truth, texts=texts, include_usage=True)
+    writes = stream.opening()
+    for _ in range(tokens):
+        truth.note_token(1)
+        writes += stream.token()
+    writes += stream.ending("stop")
+    assert all(writes)
+    assert (truth.output_tokens, truth.reasoning_tokens) == (tokens, thoughts)
+    return b"".join(writes)
+
+
+def joined(raw: bytes) -> dict[str, str]:
+    """The text of each field over all events."""
+    found: dict[str, str] = {}
+    text = raw.decode().replace("\r\n", "\n").replace("\r", "\n")
+    for event in text.split("\n\n"):
+        if event.startswith("data: {"):
+            for choice in json.loads(event[6:])["choices"]:
+                for field, value in choice["delta"].items():
+                    found[field] = found.get(field, "") + value
+    return found
+
+
+@settings(max_examples=150)
+@given(options=EACH_OPTION, tokens=st.integers(1, 30), thoughts=st.integers(0, 30))
+def test_no_combination_loses_or_adds_text(options: StreamOptions, tokens: int, thoughts: int) -> None:
+    thoughts = min(thoughts, tokens)
+    found = joined(reply(options, tokens, thoughts))
+    found.pop("role", None)
+    plain = joined(reply(StreamOptions(reasoning_place=options.reasoning_place), tokens, thoughts))
+    plain.pop("role")
+    assert {field: text for field, text in found.items() if text} == {f: t for f, t in plain.items() if t}
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 40])
+def test_the_quick_way_and_the_general_one_write_the_same_bytes(tokens: int) -> None:
+    assert reply(StreamOptions(), tokens, kind=PlainStream) == reply(StreamOptions(), tokens)
+
+
+def test_chunks_never_mix_reasoning_and_content() -> None:
+    raw = reply(StreamOptions(tokens_per_chunk=4), 12, thoughts=6)
+    deltas: list[dict[str, Any]] = [
+        json.loads(event[6:])["choices"][0]["delta"]
+        for event in raw.decode().split("\n\n")
+        if event.startswith("data: {") and '"choices":[]' not in event
+    ]
+    texts = [(field, text.count(" ")) for delta in deltas for field, text in delta.items() if text.strip()]
+    fields, sizes = zip(*texts[1:], strict=True)
+    assert fields == ("reasoning_content",) * 3 + ("content",) * 2
+    assert sizes == (1, 4, 1, 4, 2)
+
+
+def test_the_mean_of_a_speculative_burst() -> None:
+    options = StreamOptions(draft_tokens=3, draft_acceptance=0.5)
+    sizes = list(islice(options.chunk_tokens(seed=2, reply_number=5), 20_000))
+    assert sizes[0] == 1
+    mean = sum(sizes[1:]) / (len(sizes) - 1)
+    assert mean == pytest.approx((1 - 0.5**4) / (1 - 0.5), abs=0.03)
+    assert sizes == list(islice(options.chunk_tokens(seed=2, reply_number=5), 20_000))
+    assert sizes != list(islice(options.chunk_tokens(seed=2, reply_number=6), 20_000))
