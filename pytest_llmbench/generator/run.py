@@ -43,7 +43,6 @@ _MOST_OPEN_LOOP_CONNECTIONS = 64
 _CLOSE_S = 5.0
 
 
-
 class LoadGenerator:
     """Runs one LoadPlan after another against one target, on kept-alive connections.
 

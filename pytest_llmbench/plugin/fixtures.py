@@ -94,7 +94,8 @@ def llm_sim() -> Iterator[Callable[..., EmbeddedEngine]]:
 
     ``llm_sim()`` is the preset ``fast``; ``llm_sim("h100-8b?max_num_seqs=8&fault=reset&fault_rate=0.2")`` is
     any scenario (``python -m pytest_llmbench.simulator --help`` lists the options). What it returns has the
-    base ``url``, the ``model`` name, and ``ground_truth()``: what really happened to each request::
+    base ``url``, the ``model`` name, and ``ground_truth()``: what really happened to each request. With
+    ``grpc=True`` it has a ``grpc_target`` too (extra ``[grpc]``)::
 
         def test_my_client_survives_resets(llm_sim):
             engine = llm_sim("fast?fault=reset&fault_rate=0.2&seed=1")
@@ -105,9 +106,9 @@ def llm_sim() -> Iterator[Callable[..., EmbeddedEngine]]:
 
     with contextlib.ExitStack() as running:
 
-        def start(scenario: str = "fast") -> EmbeddedEngine:
+        def start(scenario: str = "fast", *, grpc: bool = False) -> EmbeddedEngine:
             with failing_in_words():
-                return running.enter_context(EmbeddedEngine.start(scenario))
+                return running.enter_context(EmbeddedEngine.start(scenario, grpc=grpc))
 
         yield start
 

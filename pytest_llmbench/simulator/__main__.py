@@ -29,6 +29,9 @@ peculiarities of real servers, and replies can go wrong, at a chosen rate and at
 _EXAMPLES = """\
 endpoints:
   POST /v1/chat/completions  POST /v1/completions     streamed or not; text or token ids
+  WebSocket /v1/responses    response.create messages, one turn after another; the ground truth's id is the
+                             response's id without resp_, or metadata.request_id if that is given
+  gRPC (--grpc-port)         vllm.grpc.engine.VllmEngine/Generate, and KServe's ModelInfer, ModelStreamInfer
   POST /tokenize             GET  /v1/models          GET  /health
   GET  /metrics              Prometheus, under vLLM's series names
   GET  /sim/ground_truth     one line of JSON per request that has ended: received_ns, queued_ns, admitted_ns,
@@ -36,7 +39,8 @@ endpoints:
                              counts, the fault it suffered; with trace=true each token's exit and each write
   GET  /sim/status           load, and how well the server keeps its own schedule
 
-When the server is ready it prints one line of JSON: {"ready": true, "url": ..., "model": ..., "pid": ...}.
+When the server is ready it prints one line of JSON: {"ready": true, "url": ..., "model": ..., "pid": ...},
+and "grpc_target" with --grpc-port.
 
 examples:
   python -m pytest_llmbench.simulator --port 8000
@@ -61,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     from pytest_llmbench.simulator.server import serve
 
     try:
-        serve(scenario, options.host, options.port)
+        serve(scenario, options.host, options.port, options.grpc_port)
     except LLMBenchError as error:
         print(error, file=sys.stderr)
         return 1
@@ -87,6 +91,12 @@ def _parser() -> argparse.ArgumentParser:
         type=_port,
         default=8000,
         help="port to listen on; 0 takes a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--grpc-port",
+        type=_port,
+        metavar="PORT",
+        help="serve gRPC, too, on this port; 0 takes a free one (needs pytest-llmbench[grpc])",
     )
     parser.add_argument(
         "--parent-pipe",

@@ -1,4 +1,4 @@
-"""The HTTP face as an ASGI application: OpenAI's completion endpoints, vLLM's pages, the engine's records."""
+"""The ASGI application: OpenAI's endpoints, vLLM's pages, the engine's records, and the WebSocket face."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from pytest_llmbench.simulator.generation import Asked, Generation, Tokenizer, r
 from pytest_llmbench.simulator.metrics_page import CONTENT_TYPE, EngineState
 from pytest_llmbench.simulator.request_body import Endpoint, RefusalError, parse_request, parse_tokenize
 from pytest_llmbench.simulator.scenario import Scenario
+from pytest_llmbench.simulator.websocket_face import PATH as RESPONSES
+from pytest_llmbench.simulator.websocket_face import WebSocketFace
 
 RECEIVED_NS = "received_ns"
 """Key of the request's ``state`` under which the HTTP protocol leaves the instant of its last read."""
@@ -39,8 +41,9 @@ class EngineApp:
         self._config = driver.engine.config
         self._scenario = scenario
         self.generation = Generation(driver, scenario, tokenizer)
+        self._websocket = WebSocketFace(self.generation, driver)
         self._created = int(time.time())
-        self._refused = 0
+        self.refused = 0
         self._pages: dict[str, Callable[[Send], Awaitable[None]]] = {
             "/v1/models": self._models,
             "/health": self._health,
@@ -50,12 +53,15 @@ class EngineApp:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._websocket.serve(scope, receive, send)
+            return
         if scope["type"] != "http":
-            raise RuntimeError(f"this application speaks HTTP only, not {scope['type']}")
+            raise RuntimeError(f"this application speaks HTTP and WebSocket, not {scope['type']}")
         try:
             await self._answer(scope, receive, send)
         except RefusalError as refusal:
-            self._refused += 1
+            self.refused += 1
             await send_json(send, refusal.status, refusal.body(), refusal_headers(scope, refusal))
         except ClientGoneError:
             return  # nobody is there to be told anything
@@ -64,6 +70,11 @@ class EngineApp:
         path, method = scope["path"], scope["method"]
         page = self._pages.get(path)
         posts = [*Endpoint, TOKENIZE]
+        if path == RESPONSES:
+            raise RefusalError(
+                426,
+                f"{path} is served over WebSocket only (and needs the package websockets to be installed)",
+            )
         if page is None and path not in posts:
             known = ", ".join([*posts, *self._pages])
             raise RefusalError(404, f"there is no {path} here; there are {known}")
@@ -129,7 +140,7 @@ class EngineApp:
             "running": engine.running,
             "waiting": engine.waiting,
             "requests_accepted": self.generation.accepted,
-            "requests_refused": self._refused,
+            "requests_refused": self.refused + self._websocket.refused,
             "faults_given": self.generation.faults_given,
             "stream": asdict(self._scenario.stream),
             "faults": asdict(self._scenario.faults),

