@@ -17,7 +17,7 @@ SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
 BODY = """
 from pytest_llmbench import llmbench
 
-@llmbench.ttft(mean_ms=2000, rate=20)
+@llmbench.ttft(p50_ms=2000, rate=20)
 def test_first_token(): ...
 """
 RECORD_FIELDS = {

@@ -13,12 +13,12 @@ def test_pass_fail_and_inconclusive(suite: Suite, engine: EmbeddedEngine) -> Non
         """
         from pytest_llmbench import llmbench
 
-        @llmbench.ttft(mean_ms=2000, rate=20)
+        @llmbench.ttft(p50_ms=2000, rate=20)
         def test_good(llm_result):
-            assert llm_result.ttft.mean.upper < 2000
+            assert llm_result.ttft.p50.upper < 2000
             assert llm_result.gate.verdict == "pass"
 
-        @llmbench.ttft(mean_ms=0.01, rate=20)
+        @llmbench.ttft(p50_ms=0.01, rate=20)
         def test_bad():
             raise AssertionError("the body of a failed gate does not run")
 
@@ -31,7 +31,7 @@ def test_pass_fail_and_inconclusive(suite: Suite, engine: EmbeddedEngine) -> Non
     result.stdout.fnmatch_lines(
         [
             "*FAIL: ttft on 1 of 1 objectives*",
-            "*FAIL ttft.mean <= 0.01 ms: *",
+            "*FAIL ttft.p50 <= 0.01 ms: *",
             "*completion: 50 of 50 requests*",
             "*INCONCLUSIVE: ttft on 1 of 1 objectives*",
             "*INCONCLUSIVE ttft.p99_9 <= 2000 ms:*more",
