@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_llmbench.metrics import chunking
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
@@ -22,7 +21,6 @@ SEND_LAG_FLOOR_MS = 10.0
 ACHIEVED_RATE_SHARE = 0.95
 LOOP_LAG_WARNING_MS = 10.0
 CPU_WARNING_SHARE = 0.9
-COALESCED_WARNING_SHARE = 0.5
 BUFFERED_CHUNKS = 8
 """Replies of at least this many chunks are looked at for buffering …"""
 BUFFERED_SPREAD = 0.02
@@ -243,20 +241,4 @@ def _client_cpu(seen: Sequence[Observation]) -> Finding | None:
     )
 
 
-def coalescing(records: Records) -> Finding | None:
-    """For tests of token spacing: chunks that shared a read have no spacing of their own."""
-    share = chunking.coalesced_share(records)
-    if share is None:
-        return None
-    return Finding(
-        "coalesced_chunks",
-        ok=share <= COALESCED_WARNING_SHARE,
-        voids=False,
-        message=f"{share:.1%} of the chunks shared a read with an earlier one: no spacing of their own",
-        value=share,
-        limit=COALESCED_WARNING_SHARE,
-        unit="ratio",
-    )
-
-
-__all__ = ["Budget", "coalescing", "validity"]
+__all__ = ["Budget", "validity"]
