@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError, SUTError
     from pytest_llmbench.harness.bench import Bench
     from pytest_llmbench.harness.sut import SUT
+    from pytest_llmbench.harness.workload_factory import make_workload
     from pytest_llmbench.marks import llmbench
     from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
     from pytest_llmbench.model.estimate import Estimate
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
         Objective,
         completion_rate,
         e2e,
+        itl,
+        metric,
         ms,
         output_token_throughput,
         percent,
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
         request_throughput,
         s,
         tok_s,
+        tokens,
         tpot,
         ttft,
         ttft_scheduled,
@@ -35,13 +39,19 @@ if TYPE_CHECKING:
     from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
     from pytest_llmbench.model.request import PlannedRequest, Workload
     from pytest_llmbench.model.result import TestResult
-    from pytest_llmbench.workloads.lengths import Fixed, Uniform
+    from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
+    from pytest_llmbench.workloads.classes import ClassMix, RequestClass
+    from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
+    from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LogNormal, Normal, Uniform
+    from pytest_llmbench.workloads.mixture import Mixture, Part, chat_reasoning_mix
     from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+    from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
 
 _HOMES = {
     "errors": ("GeneratorError", "LLMBenchError", "SUTError", "StoreError", "SuiteError"),
     "harness.bench": ("Bench",),
     "harness.sut": ("SUT",),
+    "harness.workload_factory": ("make_workload",),
     "marks": ("llmbench",),
     "methodology.warmup_policy": ("WarmupPolicy",),
     "model.estimate": ("Estimate",),
@@ -49,6 +59,8 @@ _HOMES = {
         "Objective",
         "completion_rate",
         "e2e",
+        "itl",
+        "metric",
         "ms",
         "output_token_throughput",
         "percent",
@@ -56,6 +68,7 @@ _HOMES = {
         "request_throughput",
         "s",
         "tok_s",
+        "tokens",
         "tpot",
         "ttft",
         "ttft_scheduled",
@@ -64,35 +77,60 @@ _HOMES = {
     "model.plan": ("ClosedLoop", "Deadlines", "LoadPlan", "OpenLoop"),
     "model.request": ("PlannedRequest", "Workload"),
     "model.result": ("TestResult",),
-    "workloads.lengths": ("Fixed", "Uniform"),
+    "workloads.adapted": ("Salted", "SharedPrefix", "WithFixedOutput"),
+    "workloads.classes": ("ClassMix", "RequestClass"),
+    "workloads.dataset": ("DatasetIdentity", "DatasetWorkload", "Prompt"),
+    "workloads.lengths": ("Choice", "Empirical", "Fixed", "LogNormal", "Normal", "Uniform"),
+    "workloads.mixture": ("Mixture", "Part", "chat_reasoning_mix"),
     "workloads.synthetic": ("SyntheticWorkload",),
+    "workloads.trace": ("TraceEntry", "TraceWorkload"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "SUT",
     "Bench",
+    "Choice",
+    "ClassMix",
     "ClosedLoop",
+    "DatasetIdentity",
+    "DatasetWorkload",
     "Deadlines",
+    "Empirical",
     "Estimate",
     "Fixed",
     "GeneratorError",
     "LLMBenchError",
     "LoadPlan",
+    "LogNormal",
+    "Mixture",
+    "Normal",
     "Objective",
     "OpenLoop",
+    "Part",
     "PlannedRequest",
+    "Prompt",
+    "RequestClass",
     "SUTError",
+    "Salted",
+    "SharedPrefix",
     "StoreError",
     "SuiteError",
     "SyntheticWorkload",
     "TestResult",
+    "TraceEntry",
+    "TraceWorkload",
     "Uniform",
     "WarmupPolicy",
+    "WithFixedOutput",
     "Workload",
+    "chat_reasoning_mix",
     "completion_rate",
     "e2e",
+    "itl",
     "llmbench",
+    "make_workload",
+    "metric",
     "ms",
     "output_token_throughput",
     "percent",
@@ -100,6 +138,7 @@ __all__ = [
     "request_throughput",
     "s",
     "tok_s",
+    "tokens",
     "tpot",
     "ttft",
     "ttft_scheduled",

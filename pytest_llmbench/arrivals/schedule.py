@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +62,8 @@ def schedule_sha256(offsets_ns: npt.NDArray[np.int64]) -> str:
 
 
 def _offsets_s(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.float64]:
+    if load.arrival == "trace":
+        return np.asarray(load.offsets_ns[:count], dtype=np.float64) / 1e9
     if load.arrival == "uniform":
         return uniform_offsets_s(load.rate, count)
     if load.arrival == "gamma":
@@ -71,7 +75,9 @@ def _mistakes(load: OpenLoop, count: int) -> list[str]:
     found = []
     if not _is_positive(load.rate):
         found.append(f"rate is {load.rate!r}: give a positive number of requests per second")
-    if load.arrival not in ARRIVALS:
+    if load.arrival == "trace":
+        found += _trace_mistakes(load.offsets_ns, count)
+    elif load.arrival not in ARRIVALS:
         found.append(f"arrival is {load.arrival!r}: choose one of {', '.join(ARRIVALS)}")
     if load.arrival == "gamma" and not _is_positive(load.burstiness):
         found.append(f"burstiness is {load.burstiness!r}: give a positive number, 1 is Poisson")
@@ -80,10 +86,42 @@ def _mistakes(load: OpenLoop, count: int) -> list[str]:
     return found
 
 
+def _trace_mistakes(offsets_ns: Sequence[int], count: int) -> list[str]:
+    found = []
+    if isinstance(count, int) and len(offsets_ns) < count:
+        found.append(f"the trace has {len(offsets_ns)} arrivals, {count} are asked for")
+    if any(later < earlier for earlier, later in pairwise(offsets_ns)) or (offsets_ns and offsets_ns[0] < 0):
+        found.append("the arrivals of a trace are ascending offsets from its start, none negative")
+    return found
+
+
+def count_within(load: OpenLoop, duration_s: float, seed: int, first: int = 0) -> int:
+    """Arrivals within ``duration_s`` of a load that takes up the schedule after its first ``first`` arrivals.
+
+    ``seed`` as for :func:`schedule_ns`. Of a trace: as many as it has.
+    """
+    if load.arrival == "trace":
+        offsets_ns = np.asarray(load.offsets_ns, dtype=np.int64)
+        return _count_after(offsets_ns, duration_s, first)
+    # Rates differ from their mean: draw some more than expected, and go on until the last one lies beyond.
+    more = max(16, math.ceil(load.rate * duration_s * 1.1))
+    while True:
+        offsets_ns = schedule_ns(load, first + more, seed)
+        count = _count_after(offsets_ns, duration_s, first)
+        if count < more:
+            return count
+        more *= 2
+
+
+def _count_after(offsets_ns: npt.NDArray[np.int64], duration_s: float, first: int) -> int:
+    base_ns = int(offsets_ns[first - 1]) if first else 0
+    return int(np.searchsorted(offsets_ns, base_ns + duration_s * 1e9, side="right")) - first
+
+
 def _is_positive(value: object) -> bool:
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
     )
 
 
-__all__ = ["arrival_seed", "schedule_ns", "schedule_sha256"]
+__all__ = ["arrival_seed", "count_within", "schedule_ns", "schedule_sha256"]

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from pytest_llmbench.compliance.catalogue import DRAFT, Requirement, applicable
 from pytest_llmbench.compliance.checks import (
+    capacity,
     clock,
+    comparison,
+    fairness,
     generator,
+    guardrail,
     guardrails,
+    itl,
+    levels,
+    long_context,
+    memory_pressure,
+    prefix_cache,
     records,
     reference_workloads,
     reporting,
     streaming,
     sut,
+    throughput,
     tokenizer,
+    tradeoff,
     ttft,
     ttft_by_length,
     ttft_report,
@@ -30,15 +41,26 @@ from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, Requi
 
 PREDICATES: Mapping[str, Predicate] = MappingProxyType(
     merged(
+        capacity.check,
         clock.check,
+        comparison.check,
+        fairness.check,
         generator.check,
+        guardrail.check,
         guardrails.check,
+        itl.check,
+        levels.check,
+        long_context.check,
+        memory_pressure.check,
+        prefix_cache.check,
         records.check,
         reference_workloads.check,
         reporting.check,
         streaming.check,
         sut.check,
+        throughput.check,
         tokenizer.check,
+        tradeoff.check,
         ttft.check,
         ttft_by_length.check,
         ttft_report.check,
@@ -59,10 +81,48 @@ DERIVED: Mapping[str, Callable[[Requirement], bool]] = MappingProxyType(
 """Entries that follow from others: id → which entries they sum up. Answered last."""
 
 
+BY_SIBLINGS = frozenset(
+    {
+        "M-4.1-sut-boundary-declared",
+        "M-4.3.2.1-synthetic-uniform-for-engine",
+        "M-4.5.1-queue-drained",
+        "M-5.1.2.2-poisson-required",
+        "P-5.1.3-run-to-count",
+        "P-5.8.3-capacity-first",
+        "S-4.3.2.3-conversation-for-gateway",
+        "S-4.8.2-comparative-runs",
+        "S-7.2-vary-workloads",
+    }
+)
+"""Entries that another result of the same report may decide; of all others a later result changes nothing."""
+
+
 def audit(evidence: Evidence) -> Compliance:
     """The status of every applicable entry, in the order of the catalogue, and both verdicts."""
     entries = applicable(evidence.test, systems=evidence.systems)
-    statuses = {entry.id: _status(entry, evidence) for entry in entries if entry.id not in DERIVED}
+    statuses = {entry.id: status_of(entry, evidence) for entry in entries if entry.id not in DERIVED}
+    return _summed_up(entries, statuses)
+
+
+def among_siblings(evidence: Evidence) -> dict[str, RequirementStatus]:
+    """The entries that other results of the report may decide, as these decide them now."""
+    entries = applicable(evidence.test, systems=evidence.systems)
+    return {entry.id: status_of(entry, evidence) for entry in entries if entry.id in BY_SIBLINGS}
+
+
+def revised(
+    compliance: Compliance, changed: Mapping[str, RequirementStatus], evidence: Evidence
+) -> Compliance:
+    """The compliance with some statuses changed: derived entries and verdicts follow."""
+    statuses = {
+        status.id: changed.get(status.id, status)
+        for status in compliance.requirements
+        if status.id not in DERIVED
+    }
+    return _summed_up(applicable(evidence.test, systems=evidence.systems), statuses)
+
+
+def _summed_up(entries: Sequence[Requirement], statuses: dict[str, RequirementStatus]) -> Compliance:
     answered = [entry for entry in entries if entry.id not in DERIVED]
     for entry in entries:
         if entry.id in DERIVED:
@@ -76,7 +136,8 @@ def audit(evidence: Evidence) -> Compliance:
     )
 
 
-def _status(entry: Requirement, evidence: Evidence) -> RequirementStatus:
+def status_of(entry: Requirement, evidence: Evidence) -> RequirementStatus:
+    """The status of one entry that is not derived."""
     predicate, condition = PREDICATES.get(entry.id), CONDITIONS.get(entry.condition)
     if predicate is None or condition is None:
         return _entered(entry, Status.UNMET, Answer(False, "no evidence: this version does not check it", {}))
@@ -117,4 +178,4 @@ def _verdict(statuses: Iterable[RequirementStatus]) -> ComplianceVerdict:
     return ComplianceVerdict.CONDITIONAL if "downgrades" in effects else ComplianceVerdict.UNCONDITIONAL
 
 
-__all__ = ["DERIVED", "PREDICATES", "audit"]
+__all__ = ["BY_SIBLINGS", "DERIVED", "PREDICATES", "among_siblings", "audit", "revised", "status_of"]

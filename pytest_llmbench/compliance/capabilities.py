@@ -1,5 +1,6 @@
 """What the load generator can do, each property with the unit tests that prove it.
 
+``replay.*`` are those of the driver in virtual time, which stands for a wire that it does not have.
 Entries of the catalogue with verification ``structural`` rest on this registry; a run-time fact that
 contradicts it wins. A new transport or arrival law becomes a row here together with its test.
 """
@@ -23,6 +24,11 @@ _SEEDED = "tests/arrivals/test_arrivals_schedule.py::test_schedule_is_determined
 _UNIFORM = "tests/arrivals/test_arrivals_schedule.py::test_uniform_gaps_are_constant"
 _GAMMA = "tests/arrivals/test_arrivals_schedule.py::test_gamma_gaps_have_the_declared_variation"
 _SYNTHETIC = "tests/workloads/test_workloads_synthetic.py::test_synthetic_uniform_reproduces_published_hashes"
+_ITL = "tests/metrics/test_metrics_itl.py"
+_REPLAY = "tests/simulator/test_simulator_replay.py"
+_REPLAY_AGREES = f"{_REPLAY}::test_the_two_faces_agree_at_low_load"
+_REPLAY_CHUNKS = f"{_REPLAY}::test_chunks_of_several_tokens"
+_REPLAY_DELAYS = f"{_REPLAY}::test_delays_are_what_they_are_said_to_be"
 _NANOSECONDS = "tests/store/test_store_records_file.py::test_record_line_keeps_nanoseconds"
 
 
@@ -49,6 +55,22 @@ CAPABILITIES: Mapping[str, Capability] = MappingProxyType(
         "timestamp_precision_ns": Capability(1, (_NANOSECONDS,)),
         "submit_points": Capability(("last_request_byte",), (_SUBMITTED,)),
         "first_points": Capability(("parsed_data_event",), (_FIRST_CONTENT,)),
+        "itl.gaps": Capability(
+            True,
+            (
+                f"{_ITL}::test_direct_and_b_give_further_tokens_of_a_chunk_no_gap",
+                f"{_ITL}::test_a_is_between_chunks",
+                f"{_ITL}::test_c_is_the_servers_clock",
+                f"{_ITL}::test_points_are_those_of_numpy",
+            ),
+        ),
+        "itl.per_request": Capability(True, (f"{_ITL}::test_jitter_and_longest_pause",)),
+        "itl.without_ttft": Capability(True, (f"{_ITL}::test_the_first_token_has_no_gap_whatever_the_ttft",)),
+        "replay.streaming": Capability(("sse", "grpc"), (_REPLAY_CHUNKS, _REPLAY_AGREES)),
+        "replay.submit_points": Capability(("last_request_byte", "message_sent"), (_REPLAY_DELAYS,)),
+        "replay.first_points": Capability(
+            ("parsed_data_event", "first_token_message"), (_REPLAY_DELAYS, _REPLAY_AGREES)
+        ),
         "first_token_kind": Capability("content", (_FIRST_CONTENT, _NO_CONTENT)),
     }
 )

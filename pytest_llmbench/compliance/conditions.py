@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from pytest_llmbench.compliance.level_conditions import LEVEL_CONDITIONS
 from pytest_llmbench.compliance.look import Look
 from pytest_llmbench.compliance.stored import first_output_before_content, reported
 from pytest_llmbench.model.records import MISSING
@@ -45,12 +46,13 @@ def _warm(look: Look) -> bool:
 
 
 def _from_dataset(look: Look) -> bool:
+    """Of a reference workload its name says it: Long Context draws its lengths from a list of its own."""
+    if look.fact("workload.name") in DATASET_WORKLOADS or look.fact("workload.dataset") is not None:
+        return True
+    if look.fact("workload.standard") is True:
+        return False
     laws = (look.fact("workload.input_length", {}), look.fact("workload.output_length", {}))
-    return (
-        look.fact("workload.name") in DATASET_WORKLOADS
-        or look.fact("workload.dataset") is not None
-        or any(law.get("type") == "empirical" for law in laws)
-    )
+    return any(law.get("type") == "empirical" for law in laws)
 
 
 def _distributed(look: Look) -> bool:
@@ -190,6 +192,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
             _PRODUCTION, _something_disabled
         ),
         "results are published": _fact_is("publication.intended", True),
+        **LEVEL_CONDITIONS,
     }
 )
 """Condition text → predicate. The texts are those of the catalogue, letter for letter."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,17 @@ class Evidence:
         """Warm-up and probe requests, where the result carries them."""
         parts = [_in_phase(self.result.observations, phase) for phase in (Phase.WARMUP, Phase.PROBE)]
         return Records.concatenate(parts)
+
+    @cached_property
+    def counted(self) -> dict[str, Any]:
+        """What predicates have counted once and may need again; a changed copy starts anew."""
+        return {}
+
+    @property
+    def same_system(self) -> tuple[TestResult, ...]:
+        """Siblings of whatever test on the same SUT: a run that was shared was measured by one of them."""
+        own = _disclosure(self.result)
+        return tuple(sibling for sibling in self.siblings if _disclosure(sibling) == own)
 
     def others(self, test: str) -> tuple[TestResult, ...]:
         """Results of ``test`` among the siblings, on the same SUT, with at least one request sent."""

@@ -23,6 +23,12 @@ _SUT = {
     "sut.software.engine": "serving software",
     "sut.software.version": "its version",
     "sut.prefix_caching": "enabled or disabled",
+    "sut.simulated": "replay where the embedded engine ran in virtual time and nothing was sent",
+    "sut.context_limit_tokens": "longest context that the model accepts, output included",
+    "isolation.isolated_system": "true when nobody else uses the SUT during an overload",
+    "isolation.recovery_plan": "how the SUT is brought back, in words",
+    "isolation.failure_monitoring": "how failures that spread to other components are watched for",
+    "isolation.health_probe": "the probes with which a test looks after the SUT by itself",
 }
 _WORKLOAD = {
     "workload.name": "name as in METHODOLOGY §4.2, or that of a custom workload",
@@ -38,6 +44,12 @@ _WORKLOAD = {
     "workload.temperature": "sampling temperature",
     "workload.stop": "list of stop sequences, empty for none",
     "workload.dataset": "mapping: name, version, file_sha256, subset, subset_method, preprocessing (list)",
+    "workload.targets": "list: the length of the requests in each part of workload.slices (long context)",
+    "workload.classes": "list of mappings: name, input [low, high], output [low, high], share",
+    "workload.class_mix": "mapping: class → share of the requests",
+    "workload.deviations": "list of declared changes to a reference workload: what, instead_of, rule",
+    "workload.benign": "true when the content asks for nothing that a safety system refuses",
+    "workload.slices": "list of [first, count]: the parts of the sequence that were sent",
     "workload.sequence_sha256": "digest of the planned requests in the format of METHODOLOGY §4.3",
     "workload.published": "`sequence` (written as an artifact) or `generator` (code, seed and parameters)",
 }
@@ -47,6 +59,15 @@ _LOAD = {
     "load.rate_rps": "requests per second (open loop)",
     "load.burstiness": "shape of the gamma gaps (bursty arrivals)",
     "load.concurrency": "requests in flight (closed loop)",
+    "load.rate_range": "list: lowest rate, highest rate, step of a search",
+    "load.concurrency_range": "list: lowest (capacity: first) and highest concurrency, step of a search",
+    "load.duration_s": "of a level, ramp-up included; of a search the level that is reported",
+    "load.slo": "mapping: ttft_p99_ms, tpot_p99_ms, min_completion; absent without limits",
+    "load.levels_percent": "list of the levels in percent of capacity",
+    "load.capacity_rps": "capacity that the percentages refer to, requests per second",
+    "load.capacity_concurrency": "capacity that the percentages refer to, requests in flight",
+    "load.capacity_source": "where that capacity comes from, in words: declared, published, search",
+    "load.out_of_memory_rule": "what is taken for an out-of-memory error, in words",
 }
 _TOKENIZER = {
     "tokenizer.name": "tokenizer that the counts refer to",
@@ -65,6 +86,9 @@ _STREAMING = {
     "streaming.single_token_share": "share of content chunks of one token, where chunk tokens are known",
     "streaming.chunk_handling": "what becomes of chunks with several tokens, in words",
     "streaming.itl_option": "direct, A, B or C (METHODOLOGY §7)",
+    "streaming.itl_option_reason": "why that one, and from which run or by whom",
+    "streaming.server_timestamps_available": "true when the server gives the instant of every token",
+    "streaming.chunk_sizes": "mapping: chunks, mean, p50, p99, max tokens per content chunk",
 }
 _CLOCK = {
     "clock.topology": "single_machine or distributed",
@@ -85,6 +109,7 @@ _GUARDRAILS = {
     "guardrails.production_claim": "true when the results are to stand for production",
     "guardrails.default_config": "true when the safety systems run as delivered",
     "guardrails.disabled_note": "text of the note about safety systems that were switched off",
+    "guardrails.impossible": "why configurations with a single filter cannot be run",
     "guardrails.comparative_run": "reference of the run with the opposite state",
 }
 _RUN = {
@@ -95,6 +120,9 @@ _RUN = {
     "warmup.drained": "whether every warm-up request had ended before measuring",
     "warmup.probe_before_ms": "latency of the probe before the warm-up",
     "warmup.probes_after_ms": "latencies of the probes after the warm-up, null for one that failed",
+    "warmup.prefixes_populated": "number of shared prefixes sent before measuring; false for none, true for "
+    "all of them",
+    "warmup.longest_input_tokens": "longest prompt of the warm-up",
     "cold_start": "true when model load time or cold-start latency is what is measured",
     "timing.submit_point": "last_request_byte, or message_sent for gRPC",
     "timing.first_point": "parsed_data_event, or first_token_message for gRPC",
@@ -110,6 +138,38 @@ _RUN = {
     "publication.considered": "note that publishing capacity figures was weighed",
 }
 
+_RESULTS = {
+    "throughput.raw_output_tok_s": "output tokens per second of the whole duration, ramp-up included",
+    "itl.levels": "list of mappings, one per level: level, excluded, zero_gaps, modality, tail_class, "
+    "p99_over_p50 …",
+    "fairness.equal_load": "what a class alone has in common with the mix: tokens or requests (per second)",
+    "fairness.jain_normalisation": "what Jain's index is taken of, in words",
+    "fairness.jain_n": "number of requests in it",
+    "fairness.wait_source": "what a wait is for the starvation rate: server queue wait, or TTFT",
+    "long_context.lengths": "list of mappings, one per length: length, concurrency, ms_per_1k_tokens, "
+    "output_tok_s, input_tok_s …",
+    "long_context.refused": "lengths that the server turned down",
+    "long_context.omitted": "lengths that were not tried since they do not fit",
+    "long_context.fit": "mapping: power {k, r2}, linear {slope_us_per_token, intercept_ms, r2}",
+    "long_context.best_fit": "the line of the report about the better fit",
+}
+_COMPARISON = {
+    "comparison.claim": "false where several systems are shown without a claim which is better",
+    "comparison.sequences": "mapping: system → {sequence_sha256, seed, schedule_sha256}",
+    "comparison.boundaries": "mapping: system → {boundary, components}",
+    "comparison.hardware": "mapping: system → {accelerator_type, accelerator_count, accelerator_memory_gib}",
+    "comparison.loads": "mapping: system → the facts load.* of it",
+    "comparison.tokenizers": "mapping: system → the facts tokenizer.* of it",
+    "comparison.normalisation": "how results from different hardware are put on one scale, in words",
+    "comparison.tokens_per_gpu_second": "mapping: system → output tokens per second and accelerator",
+    "comparison.tokens_per_dollar_hour": "mapping: system → {value, dollars_per_hour, date}",
+    "comparison.metrics": "list of the metrics that are compared",
+    "comparison.runs": "mapping: system → number of independent runs, each with its own warm-up",
+    "comparison.tests": "list of mappings: metric, name, statistic, p_value or interval of the difference",
+    "comparison.checklist": "mapping: workload, duration, warmup, success_criteria, same_time, "
+    "production_configuration, differences → answer",
+}
+
 FACT_KEYS: Mapping[str, str] = MappingProxyType(
     {
         **_SUT,
@@ -120,6 +180,8 @@ FACT_KEYS: Mapping[str, str] = MappingProxyType(
         **_CLOCK,
         **_GUARDRAILS,
         **_RUN,
+        **_RESULTS,
+        **_COMPARISON,
     }
 )
 

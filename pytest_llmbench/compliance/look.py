@@ -104,6 +104,11 @@ class Look:
         self.seen[f"capability.{name}.proofs"] = list(capability.proofs)
         return capability.value
 
+    def driver_capability(self, name: str) -> Any:
+        """That of whatever carried the load: in a replay no generator sent anything and no wire was there."""
+        replay = self.fact("sut.simulated") == "replay"
+        return self.capability(f"replay.{name}" if replay else name)
+
     def metric(self, name: str) -> Estimate:
         """A metric whose point is defined."""
         estimate = self.result.metrics.get(name)

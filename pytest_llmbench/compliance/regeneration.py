@@ -1,15 +1,13 @@
-"""Drawing a request sequence once more, to compare its digest with that of the requests that were planned."""
+"""Drawing request sequences once more, to compare their digests with those of what was planned."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from functools import lru_cache
-from typing import cast
-
 from pytest_llmbench.compliance.look import Look, NoEvidenceError
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.catalogue import WORKLOADS
-from pytest_llmbench.workloads.sequence import sequence_sha256
+from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant
+from pytest_llmbench.workloads.long_context import LongContextWorkload
+from pytest_llmbench.workloads.sequence import drawn, drawn_sha256, sequence_sha256, slices_sha256
 
 REFERENCE_DIGESTS = {
     1: "b83712a07fe996849fb07fe02483087073c903d07f5e9a010c88129458a323f0",
@@ -18,26 +16,78 @@ REFERENCE_DIGESTS = {
 }
 """Synthetic-Uniform, seed 42: number of requests → digest (METHODOLOGY §4.3)."""
 
+Part = tuple[Workload, int, int]
+"""A workload, the first of its requests that was sent, and how many."""
 
-def regenerated(look: Look, workload: Workload) -> str | None:
-    """What differs from drawing the run's sequence afresh from ``workload``; None when nothing does.
 
-    Compared are the declared digest of the whole sequence and that of each run's part of it.
+def regenerated(look: Look, *, by_reference: bool = False) -> str | None:
+    """What differs from drawing all that was planned afresh; None when nothing does.
+
+    Compared are the declared digest of the whole sequence and that of each run. ``by_reference``: drawn by
+    the project's own generator of the reference workload, not by the workload that the run used.
     """
     declared, seed, count = look.need_all("workload.sequence_sha256", "workload.seed", "workload.n_requests")
-    again = _digest(workload, seed, 0, count)
+    workload = _drawing(look, _declared_workload(look), by_reference)
+    parts = _parts(look, workload, count)
+    again = _digest(parts, seed)
     look.note("regenerated_sha256", again)
-    if again != declared:
+    if again != declared or sum(length for _, _, length in parts) != count:
         return f"drawing {count} requests of seed {seed} again gives another sequence"
-    for run in look.runs:
-        plan = run.plan
-        if plan.seed != seed:
-            return f"the run used seed {plan.seed}, the declared seed is {seed}"
-        if not run.sequence_sha256:
-            raise NoEvidenceError("sequence_sha256 of the run")
-        if run.sequence_sha256 != _digest(workload, seed, plan.first, plan.requests):
-            return f"the requests that {plan.label!r} planned are not those of seed {seed}"
+    complaints = (_unlike(look, run, seed, by_reference) for run in look.runs)
+    return next((complaint for complaint in complaints if complaint is not None), None)
+
+
+def _declared_workload(look: Look) -> Workload:
+    """That of the first run which is drawn from the classes that the facts name: a run may have one class
+    alone."""
+    classes = look.fact("workload.classes")
+    workloads = [run.plan.workload for run in look.runs]
+    same = (each for each in workloads if each.specification().get("classes") == classes)
+    return next(same, workloads[0])
+
+
+def _parts(look: Look, workload: Workload, count: int) -> list[Part]:
+    """The slices that were sent; of the long-context test each has a length of its own."""
+    slices = [(first, length) for first, length in look.fact("workload.slices", [[0, count]])]
+    targets = look.fact("workload.targets")
+    if targets is None or not isinstance(workload, LongContextWorkload) or len(targets) != len(slices):
+        return [(workload, first, length) for first, length in slices]
+    return [
+        (workload.at_length(target), first, length)
+        for target, (first, length) in zip(targets, slices, strict=True)
+    ]
+
+
+def _digest(parts: list[Part], seed: int) -> str:
+    workloads = [workload for workload, _, _ in parts]
+    if all(workload == workloads[0] for workload in workloads):
+        return slices_sha256(workloads[0], [(first, length) for _, first, length in parts], seed)
+    return sequence_sha256(request for part in parts for request in drawn(*part, seed))
+
+
+def _unlike(look: Look, run: Observation, seed: int, by_reference: bool) -> str | None:
+    """What one run sent otherwise than its plan says."""
+    plan = run.plan
+    if plan.seed != seed:
+        return f"the run used seed {plan.seed}, the declared seed is {seed}"
+    if not run.sequence_sha256:
+        raise NoEvidenceError("sequence_sha256 of the run")
+    name = look.fact("workload.name")
+    if plan.workload.name != name:
+        return f"{plan.label!r} sent requests of {plan.workload.name}, not of {name}"
+    workload = _drawing(look, plan.workload, by_reference)
+    if run.sequence_sha256 != drawn_sha256(workload, plan.first, len(run.records), seed):
+        return f"the requests that {plan.label!r} planned are not those of seed {seed}"
     return None
+
+
+def _drawing(look: Look, workload: Workload, by_reference: bool) -> Workload:
+    """The workload itself, or the reference workload with its specification: request classes, a fixed output
+    (AMB-11) and the lengths of Long Context are part of that."""
+    if not by_reference:
+        return workload
+    name = look.need("workload.name")
+    return reference_variant(name, workload.specification()) or reference_workload(name)
 
 
 def reference_workload(name: str) -> Workload:
@@ -49,26 +99,7 @@ def reference_workload(name: str) -> Workload:
 
 def reference_digest(count: int) -> str:
     """Digest of the first ``count`` requests of Synthetic-Uniform with seed 42, as generated here."""
-    return _digest(reference_workload("synthetic-uniform"), 42, 0, count)
-
-
-def _digest(workload: Workload, seed: int, first: int, count: int) -> str:
-    try:
-        hash(workload)
-    except TypeError:
-        return _drawn(workload, seed, first, count)
-    return _remembered(cast(Hashable, workload), seed, first, count)
-
-
-@lru_cache(maxsize=64)
-def _remembered(workload: Workload, seed: int, first: int, count: int) -> str:
-    # 10,000 synthetic requests take a third of a second, and several entries and tests ask for the same.
-    return _drawn(workload, seed, first, count)
-
-
-def _drawn(workload: Workload, seed: int, first: int, count: int) -> str:
-    # A sequence is a prefix of every longer one, so a part of it can be drawn without the rest that follows.
-    return sequence_sha256(workload.requests(first + count, seed)[first:])
+    return drawn_sha256(reference_workload("synthetic-uniform"), 0, count, 42)
 
 
 __all__ = ["REFERENCE_DIGESTS", "reference_digest", "reference_workload", "regenerated"]

@@ -197,6 +197,7 @@ class Http1Connection(asyncio.Protocol):
             self._complete(exchange)
         else:
             self._chunked = parser.framing is Framing.CHUNKED
+            exchange.status = parser.status
 
     def _complete(self, exchange: Exchange) -> None:
         parser = self._parser

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.generator.clock import Clock
 from pytest_llmbench.generator.deadlines import sweep
 from pytest_llmbench.generator.decoding import DecodeQueue, Steps
 from pytest_llmbench.generator.dispatcher import Dispatcher
+from pytest_llmbench.generator.failing import FailureWatch
 from pytest_llmbench.generator.heartbeat import Heartbeat
 from pytest_llmbench.generator.loop_thread import describe_loop
 from pytest_llmbench.generator.progress import Progress
@@ -22,19 +23,32 @@ from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import RequestRecord
 
+T = TypeVar("T")
+
 _PROGRESS_NS = 250_000_000
 
 SESSION_DEADLINE = "the session deadline has passed"
 
 
 class Load(Protocol):
-    """Sends all requests of a plan, by schedule or by slots; returns when the last one has been sent."""
+    """Sends the requests of a plan, by schedule or by slots. Returns when no more will be sent, with the
+    instant at which the load ended; that of a schedule may be still to come."""
 
-    def __call__(self, dispatcher: Dispatcher, start_ns: int) -> Coroutine[Any, Any, None]: ...
+    def __call__(self, dispatcher: Dispatcher, start_ns: int) -> Coroutine[Any, Any, int]: ...
 
 
 class Measurement:
     """Everything that belongs to one plan while it runs. To be made and used in the loop's thread."""
+
+    interrupted: str | None = None
+    stopped: str | None = None
+    """Why the plan's own rule ended the load (``stop_when_failing``)."""
+    started_ns = 0
+    load_ended_ns = 0
+    """End of the load; of one that was cut short the instant of that."""
+    ended_ns = 0
+    left_in_flight = 0
+    """Requests that the drain limit cut off."""
 
     def __init__(
         self,
@@ -49,6 +63,7 @@ class Measurement:
         on_record: Callable[[RequestRecord], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         session_deadline_ns: int | None = None,
+        watch: FailureWatch | None = None,
     ) -> None:
         self._load = load
         self._planned = planned
@@ -62,17 +77,13 @@ class Measurement:
         self._dispatcher = Dispatcher(transport, clock, self._ended)
         self._decoding = DecodeQueue(decode, self._deliver, clock)
         self._heartbeat = Heartbeat(clock, self._chores)
-        self._work: asyncio.Task[None] | None = None
+        self._watch = watch
+        self._work: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
         self._told_ns = 0
         self._ok = 0
         self.records: list[RequestRecord] = []
         self.counters = Counters()
-        self.interrupted: str | None = None
-        self.started_ns = 0
-        self.ended_ns = 0
-        self.left_in_flight = 0
-        """Requests that the drain limit cut off."""
 
     async def run(self) -> None:
         """Raises :class:`GeneratorError` if we, and not the server, failed; records so far are kept."""
@@ -97,15 +108,18 @@ class Measurement:
         """Send nothing more, give up what is in flight, keep what was measured."""
         if self.interrupted is None:
             self.interrupted = reason
-        if self._work is not None:
-            self._work.cancel()
-        self._dispatcher.halt(reason)
+        self._halt(reason)
 
     def fail(self, error: BaseException) -> None:
         """Stop for a fault of ours."""
         if self._failure is None:
             self._failure = error
             self.stop(f"the load generator failed: {error}")
+
+    @property
+    def submitted(self) -> int:
+        """Requests sent, or tried to."""
+        return self._dispatcher.submitted
 
     # The course of a plan.
 
@@ -117,7 +131,10 @@ class Measurement:
         opened, cpu_ns = self._transport.opened, time.process_time_ns()
         self._heartbeat.lags_ns = self._heartbeat.lags_ns[:0]
         self.started_ns = self._clock.monotonic_ns()
-        await self._unless_stopped(self._load(self._dispatcher, self.started_ns))
+        if self._watch is not None:
+            self._watch.begin(self.started_ns)
+        load_ended_ns = await self._unless_stopped(self._load(self._dispatcher, self.started_ns))
+        self.load_ended_ns = self._clock.monotonic_ns() if load_ended_ns is None else load_ended_ns
         await self._drain()
         self.ended_ns = self._clock.monotonic_ns()
         self.counters.loop_lags_ns = self._heartbeat.lags_ns
@@ -143,20 +160,28 @@ class Measurement:
             self.left_in_flight = len(self._dispatcher.in_flight)
             self._dispatcher.halt(f"not complete {limit_s:g} s after the last submission (drain deadline)")
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What ``work`` returns; ``None`` if it was cut short."""
         if self.interrupted is not None:
             work.close()
-            return
-        self._work = asyncio.ensure_future(work)
+            return None
+        task: asyncio.Task[T] = asyncio.ensure_future(work)
+        self._work = task
         try:
-            await self._work
+            return await task
         except asyncio.CancelledError:
-            if self.interrupted is None:
+            if self._dispatcher.halted is None:
                 raise
         except Exception as error:  # noqa: BLE001 - whatever it is, records are flushed before it is raised
             self.fail(error)
         finally:
             self._work = None
+        return None
+
+    def _halt(self, reason: str) -> None:
+        if self._work is not None:
+            self._work.cancel()
+        self._dispatcher.halt(reason)
 
     # What happens on the way.
 
@@ -175,6 +200,9 @@ class Measurement:
     def _deliver(self, record: RequestRecord) -> None:
         self.records.append(record)
         self._ok += record.outcome is Outcome.OK
+        if self._watch is not None:
+            self._watch.note(record)
+            self._check_sut(self._clock.monotonic_ns())
         if self._on_record is None:
             return
         try:
@@ -186,12 +214,22 @@ class Measurement:
     def _chores(self, now_ns: int) -> None:
         sweep(self._dispatcher.in_flight, self._deadlines, now_ns)
         self._check_session(now_ns)
+        self._check_sut(now_ns)
         if now_ns - self._told_ns >= _PROGRESS_NS:
             self._tell(now_ns)
 
     def _check_session(self, now_ns: int) -> None:
         if self._session_deadline_ns is not None and now_ns >= self._session_deadline_ns:
             self.stop(SESSION_DEADLINE)
+
+    def _check_sut(self, now_ns: int) -> None:
+        in_flight = self._dispatcher.in_flight
+        at_its_end = self._work is None and not in_flight
+        if self._watch is None or self._dispatcher.halted is not None or at_its_end:
+            return
+        self.stopped = self._watch.verdict(in_flight, now_ns)
+        if self.stopped is not None:
+            self._halt(self.stopped)
 
     def _tell(self, now_ns: int) -> None:
         self._told_ns = now_ns
@@ -202,7 +240,7 @@ class Measurement:
             ok=self._ok,
             failed=len(self.records) - self._ok,
             in_flight=len(self._dispatcher.in_flight),
-            planned=self._planned,
+            planned=max(self._planned, self._dispatcher.submitted),
             elapsed_s=max(0, now_ns - self.started_ns) / 1e9 if self.started_ns else 0.0,
         )
         try:

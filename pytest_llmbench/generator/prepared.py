@@ -26,6 +26,8 @@ class PreparedRequest:
     prompt: str | None = None
     """The prompt, kept only to be counted if the server does not say how long it was."""
     class_label: str = ""
+    shared_prefix_tokens: int = 0
+    prefix_id: int | None = None
 
 
 class PreparedRequests:
@@ -59,6 +61,11 @@ class PreparedRequests:
         request = self._ready.popleft()
         self._room += len(request.wire)
         return request
+
+    def drop(self) -> None:
+        """Forget what has not been taken: it will not be sent."""
+        self._ready.clear()
+        self._rest.clear()
 
     def top_up(self, at_most: int = 1) -> None:
         """Encode up to ``at_most`` further requests, as far as the budget goes."""

@@ -123,6 +123,8 @@ def _blank(exchange: Exchange, phase: Phase) -> RequestRecord:
         finished_ns=exchange.finished_ns,
         requested_input_tokens=request.input_tokens,
         requested_max_tokens=request.max_tokens,
+        shared_prefix_tokens=request.shared_prefix_tokens,
+        prefix_id=request.prefix_id,
         http_status=exchange.status,
         stale_retries=exchange.stale_retries,
     )

@@ -15,8 +15,9 @@ from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.alarm import best_alarm
 from pytest_llmbench.generator.clock import Clock, MonotonicClock, anchor, resolution_ns
-from pytest_llmbench.generator.closed_loop import keep_full
+from pytest_llmbench.generator.closed_loop import Extent, keep_full
 from pytest_llmbench.generator.dispatcher import Dispatcher
+from pytest_llmbench.generator.failing import FailureWatch
 from pytest_llmbench.generator.http1 import Http1Transport
 from pytest_llmbench.generator.http_request import RequestHead
 from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop
@@ -36,7 +37,7 @@ from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm
 from pytest_llmbench.workloads.prompts import with_text
-from pytest_llmbench.workloads.sequence import sequence_sha256
+from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
 
 _LEAST_OPEN_LOOP_CONNECTIONS = 16
 _MOST_OPEN_LOOP_CONNECTIONS = 64
@@ -135,14 +136,9 @@ class LoadGenerator:
     # One plan.
 
     def _run(self, plan: LoadPlan) -> Observation:
-        if plan.first < 0 or plan.requests < 0:
-            raise SuiteError(
-                f"a plan of {plan.requests} requests from number {plan.first} on", where=plan.label
-            )
-        if isinstance(plan.load, ClosedLoop) and plan.load.concurrency < 1:
-            raise SuiteError(f"concurrency is {plan.load.concurrency}, least is 1", where=plan.label)
-        planned = plan.workload.requests(plan.first + plan.requests, plan.seed)[plan.first :]
-        sequence = sequence_sha256(planned)
+        if mistakes := _mistakes(plan):
+            raise SuiteError.from_mistakes(mistakes, where=plan.label)
+        planned = drawn(plan.workload, plan.first, _most(plan), plan.seed)
         requests = PreparedRequests(planned, self._preparer(plan))
         load, connections = self._load_of(plan, requests)
         del planned
@@ -161,8 +157,10 @@ class LoadGenerator:
             selfcheck=self_check(plan.load, records, counters),
             in_flight_at_end=measurement.left_in_flight,
             interrupted=measurement.interrupted,
-            sequence_sha256=sequence,
+            sequence_sha256=drawn_sha256(plan.workload, plan.first, measurement.submitted, plan.seed),
             facts=self._facts(counters.clock_resolution_ns),
+            load_ended_ns=measurement.load_ended_ns if plan.duration_s is not None else None,
+            stopped=measurement.stopped,
         )
 
     def _execute(self, plan: LoadPlan, load: Load, connections: int) -> Measurement:
@@ -193,6 +191,7 @@ class LoadGenerator:
             on_record=self._on_record,
             on_progress=self._on_progress,
             session_deadline_ns=self._session_deadline_ns,
+            watch=FailureWatch() if plan.stop_when_failing else None,
         )
         self._measurement = measurement
         if self._stop_reason is not None:  # asked for while requests were being prepared
@@ -222,6 +221,8 @@ class LoadGenerator:
                 sent_tokens=len(planned.token_ids) if as_ids and planned.token_ids is not None else None,
                 prompt=request.text if self._count_text is not None else None,
                 class_label=planned.class_label,
+                shared_prefix_tokens=planned.shared_prefix_tokens,
+                prefix_id=planned.prefix_id,
             )
 
         return prepare
@@ -232,7 +233,7 @@ class LoadGenerator:
             rate = math.ceil(plan.load.rate)
             usual = max(_LEAST_OPEN_LOOP_CONNECTIONS, min(_MOST_OPEN_LOOP_CONNECTIONS, rate))
             return self._open_loop(plan, plan.load, requests), min(plan.requests, usual)
-        return self._closed_loop(plan.load, requests), min(plan.requests, plan.load.concurrency)
+        return self._closed_loop(plan, plan.load, requests), min(len(requests), plan.load.concurrency)
 
     def _open_loop(self, plan: LoadPlan, load: OpenLoop, requests: PreparedRequests) -> Load:
         whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed)).tolist()
@@ -240,7 +241,7 @@ class LoadGenerator:
         base_ns = whole[plan.first - 1] if plan.first else 0
         offsets_ns = [offset_ns - base_ns for offset_ns in whole[plan.first :]]
 
-        async def load_(dispatcher: Dispatcher, start_ns: int) -> None:
+        async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
             alarm = best_alarm(asyncio.get_running_loop(), self._clock)
             try:
                 pacer = Pacer(self._clock, alarm)
@@ -249,13 +250,17 @@ class LoadGenerator:
                 )
             finally:
                 alarm.close()
+            if plan.duration_s is None:
+                return self._clock.monotonic_ns()
+            return start_ns + round(plan.duration_s * 1e9)
 
         return load_
 
-    @staticmethod
-    def _closed_loop(load: ClosedLoop, requests: PreparedRequests) -> Load:
-        async def load_(dispatcher: Dispatcher, start_ns: int) -> None:
-            await keep_full(dispatcher, requests, start_ns=start_ns, concurrency=load.concurrency)
+    def _closed_loop(self, plan: LoadPlan, load: ClosedLoop, requests: PreparedRequests) -> Load:
+        extent = Extent(load.concurrency, plan.requests, plan.duration_s or 0.0)
+
+        async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
+            return await keep_full(dispatcher, requests, self._clock, start_ns=start_ns, extent=extent)
 
         return load_
 
@@ -274,6 +279,23 @@ class LoadGenerator:
             },
             "load generator",
         )
+
+
+def _most(plan: LoadPlan) -> int:
+    """The most requests that the plan may send: its ceiling, where a time decides how many there will be."""
+    timed = isinstance(plan.load, ClosedLoop) and plan.duration_s is not None
+    return plan.ceiling if timed else plan.requests
+
+
+def _mistakes(plan: LoadPlan) -> list[str]:
+    found = []
+    if plan.first < 0 or plan.requests < 0:
+        found.append(f"a plan of {plan.requests} requests from number {plan.first} on")
+    if isinstance(plan.load, ClosedLoop) and plan.load.concurrency < 1:
+        found.append(f"concurrency is {plan.load.concurrency}, least is 1")
+    if plan.duration_s is not None and not 0 < plan.duration_s < math.inf:
+        found.append(f"the duration is {plan.duration_s!r} s: give a number above 0, or none")
+    return found
 
 
 __all__ = ["LoadGenerator"]

@@ -46,6 +46,7 @@ class Exchange:
     unparsed: list[bytes] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     status: int | None = None
+    """Known as soon as the head of the response has been parsed."""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     end: End | None = None
     error: str | None = None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from pytest_llmbench.harness.measured import Measured
 from pytest_llmbench.harness.sut import SUT
 from pytest_llmbench.methodology.catalogue import definition
-from pytest_llmbench.methodology.parameters import LoadParameters, build
+from pytest_llmbench.methodology.parameters import TestParameters, build
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.observation import Observation
@@ -25,7 +25,7 @@ class Session(Protocol):
         self,
         nodeid: str,
         definition: TestDefinition,
-        parameters: LoadParameters,
+        parameters: TestParameters,
         sut: SUT | str,
         warmup: WarmupPolicy,
     ) -> Measured: ...
@@ -51,7 +51,7 @@ class Bench:
     def measure(self, test: str = "ttft", **parameters: Any) -> TestResult:
         """A whole test with the keywords of its marker: warm-up, load, statistics, judgements."""
         chosen = definition(test, where="llm_bench.measure")
-        built: LoadParameters = build(chosen.parameters, parameters, where=f"llm_bench.measure({test!r})")
+        built: TestParameters = build(chosen.parameters, parameters, where=f"llm_bench.measure({test!r})")
         return self._session.measure(f"llm_bench::{test}", chosen, built, self.sut, self.warmup).result
 
     async def measure_async(self, test: str = "ttft", **parameters: Any) -> TestResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_llmbench.methodology.parameters import LoadParameters
+from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, JudgedObjective
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
@@ -26,7 +26,7 @@ class Measured:
 
     nodeid: str
     result: TestResult
-    parameters: LoadParameters
+    parameters: TestParameters
     inconclusive_fails: bool
     redactor: Redactor
     records_file: str | None = None
@@ -87,6 +87,7 @@ class Measured:
             records_file=self.records_file,
             error=error,
             duration_s=self.duration_s,
+            shared=any(run.shared_from is not None for run in self.result.observations),
         )
         redacted: dict[str, Any] = self.redactor.value(built.plain())
         return redacted

@@ -5,48 +5,32 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.generator.clock import MonotonicClock, anchor
-from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.target import Target
-from pytest_llmbench.harness.executor import Executor
+from pytest_llmbench.harness.approach import Approach
+from pytest_llmbench.harness.embedded import Replayer, Server, preset_station, refuse_what_replays_cannot
+from pytest_llmbench.harness.exact_lengths import TokenCounter
+from pytest_llmbench.harness.reaching import Ears, Reached, RecordSink, reach
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.stations import Surroundings, reset_of, station
 from pytest_llmbench.harness.sut import SUT
+from pytest_llmbench.harness.switchboard import Station, Switchboard, Up
+from pytest_llmbench.harness.variants import Variant, declared_variants
+from pytest_llmbench.methodology.procedure import VariantInfo
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor
-from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.probes.control_plane import Access
-from pytest_llmbench.probes.credentials import Credentials, read_credentials
-from pytest_llmbench.probes.disclosure import SUTFile, read_sut_file
-from pytest_llmbench.probes.endpoint import Asking, EndpointReport, examine
-from pytest_llmbench.probes.host import host_facts
-from pytest_llmbench.probes.rtt import probe_rtt
-from pytest_llmbench.simulator.process import EmbeddedEngine
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.probes.disclosure import read_sut_file
+from pytest_llmbench.probes.sut_schema import Reset
 from pytest_llmbench.store.redaction import Redactor
-from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.catalogue import dialect
-
-
-class RecordSink:
-    """Where the generator's records go just now: the records file of the test that is running, if any."""
-
-    def __init__(self) -> None:
-        self.write: Callable[[RequestRecord], None] | None = None
-
-    def __call__(self, record: RequestRecord) -> None:
-        if self.write is not None:
-            self.write(record)
 
 
 @dataclass(frozen=True)
 class OpenSUT:
-    """A system under test that answered, with everything needed to load it."""
+    """A system under test that answered, with everything needed to load it and its variants."""
 
     endpoint: str
     """As the user gave it."""
@@ -54,59 +38,39 @@ class OpenSUT:
     model: str
     api: str
     facts: Facts
-    executor: Executor
+    executor: Switchboard
     sink: RecordSink
     redactor: Redactor
     ignore_eos: bool
-    engine: EmbeddedEngine | None = None
+    variants: Mapping[str, VariantInfo] = field(default_factory=dict)
+    """What procedures may name; the SUT itself is the one without a name."""
     now_ns: Callable[[], int] = time.monotonic_ns
     """The clock of the records."""
     anchor: Callable[[], ClockAnchor] = partial(anchor, MonotonicClock())
     notes: tuple[str, ...] = ()
     """What has to be said with every result."""
+    key: str = ""
+    """Tells the SUTs of a session apart."""
     virtual: bool = False
     """Several processes may replay at once: they cannot disturb each other's measurements."""
 
+    counter: TokenCounter | None = None
+    """Counts tokens as the SUT does; None where prompts are ids, which need no counting."""
+
     def close(self) -> None:
-        self.executor.close()
-        if self.engine is not None:
-            self.engine.stop()
+        try:
+            self.executor.close()
+        finally:
+            if self.counter is not None:
+                self.counter.close()
 
 
 @dataclass(frozen=True)
-class _Approach:
-    """How to reach a SUT and what to ask of it: ``llm_sut`` stands before the SUT file."""
+class Offered:
+    """What hooks say about a SUT."""
 
-    sut: SUT
-    file: SUTFile | None
-    credentials: Credentials
-
-    @property
-    def access(self) -> Access:
-        if self.file is None:
-            return Access(self.credentials)
-        return Access(self.credentials, ca_file=self.file.ca_file, insecure=self.file.endpoint.insecure)
-
-    @property
-    def asking(self) -> Asking:
-        if self.file is None:
-            return Asking("text", self.sut.ignore_eos, dict(self.sut.extra_body))
-        request = self.file.request
-        body = {**request.extra_body, **self.sut.extra_body}
-        return Asking(request.prompt, self.sut.ignore_eos or request.ignore_eos, body)
-
-    @property
-    def model(self) -> str | None:
-        return self.sut.model or (self.file.endpoint.model if self.file is not None else None)
-
-    @property
-    def api(self) -> str:
-        return self.file.endpoint.api if self.file is not None and self.sut.api == "auto" else self.sut.api
-
-    def target(self, url: str) -> Target:
-        access = self.access
-        headers = self.credentials.headers
-        return Target.parse(url, headers=headers, ca_file=access.ca_file, insecure=access.insecure)
+    disclosed: Mapping[str, Any] = field(default_factory=dict)
+    variants: Mapping[str, Any] = field(default_factory=dict)
 
 
 def open_sut(
@@ -114,112 +78,96 @@ def open_sut(
     settings: Settings,
     *,
     on_progress: Callable[[Any], None],
-    disclosed: Mapping[str, Any],
+    offered: Offered | None = None,
 ) -> OpenSUT:
-    """Examine ``sut`` and make a generator for it. SuiteError or SUTError say what is wrong, once."""
+    """Examine ``sut`` and make a generator for it. SuiteError or SUTError say what is wrong, once.
+
+    Of its variants nothing is opened yet; that happens when a plan names one.
+    """
+    offered = offered or Offered()
     file = read_sut_file(settings.sut) if settings.sut is not None else None
-    approach = _Approach(sut, file, _credentials(settings, file))
+    approach = Approach.to(sut, settings, file)
+    variants = declared_variants(sut, file, offered.variants)
+    ears = Ears(RecordSink(), on_progress)
     if sut.is_replay:
-        return _replayed(approach, disclosed)
-    if not sut.is_embedded:
-        return _opened(approach, sut.endpoint, on_progress, disclosed)
-    engine = EmbeddedEngine.start(sut.preset)
-    try:
-        return _opened(approach, engine.url, on_progress, disclosed, engine)
-    except BaseException:
-        engine.stop()
-        raise
+        return _replayed(approach, variants, ears, offered.disclosed)
+    if sut.is_embedded:
+        return _embedded(approach, variants, ears, offered.disclosed)
+    return _real(approach, variants, ears, offered.disclosed)
 
 
-def _credentials(settings: Settings, file: SUTFile | None) -> Credentials:
-    key_file = settings.api_key_file or (file.api_key_file if file is not None else None)
-    return read_credentials(
-        os.environ,
-        key_env=file.endpoint.api_key_env if file is not None and settings.api_key_file is None else None,
-        key_file=key_file,
-        header_env=file.header_env if file is not None else None,
-    )
-
-
-def _opened(
-    approach: _Approach,
-    url: str,
-    on_progress: Callable[[Any], None],
-    disclosed: Mapping[str, Any],
-    engine: EmbeddedEngine | None = None,
+def _real(
+    approach: Approach, variants: Mapping[str, Variant], ears: Ears, disclosed: Mapping[str, Any]
 ) -> OpenSUT:
-    approach.target(url)  # what we cannot speak to is said before any traffic
-    asking = approach.asking
-    seen = examine(url, model=approach.model, api=approach.api, access=approach.access, asking=asking)
-    _refuse_proxy(seen)
-    target = approach.target(seen.base_url)
-    sink = RecordSink()
-    generator = LoadGenerator(
-        target,
-        dialect(seen.api),
-        model=seen.model,
-        prompt_form=asking.prompt_form,
-        extra_body=asking.extra_body,
-        on_record=sink,
-        on_progress=on_progress,
-        count_text=reference_tokenizer().count,
-    )
+    reached = reach(approach.sut.endpoint, approach, ears)
+    reset = approach.file.endpoint.reset if approach.file is not None else Reset()
+
+    def url() -> str:
+        return reached.base_url
+
+    empties = reset_of(reset, url, approach, "the SUT")
+    base = Station("", lambda: Up(reached.executor), reset=empties)
+    around = Surroundings(approach, url, reached.facts, base, ears)
+    board = Switchboard({"": base})
+    for name, variant in variants.items():
+        board.add(name, station(variant, around))
     return OpenSUT(
         endpoint=approach.sut.endpoint,
-        base_url=seen.base_url,
-        model=seen.model,
-        api=seen.api,
-        facts=_told(seen.facts | _facts(target, engine), approach, disclosed),
-        executor=generator,
-        sink=sink,
-        redactor=Redactor(approach.credentials.secrets),
-        ignore_eos=asking.ignore_eos,
-        engine=engine,
+        base_url=reached.base_url,
+        model=reached.model,
+        api=reached.api,
+        facts=approach.told(reached.facts, disclosed),
+        executor=board,
+        sink=ears.on_record,
+        redactor=_redactor(approach, variants),
+        ignore_eos=approach.asking.ignore_eos,
+        variants=_infos(board.stations),
+        counter=_counter(approach, reached),
     )
 
 
-def _refuse_proxy(seen: EndpointReport) -> None:
-    """The measured connections are our own and direct: through a proxy we would measure something else."""
-    if seen.proxy is not None:
-        raise SUTError(
-            f"the environment routes {seen.base_url} through the proxy {seen.proxy}, "
-            "and the measured connections do not go through proxies",
-            remedy="add the host to NO_PROXY if it can be reached directly, or measure from behind the proxy",
-        )
+def _embedded(
+    approach: Approach, variants: Mapping[str, Variant], ears: Ears, disclosed: Mapping[str, Any]
+) -> OpenSUT:
+    scenario = approach.sut.preset
+    server = Server(scenario, approach, ears)
+    base = Station("", server.open, restarts=True)
+    around = Surroundings(approach, server.url, server.facts, base, ears)
+    board = Switchboard({"": base})
+    try:
+        for name, variant in variants.items():
+            preset = variant.table.way == "preset"
+            made = preset_station(variant, scenario, server.make) if preset else station(variant, around)
+            board.add(name, made)
+    except BaseException:
+        board.close()
+        raise
+    return OpenSUT(
+        endpoint=approach.sut.endpoint,
+        base_url=server.url(),
+        model=server.reached.model,
+        api=server.reached.api,
+        facts=approach.told(server.facts, disclosed),
+        executor=board,
+        sink=ears.on_record,
+        redactor=_redactor(approach, variants),
+        ignore_eos=approach.asking.ignore_eos,
+        variants=_infos(board.stations),
+        counter=_counter(approach, server.reached),
+    )
 
 
-def _facts(target: Target, engine: EmbeddedEngine | None) -> Facts:
-    """What can be found out, and the embedded engine about itself."""
-    facts = host_facts(target.host) | probe_rtt(target.host, target.port)
-    return facts if engine is None else facts | engine.disclosure()
-
-
-def _told(facts: Facts, approach: _Approach, disclosed: Mapping[str, Any]) -> Facts:
-    """``facts``, and over them what is declared: the stronger the later."""
-    if approach.file is not None:
-        facts = facts | approach.file.facts
-    facts = facts | Facts.of(Origin.DECLARED, approach.sut.disclosure, "llm_sut")
-    return facts | Facts.of(Origin.DECLARED, disclosed, "pytest_llmbench_disclosure")
-
-
-def _replayed(approach: _Approach, disclosed: Mapping[str, Any]) -> OpenSUT:
+def _replayed(
+    approach: Approach, variants: Mapping[str, Variant], ears: Ears, disclosed: Mapping[str, Any]
+) -> OpenSUT:
     """The embedded engine in virtual time: nothing to start, to reach or to examine."""
-    sut, asking = approach.sut, approach.asking
-    if asking.extra_body:
-        names = ", ".join(asking.extra_body)
-        raise SuiteError(
-            f"a replay sends no request bodies, so extra_body ({names}) would have no effect",
-            where=sut.endpoint,
-            remedy="leave it out, or measure sim in its place",
-        )
-    sink = RecordSink()
-    engine = ReplayEngine(parse_scenario(sut.preset), on_record=sink)
-    if approach.model not in (None, engine.config.model):
-        raise SUTError(
-            f"the replayed engine serves {engine.config.model}, not {approach.model}",
-            where=sut.endpoint,
-            remedy="leave out --llm-model",
-        )
+    refuse_what_replays_cannot(approach)
+    sut = approach.sut
+    replayer = Replayer(ears)
+    board = Switchboard({"": replayer.base(sut.preset)})
+    for name, variant in variants.items():
+        board.add(name, preset_station(variant, sut.preset, replayer.make, restarts_itself=True))
+    engine: Any = board.base.executor
     api = dialect("openai-completions" if approach.api == "auto" else approach.api).name
     own = Facts.of(Origin.SIMULATED, {"endpoint.url": sut.endpoint, "endpoint.api": api}, "replay")
     return OpenSUT(
@@ -227,16 +175,43 @@ def _replayed(approach: _Approach, disclosed: Mapping[str, Any]) -> OpenSUT:
         base_url=sut.endpoint,
         model=engine.config.model,
         api=api,
-        facts=_told(own | engine.disclosure(), approach, disclosed),
-        executor=engine,
-        sink=sink,
-        redactor=Redactor(approach.credentials.secrets),
-        ignore_eos=asking.ignore_eos,
-        now_ns=engine.clock.monotonic_ns,
-        anchor=engine.clock.anchor,
+        facts=approach.told(own | engine.disclosure(), disclosed),
+        executor=board,
+        sink=ears.on_record,
+        redactor=_redactor(approach, variants),
+        ignore_eos=approach.asking.ignore_eos,
+        variants=_infos(board.stations),
+        now_ns=replayer.clock.monotonic_ns,
+        anchor=replayer.clock.anchor,
         notes=(engine.note,),
         virtual=True,
     )
 
 
-__all__ = ["OpenSUT", "RecordSink", "open_sut"]
+def _counter(approach: Approach, reached: Reached) -> TokenCounter | None:
+    asking = approach.asking
+    if asking.prompt_form == "token_ids":  # as long as their lists of ids
+        return None
+    extra = asking.extra_body
+    return TokenCounter.of(reached.base_url, reached.model, reached.api, approach.access, extra)
+
+
+def _infos(stations: Mapping[str, Station]) -> dict[str, VariantInfo]:
+    return {
+        name: VariantInfo(name, station.facts, station.can_be_fresh) for name, station in stations.items()
+    }
+
+
+def _redactor(approach: Approach, variants: Mapping[str, Variant]) -> Redactor:
+    """Knows the secrets of the variants as well, as far as they are set."""
+    names = {
+        reference.env
+        for variant in variants.values()
+        if variant.table.request is not None
+        for reference in variant.table.request.headers.values()
+    }
+    values = {os.environ[name].strip() for name in names if os.environ.get(name, "").strip()}
+    return Redactor(approach.credentials.secrets | values | {value.rpartition(" ")[2] for value in values})
+
+
+__all__ = ["Offered", "OpenSUT", "RecordSink", "open_sut"]

@@ -2,92 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.budget import Amount, Sampler
+from pytest_llmbench.harness.foreseen import Foreseen, foreseen
 from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut_file import prices_of
-from pytest_llmbench.methodology.parameters import LoadParameters
-from pytest_llmbench.methodology.procedure import TestDefinition
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.model.plan import LoadPlan, describe_loads
+
+Selected = Sequence[tuple[str, TestDefinition, TestParameters]]
 
 
-@dataclass(frozen=True)
-class Budget:
-    """Totals of one test, warm-up included. ``seconds`` is None for a closed loop: it depends on the SUT."""
+@dataclass
+class _Planned:
+    """What the tests so far would send, so that the next one's shared loads are seen."""
 
-    requests: int
-    input_tokens: int
-    output_tokens: int
-    seconds: float | None
+    sampler: Sampler = field(default_factory=Sampler)
+    owners: dict[str, str] = field(default_factory=dict)
+    """Key of a plan → node id of the first test that sends it."""
+    warmed: dict[tuple[Any, ...], str] = field(default_factory=dict)
 
 
-def plan_lines(tests: Sequence[tuple[str, TestDefinition, LoadParameters]], settings: Settings) -> list[str]:
-    """Lines for the terminal: one block per test, then the total."""
+def plan_lines(
+    tests: Selected,
+    settings: Settings,
+    *,
+    offered: Callable[[str], Mapping[str, Any]] = lambda _: {},
+) -> list[str]:
+    """Lines for the terminal: one block per test, then the total. Raises SuiteError for a wrong SUT file."""
     if not tests:
         return ["llmbench plan: no marked test is selected"]
+    known = foreseen(settings, offered)
     lines = [f"llmbench plan (scale {settings.scale}): nothing is sent"]
-    budgets = []
+    planned, total = _Planned(), Amount()
     for nodeid, definition, parameters in tests:
-        setting = setting_for(parameters, settings, warmup=warmup_for(settings.scale))
-        plans = definition.plans(with_runs(parameters, settings), setting)
-        budget = _budget(plans, setting.warmup.requests, setting.warmup.output_tokens)
-        budgets.append(budget)
-        lines.append(f"  {nodeid}")
-        lines.append(f"    {definition.title}: {plans[0].load.describe()}, workload {plans[0].workload.name}")
-        lines.append(f"    {_describe(budget)}")
-    total = Budget(
-        sum(budget.requests for budget in budgets),
-        sum(budget.input_tokens for budget in budgets),
-        sum(budget.output_tokens for budget in budgets),
-        _sum([budget.seconds for budget in budgets]),
-    )
-    lines.append(f"  total of {len(tests)} tests: {_describe(total)}")
+        amount, block = _test(nodeid, definition, with_runs(parameters, settings), settings, known, planned)
+        total = total + amount
+        lines += [f"  {nodeid}", *(f"    {line}" for line in block)]
+    lines.append(f"  total of {len(tests)} tests: {total.describe()}")
     return lines + _cost(total, settings)
 
 
-def _budget(plans: Sequence[LoadPlan], warmup_requests: int, warmup_tokens: int) -> Budget:
-    requests = [
-        request
-        for plan in plans
-        for request in plan.workload.requests(plan.first + plan.requests, plan.seed)[plan.first :]
+def _test(
+    nodeid: str,
+    definition: TestDefinition,
+    parameters: TestParameters,
+    settings: Settings,
+    known: Foreseen,
+    planned: _Planned,
+) -> tuple[Amount, list[str]]:
+    setting = setting_for(
+        parameters,
+        settings,
+        warmup=warmup_for(settings.scale),
+        facts=known.facts,
+        variants=known.variants,
+    )
+    missing = list(definition.needs(parameters, setting))
+    if missing:
+        unsure = "" if known.complete else " (as far as is known before the SUT is asked)"
+        return Amount(), [f"{definition.title}: CANNOT RUN{unsure}", *(f"- {need}" for need in missing)]
+    try:
+        plans = definition.plans(parameters, setting)
+    except SuiteError as error:
+        return Amount(), [f"{definition.title}: CANNOT RUN: {error.what}"]
+    own, shared = _divided(nodeid, plans, parameters, planned)
+    amount, warmed_by = _warmup(nodeid, setting, parameters, plans, planned)
+    for plan in own:
+        amount = amount + planned.sampler.amount(plan)
+    loads = describe_loads([plan.load for plan in plans]) or "no load known beforehand"
+    block = [
+        f"{definition.title}: {loads}, workload {setting.workload.name}",
     ]
-    inputs = sum(request.input_tokens for request in requests)
-    outputs = sum(request.max_tokens for request in requests)
-    count = len(requests)
-    # The warm-up goes on until both amounts are reached, with requests of the same shape.
-    warm = max(warmup_requests, -(-warmup_tokens * count // outputs)) if outputs else warmup_requests
-    return Budget(
-        requests=count + warm,
-        input_tokens=inputs + warm * inputs // count,
-        output_tokens=outputs + warm * outputs // count,
-        seconds=_sum([_seconds(plan) for plan in plans]),
-    )
+    block.append(amount.describe(" with the warm-up" if warmed_by == nodeid else ""))
+    if shared:
+        with_ = ", ".join(dict.fromkeys(owner for _, owner in shared))
+        block.append(f"{len(shared)} of {len(plans)} loads shared with {with_}")
+    if warmed_by not in ("", nodeid):
+        block.append(f"warm-up shared with {warmed_by}")
+    return amount, block
 
 
-def _seconds(plan: LoadPlan) -> float | None:
-    return plan.requests / plan.load.rate if isinstance(plan.load, OpenLoop) else None
+def _divided(
+    nodeid: str, plans: Sequence[LoadPlan], parameters: TestParameters, planned: _Planned
+) -> tuple[list[LoadPlan], list[tuple[LoadPlan, str]]]:
+    """The loads that the test sends itself, and those that it has from another one."""
+    own: list[LoadPlan] = []
+    shared: list[tuple[LoadPlan, str]] = []
+    taken: set[str] = set()
+    for plan in plans:
+        key = plan.key
+        owner = planned.owners.get(key)
+        may = not (parameters.fresh or plan.fresh_state or key in taken)
+        if owner is not None and owner != nodeid and may:
+            shared.append((plan, owner))
+        else:
+            own.append(plan)
+            if not plan.fresh_state:
+                planned.owners[key] = nodeid
+        taken.add(key)
+    return own, shared
 
 
-def _sum(parts: Sequence[float | None]) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
+def _warmup(
+    nodeid: str, setting: Setting, parameters: TestParameters, plans: Sequence[LoadPlan], planned: _Planned
+) -> tuple[Amount, str]:
+    """Amount, and node id of the test that does it: of those that want the same only the first."""
+    if not setting.warmup.wanted or not plans:
+        return Amount(), ""
+    concurrency = getattr(parameters, "concurrency", None) or setting.warmup.concurrency
+    key = (setting.workload.name, str(setting.workload.specification()), setting.seed, concurrency)
+    owner = planned.warmed.setdefault(key, nodeid)
+    if owner != nodeid and not parameters.fresh:
+        return Amount(), owner
+    return planned.sampler.warmup(setting), nodeid
 
 
-def _describe(budget: Budget) -> str:
-    duration = (
-        f"about {budget.seconds:.0f} s of measured load"
-        if budget.seconds is not None
-        else "duration set by the SUT (closed loop)"
-    )
-    return (
-        f"{budget.requests:,} requests with the warm-up, {budget.input_tokens:,} input and at most "
-        f"{budget.output_tokens:,} output tokens, {duration}"
-    )
-
-
-def _cost(total: Budget, settings: Settings) -> list[str]:
+def _cost(total: Amount, settings: Settings) -> list[str]:
     prices = prices_of(settings)
     if prices is None:
         return []
@@ -97,4 +134,4 @@ def _cost(total: Budget, settings: Settings) -> list[str]:
     return [f"  cost at the declared prices: at most {cost:.2f} {prices.currency}"]
 
 
-__all__ = ["Budget", "plan_lines"]
+__all__ = ["plan_lines"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,21 +13,27 @@ from typing import Any
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.errors import GeneratorError, LLMBenchError, SUTError
+from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError, SUTError
 from pytest_llmbench.harness.bench import Bench
 from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.harness.endpoint_lock import endpoint_lock
+from pytest_llmbench.harness.exact_lengths import bound
 from pytest_llmbench.harness.measured import Measured, unmeasured_entry
-from pytest_llmbench.harness.open_sut import OpenSUT, open_sut
+from pytest_llmbench.harness.open_sut import Offered, OpenSUT, open_sut
+from pytest_llmbench.harness.reaudit import Reaudited, light, reaudited
 from pytest_llmbench.harness.records_path import records_path
+from pytest_llmbench.harness.sequence_files import with_sequence_files
 from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.shared import SharedRuns
 from pytest_llmbench.harness.sut import SUT
-from pytest_llmbench.methodology.parameters import LoadParameters
+from pytest_llmbench.methodology.offered import set_aside
+from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
-from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.methodology.validity import Budget, measured, validity
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.judgement import Validity
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
@@ -54,13 +60,17 @@ class BenchSession:
         *,
         worker: str | None = None,
         disclosure: Callable[[str], Mapping[str, Any]] = lambda _: {},
+        variants: Callable[[str], Mapping[str, Any]] = lambda _: {},
     ) -> None:
+        """``disclosure`` and ``variants`` are asked for what hooks offer, with the endpoint."""
         self.settings = settings
         self.on_progress: ProgressSink | None = None
         self._worker = worker
         self._disclosure = disclosure
+        self._variants = variants
         self._open: dict[str, OpenSUT | _Failed] = {}
-        self._results: list[TestResult] = []
+        self._results: list[Measured] = []
+        self._shared = SharedRuns()
         self._label = ""
 
     def sut_from_settings(self) -> SUT | None:
@@ -79,13 +89,13 @@ class BenchSession:
         """One plan by hand: no warm-up, no judgement, no records file."""
         opened = self._opened(_as_sut(sut), plan.label)
         with self._alone_with(opened):
-            return self._execute(opened, plan)
+            return self._sent(opened, plan)
 
     def measure(
         self,
         nodeid: str,
         definition: TestDefinition,
-        parameters: LoadParameters,
+        parameters: TestParameters,
         sut: SUT | str,
         warmup: WarmupPolicy,
     ) -> Measured:
@@ -93,14 +103,14 @@ class BenchSession:
         opened = self._opened(_as_sut(sut), nodeid)
         parameters = with_runs(parameters, self.settings)
         setting = self._setting(parameters, opened, warmup)
+        _refuse_without(definition.needs(parameters, setting), definition)
         path = records_path(self.settings.report, nodeid, self._worker)
         began = time.monotonic()
         with self._alone_with(opened):
             result = self._run(nodeid, definition, parameters, setting, opened, path)
         result = replace(result, notes=(*opened.notes, *result.notes))
         judged = self._judge(result, parameters)
-        self._results.append(judged)
-        return Measured(
+        measured = Measured(
             nodeid=nodeid,
             result=judged,
             parameters=parameters,
@@ -111,8 +121,14 @@ class BenchSession:
             else None,
             duration_s=time.monotonic() - began,
         )
+        self._results.append(light(measured))
+        return measured
 
-    def _setting(self, parameters: LoadParameters, opened: OpenSUT, warmup: WarmupPolicy) -> Setting:
+    def reaudit(self) -> list[Reaudited]:
+        """Compliance of every result whose clauses other results of this process have changed since."""
+        return reaudited(self._results)
+
+    def _setting(self, parameters: TestParameters, opened: OpenSUT, warmup: WarmupPolicy) -> Setting:
         problems = warmup.problems()
         if problems:
             raise SUTError("; ".join(problems), where="llm_warmup")
@@ -121,35 +137,54 @@ class BenchSession:
             Origin.GENERATOR,
             {"manifest.sha256": digest, "manifest.frozen_ns": opened.now_ns()},
         )
-        return setting_for(
+        setting = setting_for(
             parameters,
             self.settings,
             warmup=warmup,
             facts=opened.facts | frozen,
             ignore_eos=opened.ignore_eos,
+            variants=opened.variants,
         )
+        return replace(setting, workload=bound(setting.workload, opened.counter))
 
     def _run(
         self,
         nodeid: str,
         definition: TestDefinition,
-        parameters: LoadParameters,
+        parameters: TestParameters,
         setting: Setting,
         opened: OpenSUT,
         path: Path | None,
     ) -> TestResult:
         procedure = definition.procedure(parameters, setting)
+
+        def execute(plan: LoadPlan) -> Observation:
+            return self._answered(opened, plan, nodeid, may_share=not parameters.fresh)
+
         if path is None:
-            return drive(procedure, lambda plan: self._execute(opened, plan))
+            return drive(procedure, execute)
         header = RecordsHeader(opened.anchor(), nodeid, {"test": definition.name, "seed": setting.seed})
         with RecordsWriter(path, header, redactor=opened.redactor) as writer:
             opened.sink.write = lambda record: writer.write(record, self._label)
             try:
-                return drive(procedure, lambda plan: self._execute(opened, plan))
+                return drive(procedure, execute)
             finally:
                 opened.sink.write = None
 
-    def _execute(self, opened: OpenSUT, plan: LoadPlan) -> Observation:
+    def _answered(self, opened: OpenSUT, plan: LoadPlan, who: str, *, may_share: bool) -> Observation:
+        """What another test has seen of the same load, or what comes of sending it."""
+        key, state = opened.key, opened.executor.state(plan.variant)
+        known = self._shared.find(key, plan, who, state) if may_share else None
+        if known is not None:
+            self._label = plan.label
+            self._show_progress(f"shared with {known.shared_from}, nothing is sent")
+            return known
+        seen = self._sent(opened, plan)
+        # Starting a variant, or bringing it into a fresh state, may have changed the state.
+        self._shared.keep(key, plan, who, opened.executor.state(plan.variant), seen)
+        return seen
+
+    def _sent(self, opened: OpenSUT, plan: LoadPlan) -> Observation:
         self._label = plan.label
         seen = opened.executor.run(plan)
         if seen.interrupted == INTERRUPTED_BY_CTRL_C and plan.phase is not Phase.MEASURE:
@@ -159,30 +194,30 @@ class BenchSession:
     def _alone_with(self, opened: OpenSUT) -> AbstractContextManager[None]:
         return endpoint_lock(opened.endpoint, None if opened.virtual else self._worker)
 
-    def _judge(self, result: TestResult, parameters: LoadParameters) -> TestResult:
-        judged_validity = validity(result.observations, Budget(parameters.max_error_share))
+    def _judge(self, result: TestResult, parameters: TestParameters) -> TestResult:
+        if self.settings.export_sequence and self.settings.report is not None:
+            result = with_sequence_files(result, self.settings.report)
+        judged_validity = _validity(result, parameters)
         judged_gate = gate(result.objectives, result.metrics)
-        compliance = audit(Evidence(result.test, result, siblings=tuple(self._results)))
+        siblings = tuple(kept.result for kept in self._results)
+        compliance = audit(Evidence(result.test, result, siblings=siblings))
         return result.judged(judged_validity, compliance, judged_gate)
 
     def _opened(self, sut: SUT, who: str) -> OpenSUT:
         key = json.dumps(asdict(sut), sort_keys=True, default=str)
         if key not in self._open:
             try:
-                self._open[key] = open_sut(
-                    sut,
-                    self.settings,
-                    on_progress=self._show_progress,
-                    disclosed=self._disclosure(sut.endpoint),
-                )
+                offered = Offered(self._disclosure(sut.endpoint), self._variants(sut.endpoint))
+                opened = open_sut(sut, self.settings, on_progress=self._show_progress, offered=offered)
+                self._open[key] = replace(opened, key=key)
             except LLMBenchError as error:
                 self._open[key] = _Failed(error, who)
                 raise
-        opened = self._open[key]
-        if isinstance(opened, _Failed):
-            first_line = str(opened.error).splitlines()[0]
-            raise type(opened.error)(f"{first_line} (see the first error, at {opened.told})")
-        return opened
+        found = self._open[key]
+        if isinstance(found, _Failed):
+            first_line = str(found.error).splitlines()[0]
+            raise type(found.error)(f"{first_line} (see the first error, at {found.told})")
+        return found
 
     def _show_progress(self, progress: Any) -> None:
         if self.on_progress is not None:
@@ -200,6 +235,21 @@ class BenchSession:
         self._open.clear()
         if failures:
             raise GeneratorError(f"closing failed: {failures[0]}") from failures[0]
+
+
+def _validity(result: TestResult, parameters: TestParameters) -> Validity:
+    """The findings that every run gets, and those of the test's own."""
+    budget = Budget(parameters.max_error_share)
+    found = validity(result.observations, budget, result.budgeted, set_aside(result.levels))
+    nothing = measured(result.metrics)
+    return Validity((*found.findings, *result.findings, *([] if nothing is None else [nothing])))
+
+
+def _refuse_without(missing: Sequence[str], definition: TestDefinition) -> None:
+    """Before anything is sent: what the test needs and the SUT, the marker or the options do not give."""
+    if missing:
+        listed = "\n".join(f"  - {thing}" for thing in missing)
+        raise SuiteError(f"cannot be measured here\n{listed}", where=definition.title)
 
 
 def _as_sut(sut: SUT | str) -> SUT:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from pytest_llmbench.harness.settings import DEFAULT_SEED, Settings
-from pytest_llmbench.methodology.parameters import LoadParameters
-from pytest_llmbench.methodology.procedure import Scale, Setting
+from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.procedure import Scale, Setting, VariantInfo
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.workloads.catalogue import workload
 
 
@@ -20,12 +22,13 @@ def warmup_for(scale: Scale) -> WarmupPolicy:
 
 
 def setting_for(
-    parameters: LoadParameters,
+    parameters: TestParameters,
     settings: Settings,
     *,
     warmup: WarmupPolicy,
     facts: Facts | None = None,
     ignore_eos: bool = False,
+    variants: Mapping[str, VariantInfo] | None = None,
 ) -> Setting:
     """A marker's own seed stands before ``--llm-seed``."""
     seed = next(seed for seed in (parameters.seed, settings.seed, DEFAULT_SEED) if seed is not None)
@@ -36,12 +39,22 @@ def setting_for(
         facts=facts if facts is not None else Facts(),
         warmup=warmup,
         ignore_eos=ignore_eos,
+        variants=variants or {},
+        overload_allowed=settings.allow_overload or _is_ours(facts or Facts()),
     )
 
 
-def with_runs(parameters: LoadParameters, settings: Settings) -> LoadParameters:
-    """``--llm-runs`` is the default of a marker that does not say."""
-    if parameters.runs is None and settings.runs is not None:
+def _is_ours(facts: Facts) -> bool:
+    """The embedded engine may be overloaded: nobody else uses it."""
+    return any(fact.origin is Origin.SIMULATED for fact in facts.values())
+
+
+P = TypeVar("P", bound=TestParameters)
+
+
+def with_runs(parameters: P, settings: Settings) -> P:
+    """``--llm-runs`` is the default of a marker that does not say, where the test repeats its load."""
+    if parameters.runs is None and settings.runs is not None and parameters.repeats:
         return replace(parameters, runs=settings.runs)
     return parameters
 

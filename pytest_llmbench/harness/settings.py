@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.procedure import Scale
@@ -32,6 +32,15 @@ class Settings(BaseModel):
     inconclusive: Literal["fail", "pass"] = "fail"
     require: bool = False
     api_key_file: Path | None = None
+    workloads: Path | None = None
+    export_sequence: bool = False
+    allow_overload: bool = False
+
+    @model_validator(mode="after")
+    def _sequences_need_a_place(self) -> Self:
+        if self.export_sequence and self.report is None:
+            raise ValueError("needs --llm-report, the directory that the sequences are written into")
+        return self
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Settings:
@@ -43,6 +52,8 @@ class Settings(BaseModel):
 
 
 def _explain(detail: Any) -> str:
+    if not detail["loc"]:  # of several options together; so far there is one such rule
+        return f"--llm-export-sequence {detail['ctx']['error']}"
     option = "--llm-" + str(detail["loc"][0]).replace("_", "-")
     return f"{option}: {detail['msg'].lower()}, got {detail['input']!r}"
 

@@ -1,14 +1,27 @@
-"""What the ``llm_workload`` fixture calls: a named workload, or one with lengths of one's own."""
+"""What the ``llm_workload`` fixture calls: a named workload, or one of one's own making."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
 from pytest_llmbench.workloads.catalogue import workload
-from pytest_llmbench.workloads.lengths import Fixed, Uniform
-from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LengthLaw, Uniform
+from pytest_llmbench.workloads.mixture import Mixture, Part
+from pytest_llmbench.workloads.synthetic import RESERVED_NAMES, SyntheticWorkload
 
-Lengths = int | tuple[int, int] | Fixed | Uniform
+Lengths = int | tuple[int, int] | Sequence[int] | Mapping[int, float] | LengthLaw
+Mix = Mapping[str, tuple[str | Workload, float]]
+
+_CUSTOM = "custom"
+_DEFAULT = "synthetic-uniform"
+_STAND_IN = SyntheticWorkload("stand-in", Fixed(1), Fixed(1))
+"""Takes the place of a base that is wrong, so that mistakes in what is changed about it are found as well."""
+_Made = TypeVar("_Made")
 
 
 def make_workload(
@@ -16,20 +29,136 @@ def make_workload(
     *,
     input_tokens: Lengths | None = None,
     output_tokens: Lengths | None = None,
+    mix: Mix | None = None,
+    prefix_tokens: Lengths | None = None,
+    prefix_fraction: float | None = None,
+    prefixes: int | None = None,
+    salt: str | None = None,
 ) -> Workload:
-    """A workload by name; with lengths, a custom synthetic one (a number is fixed, a pair is uniform)."""
-    if input_tokens is None and output_tokens is None:
-        return workload(name)
-    if input_tokens is None or output_tokens is None:
-        raise SuiteError("a custom workload needs both input_tokens and output_tokens", where="llm_workload")
-    label = name if isinstance(name, str) and name != "synthetic-uniform" else "custom"
-    return SyntheticWorkload(label, _law(input_tokens), _law(output_tokens))
+    """A workload by name, or a custom one; every argument that is given adds to it.
+
+    - ``input_tokens``, ``output_tokens``: random ids with these lengths. A number is fixed, a pair uniform,
+      a list chooses among its lengths, a mapping is a histogram (length → weight), and any law of
+      ``workloads.lengths`` will do. ``output_tokens`` alone, as a number, replaces the output limits of the
+      named workload after all draws (AMB-11).
+    - ``mix``: ``{"chat": ("synthetic-uniform", 0.6), "long": (mine, 0.4)}``, parts by label with weights.
+    - ``prefix_tokens``, ``prefix_fraction`` (default 1), ``prefixes`` (default 1): this fraction of the
+      requests begins with one of so many shared prefixes.
+    - ``salt``: a different beginning for every request, so that no prefix cache helps.
+
+    A custom workload is called ``name``, if that is a name of its own. Raises SuiteError with all mistakes.
+    """
+    mistakes = _Mistakes()
+    own = name if isinstance(name, str) and name not in RESERVED_NAMES else _CUSTOM
+    changed = mix is not None or prefix_tokens is not None or (None not in (input_tokens, output_tokens))
+    # A name of one's own names what is made here; a reference name or an object is what it is made from.
+    start: str | Workload = _DEFAULT if changed and own != _CUSTOM else name
+    sharing = _sharing(mistakes, prefix_tokens, prefix_fraction, prefixes)
+    made = _base(mistakes, start, own, (input_tokens, output_tokens), mix) or _STAND_IN
+    if sharing is not None:
+        made = mistakes.noting(partial(SharedPrefix, own, made, **sharing)) or made
+    if salt is not None:
+        made = mistakes.noting(partial(Salted, made, salt)) or made
+    mistakes.raise_if_any()
+    return workload(made)
 
 
-def _law(lengths: Lengths) -> Fixed | Uniform:
-    if isinstance(lengths, Fixed | Uniform):
-        return lengths
-    return Fixed(lengths) if isinstance(lengths, int) else Uniform(*lengths)
+class _Mistakes:
+    """Mistakes of several parts, raised together."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def noting(self, make: Callable[[], _Made]) -> _Made | None:
+        """What ``make`` gives; None, and its mistakes noted, where it raises SuiteError."""
+        try:
+            return make()
+        except SuiteError as error:
+            remedy = f" ({error.remedy})" if error.remedy else ""
+            where = f"{error.where}: " if error.where else ""
+            self.found.append(f"{where}{error.what}{remedy}")
+            return None
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise SuiteError.from_mistakes(self.found, where="llm_workload")
 
 
-__all__ = ["make_workload"]
+def _base(
+    mistakes: _Mistakes,
+    start: str | Workload,
+    own: str,
+    lengths: tuple[Lengths | None, Lengths | None],
+    mix: Mix | None,
+) -> Workload | None:
+    inputs, outputs = lengths
+    if mix is not None:
+        if lengths != (None, None):
+            mistakes.found.append(
+                "mix and lengths exclude each other: give the parts of the mix their lengths"
+            )
+        return _mixture(mistakes, own, mix)
+    if inputs is not None and outputs is not None:
+        input_law, output_law = _law(mistakes, inputs, "input"), _law(mistakes, outputs, "output")
+        if input_law is None or output_law is None:
+            return None
+        return mistakes.noting(partial(SyntheticWorkload, own, input_law, output_law))
+    found = mistakes.noting(partial(workload, start))
+    if found is None or (inputs is None and outputs is None):
+        return found
+    if not isinstance(outputs, int) or isinstance(outputs, bool):
+        mistakes.found.append("a custom workload needs both input_tokens and output_tokens")
+        return None
+    return mistakes.noting(partial(WithFixedOutput, found, outputs))
+
+
+def _mixture(mistakes: _Mistakes, own: str, mix: Mix) -> Workload | None:
+    parts = []
+    for label, entry in mix.items():
+        try:
+            wanted, weight = entry
+        except (TypeError, ValueError):
+            mistakes.found.append(f"part {label!r} of the mix is {entry!r}: give (workload, weight)")
+            continue
+        found = mistakes.noting(partial(workload, wanted))
+        if found is not None:
+            parts.append(Part(label, found, weight))
+    if len(parts) < len(mix):
+        return None
+    return mistakes.noting(partial(Mixture, own, tuple(parts)))
+
+
+def _sharing(
+    mistakes: _Mistakes, tokens: Lengths | None, fraction: float | None, prefixes: int | None
+) -> dict[str, Any] | None:
+    if tokens is None:
+        if fraction is not None or prefixes is not None:
+            mistakes.found.append("shared prefixes need prefix_tokens, the length of a prefix")
+        return None
+    law = _law(mistakes, tokens, "prefix")
+    return {
+        "prefix_tokens": law or Fixed(1),
+        "fraction": 1.0 if fraction is None else fraction,
+        "prefixes": 1 if prefixes is None else prefixes,
+    }
+
+
+def _law(mistakes: _Mistakes, lengths: Any, side: str) -> LengthLaw | None:
+    def made() -> LengthLaw:
+        if isinstance(lengths, int):
+            return Fixed(lengths)
+        if isinstance(lengths, Mapping):
+            return Empirical.histogram(lengths)
+        if isinstance(lengths, tuple) and len(lengths) == 2:
+            return Uniform(*lengths)
+        if isinstance(lengths, Sequence) and not isinstance(lengths, str):
+            return Choice(tuple(lengths))
+        if hasattr(lengths, "draw"):
+            law: LengthLaw = lengths
+            return law
+        raise SuiteError(f"{side}_tokens is {lengths!r}: give a number, a pair, a list, a histogram or a law")
+
+    return mistakes.noting(made)
+
+
+__all__ = ["Lengths", "make_workload"]

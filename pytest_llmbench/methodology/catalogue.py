@@ -1,14 +1,39 @@
-"""The tests this version has, by name. A new test is a file beside this one and a row here."""
+"""The ten tests of the draft, by name. A new test is a file beside this one and a row here."""
 
 from __future__ import annotations
 
 import difflib
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.methodology import ttft
+from pytest_llmbench.methodology import (
+    capacity,
+    fairness,
+    guardrail,
+    itl,
+    long_context,
+    memory_pressure,
+    prefix_cache,
+    throughput,
+    tradeoff,
+    ttft,
+)
 from pytest_llmbench.methodology.procedure import TestDefinition
 
-TESTS: dict[str, TestDefinition] = {test.name: test for test in (ttft.TEST,)}
+TESTS: dict[str, TestDefinition] = {
+    test.name: test
+    for test in (
+        ttft.TEST,
+        throughput.TEST,
+        tradeoff.TEST,
+        itl.TEST,
+        capacity.TEST,
+        fairness.TEST,
+        prefix_cache.TEST,
+        memory_pressure.TEST,
+        long_context.TEST,
+        guardrail.TEST,
+    )
+}
 
 
 def definition(name: str, *, where: str | None = None) -> TestDefinition:

@@ -6,8 +6,10 @@ they are the manifest that the compliance audit reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics import chunking
@@ -15,10 +17,11 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.records import TOKEN_SOURCES, Records
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.sequence import sequence_sha256
+from pytest_llmbench.workloads.sequence import slices_sha256
+from pytest_llmbench.workloads.sharing import realised_sharing
 
 SINGLE_TOKEN_SHARE = 0.9
 """METHODOLOGY §7: above this share of single-token chunks ITL is measured directly."""
@@ -30,9 +33,16 @@ _CHUNK_HANDLING = (
 
 
 def manifest(
-    setting: Setting, plans: Sequence[LoadPlan], warmup: WarmupReport, seen: Sequence[Observation]
+    setting: Setting,
+    plans: Sequence[LoadPlan],
+    warmup: WarmupReport,
+    seen: Sequence[Observation],
+    load: Mapping[str, Any] | None = None,
 ) -> Facts:
-    """Facts about the run; ``plans`` are all that were intended, ``seen`` what came of them."""
+    """Facts about the run; ``plans`` are all that were intended, ``seen`` what came of them.
+
+    ``load``: what a test with several levels says of its load (``load.rate_range``, ``load.duration_s`` …).
+    """
     records = Records.concatenate([run.records for run in seen])
     wire = Facts()
     for run in seen:
@@ -40,7 +50,9 @@ def manifest(
     return (
         wire
         | _workload(setting, plans)
-        | _load(plans[0])
+        | _load(plans[0], load or {})
+        | Facts.of(Origin.DECLARED, load or {}, "marker")
+        | _engine(seen)
         | _warmup(setting, warmup)
         | _streaming(records)
         | _tokenizer(setting.facts, records)
@@ -50,7 +62,9 @@ def manifest(
 
 
 def _workload(setting: Setting, plans: Sequence[LoadPlan]) -> Facts:
-    workload, count = setting.workload, sum(plan.requests for plan in plans)
+    workload = setting.workload
+    slices = _slices([plan for plan in plans if plan.workload == workload])
+    count = sum(length for _, length in slices)
     values: dict[str, Any] = {
         f"workload.{key}": value for key, value in workload.specification().items() if value is not None
     }
@@ -59,14 +73,49 @@ def _workload(setting: Setting, plans: Sequence[LoadPlan]) -> Facts:
         "workload.standard": workload.standard,
         "workload.seed": setting.seed,
         "workload.n_requests": count,
-        "workload.sequence_sha256": sequence_sha256(workload.requests(count, setting.seed)),
+        "workload.slices": [list(part) for part in slices],
+        "workload.sequence_sha256": slices_sha256(workload, slices, setting.seed),
         "workload.published": "generator",
         "workload.runs": len(plans),
     }
+    if slices and _shares(values):
+        shared = realised_sharing(workload, *slices[0], setting.seed)
+        values["workload.prefix_sharing"] = {**values["workload.prefix_sharing"], **shared}
     return Facts.of(Origin.DECLARED, values, "marker")
 
 
-def _load(plan: LoadPlan) -> Facts:
+def _shares(values: Mapping[str, Any]) -> bool:
+    fraction = values.get("workload.prefix_sharing", {}).get("fraction")
+    return isinstance(fraction, int | float) and fraction > 0
+
+
+def _slices(plans: Sequence[LoadPlan]) -> list[tuple[int, int]]:
+    """(first, count) of the parts of the sequence that were sent, each once, joined where they meet."""
+    joined: list[tuple[int, int]] = []
+    for first, end in sorted({(plan.first, plan.first + plan.requests) for plan in plans}):
+        if joined and first <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((first, end))
+    return [(first, end - first) for first, end in joined]
+
+
+def _engine(seen: Sequence[Observation]) -> Facts:
+    """Where figures of the engine's own come from, and which of its times are known for each request."""
+    sources = dict.fromkeys(run.engine.source for run in seen if run.engine is not None)
+    known = [
+        name
+        for name, column in (("queue_wait", "queue_wait_ns"), ("prefill", "prefill_ns"))
+        if any(bool(np.any(getattr(run.records, column) != MISSING)) for run in seen)
+    ]
+    values = {"engine.metrics": ", ".join(sources) or None, "timing.server_side": known or None}
+    return Facts.of(Origin.MEASURED, values)
+
+
+def _load(plan: LoadPlan, stated: Mapping[str, Any]) -> Facts:
+    """From the first plan, unless that is a burst or a probe of another load model than the test states."""
+    if stated.get("load.model", plan.load.model) != plan.load.model:
+        return Facts()
     values: dict[str, Any] = {"load.model": plan.load.model}
     if isinstance(plan.load, OpenLoop):
         arrival = "bursty" if plan.load.arrival == "gamma" else plan.load.arrival

@@ -10,7 +10,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.buckets import LABELS
@@ -20,6 +20,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ARRIVALS, ClosedLoop, Load, OpenLoop
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.catalogue import workload as find_workload
+from pytest_llmbench.workloads.classes import ClassMix, RequestClass
 
 P = TypeVar("P")
 
@@ -34,22 +35,19 @@ def parameter(kind: str, default: Any = None) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadParameters:
-    """The part that every test shares: which load, how much of it, and how strictly it is judged."""
+class TestParameters:
+    """What every test takes: the workload, and how strictly the result is judged."""
 
-    rate: float | None = parameter("positive")
-    """Open loop: requests per second."""
-    arrival: str | None = parameter("arrival")
-    """Open loop: ``poisson`` (default), ``uniform`` or ``gamma``."""
-    burstiness: float | None = parameter("positive")
-    """Shape of gamma arrivals; coefficient of variation 1/√burstiness."""
-    concurrency: int | None = parameter("count")
-    """Closed loop: requests in flight."""
-    requests: int | None = parameter("count")
+    __test__ = False
+    repeats: ClassVar[bool] = False
+    """Whether the test repeats its measured load ``runs`` times."""
+
     workload: str | Workload = parameter("workload", "synthetic-uniform")
     seed: int | None = parameter("seed")
     runs: int | None = parameter("count")
     """Repetitions of the measured load."""
+    fresh: bool = parameter("flag", False)
+    """Measure anew, even where another test of the session has run the same load."""
     compliance: str | None = parameter("compliance")
     """Fail the test unless it is at least ``conditional`` or ``unconditional``."""
     slo: Sequence[Objective] = parameter("slo", ())
@@ -58,23 +56,72 @@ class LoadParameters:
 
     def contradictions(self) -> list[str]:
         """What is wrong between the parameters, rather than with one of them."""
+        return []
+
+    def not_repeated(self) -> list[str]:
+        if self.runs is None or self.repeats:
+            return []
+        return [
+            "runs is not for this test: it has many levels and runs each once; parametrize it to repeat it"
+        ]
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The limits of the marker as objectives, and those of ``slo``."""
+        return tuple(self.slo)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadParameters(TestParameters):
+    """Of a test with one load of the author's choice."""
+
+    rate: float | None = parameter("positive")
+    """Open loop: requests per second."""
+    arrival: str | None = parameter("arrival_or_trace")
+    """Open loop: ``poisson`` (default), ``uniform``, ``gamma``; ``trace``: when the workload's trace says."""
+    burstiness: float | None = parameter("positive")
+    """Shape of gamma arrivals; coefficient of variation 1/√burstiness."""
+    concurrency: int | None = parameter("count")
+    """Closed loop: requests in flight."""
+    requests: int | None = parameter("count")
+
+    def contradictions(self) -> list[str]:
         found = []
         if self.rate is not None and self.concurrency is not None:
             found.append("rate (open loop) and concurrency (closed loop) exclude each other: give one")
+        if self.arrival == "trace" and self.rate is None:
+            return found + self._trace_mistakes()
         if self.rate is None:
             found += [
                 f"{name} needs rate: it describes the arrivals of an open loop"
                 for name in ("arrival", "burstiness")
                 if getattr(self, name) is not None
             ]
+        elif self.arrival == "trace":
+            found.append("arrival='trace' takes its instants from the workload: leave out rate")
         elif self.burstiness is not None and self.arrival != "gamma":
             found.append(f"burstiness needs arrival='gamma', not {self.arrival or 'poisson'!r}")
         elif self.arrival == "gamma" and self.burstiness is None:
             found.append("arrival='gamma' needs burstiness (1 is Poisson, smaller is burstier)")
         return found
 
+    def _trace_mistakes(self) -> list[str]:
+        offsets = getattr(self.workload, "offsets_ns", ())
+        if self.concurrency is not None:
+            return ["arrival='trace' (open loop) and concurrency (closed loop) exclude each other: give one"]
+        if len(offsets) < 2:
+            return [f"arrival='trace' needs a workload with arrival instants; {self.workload!r} has none"]
+        if self.requests is not None and self.requests > len(offsets):
+            return [f"requests is {self.requests}, but the trace has {len(offsets)} arrivals"]
+        if (self.runs or 1) > 1:
+            return ["arrival='trace' is one pass through the trace: leave out runs"]
+        return []
+
     @property
     def load(self) -> Load:
+        if self.arrival == "trace":
+            offsets = tuple(getattr(self.workload, "offsets_ns", ()))
+            return OpenLoop(1e9 * len(offsets) / max(offsets[-1], 1), "trace", offsets_ns=offsets)
         if self.rate is None:
             return ClosedLoop(self.concurrency or DEFAULT_CONCURRENCY)
         arrival = next(name for name in ARRIVALS if name == (self.arrival or "poisson"))
@@ -91,7 +138,7 @@ def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None) -> 
             mistakes += [f"{name} {complaint}" for complaint in _CHECKS[kinds[name]](value)]
     if not mistakes:
         built = cls(**{name: value for name, value in raw.items() if value is not None})
-        mistakes = built.contradictions()  # type: ignore[attr-defined]
+        mistakes = [*built.contradictions(), *built.not_repeated()]  # type: ignore[attr-defined]
         if not mistakes:
             return built
     raise SuiteError.from_mistakes(mistakes, where=where)
@@ -126,6 +173,70 @@ def _seed(value: Any) -> list[str]:
 def _share(value: Any) -> list[str]:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         return [f"must lie between 0 and 1, got {value!r}"]
+    return []
+
+
+def _flag(value: Any) -> list[str]:
+    return [] if isinstance(value, bool) else [f"must be True or False, got {value!r}"]
+
+
+def _name(value: Any) -> list[str]:
+    return [] if isinstance(value, str) and value else [f"must be a name in quotes, got {value!r}"]
+
+
+def _many(check: Callable[[Any], list[str]], least: int = 1) -> Callable[[Any], list[str]]:
+    """A sequence whose entries all pass ``check``, in ascending order."""
+
+    def check_all(value: Any) -> list[str]:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            return [f"must be a list of numbers, got {value!r}"]
+        found = [f"entry {complaint}" for entry in value for complaint in check(entry)]
+        if not found and len(value) < least:
+            found = [f"must have at least {least} entries, got {len(value)}"]
+        if not found and list(value) != sorted(set(value)):
+            found = [f"must ascend without repetition, got {list(value)!r}"]
+        return found
+
+    return check_all
+
+
+def _at_least(low: float) -> Callable[[Any], list[str]]:
+    def check(value: Any) -> list[str]:
+        found = _positive(value)
+        return found or ([] if value >= low else [f"must be at least {low:g}, got {value!r}"])
+
+    return check
+
+
+def _by_class(value: Any) -> list[str]:
+    """A share for every class, or a mapping from class to share."""
+    if isinstance(value, Mapping):
+        return [f"of {name!r} {complaint}" for name, share in value.items() for complaint in _share(share)]
+    return _share(value)
+
+
+def _positive_by(kind: type, example: str, *, alone: bool) -> Callable[[Any], list[str]]:
+    """A mapping to positive numbers from keys of ``kind``; with ``alone`` also one number for all."""
+
+    def check(value: Any) -> list[str]:
+        if not isinstance(value, Mapping):
+            return _positive(value) if alone else [f"must be a mapping, for example {example}, got {value!r}"]
+        found = [f"of {key!r}: must be given as {example}" for key in value if type(key) is not kind]
+        return found + [f"of {key!r} {what}" for key, limit in value.items() for what in _positive(limit)]
+
+    return check
+
+
+def _request_classes(value: Any) -> list[str]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) < 2:
+        return [f"must be a list of at least two RequestClass, got {value!r}"]
+    other = [entry for entry in value if not isinstance(entry, RequestClass)]
+    if other:
+        return [f"holds {entry!r}, which is no RequestClass" for entry in other]
+    try:
+        ClassMix(tuple(value))
+    except SuiteError as error:
+        return [f"cannot be drawn: {error.what}"]
     return []
 
 
@@ -183,10 +294,23 @@ _CHECKS: Mapping[str, Callable[[Any], list[str]]] = {
     "seed": _seed,
     "share": _share,
     "arrival": _one_of(ARRIVALS),
+    "arrival_or_trace": _one_of((*ARRIVALS, "trace")),
     "compliance": _one_of([ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL]),
     "workload": _workload,
     "slo": _slo,
     "bucket_limits": _bucket_limits,
+    "flag": _flag,
+    "name": _name,
+    "percents": _many(_positive),
+    "counts": _many(_count),
+    "levels": _many(_at_least(100.0)),
+    "share_by_class": _by_class,
+    "positive_by_class": _positive_by(str, "{'short': 2.0}", alone=True),
+    "positive_by_length": _positive_by(int, "{8192: 1500}", alone=False),
+    "classes": _request_classes,
+    "itl_method": _one_of(["direct", "A", "B", "C"]),
+    "load_model": _one_of(["open", "closed"]),
+    "equal_load": _one_of(["tokens", "requests"]),
 }
 
-__all__ = ["DEFAULT_CONCURRENCY", "STATISTICS", "LoadParameters", "build", "parameter"]
+__all__ = ["DEFAULT_CONCURRENCY", "STATISTICS", "LoadParameters", "TestParameters", "build", "parameter"]

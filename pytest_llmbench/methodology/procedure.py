@@ -13,7 +13,7 @@ Parts of a procedure (warm-up, a capacity search) are procedures too, joined wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -31,6 +31,17 @@ R = TypeVar("R")
 Procedure = Generator[LoadPlan, Observation, R]
 
 
+@dataclass(frozen=True, slots=True)
+class VariantInfo:
+    """A SUT variant as a procedure knows it, before anything was started."""
+
+    name: str
+    facts: Facts = field(default_factory=Facts)
+    """What it declares, over the facts of the SUT: ``sut.prefix_caching``, ``guardrails.input_filter`` …"""
+    can_be_fresh: bool = False
+    """Whether ``LoadPlan.fresh_state`` can be granted: by a restart, or by a call that flushes its cache."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """What a procedure is told about its surroundings."""
@@ -43,6 +54,14 @@ class Setting:
     warmup: WarmupPolicy = field(default_factory=WarmupPolicy)
     deadlines: Deadlines = field(default_factory=Deadlines)
     ignore_eos: bool = False
+    variants: Mapping[str, VariantInfo] = field(default_factory=dict)
+    """SUT variants that plans may name (DESIGN §2.4)."""
+    overload_allowed: bool = False
+    """The user allows a test to load the system up to failure (METHODOLOGY §13)."""
+
+
+def no_needs(parameters: Any, setting: Setting) -> Sequence[str]:  # noqa: ARG001 - the signature is the contract
+    return ()
 
 
 @dataclass(frozen=True)
@@ -58,7 +77,9 @@ class TestDefinition:
     """Frozen dataclass of the marker's parameters."""
     procedure: Callable[[Any, Setting], Procedure[TestResult]]
     plans: Callable[[Any, Setting], tuple[LoadPlan, ...]]
-    """The measured plans that are known beforehand, for ``--llm-plan``."""
+    """The measured plans that are known beforehand, for ``--llm-plan``; of a search its worst case."""
+    needs: Callable[[Any, Setting], Sequence[str]] = no_needs
+    """What the test misses in its surroundings, in words, before anything is sent; empty when it can run."""
 
 
-__all__ = ["SCALES", "Procedure", "Scale", "Setting", "TestDefinition"]
+__all__ = ["SCALES", "Procedure", "Scale", "Setting", "TestDefinition", "VariantInfo"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import describe_loads
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS
 
 UNDECLARED = "not declared"
@@ -23,7 +24,7 @@ def configuration(facts: Facts, seen: Sequence[Observation]) -> tuple[tuple[str,
         _boundary(facts),
         f"{_model(facts)} on {_hardware(facts)}",
         _workload(facts),
-        "; ".join(dict.fromkeys(run.plan.load.describe() for run in seen)) or UNDECLARED,
+        describe_loads([run.plan.load for run in seen]) or UNDECLARED,
         _count_and_duration(seen),
         facts.value("warmup.description", UNDECLARED),
         facts.value("sut.prefix_caching", UNDECLARED),

@@ -17,15 +17,22 @@ from pytest_llmbench.methodology.parameters import STATISTICS, LoadParameters, p
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.samples import RunSamples, samples_of
 from pytest_llmbench.methodology.summary import configuration
-from pytest_llmbench.methodology.ttft_tables import by_input_length_table, cdf_plot, results_table
+from pytest_llmbench.methodology.ttft_tables import (
+    any_token_table,
+    by_input_length_table,
+    cdf_plot,
+    parts_table,
+    results_table,
+)
 from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.metrics.buckets import by_input_length
+from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, PARTS_OF_TTFT
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import TestResult, WarmupReport
 
 SECTION = "5.1"
@@ -40,6 +47,8 @@ QUICK_REQUESTS = 50
 @dataclass(frozen=True, kw_only=True)
 class Parameters(LoadParameters):
     """Keywords of ``@llmbench.ttft``. Limits are ceilings in milliseconds on the whole interval."""
+
+    repeats = True
 
     mean_ms: float | None = parameter("positive")
     p50_ms: float | None = parameter("positive")
@@ -97,6 +106,10 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
 
 
 def request_count(parameters: Parameters, setting: Setting) -> int:
+    load = parameters.load
+    if isinstance(load, OpenLoop) and load.arrival == "trace":
+        asked = parameters.requests or len(load.offsets_ns)
+        return min(asked, QUICK_REQUESTS) if setting.scale == "quick" else asked
     asked = parameters.requests or GATE_REQUESTS
     if setting.scale == "quick":
         return min(asked, QUICK_REQUESTS)
@@ -121,6 +134,8 @@ def result(
         tables=(
             results_table(metrics, samples),
             *((by_input_length_table(buckets),) if buckets else ()),
+            *((parts_table(metrics),) if _parts(metrics) else ()),
+            *((any_token_table(metrics),) if samples.noncontent_share > 0 else ()),
         ),
         plots=(cdf_plot(samples, parameters.objectives),) if samples.ttft_count else (),
         configuration=configuration(facts, seen),
@@ -136,7 +151,16 @@ def _metrics(samples: RunSamples, seen: Sequence[Observation], seed: int) -> dic
     metrics: dict[str, Estimate] = {}
     for family, runs in samples.families().items():
         metrics |= distribution(family, runs, seed=seed)
+    for family, measure in PARTS_OF_TTFT.items():
+        runs = [measure(run.records) for run in seen]
+        if any(len(run) for run in runs):
+            metrics |= distribution(family, runs, seed=seed)
     return metrics | rates(seen, seed=seed)
+
+
+def _parts(metrics: Mapping[str, Estimate]) -> list[str]:
+    """Components of TTFT that the server reports (section 5.1.4.2)."""
+    return [family for family in PARTS_OF_TTFT if f"{family}.p50" in metrics]
 
 
 def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[str, ...]:
@@ -152,6 +176,8 @@ def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[str, .
             f"from the scheduled arrival TTFT P99 is {scheduled:.1f} ms, {scheduled - plain:.1f} ms "
             "more than from submission: requests waited in the generator"
         )
+    if not _parts(metrics):
+        notes.append(f"queue wait and prefill latency: {NOT_MEASURABLE}, the server reports neither")
     if samples.reasoning_share > 0:
         notes.append(
             f"{samples.reasoning_share:.1%} of the output tokens are reasoning, which is no content for TTFT"

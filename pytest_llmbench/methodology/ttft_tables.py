@@ -9,6 +9,7 @@ import numpy as np
 from pytest_llmbench.methodology.samples import RunSamples
 from pytest_llmbench.metrics.buckets import Bucket
 from pytest_llmbench.metrics.ecdf import ecdf
+from pytest_llmbench.metrics.server_side import NOT_MEASURABLE
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.result import Plot, Table
@@ -85,6 +86,33 @@ def _bucket_cell(estimate: Estimate) -> str:
     return _number(estimate.point) + (" (indicative)" if open_above else "")
 
 
+_PARTS = (("Queue wait", "ttft_queue_wait"), ("Prefill", "ttft_prefill"))
+
+
+def parts_table(metrics: Mapping[str, Estimate]) -> Table:
+    """The components of TTFT that the server states for each request (section 5.1.4.2)."""
+    statistics = ("p50", "p95", "p99", "mean")
+    rows = []
+    for title, family in _PARTS:
+        estimates = [metrics.get(f"{family}.{key}") for key in statistics]
+        known = [_number(each.point) for each in estimates if each is not None and each.point is not None]
+        count = next((f"{each.n}" for each in estimates if each is not None), "0")
+        rows.append((title, *(known or [NOT_MEASURABLE] * len(statistics)), count))
+    columns = ("Component", "P50 (ms)", "P95 (ms)", "P99 (ms)", "Mean (ms)", "Requests")
+    return Table("ttft_components", "Components of TTFT", columns, tuple(rows))
+
+
+def any_token_table(metrics: Mapping[str, Estimate]) -> Table:
+    """Both readings of "first token", where the system sends other output ahead of content (AMB-29)."""
+    rows = tuple(
+        (name, *(value_and_interval(metrics[f"{family}.{key}"], SAMPLES_REQUIRED.get(key, 1))[0]
+                 for family in ("ttft", "ttft_any")))
+        for name, key in _ROWS
+    )  # fmt: skip
+    columns = ("Metric", "To the first content token", "To the first token of any kind")
+    return Table("ttft_any_token", "Time to Any Token", columns, rows)
+
+
 def cdf_plot(samples: RunSamples, objectives: Sequence[Objective]) -> Plot:
     """Empirical distribution of TTFT over all runs, with the limits on it as marks."""
     x, y = ecdf(np.concatenate(samples.ttft))
@@ -105,4 +133,12 @@ def cdf_plot(samples: RunSamples, objectives: Sequence[Objective]) -> Plot:
     )
 
 
-__all__ = ["SAMPLES_REQUIRED", "by_input_length_table", "cdf_plot", "results_table", "value_and_interval"]
+__all__ = [
+    "SAMPLES_REQUIRED",
+    "any_token_table",
+    "by_input_length_table",
+    "cdf_plot",
+    "parts_table",
+    "results_table",
+    "value_and_interval",
+]

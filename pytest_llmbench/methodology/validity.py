@@ -5,20 +5,19 @@ Each check gives one Finding. A voiding one that is not ok makes the run invalid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_llmbench.methodology.offered import SCHEDULE_CHECKS
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING, Records
 
-SEND_LAG_FLOOR_MS = 10.0
-"""METHODOLOGY §3, AMB-28: lag P99 above max(10 ms, 0.1 / rate) violates request isolation."""
-ACHIEVED_RATE_SHARE = 0.95
 LOOP_LAG_WARNING_MS = 10.0
 CPU_WARNING_SHARE = 0.9
 BUFFERED_CHUNKS = 8
@@ -34,17 +33,47 @@ class Budget:
     max_error_share: float = 0.01
 
 
-def validity(seen: Sequence[Observation], budget: Budget) -> Validity:
-    """All findings over the measured runs."""
-    findings = [check(run) for run in seen for check in _PER_RUN]
+def validity(
+    seen: Sequence[Observation],
+    budget: Budget,
+    budgeted: Sequence[int] | None = None,
+    set_aside: Collection[int] = (),
+) -> Validity:
+    """All findings over the measured runs; ``budgeted``: which of them the error budget is about.
+
+    ``set_aside``: those that the test itself left out because the generator fell behind in them.
+    """
+    findings = [
+        check(run)
+        for index, run in enumerate(seen)
+        for check in _PER_RUN
+        if index not in set_aside or check not in SCHEDULE_CHECKS
+    ]
+    if len(seen) > 1:
+        findings = _worst_of_each([finding for finding in findings if finding is not None])
     records = Records.concatenate([run.records for run in seen])
+    kept = [run.records for index, run in enumerate(seen) if budgeted is None or index in budgeted]
     findings += [
-        _error_budget(records, budget),
+        _not_offered(seen, set_aside),
+        _error_budget(Records.concatenate(kept), budget) if kept else None,
         _buffering(records),
         _cache_state(records),
         _client_cpu(seen),
     ]
     return Validity(tuple(finding for finding in findings if finding is not None))
+
+
+def _worst_of_each(findings: Sequence[Finding]) -> list[Finding | None]:
+    """Of a test with many levels one finding per check: the first that is not ok, or the highest value."""
+    by_check: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_check.setdefault(finding.check, []).append(finding)
+    return [_worst(same) for same in by_check.values()]
+
+
+def _worst(same: Sequence[Finding]) -> Finding:
+    bad = [finding for finding in same if not finding.ok]
+    return bad[0] if bad else max(same, key=lambda f: float("-inf") if f.value is None else f.value)
 
 
 def _interrupted(run: Observation) -> Finding | None:
@@ -57,7 +86,8 @@ def _interrupted(run: Observation) -> Finding | None:
 
 
 def _complete(run: Observation) -> Finding:
-    missing = run.plan.requests - len(run.records)
+    # A load that its own rule ended early is a result (memory pressure); a closed loop may send more.
+    missing = 0 if run.stopped is not None else max(run.plan.requests - len(run.records), 0)
     return Finding(
         "all_requests_recorded",
         ok=missing == 0,
@@ -68,61 +98,23 @@ def _complete(run: Observation) -> Finding:
     )
 
 
-def _send_lag(run: Observation) -> Finding | None:
-    lag = run.selfcheck.send_lag_p99_ns
-    if not isinstance(run.plan.load, OpenLoop) or lag is None:
+def _prompt_lengths(run: Observation) -> Finding | None:
+    """A workload of exact lengths promises them for every request, as the server counts them."""
+    if run.plan.workload.specification().get("input_length", {}).get("exact") is not True:
         return None
-    limit = max(SEND_LAG_FLOOR_MS, 100.0 / run.plan.load.rate)
-    ok = lag / 1e6 <= limit
-    advice = "" if ok else ": the generator could not keep its schedule; lower the rate or free the CPU"
+    records = run.records
+    counted = records.ok & (records.input_tokens != MISSING)
+    off = (records.input_tokens - records.requested_input_tokens)[counted]
+    wrong, most = int((off != 0).sum()), int(abs(off).max()) if len(off) else 0
+    ok = wrong == 0
+    advice = "" if ok else ": the server counts otherwise than when it was asked"
     return Finding(
-        "send_lag",
+        "prompt_lengths",
         ok=ok,
         voids=True,
-        message=f"sends were late by {lag / 1e6:.3f} ms at P99 (limit {limit:g} ms){advice}",
-        value=lag / 1e6,
-        limit=limit,
-        unit="ms",
-    )
-
-
-def _growing_lag(run: Observation) -> Finding | None:
-    first, last = run.selfcheck.send_lag_first_tenth_p50_ns, run.selfcheck.send_lag_last_tenth_p50_ns
-    if first is None or last is None:
-        return None
-    ok = last <= 2 * first + 1_000_000
-    return Finding(
-        "send_lag_growth",
-        ok=ok,
-        voids=True,
-        message=(
-            f"median send lag {first / 1e6:.3f} ms in the first tenth, {last / 1e6:.3f} ms in the last"
-            + ("" if ok else ": the generator fell behind; lower the rate or free the CPU")
-        ),
-        value=last / 1e6,
-        limit=(2 * first + 1_000_000) / 1e6,
-        unit="ms",
-    )
-
-
-def _achieved_rate(run: Observation) -> Finding | None:
-    """Offered against achieved: the sends themselves, over the span that the schedule gave them."""
-    if not isinstance(run.plan.load, OpenLoop):
-        return None
-    both = (run.records.submitted_ns != MISSING) & (run.records.scheduled_ns != MISSING)
-    if int(both.sum()) < 2:
-        return None
-    planned = np.ptp(run.records.scheduled_ns[both])
-    sent = np.ptp(run.records.submitted_ns[both])
-    share = float(planned / sent) if sent > 0 else 1.0
-    return Finding(
-        "achieved_rate",
-        ok=share >= ACHIEVED_RATE_SHARE,
-        voids=True,
-        message=f"requests left at {share:.1%} of the scheduled rate (limit {ACHIEVED_RATE_SHARE:.0%})",
-        value=share,
-        limit=ACHIEVED_RATE_SHARE,
-        unit="ratio",
+        message=f"{wrong} of {len(off)} prompts missed their exact length, by up to {most} tokens{advice}",
+        value=wrong,
+        limit=0,
     )
 
 
@@ -155,14 +147,38 @@ def _drained(run: Observation) -> Finding:
 
 
 _PER_RUN: tuple[Callable[[Observation], Finding | None], ...] = (
+    _prompt_lengths,
     _interrupted,
     _complete,
-    _send_lag,
-    _growing_lag,
-    _achieved_rate,
+    *SCHEDULE_CHECKS,
     _loop_lag,
     _drained,
 )
+
+
+def measured(metrics: Mapping[str, Estimate]) -> Finding | None:
+    """A test whose search found no load that holds has no figure, and nothing that a limit could fail."""
+    if any(estimate.point is not None for estimate in metrics.values()):
+        return None
+    message = "nothing was measured: no load was found that the system sustains, see the notes"
+    return Finding("measured", ok=False, voids=True, message=message)
+
+
+def _not_offered(seen: Sequence[Observation], set_aside: Collection[int]) -> Finding | None:
+    """A warning while other levels were offered; where none was, there is nothing to judge."""
+    if not set_aside:
+        return None
+    scheduled = [index for index, run in enumerate(seen) if isinstance(run.plan.load, OpenLoop)]
+    labels = ", ".join(dict.fromkeys(seen[index].plan.label for index in set_aside))
+    return Finding(
+        "not_offered",
+        ok=False,
+        voids=all(index in set_aside for index in scheduled),
+        message=f"the generator fell behind in {len(set_aside)} of {len(scheduled)} loads on schedule: they "
+        f"are left out, neither held nor saturated ({labels}); free the CPU of other work",
+        value=len(set_aside),
+        limit=0,
+    )
 
 
 def _error_budget(records: Records, budget: Budget) -> Finding:
@@ -241,4 +257,4 @@ def _client_cpu(seen: Sequence[Observation]) -> Finding | None:
     )
 
 
-__all__ = ["Budget", "validity"]
+__all__ = ["Budget", "measured", "validity"]

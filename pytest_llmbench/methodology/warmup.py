@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -24,12 +26,37 @@ _PROBE_OUTPUT_TOKENS = 64
 _STEADY_PROBES = 3
 
 
-def warm_up(setting: Setting, *, concurrency: int | None = None) -> Procedure[WarmupReport]:
+def warm_up(
+    setting: Setting,
+    *,
+    concurrency: int | None = None,
+    variant: str = "",
+    fresh_state: bool = False,
+    workload: Workload | None = None,
+) -> Procedure[WarmupReport]:
     """Probe, load, probe again; returns what was done.
 
-    The load has the shape of the measured workload and comes from a seed of its own, so that no measured
-    prompt is already in a prefix cache. Raises :class:`SUTError` when not one warm-up request succeeds.
+    The load has the shape of the measured workload (or of ``workload``) and comes from a seed of its own, so
+    that no measured prompt is already in a prefix cache. ``variant``: the SUT variant to warm up;
+    ``fresh_state``: after its restart or flush. Raises :class:`SUTError` when not one request succeeds.
     """
+    steps = _warm_up(setting if workload is None else replace(setting, workload=workload), concurrency)
+    return (yield from _sent_to(variant, steps, fresh_state))
+
+
+def _sent_to(variant: str, steps: Procedure[WarmupReport], fresh_state: bool) -> Procedure[WarmupReport]:
+    """The same plans for another variant of the SUT, the first of them in a fresh state."""
+    try:
+        plan = next(steps).with_(fresh_state=fresh_state)
+        while True:
+            seen = yield plan.with_(variant=variant)
+            plan = steps.send(seen)
+    except StopIteration as stop:
+        report: WarmupReport = stop.value
+        return report
+
+
+def _warm_up(setting: Setting, concurrency: int | None) -> Procedure[WarmupReport]:
     policy = setting.warmup
     if not policy.wanted:
         return WarmupReport()
@@ -152,4 +179,26 @@ def _report(
     )
 
 
-__all__ = ["warm_up"]
+def joined(reports: Sequence[WarmupReport], when: str) -> WarmupReport:
+    """One report for the warm-ups of several configurations: what each of them reached at least.
+
+    ``when``, for the description: ``one per configuration``.
+    """
+    last = reports[-1]
+    if not last.performed:
+        return last
+    return replace(
+        last,
+        performed=all(report.performed for report in reports),
+        requests_ok=min(report.requests_ok for report in reports),
+        output_tokens=min(report.output_tokens for report in reports),
+        drained=all(report.drained for report in reports),
+        stabilised=all(report.stabilised for report in reports),
+        duration_s=sum(report.duration_s for report in reports),
+        description=f"{len(reports)} warm-ups, {when}; the last: {last.description}",
+        # The first has to lie before the first measured request; the others lie between configurations.
+        last_finished_ns=reports[0].last_finished_ns,
+    )
+
+
+__all__ = ["joined", "warm_up"]

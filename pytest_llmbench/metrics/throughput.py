@@ -76,6 +76,14 @@ def output_token_throughput(windows: Sequence[Window], *, seed: int, level: floa
     return _rate([_output_tokens(window.records) for window in windows], windows, "tok/s", seed, level)
 
 
+def output_tokens_per_slice(window: Window, slices: int) -> FloatArray | None:
+    """Output tokens that arrived in each of equal slices of the window; None where a count is missing."""
+    counts = _output_tokens(window.records)
+    if counts is None or window.duration_s <= 0:
+        return None
+    return _per_slice(counts, window, slices)
+
+
 def input_token_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
     """Input tokens of requests whose first content came in the window / its duration, tok/s.
 
@@ -210,6 +218,7 @@ __all__ = [
     "completion_rate",
     "input_token_throughput",
     "output_token_throughput",
+    "output_tokens_per_slice",
     "rates",
     "request_throughput",
 ]

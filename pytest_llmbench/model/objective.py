@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
+_BARE = ("ratio", "count")
+"""Units that need not be written."""
+
 Op = Literal["<=", "<", ">=", ">"]
 
 
@@ -41,6 +44,7 @@ us = Unit("µs", "ms", 0.001)
 percent = Unit("%", "ratio", 0.01)
 tok_s = Unit("tok/s", "tok/s")
 req_s = Unit("req/s", "req/s")
+tokens = Unit("tokens", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class MetricRef:
             if limit.dimension != self.unit:
                 raise TypeError(f"{self.name} is measured in {self.unit}, the limit is in {limit.dimension}")
             return Objective(self.name, op, limit.value, self.unit)
-        if self.unit == "ratio" and isinstance(limit, int | float):
+        if self.unit in _BARE and isinstance(limit, int | float):
             return Objective(self.name, op, float(limit), self.unit)
         raise TypeError(f"{self.name} {op} {limit!r} lacks a unit: write {limit!r} * {self.unit}")
 
@@ -93,6 +97,10 @@ class MetricRef:
 
     def __gt__(self, limit: object) -> Objective:
         return self._objective(">", limit)
+
+    def __getitem__(self, qualifier: str) -> MetricRef:
+        """Of one level, class or configuration: ``starvation_rate["short"]``."""
+        return MetricRef(f"{self.name}[{qualifier}]", self.unit)
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"{self.name} is the name of a metric and has no truth value")
@@ -110,11 +118,21 @@ class MetricFamily:
             raise AttributeError(statistic)
         return MetricRef(f"{self.name}.{statistic}", self.unit)
 
+    def __getitem__(self, qualifier: str) -> MetricFamily:
+        """Of one bucket, level, class or configuration: ``itl["90%"].p99``."""
+        return MetricFamily(f"{self.name}[{qualifier}]", self.unit)
+
+
+def metric(name: str, unit: str) -> MetricRef:
+    """Any metric by its full name, for those without a name of their own here."""
+    return MetricRef(name, unit)
+
 
 ttft = MetricFamily("ttft", "ms")
 ttft_scheduled = MetricFamily("ttft_scheduled", "ms")
 tpot = MetricFamily("tpot", "ms")
 e2e = MetricFamily("e2e", "ms")
+itl = MetricFamily("itl", "ms")
 output_token_throughput = MetricRef("output_token_throughput", "tok/s")
 request_throughput = MetricRef("request_throughput", "req/s")
 completion_rate = MetricRef("completion_rate", "ratio")
@@ -128,6 +146,8 @@ __all__ = [
     "Unit",
     "completion_rate",
     "e2e",
+    "itl",
+    "metric",
     "ms",
     "output_token_throughput",
     "percent",
@@ -135,6 +155,7 @@ __all__ = [
     "request_throughput",
     "s",
     "tok_s",
+    "tokens",
     "tpot",
     "ttft",
     "ttft_scheduled",

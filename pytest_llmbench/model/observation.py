@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
@@ -76,8 +77,16 @@ class Observation:
     sequence_sha256: str = ""
     """Digest of the requests as planned, in METHODOLOGY §4.3's format."""
     facts: Facts = field(default_factory=Facts)
-    """What the wire showed: protocol, prompt form, dialect."""
+    """What the wire showed: protocol, prompt form, dialect; and the facts of the SUT variant, if any."""
     in_flight_at_start: int = 0
+    engine: EngineReadings | None = None
+    """What the serving engine said about itself during the run; None without a metrics page."""
+    load_ended_ns: int | None = None
+    """End of a load that had a duration: the end of that, or the last submission if later. Then it drains."""
+    shared_from: str | None = None
+    """Node id of the test that ran this load, when the present test only uses it (DESIGN §2.3)."""
+    stopped: str | None = None
+    """Why the load was ended early by its own rule (``stop_when_failing``). What was measured counts."""
 
     @property
     def duration_s(self) -> float:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.request import Workload
 
-Arrival = Literal["poisson", "uniform", "gamma"]
+Arrival = Literal["poisson", "uniform", "gamma", "trace"]
 ARRIVALS: tuple[Arrival, ...] = ("poisson", "uniform", "gamma")
+"""Those that a rate describes; ``trace`` has its own instants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +25,11 @@ class OpenLoop:
     """
 
     rate: float
-    """Requests per second."""
+    """Requests per second; of a trace its mean."""
     arrival: Arrival = "poisson"
     burstiness: float = 1.0
+    offsets_ns: tuple[int, ...] = ()
+    """Arrival instants from the start, ascending. Only read when ``arrival`` is ``trace``."""
 
     @property
     def model(self) -> str:
@@ -52,6 +56,33 @@ class ClosedLoop:
 
 Load = OpenLoop | ClosedLoop
 
+_LOADS_NAMED = 3
+
+
+def describe_loads(loads: Sequence[Load]) -> str:
+    """A few loads one by one; many as ``open loop, poisson arrivals at 2 to 24 req/s (12 loads)``."""
+    different = list(dict.fromkeys(loads))
+    if len(different) <= _LOADS_NAMED:
+        return "; ".join(dict.fromkeys(load.describe() for load in different))
+    arrivals = dict.fromkeys(load.arrival for load in different if isinstance(load, OpenLoop))
+    parts = []
+    for arrival in arrivals:
+        rates = [load.rate for load in different if isinstance(load, OpenLoop) and load.arrival == arrival]
+        parts.append(f"open loop, {arrival} arrivals at {_range(rates)} req/s{_how_many(rates)}")
+    slots = [load.concurrency for load in different if isinstance(load, ClosedLoop)]
+    if slots:
+        parts.append(f"closed loop, {_range(slots)} in flight{_how_many(slots)}")
+    return "; ".join(parts)
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+
+
+def _how_many(values: Sequence[float]) -> str:
+    return f" ({len(values)} loads)" if len(values) > 1 else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
@@ -77,6 +108,7 @@ class LoadPlan:
     workload: Workload
     load: Load
     requests: int
+    """To send. In a closed loop with ``duration_s`` at least so many, and at most ``max_requests``."""
     seed: int
     """Seed of the workload; the arrival schedule draws from its own seed derived from it."""
     phase: Phase = Phase.MEASURE
@@ -84,6 +116,22 @@ class LoadPlan:
     """Index of the first request within the workload's sequence, and within the arrival schedule."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     ignore_eos: bool = False
+    duration_s: float | None = None
+    """Nominal length of the load, for levels that are defined by a time. Open loop: ``requests`` are those of
+    the schedule within it. Closed loop: the load goes on until it has passed and ``requests`` were sent."""
+    max_requests: int | None = None
+    """Ceiling of a closed loop with ``duration_s``: no request beyond it is drawn."""
+    variant: str = ""
+    """SUT variant to send it to; empty for the SUT itself."""
+    fresh_state: bool = False
+    """Before the load, put the SUT into a state without traces of earlier requests (restart or flush)."""
+    stop_when_failing: bool = False
+    """End the load early when the SUT has stopped answering (memory pressure, METHODOLOGY §13)."""
+
+    @property
+    def ceiling(self) -> int:
+        """The most requests that may be sent."""
+        return self.requests if self.max_requests is None else max(self.requests, self.max_requests)
 
     @property
     def key(self) -> str:
@@ -97,6 +145,11 @@ class LoadPlan:
             "first": self.first,
             "deadlines": asdict(self.deadlines),
             "ignore_eos": self.ignore_eos,
+            "duration_s": self.duration_s,
+            "max_requests": self.max_requests,
+            "variant": self.variant,
+            "fresh_state": self.fresh_state,
+            "stop_when_failing": self.stop_when_failing,
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -106,4 +159,4 @@ class LoadPlan:
         return replace(self, **changes)
 
 
-__all__ = ["ARRIVALS", "Arrival", "ClosedLoop", "Deadlines", "Load", "LoadPlan", "OpenLoop"]
+__all__ = ["ARRIVALS", "Arrival", "ClosedLoop", "Deadlines", "Load", "LoadPlan", "OpenLoop", "describe_loads"]

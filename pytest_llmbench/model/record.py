@@ -54,6 +54,9 @@ class RequestRecord:
     requested_max_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    shared_prefix_tokens: int | None = None
+    """Length of the shared prefix the prompt begins with, as planned; 0 without one."""
+    prefix_id: int | None = None
 
     outcome: Outcome = Outcome.CANCELLED
     http_status: int | None = None
@@ -66,6 +69,16 @@ class RequestRecord:
     """Reused connections found dead before the first response byte; sent again on a fresh one."""
     server_timings: dict[str, float] = field(default_factory=dict)
     """Timing figures the server itself put into the stream, under the server's own names."""
+    queue_wait_ns: int | None = None
+    """From the server: accepted until first scheduled. ``None`` where the server does not say; so below."""
+    prefill_ns: int | None = None
+    """From the server: first scheduled until the first token."""
+    preemptions: int | None = None
+    """From the server: how often the request lost its place in the batch."""
+    preempted_tokens: int | None = None
+    """From the server: tokens whose cached state was discarded by those preemptions."""
+    server_token_ns: Sequence[int] = ()
+    """From the server: the instant of each output token, on the server's clock."""
 
 
 __all__ = ["RequestRecord"]

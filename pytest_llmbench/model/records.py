@@ -26,8 +26,14 @@ _INT_COLUMNS = (
     "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns", "first_nonempty_ns",
     "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns", "input_tokens",
     "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens", "reasoning_tokens",
-    "http_status", "coalesced_chunks", "stale_retries",
+    "http_status", "coalesced_chunks", "stale_retries", "shared_prefix_tokens", "prefix_id",
+    "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
 )  # fmt: skip
+_RAGGED_BY_OFFSETS = {
+    "chunk_offsets": ("chunk_ns", "chunk_tokens"),
+    "server_token_offsets": ("server_token_ns",),
+}
+_RAGGED = {name for offsets, names in _RAGGED_BY_OFFSETS.items() for name in (offsets, *names)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +41,9 @@ class Records:
     """n requests with m content chunks in all. Integer columns hold ``MISSING`` where nothing was observed.
 
     ``chunk_ns`` and ``chunk_tokens`` are ragged: request i owns ``[chunk_offsets[i], chunk_offsets[i + 1])``.
-    ``chunk_tokens`` is ``MISSING`` for chunks of requests without an attribution. Order: as submitted.
+    ``chunk_tokens`` is ``MISSING`` for chunks of requests without an attribution. ``server_token_ns`` is
+    ragged in the same way by ``server_token_offsets``, and empty where the server gives no instants.
+    Order: as submitted.
     """
 
     index: IntColumn
@@ -61,6 +69,12 @@ class Records:
     http_status: IntColumn
     coalesced_chunks: IntColumn
     stale_retries: IntColumn
+    shared_prefix_tokens: IntColumn
+    prefix_id: IntColumn
+    queue_wait_ns: IntColumn
+    prefill_ns: IntColumn
+    preemptions: IntColumn
+    preempted_tokens: IntColumn
     token_source: npt.NDArray[np.int8]
     outcome: npt.NDArray[np.int8]
     error: Sequence[str | None]
@@ -68,6 +82,8 @@ class Records:
     chunk_offsets: IntColumn
     chunk_ns: IntColumn
     chunk_tokens: IntColumn
+    server_token_offsets: IntColumn
+    server_token_ns: IntColumn
 
     def __post_init__(self) -> None:
         for column in fields(self):
@@ -97,20 +113,34 @@ class Records:
         """The requests where ``mask`` is true, with their chunks."""
         mask = np.asarray(mask, dtype=bool)
         keep = np.flatnonzero(mask)
-        chunk_counts = np.diff(self.chunk_offsets)
-        chunk_mask = np.repeat(mask, chunk_counts)
         columns: dict[str, Any] = {}
         for column in fields(self):
+            if column.name in _RAGGED:
+                continue
             value = getattr(self, column.name)
-            per_request = isinstance(value, np.ndarray) and value.shape == mask.shape
-            columns[column.name] = value[mask] if per_request else value
-        for name in ("request_id", "class_label", "error", "finish_reason"):
-            column_values = getattr(self, name)
-            columns[name] = [column_values[i] for i in keep]
-        columns["chunk_offsets"] = np.concatenate(([0], np.cumsum(chunk_counts[mask]))).astype(np.int64)
-        columns["chunk_ns"] = self.chunk_ns[chunk_mask]
-        columns["chunk_tokens"] = self.chunk_tokens[chunk_mask]
+            per_request = isinstance(value, np.ndarray)
+            columns[column.name] = value[mask] if per_request else [value[i] for i in keep]
+        for offsets_name, names in _RAGGED_BY_OFFSETS.items():
+            counts = np.diff(getattr(self, offsets_name))
+            columns[offsets_name] = _offsets(counts[mask])
+            entries = np.repeat(mask, counts)
+            columns |= {name: getattr(self, name)[entries] for name in names}
         return Records(**columns)
+
+    def without_streams(self) -> Records:
+        """The same requests without their chunks and server instants: little memory, for keeping around."""
+        empty = np.empty(0, dtype=np.int64)
+        columns = {column.name: getattr(self, column.name) for column in fields(self)}
+        for offsets_name, names in _RAGGED_BY_OFFSETS.items():
+            columns[offsets_name] = np.zeros(len(self) + 1, dtype=np.int64)
+            columns |= dict.fromkeys(names, empty)
+        return Records(**columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the columns, about."""
+        values = [getattr(self, column.name) for column in fields(self)]
+        return sum(value.nbytes if isinstance(value, np.ndarray) else 8 * len(value) for value in values)
 
     @classmethod
     def from_rows(cls, rows: Iterable[RequestRecord]) -> Records:
@@ -127,6 +157,7 @@ class Records:
         columns["token_source"] = np.array(sources, dtype=np.int8)
         columns["outcome"] = np.array([OUTCOMES.index(row.outcome) for row in ordered], dtype=np.int8)
         columns |= _chunk_columns(ordered)
+        columns |= _server_columns(ordered)
         return cls(**columns)
 
     @classmethod
@@ -141,8 +172,8 @@ class Records:
                 columns[column.name] = np.concatenate(values)
             else:
                 columns[column.name] = [entry for value in values for entry in value]
-        counts = np.concatenate([np.diff(part.chunk_offsets) for part in parts])
-        columns["chunk_offsets"] = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        for name in _RAGGED_BY_OFFSETS:
+            columns[name] = _offsets(np.concatenate([np.diff(getattr(part, name)) for part in parts]))
         return cls(**columns)
 
 
@@ -155,17 +186,27 @@ def _int_column(values: Sequence[int | None]) -> IntColumn:
     return np.array([MISSING if value is None else value for value in values], dtype=np.int64)
 
 
+def _offsets(counts: IntColumn) -> IntColumn:
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
 def _chunk_columns(rows: Sequence[RequestRecord]) -> dict[str, IntColumn]:
-    counts = np.array([len(row.chunk_ns) for row in rows], dtype=np.int64)
-    total = int(counts.sum())
+    offsets = _offsets(np.array([len(row.chunk_ns) for row in rows], dtype=np.int64))
+    total = int(offsets[-1])
     chunk_ns = np.empty(total, dtype=np.int64)
     chunk_tokens = np.full(total, MISSING, dtype=np.int64)
-    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     for row, start, end in zip(rows, offsets[:-1], offsets[1:], strict=True):
         chunk_ns[start:end] = row.chunk_ns
         if len(row.chunk_tokens) == end - start:
             chunk_tokens[start:end] = row.chunk_tokens
     return {"chunk_offsets": offsets, "chunk_ns": chunk_ns, "chunk_tokens": chunk_tokens}
+
+
+def _server_columns(rows: Sequence[RequestRecord]) -> dict[str, IntColumn]:
+    instants = [np.asarray(row.server_token_ns, dtype=np.int64) for row in rows]
+    counts = np.array([len(own) for own in instants], dtype=np.int64)
+    joined = np.concatenate(instants) if instants else np.empty(0, dtype=np.int64)
+    return {"server_token_offsets": _offsets(counts), "server_token_ns": joined}
 
 
 __all__ = ["MISSING", "OUTCOMES", "PHASES", "TOKEN_SOURCES", "BoolColumn", "IntColumn", "Records"]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts
-from pytest_llmbench.model.judgement import Compliance, Gate, Validity
+from pytest_llmbench.model.judgement import Compliance, Finding, Gate, Validity
+from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 
@@ -45,10 +46,15 @@ class Plot:
     x_label: str
     y_label: str
     series: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+    bands: Mapping[str, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]] = field(
+        default_factory=dict
+    )
+    """Confidence bands of series with the same name: x, lower, upper."""
     marks: Mapping[str, float] = field(default_factory=dict)
     """Named positions on the x axis, for example limits."""
     step: bool = False
     x_log: bool = False
+    y_log: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,13 @@ class TestResult:
     facts: Facts
     objectives: tuple[Objective, ...] = ()
     notes: tuple[str, ...] = ()
+    levels: tuple[Level, ...] = ()
+    """Every load level or configuration of the test, in the order in which they ran."""
+    findings: tuple[Finding, ...] = ()
+    """Validity findings of the test's own, beside those that every run gets."""
+    budgeted: tuple[int, ...] | None = None
+    """Indices of the observations that the error budget is about; None for all. A level beyond capacity is
+    meant to fail requests: that is its result."""
     validity: Validity = field(default_factory=Validity)
     compliance: Compliance | None = None
     gate: Gate = field(default_factory=Gate)

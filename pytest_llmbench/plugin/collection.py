@@ -12,7 +12,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.marks import MARK, POSITIONAL
 
 if TYPE_CHECKING:
-    from pytest_llmbench.methodology.parameters import LoadParameters
+    from pytest_llmbench.methodology.parameters import TestParameters
     from pytest_llmbench.methodology.procedure import TestDefinition
 
 
@@ -21,7 +21,7 @@ class MarkedTest:
     """What a marker asks for, checked."""
 
     definition: TestDefinition
-    parameters: LoadParameters
+    parameters: TestParameters
 
 
 MARKED = pytest.StashKey[MarkedTest]()
@@ -32,8 +32,8 @@ def prepare(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     marked = [(item, mark) for item in items if (mark := item.get_closest_marker(MARK)) is not None]
     if not marked:
         return
-    named = _named_workloads(config)
     mistakes: list[str] = []
+    named = _named_workloads(config, mistakes)
     for item, _ in marked:
         try:
             item.stash[MARKED] = _read(item, named)
@@ -49,8 +49,19 @@ def prepare(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
             names.append("llm_result")
 
 
-def _named_workloads(config: pytest.Config) -> dict[str, Any]:
+def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, Any]:
+    """Workloads of ``--llm-workloads`` and, over them, of the hooks."""
+    from pytest_llmbench.plugin.session import SESSION
+
     named: dict[str, Any] = {}
+    path = config.stash[SESSION].settings.workloads
+    if path is not None:
+        from pytest_llmbench.harness.workload_file import read_workload_file
+
+        try:
+            named.update(read_workload_file(path))
+        except SuiteError as error:
+            mistakes.append(str(error))
     for offered in config.hook.pytest_llmbench_workloads(config=config):
         named.update(offered or {})
     return named
@@ -72,10 +83,11 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
         )
     if test is None:
         raise SuiteError("names no test: use @llmbench.ttft(…)", where=where)
-    if given.get("workload") in named:
-        given["workload"] = named[given["workload"]]
+    workload = given.get("workload")
+    if isinstance(workload, str) and workload in named:
+        given["workload"] = named[workload]
     chosen = definition(test, where=where)
-    parameters: LoadParameters = build(chosen.parameters, given, where=where)
+    parameters: TestParameters = build(chosen.parameters, given, where=where)
     return MarkedTest(chosen, parameters)
 
 
@@ -108,10 +120,15 @@ def print_plan(session: pytest.Session) -> None:
 
     marked = [(item.nodeid, item.stash[MARKED]) for item in session.items if MARKED in item.stash]
     reporter = session.config.pluginmanager.getplugin("terminalreporter")
-    lines = plan_lines(
-        [(nodeid, test.definition, test.parameters) for nodeid, test in marked],
-        session.config.stash[SESSION].settings,
-    )
+    report = session.config.stash[SESSION]
+    try:
+        lines = plan_lines(
+            [(nodeid, test.definition, test.parameters) for nodeid, test in marked],
+            report.settings,
+            offered=report.variants_offered,
+        )
+    except SuiteError as error:
+        raise pytest.UsageError(str(error)) from None
     for line in lines:
         reporter.write_line(line)
 

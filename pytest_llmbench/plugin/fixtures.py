@@ -51,8 +51,15 @@ def llm_warmup(pytestconfig: pytest.Config) -> WarmupPolicy:
 
 @pytest.fixture
 def llm_workload() -> Callable[..., Workload]:
-    """A factory of workloads: ``llm_workload("synthetic-uniform")``, or with laws of your own:
-    ``llm_workload(input_tokens=64, output_tokens=(16, 32))`` (a number is fixed, a pair uniform)."""
+    """A factory of workloads: ``llm_workload("synthetic-uniform")``, or one of your own making::
+
+        llm_workload(input_tokens=64, output_tokens=(16, 32))   # a number is fixed, a pair uniform
+        llm_workload("synthetic-uniform", output_tokens=256)    # its inputs, a fixed output limit
+        llm_workload("ours", prefix_tokens=512, prefix_fraction=0.5, prefixes=4)
+        llm_workload("ours", mix={"chat": (chat, 0.6), "reasoning": (reasoning, 0.4)})
+
+    Lengths may also be a list to choose from, a histogram or a law; ``salt="x"`` defeats prefix caches.
+    """
     from pytest_llmbench.harness.workload_factory import make_workload
 
     return make_workload

@@ -41,6 +41,20 @@ def pytest_llmbench_disclosure(  # type: ignore[empty-body]
     """
 
 
+def pytest_llmbench_variants(  # type: ignore[empty-body]
+    config: pytest.Config, endpoint: str
+) -> Mapping[str, Mapping[str, Any]]:
+    """SUT variants beside those of ``--llm-sut``, by name, each a table as in ``[variants.NAME]`` there.
+
+    Example::
+
+        def pytest_llmbench_variants(config, endpoint):
+            return {
+                "low_priority": {"request": {"extra_body": {"priority": 10}}},
+            }
+    """
+
+
 def pytest_llmbench_result(item: pytest.Item, result: TestResult) -> None:
     """Called with every judged result, before the body of the test runs.
 
@@ -51,4 +65,9 @@ def pytest_llmbench_result(item: pytest.Item, result: TestResult) -> None:
     """
 
 
-__all__ = ["pytest_llmbench_disclosure", "pytest_llmbench_result", "pytest_llmbench_workloads"]
+__all__ = [
+    "pytest_llmbench_disclosure",
+    "pytest_llmbench_result",
+    "pytest_llmbench_variants",
+    "pytest_llmbench_workloads",
+]

@@ -56,6 +56,17 @@ OPTIONS = (
         choices=("fail", "pass"),
     ),
     Option("require", "fail instead of skipping marked tests when there is no --llm-endpoint", flag=True),
+    Option("workloads", "TOML file with workloads that markers may name: lengths, data sets, traces", "FILE"),
+    Option(
+        "export-sequence",
+        "write the exact requests of every test beside the report (needs --llm-report)",
+        flag=True,
+    ),
+    Option(
+        "allow-overload",
+        "allow tests that load the system up to failure (memory_pressure): on an isolated system only",
+        flag=True,
+    ),
     Option("api-key-file", "file with the API key (default: LLM_API_KEY or OPENAI_API_KEY)", "FILE"),
 )
 

@@ -64,7 +64,9 @@ class ProgressLine:
 
 
 def progress_text(label: str, progress: Any) -> str:
-    """``label: 120/1000 sent, 114 ok, 2 failed, 4 in flight, 6 s``."""
+    """``label: 120/1000 sent, 114 ok, 2 failed, 4 in flight, 6 s``, or what is said in words."""
+    if isinstance(progress, str):
+        return f"  {label}: {progress}"
     failed = f", {progress.failed} failed" if progress.failed else ""
     return (
         f"  {label}: {progress.submitted}/{progress.planned} sent, {progress.ok} ok{failed}, "

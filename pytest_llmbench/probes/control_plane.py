@@ -23,7 +23,7 @@ import httpx
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.probes.credentials import Credentials
 
-_MOST_BYTES = 512 * 1024
+_MOST_BYTES = 4 * 1024 * 1024
 """More of an answer is not read: the answers asked for here are small."""
 
 _END_MARKER = b"[DONE]"
@@ -100,6 +100,11 @@ class ControlPlane:
         """The answer to a JSON body, an event stream included, read to its end or to the limits."""
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
         return self._exchange(self._client.build_request("POST", url, content=body, headers=headers))
+
+    def call(self, method: str, url: str, body: bytes | None = None) -> Answer:
+        """The answer to an administrative call, with a JSON body if there is one."""
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        return self._exchange(self._client.build_request(method, url, content=body, headers=headers))
 
     def _exchange(self, request: httpx.Request) -> Answer:
         url = without_query(str(request.url))

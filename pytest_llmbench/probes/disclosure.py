@@ -6,16 +6,25 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.probes.sut_schema import Endpoint, Prices, Request, SUTTables, table_at, values_of
+from pytest_llmbench.probes.sut_schema import (
+    Endpoint,
+    Prices,
+    Request,
+    SUTTables,
+    Table,
+    table_at,
+    values_of,
+)
+from pytest_llmbench.probes.variant_tables import Variants, VariantTable, variant_contradictions
 
 _NOT_FACTS = ("endpoint", "request", "prices")
 _WHOLE_FACTS = ("network.ttft_adjustment",)
@@ -27,9 +36,14 @@ _SECRET_BEARING = ("headers", "api_key_env", "api_key_file", "api_key")
 _OURS = ("model", "messages", "prompt", "stream", "max_tokens", "temperature", "n")
 """Fields of a request body that the workload and the load generator decide."""
 
+_REMEDY = "the keys and their values are listed in docs/reference/sut-file.md"
+
+T = TypeVar("T", bound=Table)
+
 _WANTED = {
     "string_type": "give text in quotes",
     "string_too_short": "give text that is not empty",
+    "string_pattern_mismatch": "give a path that begins with / and has no blanks",
     "int_type": "give a whole number",
     "float_type": "give a number",
     "bool_type": "give true or false, without quotes",
@@ -49,6 +63,7 @@ class SUTFile:
     endpoint: Endpoint
     request: Request
     prices: Prices
+    variants: Mapping[str, VariantTable] = field(default_factory=dict)
 
     @property
     def header_env(self) -> dict[str, str]:
@@ -70,16 +85,40 @@ class SUTFile:
 def read_sut_file(path: Path) -> SUTFile:
     """Read and check a SUT file. Raises one SuiteError that lists every mistake in it."""
     content = _parse(path)
+    variants = {"variants": content.pop("variants")} if "variants" in content else {}
     mistakes: list[str] = []
-    try:
-        tables = SUTTables.model_validate(content)
-    except ValidationError as error:
-        mistakes = list(dict.fromkeys(_explain(detail) for detail in error.errors(include_url=False)))
+    tables = _validated(SUTTables, content, mistakes)
     mistakes += _contradictions(content)
-    if mistakes:
-        remedy = "the keys and their values are listed in docs/reference/sut-file.md"
-        raise SuiteError.from_mistakes(mistakes, where=f"SUT file {path}", remedy=remedy)
-    return SUTFile(path, _facts(tables, path), tables.endpoint, tables.request, tables.prices)
+    named = _validated(Variants, variants, mistakes)
+    mistakes += _variant_mistakes(variants)
+    if tables is None or named is None or mistakes:
+        raise SuiteError.from_mistakes(mistakes, where=f"SUT file {path}", remedy=_REMEDY)
+    parts = (tables.endpoint, tables.request, tables.prices, named.variants)
+    return SUTFile(path, _facts(tables, path), *parts)
+
+
+def read_variants(given: Mapping[str, Any], where: str) -> dict[str, VariantTable]:
+    """Variants from elsewhere than a file, name → table in the same shape. Raises one SuiteError."""
+    content, mistakes = {"variants": given}, []  # type: tuple[dict[str, Any], list[str]]
+    named = _validated(Variants, content, mistakes)
+    mistakes += _variant_mistakes(content)
+    if named is None or mistakes:
+        raise SuiteError.from_mistakes(mistakes, where=where, remedy=_REMEDY)
+    return named.variants
+
+
+def variant_facts(table: VariantTable, source: str) -> Facts:
+    """What a variant declares over the facts of the SUT."""
+    stated = table.model_dump(exclude_unset=True, include={"sut", "guardrails"})
+    return Facts.of(Origin.DECLARED, dict(_flat(stated, "")), source)
+
+
+def _validated(kind: type[T], content: Mapping[str, Any], mistakes: list[str]) -> T | None:
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        mistakes += dict.fromkeys(_explain(detail) for detail in error.errors(include_url=False))
+        return None
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -121,12 +160,13 @@ def _explain(detail: ErrorDetails) -> str:
     """One mistake in the words of the file: key, what stands there, what should."""
     path, kind = list(detail["loc"]), detail["type"]
     if "headers" in path:
-        return (
-            f"{_dotted(path[:3])}: not a reference; " + 'write { env = "VARIABLE" }, the value stays outside'
-        )
+        name = _dotted(path[: path.index("headers") + 2])
+        return f"{name}: not a reference; " + 'write { env = "VARIABLE" }, the value stays outside'
+    if "env" in path:
+        return f"{_dotted(path[: path.index('env') + 2])}: a table of names and values, all of them text"
     if kind == "extra_forbidden":
-        table = table_at(path[:-1])
-        known = list(table.model_fields) if table else []
+        table = _table_class(path[:-1])
+        known = [*table.model_fields, *(() if path[:-1] else ("variants",))] if table else []
         return f"{_dotted(path)}: unknown key{_suggestion(str(path[-1]), known)}{_about_keys(path)}"
     if any(name in _SECRET_BEARING for name in path):
         return f"{_dotted(path)}: not the name of a {'file' if 'api_key_file' in path else 'variable'}"
@@ -143,8 +183,13 @@ def _explain(detail: ErrorDetails) -> str:
 
 
 def _allowed(path: Sequence[int | str]) -> str:
-    table = table_at(path[:-1])
+    table = _table_class(path[:-1])
     return values_of(table.model_fields[str(path[-1])].annotation) if table else "another value"
+
+
+def _table_class(path: Sequence[int | str]) -> type[Table] | None:
+    """The table at ``path`` from the top of the file, if there is one."""
+    return table_at(path[2:], VariantTable) if path[:1] == ["variants"] else table_at(path)
 
 
 def _dotted(path: Sequence[int | str]) -> str:
@@ -203,17 +248,33 @@ def _contradictions(content: Mapping[str, Any]) -> list[str]:
     ]
     if len(prices) == 1:
         found.append(f"prices.{prices[0]} alone gives no cost: state both prices, 0 for what is free")
-    return found + _body_mistakes(extra)
+    if "reset" in endpoint and "path" not in _table(endpoint, "reset"):
+        found.append("endpoint.reset.path is missing: which call empties the caches?")
+    return found + _body_mistakes(extra, "request.extra_body")
 
 
-def _body_mistakes(extra: Mapping[str, Any]) -> list[str]:
-    found = [f"request.extra_body.{name}: the plugin decides this field" for name in _OURS if name in extra]
+def _variant_mistakes(content: Mapping[str, Any]) -> list[str]:
+    variants = _table(content, "variants")
+    found = variant_contradictions(variants)
+    for name in variants:
+        variant = _table(variants, name)
+        found += _body_mistakes(
+            _table(_table(variant, "request"), "extra_body"), f"variants.{name}.request.extra_body"
+        )
+        found += _body_mistakes(
+            {"json": _table(_table(variant, "control"), "body")}, f"variants.{name}.control.body"
+        )
+    return found
+
+
+def _body_mistakes(extra: Mapping[str, Any], where: str) -> list[str]:
+    found = [f"{where}.{name}: the plugin decides this field" for name in _OURS if name in extra]
     if "ignore_eos" in extra:
-        found.append("request.extra_body.ignore_eos: set request.ignore_eos, so that it is declared")
+        found.append(f"{where}.ignore_eos: set request.ignore_eos, so that it is declared")
     try:
         json.dumps(extra, allow_nan=False)
     except (TypeError, ValueError) as error:
-        found.append(f"request.extra_body cannot be sent as JSON: {error}")
+        found.append(f"{where} cannot be sent as JSON: {error}")
     return found
 
 
@@ -222,4 +283,4 @@ def _table(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-__all__ = ["SUTFile", "read_sut_file"]
+__all__ = ["SUTFile", "read_sut_file", "read_variants", "variant_facts"]

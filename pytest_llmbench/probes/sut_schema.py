@@ -1,6 +1,7 @@
 """The tables and keys of a SUT file. Their descriptions make up ``docs/reference/sut-file.md``.
 
-A key is named like the fact it states; ``[endpoint]``, ``[request]`` and ``[prices]`` state none.
+A key is named like the fact it states; ``[endpoint]``, ``[request]`` and ``[prices]`` state none. The tables
+of ``[variants.NAME]`` stand in ``variant_tables.py``.
 """
 
 from __future__ import annotations
@@ -171,10 +172,39 @@ class Publication(Table):
     )
 
 
+class Isolation(Table):
+    """Safety of a test that overloads the system on purpose (section 7.4)."""
+
+    isolated_system: bool | None = Field(
+        default=None, description="Whether nobody else uses the system while it is measured."
+    )
+    recovery_plan: Text | None = Field(
+        default=None, description="How the system is brought back after a failure."
+    )
+    failure_monitoring: Text | None = Field(
+        default=None, description="How failures that spread to other systems would be noticed."
+    )
+
+
 class EnvRef(Table):
     """A value that stands in the environment, not in the file."""
 
     env: EnvName
+
+
+Path = Annotated[str, StringConstraints(pattern=r"^/\S*$")]
+
+
+class Reset(Table):
+    """An HTTP call that empties the caches of a running server."""
+
+    method: Literal["POST", "GET", "PUT", "DELETE"] = Field(
+        default="POST", description="Method of that call. Default: `POST`."
+    )
+    path: Path | None = Field(
+        default=None,
+        description="Path on the server, such as `/reset_prefix_cache`, of the call that empties its caches.",
+    )
 
 
 class Endpoint(Table):
@@ -197,6 +227,7 @@ class Endpoint(Table):
         default=None, description="PEM file with the certificate authority to trust."
     )
     insecure: bool = Field(default=False, description="`true`: the server's certificate is not checked.")
+    reset: Reset = Reset()
 
 
 class Request(Table):
@@ -224,7 +255,7 @@ class Prices(Table):
 
 
 class SUTTables(Table):
-    """A whole SUT file."""
+    """A whole SUT file, but for its variants."""
 
     production_sample_check: Text | None = Field(
         default=None, description="Where a check against samples of production traffic is to be found."
@@ -236,19 +267,22 @@ class SUTTables(Table):
     guardrails: Guardrails = Guardrails()
     warmup: Warmup = Warmup()
     publication: Publication = Publication()
+    isolation: Isolation = Isolation()
     endpoint: Endpoint = Endpoint()
     request: Request = Request()
     prices: Prices = Prices()
 
 
 def inner_table(annotation: Any) -> type[Table] | None:
-    """The table class that a field holds, if it holds one."""
-    return annotation if isinstance(annotation, type) and issubclass(annotation, Table) else None
+    """The table class that a field holds, or may hold, if it holds one."""
+    choices = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    tables = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, Table)]
+    return tables[0] if tables else None
 
 
-def table_at(path: Sequence[int | str]) -> type[Table] | None:
-    """The table at ``path`` from the top of the file, if there is one."""
-    table: type[Table] | None = SUTTables
+def table_at(path: Sequence[int | str], top: type[Table] = SUTTables) -> type[Table] | None:
+    """The table at ``path`` below ``top``, if there is one."""
+    table: type[Table] | None = top
     for part in path:
         field = table.model_fields.get(str(part)) if table else None
         table = inner_table(field.annotation) if field else None
@@ -259,7 +293,7 @@ def reference_rows(table: type[Table] = SUTTables, prefix: str = "") -> Iterator
     """(dotted key, values, meaning) of every key, in the order of the reference page."""
     for name, field in table.model_fields.items():
         inner = inner_table(field.annotation)
-        if inner is not None:
+        if inner is not None and field.description is None:
             yield from reference_rows(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", values_of(field.annotation), field.description or ""
@@ -271,6 +305,8 @@ _WORDS: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", 
 def values_of(annotation: Any) -> str:
     """What a key of this type may hold, in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation is Any:
+        return "any value"
     if origin is Annotated:
         return values_of(arguments[0])
     if origin is Literal:
@@ -279,18 +315,25 @@ def values_of(annotation: Any) -> str:
         return " or ".join(values_of(argument) for argument in arguments if argument is not NoneType)
     if origin is list:
         return f"list of {values_of(arguments[0])}"
-    if origin is dict:
+    if origin is dict or inner_table(annotation) is not None:
         return "table"
     return _WORDS[annotation]
 
 
 __all__ = [
     "Endpoint",
+    "EnvName",
     "EnvRef",
+    "Guardrails",
+    "HeaderName",
+    "Path",
     "Prices",
     "Request",
+    "Reset",
     "SUTTables",
+    "System",
     "Table",
+    "Text",
     "reference_rows",
     "table_at",
     "values_of",

@@ -1,4 +1,4 @@
-"""One view over the plain dict of a report (``report.json``) that all renderers share.
+"""One view over an entry of ``tests`` in the plain dict of a report, which all renderers share.
 
 What a verdict is called, which findings are worth a line, what to do next: decided here once, so that the
 terminal, the pages and the CI files never contradict each other.
@@ -13,9 +13,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pytest_llmbench.reports import numbers
-
-Entry = Mapping[str, Any]
+from pytest_llmbench.reports import levels, numbers
+from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.vocabulary import (
+    headline_names,
+    metric_label,
+    metric_name,
+    shown_unit,
+    statistic_label,
+)
 
 TONES = {
     "PASS": "good",
@@ -39,31 +45,15 @@ TONES = {
 """How a word of the vocabulary is meant, for renderers that have colours. The word itself is always there."""
 
 _DECLARABLE = ("sut.", "guardrails.", "clock.", "network.", "tokenizer.", "isolation.", "streaming.")
-_OF_ONE_RUN = ("workload.", "load.", "warmup.", "timing.", "cold_start")
 _FACT_KEY = re.compile(r"\b[a-z_]+(?:\.[a-z_]+)+\b")
 _SAMPLES_FOR_TTFT = {"p99": 1_000, "p99_9": 10_000}
 """Samples below which a TTFT report makes no such claim (section 5.1.4.3 of the draft, AMB-01)."""
-_INDICATIVE_BELOW = 1_000
-"""Samples below which any other P99 is marked (AMB-47)."""
-_STATISTICS = {"p50": "P50", "p90": "P90", "p95": "P95", "p99": "P99", "p99_9": "P99.9"}
+_TAILS = ("p99", "p99_9")
 
 
 def words(verdict: str) -> str:
     """``not_compliant`` → ``not compliant``."""
     return verdict.replace("_", " ")
-
-
-def metric_label(name: str) -> str:
-    """``ttft.p99_9`` → ``TTFT P99.9``; ``output_token_throughput`` → ``Output token throughput``."""
-    family, _, statistic = name.partition(".")
-    base, bracket, bucket = family.partition("[")
-    stem, _, variant = base.partition("_")
-    if stem in ("ttft", "tpot", "e2e", "itl"):
-        base = stem.upper() + (f" ({variant.replace('_', ' ')})" if variant else "")
-    else:
-        base = base.replace("_", " ").capitalize()
-    shown = _STATISTICS.get(statistic, statistic.replace("_", " ").capitalize())
-    return f"{base}{bracket}{bucket} {shown}".strip()
 
 
 def fact_text(value: Any) -> str:
@@ -162,28 +152,97 @@ class TestView:
         return found
 
     def families(self) -> list[str]:
-        """Distributions that were measured (``ttft``, ``tpot``, …), buckets left out."""
-        return [
-            name.removesuffix(".p50") for name in self.entry["metrics"] if re.fullmatch(r"\w+\.p50", name)
-        ]
+        """Latency distributions that were measured (``ttft``, ``itl[90%]``, …), length buckets left out."""
+        found = []
+        for name, metric in self.entry["metrics"].items():
+            parts = metric_name(name)
+            if parts.statistic in ("p50", "p95", "p99") and metric["unit"] == "ms" and not parts.is_bucket:
+                found.append(parts.family)
+        return list(dict.fromkeys(found))
+
+    def by_qualifier(self) -> dict[str, list[str]]:
+        """Metric names by what they are of: first those of the whole test (under ``""``)."""
+        groups: dict[str, list[str]] = {"": []}
+        for name in self.entry["metrics"]:
+            groups.setdefault(metric_name(name).qualifier, []).append(name)
+        return {qualifier: names for qualifier, names in groups.items() if names}
+
+    @property
+    def headlines(self) -> list[str]:
+        """Names of the metrics that the test is about."""
+        return headline_names(str(self.entry["test"]), self.entry["metrics"])
+
+    @property
+    def first_figure(self) -> str:
+        """``Max output throughput: 2847 tok/s [2790, 2901]``: what stands for a test without limits."""
+        names = [*self.headlines, *(f"{family}.p99" for family in self.families())]
+        there = {name: metric["point"] is not None for name in names if (metric := self.metric(name))}
+        name = max(
+            there, key=lambda name: there[name], default=None
+        )  # the first that has a value, else the first
+        return numbers.NOT_MEASURED if name is None else f"{metric_label(name)}: {self.claim(name)}"
 
     def claim(self, name: str) -> str:
         """A metric as the draft lets a report state it: too small a sample is said, not hidden."""
         metric = self.metric(name)
         if metric is None or metric["point"] is None:
-            return numbers.NOT_MEASURED
-        text = self.unsupported(name) or numbers.estimate(metric)
-        tail = name.partition(".")[2] in _SAMPLES_FOR_TTFT
-        indicative = tail and not name.startswith("ttft") and metric["n"] < _INDICATIVE_BELOW
-        return f"{text}, indicative" if indicative else text
+            return numbers.undefined(metric)
+        indicative = metric_name(name).statistic in _TAILS and metric["n"] < levels.INDICATIVE_BELOW
+        text = self.unsupported(name) or self.stated(name)
+        return f"{text}, indicative" if indicative and not self._binds(name) else text
+
+    def stated(self, name: str) -> str:
+        """A metric with its interval, whatever its sample."""
+        metric = self.entry["metrics"][name]
+        return numbers.estimate(dict(metric) | {"unit": shown_unit(name, metric["unit"])})
 
     def unsupported(self, name: str) -> str | None:
         """``n < 1000, not reported`` for a tail of TTFT from too small a sample; None for all else."""
         metric = self.metric(name)
-        required = _SAMPLES_FOR_TTFT.get(name.partition(".")[2], 0)
-        if metric is None or not name.startswith("ttft") or metric["n"] >= required:
+        required = _SAMPLES_FOR_TTFT.get(metric_name(name).statistic, 0)
+        if metric is None or not self._binds(name) or metric["n"] >= required:
             return None
         return f"n < {required}, not reported"
+
+    def _binds(self, name: str) -> bool:
+        """The floors of section 5.1.4.3 are those of the TTFT test alone (AMB-47)."""
+        return bool(self.entry["test"] == "ttft") and name.startswith("ttft")
+
+    @property
+    def levels(self) -> Sequence[Entry]:
+        return list(self.entry.get("levels") or ())
+
+    @property
+    def reported_level(self) -> Entry | None:
+        """The level whose figures stand for the test, where there is one."""
+        return next((level for level in self.levels if level.get("role") == "reported"), None)
+
+    @property
+    def sharing(self) -> list[str]:
+        """Who measured what this test only used; one line per other test."""
+        loads: list[Entry] = [*(self.entry.get("stretches") or ())]
+        loads += [level for level in self.levels if level.get("stretch") is None]
+        owners = [load.get("shared_from") for load in loads]
+        texts = []
+        for owner in dict.fromkeys(owner for owner in owners if owner):
+            count = owners.count(owner)
+            part = "" if count == len(owners) else f"{count} of {len(owners)} loads "
+            texts.append(f"shared measurement: {part}measured by {owner}")
+        return texts
+
+    @property
+    def next_class(self) -> tuple[str, list[Entry]] | None:
+        """The next better compliance class and the unmet requirements that stand between; None at the top."""
+        compliance = self.entry["compliance"]
+        if not self.requirements or compliance["verdict"] == "unconditional":
+            return None
+        told = compliance.get("next_class")
+        if told is None:
+            better = "conditional" if compliance["verdict"] == "not_compliant" else "unconditional"
+            effects = ("blocks",) if better == "conditional" else ("blocks", "downgrades")
+            return better, self.unmet(*effects)
+        by_id = {requirement["id"]: requirement for requirement in self.requirements}
+        return str(told["class"]), [by_id[clause] for clause in told["clauses"] if clause in by_id]
 
     @property
     def completion(self) -> str:
@@ -231,7 +290,7 @@ class TestView:
                 and metric["point"] is not None
                 and not self.unsupported(f"ttft.{statistic}")
             ):
-                marks[_STATISTICS[statistic]] = metric["point"]
+                marks[statistic_label(statistic)] = metric["point"]
         return marks
 
     @property
@@ -253,92 +312,27 @@ class TestView:
 
 def objective_text(objective: Entry) -> str:
     """``ttft.p99 <= 500 ms``."""
-    limit = numbers.quantity(objective["limit"], objective["unit"])
-    return f"{objective['metric']} {objective['op']} {limit}"
+    unit = shown_unit(objective["metric"], objective["unit"])
+    return f"{objective['metric']} {objective['op']} {numbers.quantity(objective['limit'], unit)}"
 
 
 def measured_text(objective: Entry) -> str:
     """The measured side of an objective, precise enough to be told from the limit."""
     if objective["point"] is None:
-        return numbers.NOT_MEASURED
-    point = numbers.against(objective["point"], objective["limit"], objective["unit"])
-    ends = numbers.interval(objective["lower"], objective["upper"], objective["unit"])
+        return numbers.unmeasured(objective.get("reason"))
+    unit = shown_unit(objective["metric"], objective["unit"])
+    point = numbers.against(objective["point"], objective["limit"], unit)
+    if objective["lower"] == objective["upper"] == objective["point"]:
+        return point
+    ends = numbers.interval(objective["lower"], objective["upper"], unit)
     return f"{point} {ends}" if ends.startswith("[") else f"{point} ({ends})"
 
 
-@dataclass(frozen=True)
-class ReportView:
-    """The whole report."""
-
-    report: Entry
-
-    @cached_property
-    def tests(self) -> tuple[TestView, ...]:
-        return tuple(TestView(entry) for entry in self.report["tests"])
-
-    def fact(self, key: str) -> Any:
-        """A fact about the SUT: declared for the session, else found by a test. None when nobody knows."""
-        sources = [self.report["sut"]["facts"], *(test.entry.get("facts") or {} for test in self.tests)]
-        return next((facts[key]["value"] for facts in sources if key in facts), None)
-
-    @property
-    def facts(self) -> dict[str, Entry]:
-        """All facts about the SUT and its surroundings; what belongs to one run stays with its test."""
-        found: dict[str, Entry] = {}
-        for test in self.tests:
-            found |= test.entry.get("facts") or {}
-        found |= self.report["sut"]["facts"]
-        return {key: fact for key, fact in sorted(found.items()) if not key.startswith(_OF_ONE_RUN)}
-
-    @property
-    def tally(self) -> str:
-        """``1 PASS, 2 INCONCLUSIVE``."""
-        headlines = [test.headline for test in self.tests]
-        return (
-            ", ".join(f"{headlines.count(word)} {word}" for word in dict.fromkeys(headlines)) or "no test ran"
-        )
-
-    @property
-    def model(self) -> str:
-        name = self.fact("sut.model.name") or self.report["sut"]["model"]
-        parts = [name, self.fact("sut.model.version"), self.fact("sut.model.quantization")]
-        return " ".join(str(part) for part in parts if part not in (None, "none")) or "not declared"
-
-    @property
-    def hardware(self) -> str:
-        if self.fact("sut.hardware.disclosed") is False:
-            return "undisclosed"
-        kind, count = self.fact("sut.hardware.accelerator_type"), self.fact("sut.hardware.accelerator_count")
-        if kind is None:
-            return "not declared"
-        return f"{kind} x {count}" if count is not None else str(kind)
-
-    @property
-    def software(self) -> str:
-        parts = [self.fact("sut.software.engine"), self.fact("sut.software.version")]
-        return " ".join(str(part) for part in parts if part is not None) or "not declared"
-
-    @property
-    def boundary(self) -> str:
-        declared = self.fact("sut.boundary")
-        return _BOUNDARIES.get(str(declared), str(declared)) if declared is not None else "not declared"
-
-
-_BOUNDARIES = {
-    "model_engine": "Model Engine",
-    "application_gateway": "Gateway",
-    "compound_system": "Compound",
-}
-"""As appendix C.1 writes them."""
-
 __all__ = [
     "TONES",
-    "Entry",
-    "ReportView",
     "TestView",
     "fact_text",
     "measured_text",
-    "metric_label",
     "objective_text",
     "words",
 ]

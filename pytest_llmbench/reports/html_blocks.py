@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from pytest_llmbench.reports import numbers, plots
+from pytest_llmbench.reports import numbers, plots, summaries
 from pytest_llmbench.reports.document import (
     TONES,
-    Entry,
     TestView,
     fact_text,
     measured_text,
-    metric_label,
     objective_text,
     words,
 )
+from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.markup import Html, details, element, fragment, pairs, paragraphs, table
+from pytest_llmbench.reports.vocabulary import metric_label
+
+_SHOWN_LINES = 8
+_LONGEST_FIGURE = 16
 
 
 def pill(word: str) -> Html:
@@ -59,6 +62,52 @@ def objectives(test: TestView) -> Html:
         for objective in test.objectives
     ]
     return table(("Limit", "Measured and interval", "n", "Verdict", "Reason"), rows)
+
+
+def headlines(test: TestView) -> Html | None:
+    """The figures the test is about, and whose measurement they rest on."""
+    known = [(metric_label(name), test.claim(name)) for name in test.headlines]
+    return fragment(pairs(known) if known else None, [element("p", text) for text in test.sharing])
+
+
+def rows_table(found: summaries.Rows) -> Html:
+    return table(found.columns, found.rows) if found.rows else element("p", numbers.NOT_MEASURED)
+
+
+def level_block(test: TestView) -> Html | None:
+    """Every level, folded: the tables of the draft come first."""
+    levels = summaries.levels_of(test)
+    if levels is None:
+        return None
+    foot = element("p", levels.footnote, class_="meta") if levels.footnote else None
+    summary = f"All {len(levels.rows)} levels: offered, achieved, latency, completion, queue"
+    return details(summary, load_table(levels.columns, levels.rows), foot)
+
+
+def load_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
+    """A wide table: figures stay on one line, reasons and node ids may break."""
+    shown = [[_load_cell(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
+    return element("div", table(columns, shown), class_="wide")
+
+
+def _load_cell(column: str, cell: str) -> Html:
+    kind = "breaks" if column == "Measured by" else "" if len(cell) > _LONGEST_FIGURE else "nowrap"
+    return element("span", cell, class_=kind or None)
+
+
+def deviations(test: TestView) -> Html:
+    groups = [
+        fragment(element("p", heading), long_list(texts, "requirements"))
+        for heading, texts in summaries.deviations(test)
+    ]
+    return fragment(groups) if groups else element("p", "none")
+
+
+def long_list(texts: list[str], what: str) -> Html:
+    """The first few in sight, the rest folded."""
+    first, rest = texts[:_SHOWN_LINES], texts[_SHOWN_LINES:]
+    more = details(f"and {len(rest)} more {what}", paragraphs(rest)) if rest else None
+    return fragment(paragraphs(first) or element("p", "none"), more)
 
 
 def result_tables(test: TestView) -> list[Html]:
@@ -153,16 +202,19 @@ def _figure(name: str, value: object) -> str:
 
 
 def all_metrics(test: TestView) -> Html:
-    rows = [
-        (
-            fragment(metric_label(name), element("br"), element("small", name)),
-            numbers.estimate(metric),
-            str(metric["n"]),
-            metric["method"],
-        )
-        for name, metric in test.entry["metrics"].items()
+    """Grouped by what they are of: the whole test first, then each level, class or configuration."""
+    columns = ("Metric", "Value and interval", "n", "Method")
+    groups = [
+        table(columns, [_metric_row(test, name, label) for name, label in entries], caption=qualifier or None)
+        for qualifier, entries in summaries.metric_groups(test)
     ]
-    return details(f"All {len(rows)} metrics", table(("Metric", "Value and interval", "n", "Method"), rows))
+    return details(f"All {len(test.entry['metrics'])} metrics", groups)
+
+
+def _metric_row(test: TestView, name: str, label: str) -> tuple[Html, str, str, str]:
+    metric = test.entry["metrics"][name]
+    named = fragment(label, element("br"), element("small", name))
+    return named, test.stated(name), str(metric["n"]), metric["method"]
 
 
 def notes(test: TestView) -> Html | None:
@@ -173,14 +225,20 @@ def notes(test: TestView) -> Html | None:
 __all__ = [
     "all_metrics",
     "configuration",
+    "deviations",
     "error",
     "figures",
     "findings",
+    "headlines",
     "ledger",
+    "level_block",
+    "load_table",
+    "long_list",
     "notes",
     "objectives",
     "pill",
     "result_tables",
+    "rows_table",
     "selfcheck",
     "verdicts",
 ]

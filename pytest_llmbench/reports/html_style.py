@@ -32,6 +32,8 @@ th, td { text-align: left; vertical-align: top; padding: .35rem .7rem .35rem 0;
   border-bottom: 1px solid var(--line); }
 tbody th { font-weight: 400; }
 .nowrap { white-space: nowrap; overflow-wrap: normal; }
+.wide { font-size: .88em; }
+.breaks { display: inline-block; min-width: 9rem; overflow-wrap: anywhere; }
 thead th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 dl { display: grid; grid-template-columns: minmax(9rem, 15rem) 1fr; gap: .2rem 1rem; margin: .5rem 0; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pytest_llmbench.reports import numbers
-from pytest_llmbench.reports.document import Entry, TestView
+from pytest_llmbench.reports.document import TestView
+from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.vocabulary import shown_unit
 
 
 def properties(entry: Entry) -> list[tuple[str, str]]:
@@ -15,7 +17,7 @@ def properties(entry: Entry) -> list[tuple[str, str]]:
     }
     for objective in TestView(entry).objectives:
         key = f"llmbench.{objective['metric']}"
-        unit = objective["unit"]
+        unit = shown_unit(objective["metric"], objective["unit"])
         limit = f"{objective['op']} {numbers.quantity(objective['limit'], unit)}"
         found[f"{key}.value"] = numbers.quantity(objective["point"], unit)
         # Two limits on one metric, a floor and a ceiling, share the line.

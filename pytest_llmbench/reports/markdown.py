@@ -1,4 +1,4 @@
-"""``report.md``: a comment for a pull request. Verdicts first, the rest folded, 60 KB at most.
+"""``report.md``: a comment for a pull request. Verdicts first, then the six sections of appendix C.2, folded.
 
 Platforms refuse comments from 64 KB on. What does not fit is left out, the least important part first, and
 the text says so.
@@ -6,24 +6,31 @@ the text says so.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.reports.document import (
-    Entry,
-    ReportView,
-    TestView,
-    measured_text,
-    objective_text,
-    words,
+from pytest_llmbench.reports import summaries
+from pytest_llmbench.reports.document import TestView, measured_text, objective_text, words
+from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.markdown_text import (
+    bar,
+    bullets,
+    code,
+    escape,
+    fence,
+    folded,
+    table,
+    text_table,
 )
+from pytest_llmbench.reports.report_view import ReportView
+from pytest_llmbench.reports.summaries import SECTIONS
 
 MAX_BYTES = 60_000
 _ICONS = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "INVALID": "🚫", "ERROR": "🚫", "SKIPPED": "⏭️"}
 _SHOWN_ROWS = 200
-_SHOWN_ERROR_CHARACTERS = 1_500
+_SHOWN_SUMMARY_ROWS = 80
+_BESIDE_THE_ITEMS = ("Levels", "SUT variants", "Latency objectives", "Sharing")
 
 
 @dataclass(frozen=True)
@@ -38,79 +45,125 @@ class _Part:
 def markdown_report(report: Entry, *, max_bytes: int = MAX_BYTES) -> str:
     """The text, at most ``max_bytes`` of UTF-8."""
     view = ReportView(report)
+    bodies = (
+        [_Part(1, "system", folded("System", _pairs(summaries.identification(view))))],
+        [part for test in view.tests for part in _configuration(test)],
+        _results(view),
+        [part for test in view.tests for part in _details(test)],
+        [_Part(6, "compliance", _pairs(summaries.performed(view)))]
+        + [part for test in view.tests for part in _compliance(test)],
+        [_Part(7, "reproduction", folded("Test harness", _pairs(summaries.harness(view))))]
+        + [part for test in view.tests for part in _reproduction(test)],
+    )
     parts = [_Part(0, "verdicts", _head(view))]
-    for test in view.tests:
-        parts += _parts(test)
-    parts.append(_Part(1, "system", _system(view)))
+    for number, (title, body) in enumerate(zip(SECTIONS, bodies, strict=True), start=1):
+        heading = f"\n### {number}. {title}\n"
+        parts += [_Part(min((part.rank for part in body), default=8), "headings", heading), *body]
     return _fit(parts, max_bytes)
 
 
 def _head(view: ReportView) -> str:
     rows = []
     for test in view.tests[:_SHOWN_ROWS]:
-        limits = [(objective_text(o), measured_text(o)) for o in test.objectives] or [("no limit", "")]
+        limits = [(objective_text(o), measured_text(o)) for o in test.objectives]
+        limits = limits or [("no limit", test.first_figure)]
         rows.append(
             (
-                _bar(_code(test.name)),
+                bar(code(test.name)),
                 f"{_ICONS[test.headline]} {test.headline}",
-                "<br>".join(_bar(_code(limit)) for limit, _ in limits),
-                "<br>".join(_escape(measured) for _, measured in limits),
+                "<br>".join(bar(code(limit)) for limit, _ in limits),
+                "<br>".join(escape(measured) for _, measured in limits),
                 words(test.entry["compliance"]["verdict"]),
             )
         )
     left_out = len(view.tests) - len(rows)
     more = f"\n… and {left_out} more tests\n" if left_out else ""
-    table = _table(("Test", "Verdict", "Limit", "Measured and interval", "Compliance"), rows)
-    return f"## LLM benchmark: {view.tally}\n\n{table}{more}"
+    verdicts = table(("Test", "Verdict", "Limit", "Measured and interval", "Compliance"), rows)
+    return f"## LLM benchmark: {view.tally}\n\n{verdicts}{more}"
 
 
-def _parts(test: TestView) -> list[_Part]:
-    error = test.entry.get("error")
-    heading = f"\n### {_code(test.name)}\n\n{_escape(test.kind)} · {test.judgements}\n"
-    facts = (test.load_text, test.completion, *_reasons(test)) if test.measured else ()
-    summary = [f"- {_escape(text)}" for text in facts]
-    parts = [_Part(2, "summaries", heading + "\n" + "\n".join(summary) + "\n")]
-    if error:
-        parts.append(_Part(3, "error texts", _fence(_clip(error))))
-    for entry in test.tables.values():
-        rows = [[_escape(cell) for cell in row] for row in entry["rows"]]
-        parts.append(_Part(4, "tables", _folded(entry["title"], _table(entry["columns"], rows))))
-    unmet = [
-        f"- {_code(r['id'])} ({r['level']}): {_escape(r['reason'])}"
-        for r in test.unmet("blocks", "downgrades")
+def _configuration(test: TestView) -> list[_Part]:
+    """The eight items of the configuration summary and what they leave out; else all that is known."""
+    items = [(item["item"], item["text"]) for item in test.entry.get("configuration") or ()]
+    known = [pair for pair in summaries.configuration(test) if not items or pair[0] in _BESIDE_THE_ITEMS]
+    return [_Part(5, "configuration", folded(test.name, _pairs(items + known)))] if items or known else []
+
+
+def _results(view: ReportView) -> list[_Part]:
+    named = (
+        (2, "Headline figures", summaries.headline_rows(view.tests)),
+        (5, "Latency summary", summaries.latency_rows(view.tests)),
+        (5, "Throughput summary", summaries.throughput_rows(view.tests)),
+        (5, "Success metrics", summaries.success_rows(view.tests)),
+    )
+    return [
+        _Part(rank, "summary tables", folded(title, _shortened(found)))
+        for rank, title, found in named
+        if found.rows
     ]
-    if unmet:
-        parts.append(
-            _Part(6, "unmet requirements", _folded(f"{len(unmet)} unmet requirements", "\n".join(unmet)))
-        )
-    if test.entry.get("configuration"):
-        rows = [[item["item"], _escape(item["text"])] for item in test.entry["configuration"]]
-        parts.append(_Part(5, "configuration", _folded("Configuration", _table(("Item", "Value"), rows))))
+
+
+def _shortened(found: summaries.Rows) -> str:
+    left_out = len(found.rows) - _SHOWN_SUMMARY_ROWS
+    more = f"\n… and {left_out} more rows\n" if left_out > 0 else ""
+    return text_table(found.columns, found.rows[:_SHOWN_SUMMARY_ROWS]) + more
+
+
+def _details(test: TestView) -> list[_Part]:
+    error = test.entry.get("error")
+    heading = f"\n#### {code(test.name)}\n\n{escape(test.kind)} · {test.judgements}\n"
+    seen = (test.load_text, test.completion, *test.sharing, *_reasons(test)) if test.measured else ()
+    parts = [_Part(2, "summaries", f"{heading}\n{bullets(seen)}")]
+    if error:
+        parts.append(_Part(3, "error texts", fence(error)))
+    for entry in test.tables.values():
+        parts.append(_Part(4, "tables", folded(entry["title"], text_table(entry["columns"], entry["rows"]))))
+    levels = summaries.levels_of(test)
+    if levels is not None:
+        body = text_table(levels.columns, levels.rows)
+        foot = f"\n{escape(levels.footnote)}\n" if levels.footnote else ""
+        parts.append(_Part(6, "levels", folded(f"All {len(levels.rows)} levels", body + foot)))
     return parts
 
 
 def _reasons(test: TestView) -> list[str]:
-    """Why a limit was not passed, why a run is void, and what to do."""
+    """Why a limit was not passed, why a run is void, what the test notes, and what to do."""
     limits = [
         f"{objective_text(o)}: {o['verdict']}, {o['reason']}"
         for o in test.objectives
         if o["verdict"] != "pass" and o.get("reason")
     ]
     findings = [f"{finding['check']}: {finding['message']}" for finding in test.noteworthy_findings]
-    return [*limits, *findings, *test.next_steps]
+    return [*limits, *findings, *test.next_steps, *(test.entry.get("notes") or ())]
 
 
-def _system(view: ReportView) -> str:
-    rows = [
-        ("Model", view.model),
-        ("Hardware", view.hardware),
-        ("Software", view.software),
-        ("SUT boundary", view.boundary),
-        ("Endpoint", view.report["sut"]["endpoint"]),
-        ("Started", view.report["started"]),
-        ("Generator", f"{view.report['generator']['name']} {view.report['generator']['version']}"),
+def _compliance(test: TestView) -> list[_Part]:
+    """Per test: the verdict, the deviations and the limitations."""
+    if not test.measured:
+        return []
+    groups = [*summaries.deviations(test), ("Limitations:", summaries.limitations(test) or ["none"])]
+    unmet = len(test.unmet("blocks", "downgrades"))
+    verdict = words(test.entry["compliance"]["verdict"])
+    body = "\n".join(f"{escape(heading)}\n\n{bullets(texts)}" for heading, texts in groups)
+    return [
+        _Part(8, "unmet requirements", folded(f"{test.name}: {verdict}, {unmet} unmet requirements", body))
     ]
-    return _folded("System", _table(("", ""), [(name, _escape(value)) for name, value in rows]))
+
+
+def _reproduction(test: TestView) -> list[_Part]:
+    stretches = summaries.stretch_rows(test)
+    body = _pairs(summaries.data(test))
+    if not stretches.rows:
+        return []
+    parts = [_Part(7, "reproduction", folded(test.name, body))]
+    if len(test.entry["stretches"]) > 1:
+        runs = text_table(stretches.columns, stretches.rows)
+        parts.append(_Part(9, "stretches", folded(f"{test.name}: {len(stretches.rows)} stretches", runs)))
+    return parts
+
+
+def _pairs(found: summaries.Pairs) -> str:
+    return text_table(("Item", "Value"), found)
 
 
 def _fit(parts: Sequence[_Part], max_bytes: int) -> str:
@@ -129,9 +182,9 @@ def _fit(parts: Sequence[_Part], max_bytes: int) -> str:
 
 
 def _left_out(dropped: Mapping[str, int]) -> str:
-    if not dropped:
+    counts = ", ".join(f"{name} ({count})" for name, count in dropped.items() if name != "headings")
+    if not counts:
         return ""
-    counts = ", ".join(f"{name} ({count})" for name, count in dropped.items())
     return f"\n_Left out to stay within the size of a comment: {counts}. The full report has them._\n"
 
 
@@ -139,43 +192,6 @@ def _cut(text: str, max_bytes: int) -> str:
     note = "\n\n_Cut to stay within the size of a comment._\n"
     whole = text.encode()[: max_bytes - len(note.encode())].decode(errors="ignore")
     return whole.rpartition("\n")[0] + note
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def _folded(title: str, body: str) -> str:
-    return f"<details><summary>{_escape(title)}</summary>\n\n{body}\n</details>\n"
-
-
-def _escape(text: str) -> str:
-    """Text as text: no markup, no mentions, one line."""
-    flat = " ".join(text.split())
-    escaped = re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", flat.replace("&", "&amp;"))
-    return escaped.replace("<", "&lt;").replace(">", "&gt;").replace("@", "@\u200b")
-
-
-def _code(text: str) -> str:
-    fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-    pad = " " if "`" in text else ""
-    return f"{fence}{pad}{' '.join(text.split())}{pad}{fence}"
-
-
-def _bar(text: str) -> str:
-    """For a table cell: a bar ends it even inside a code span."""
-    return text.replace("|", "\\|")
-
-
-def _fence(text: str) -> str:
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-    return f"{fence}text\n{text}\n{fence}\n"
-
-
-def _clip(text: str) -> str:
-    return text if len(text) <= _SHOWN_ERROR_CHARACTERS else text[:_SHOWN_ERROR_CHARACTERS] + " …"
 
 
 __all__ = ["MAX_BYTES", "markdown_report"]

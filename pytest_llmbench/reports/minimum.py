@@ -1,33 +1,53 @@
 """The minimum report, appendix C.1 of the draft (METHODOLOGY §15): one per tested system.
 
 Order and wording of the lines are the draft's. The configuration and the latency figures are those of one
-test, so that they belong together: the first valid TTFT test, else the first valid test. The numbers of an
-invalid run are not reported; the notes say so.
+test, so that they belong together: the first valid TTFT test, else the level that another test reports. The
+two throughputs come from throughput tests: without constraint, and constrained to a P99 TTFT of 500 ms. The
+numbers of an invalid run are not reported; the notes say so.
 """
 
 from __future__ import annotations
 
-from pytest_llmbench.reports import numbers
-from pytest_llmbench.reports.document import Entry, ReportView, TestView, fact_text
+from typing import NamedTuple
+
+from pytest_llmbench.reports import levels, numbers
+from pytest_llmbench.reports.document import TestView, fact_text, words
+from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.report_view import ReportView
 
 FIRST_LINE = "=== LLM Benchmark Report (Minimum) ==="
 LAST_LINE = "=== End Report ==="
 
-KEY_RESULTS = (
+LATENCIES = (
     ("TTFT P50", "ttft.p50"),
     ("TTFT P99", "ttft.p99"),
     ("TPOT P50", "tpot.p50"),
     ("TPOT P99", "tpot.p99"),
-    ("Max Throughput", None),
-    ("Throughput at P99 TTFT < 500ms", None),
 )
-"""Line and metric; None: no test of this version searches for it."""
+CONSTRAINT_MS = 500
+_PREFERRED = ("ttft", "throughput", "capacity")
+"""Whose latencies stand for the system; after these the first test that has any."""
+
+
+class _Source(NamedTuple):
+    """A test, or one level of it, whose figures are reported."""
+
+    test: TestView
+    level: Entry | None = None
+
+    def value(self, name: str) -> str:
+        metric = self.test.metric(name) if self.level is None else self.level["metrics"].get(name)
+        if metric is None or metric["point"] is None:
+            return numbers.NOT_MEASURED
+        unsupported = self.test.unsupported(name) if self.level is None else None
+        return unsupported or numbers.quantity(metric["point"], metric["unit"])
 
 
 def minimum_report(report: Entry) -> str:
     """The text of ``minimum.txt``, with a line break at its end."""
     view = ReportView(report)
-    test = _primary(view)
+    source = _latency_source(view)
+    unconstrained, constrained = _throughput_test(view, None), _throughput_test(view, CONSTRAINT_MS)
     lines = [FIRST_LINE, "", "System Identification:"]
     lines += [
         f"- Model: {view.model}",
@@ -35,35 +55,95 @@ def minimum_report(report: Entry) -> str:
         f"- Software: {view.software}",
         f"- SUT Boundary: {view.boundary}",
     ]
-    lines += ["", "Test Configuration:", *_configuration(test)]
-    lines += ["", "Key Results:", *(_result(test, label, metric) for label, metric in KEY_RESULTS)]
+    lines += ["", "Test Configuration:", *_configuration(source)]
+    absent = numbers.NOT_MEASURED
+    lines += ["", "Key Results:"]
+    lines += [f"- {label}: {absent if source is None else source.value(name)}" for label, name in LATENCIES]
+    lines += [
+        f"- Max Throughput: {_throughput(unconstrained, 'max_output_token_throughput')}",
+        f"- Throughput at P99 TTFT < {CONSTRAINT_MS}ms: "
+        f"{_throughput(constrained, 'constrained_output_token_throughput')}",
+    ]
     lines += ["", "Notes:", *_deviations(view), f"- Guardrails: {_guardrails(view)}"]
+    lines += _provenance(source, constrained)
     return "\n".join([*lines, "", LAST_LINE]) + "\n"
 
 
-def _primary(view: ReportView) -> TestView | None:
+def _latency_source(view: ReportView) -> _Source | None:
     valid = [test for test in view.tests if test.valid and test.measured]
-    return next((test for test in valid if test.entry["test"] == "ttft"), valid[0] if valid else None)
+    order = {name: place for place, name in enumerate(_PREFERRED)}
+    for test in sorted(valid, key=lambda test: order.get(test.entry["test"], len(order))):
+        if test.metric("ttft.p50") is not None:
+            return _Source(test)
+        level = test.reported_level
+        if level is not None and "ttft.p50" in level["metrics"]:
+            return _Source(test, level)
+    return _Source(valid[0]) if valid else None
 
 
-def _configuration(test: TestView | None) -> list[str]:
-    load = None if test is None else test.entry["load"]
-    workload = None if test is None else test.entry["workload"]
+def _configuration(source: _Source | None) -> list[str]:
     absent = numbers.NOT_MEASURED
+    load = None if source is None else source.test.entry["load"]
+    workload = None if source is None else source.test.entry["workload"]
+    name = absent if workload is None else workload["name"]
+    if source is None or load is None:
+        model, requests, seconds = absent, absent, absent
+    elif (level := source.level or source.test.reported_level) is not None:
+        model, requests = levels.load_text(level), str(level["n_submitted"])
+        seconds = f"{numbers.number(level['duration_s'])} seconds"
+    else:
+        model, requests = load["description"], str(load["requests"])
+        seconds = f"{numbers.number(load['duration_s'])} seconds"
     return [
-        f"- Workload: {absent if workload is None else workload['name']}",
-        f"- Load Model: {absent if load is None else load['description']}",
-        f"- Request Count: {absent if load is None else load['requests']}",
-        f"- Test Duration: {absent if load is None else numbers.number(load['duration_s']) + ' seconds'}",
+        f"- Workload: {name}",
+        f"- Load Model: {model}",
+        f"- Request Count: {requests}",
+        f"- Test Duration: {seconds}",
     ]
 
 
-def _result(test: TestView | None, label: str, name: str | None) -> str:
-    metric = None if test is None or name is None else test.metric(name)
-    if test is None or name is None or metric is None or metric["point"] is None:
-        return f"- {label}: {numbers.NOT_MEASURED}"
-    value = test.unsupported(name) or numbers.quantity(metric["point"], metric["unit"])
-    return f"- {label}: {value}"
+def _throughput_test(view: ReportView, ttft_p99_ms: float | None) -> TestView | None:
+    """The first valid throughput test with just this constraint on P99 TTFT."""
+    name = "max_output_token_throughput" if ttft_p99_ms is None else "constrained_output_token_throughput"
+    for test in view.tests:
+        metric = test.metric(name)
+        asked = _constraints(test).get("ttft_p99_ms")
+        fits = ttft_p99_ms is None or asked == ttft_p99_ms
+        if (
+            test.entry["test"] == "throughput"
+            and test.valid
+            and fits
+            and metric
+            and metric["point"] is not None
+        ):
+            return test
+    return None
+
+
+def _constraints(test: TestView) -> Entry:
+    fact = (test.entry.get("facts") or {}).get("load.slo")
+    value = None if fact is None else fact["value"]
+    return value if isinstance(value, dict) else {}
+
+
+def _throughput(test: TestView | None, name: str) -> str:
+    metric = None if test is None else test.metric(name)
+    return numbers.NOT_MEASURED if metric is None else numbers.quantity(metric["point"], metric["unit"])
+
+
+def _provenance(source: _Source | None, constrained: TestView | None) -> list[str]:
+    """What a reader could not know: figures of another test than TTFT, and a second constraint."""
+    lines = []
+    if source is not None and source.test.entry["test"] != "ttft":
+        level = source.level or source.test.reported_level
+        at = f", at {levels.level_name(level)}" if level is not None else ""
+        lines.append(f"- Latencies: from the test {words(str(source.test.entry['test']))}{at}")
+    others = {} if constrained is None else dict(_constraints(constrained))
+    others = {name: limit for name, limit in others.items() if name != "ttft_p99_ms" and limit is not None}
+    if others:
+        listed = ", ".join(f"{name} = {limit}" for name, limit in others.items())
+        lines.append(f"- Throughput at P99 TTFT < {CONSTRAINT_MS}ms: also constrained to {listed}")
+    return lines
 
 
 def _deviations(view: ReportView) -> list[str]:
@@ -96,4 +176,4 @@ def _declared(view: ReportView, key: str) -> str:
     return "not declared" if value is None else str(value)
 
 
-__all__ = ["FIRST_LINE", "KEY_RESULTS", "LAST_LINE", "minimum_report"]
+__all__ = ["CONSTRAINT_MS", "FIRST_LINE", "LAST_LINE", "LATENCIES", "minimum_report"]

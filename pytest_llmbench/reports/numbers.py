@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 NOT_MEASURED = "not measured"
+NOT_MEASURABLE = "not measurable"
+PLAIN = "plain"
+"""Unit of a ratio that nobody reads as a percentage: a fairness index, an exponent, a coefficient."""
+_EXACT = ("observed", "search", "R²")
+"""How the method of an estimate begins that has no interval by nature."""
+_SYMBOLS = {"ratio": "%", "count": "", PLAIN: "", "us/token": "µs/token"}
 
 
 def number(value: float | None) -> str:
@@ -21,12 +27,27 @@ def number(value: float | None) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A value with its unit; a ratio reads as a percentage."""
+    """A value with its unit; a ratio reads as a percentage, a count has no decimals."""
     if value is None:
         return NOT_MEASURED
+    return f"{_bare(value, unit)} {_SYMBOLS.get(unit, unit)}".rstrip()
+
+
+def _bare(value: float, unit: str) -> str:
     if unit == "ratio":
-        return percentage(value)
-    return f"{number(value)} {unit}".rstrip()
+        return percentage(value).removesuffix(" %")
+    if unit == PLAIN:
+        return _plain(value)
+    if unit == "count" and (value == 0 or abs(value) >= 1):
+        return f"{value:.0f}"
+    return number(value)
+
+
+def _plain(value: float) -> str:
+    """Four significant digits, more where they would read 1 for what is not quite 1."""
+    if value == int(value):
+        return str(int(value))
+    return next(text for digits in range(4, 18) if float(text := f"{value:.{digits}g}") != 1)
 
 
 def percentage(share: float) -> str:
@@ -34,8 +55,8 @@ def percentage(share: float) -> str:
     text = f"{share * 100:.2f}".rstrip("0").rstrip(".")
     if text == "100" and share < 1:
         return "> 99.99 %"
-    if text == "0" and share > 0:
-        return "< 0.01 %"
+    if text in ("0", "-0") and share != 0:
+        return "< 0.01 %" if share > 0 else "> -0.01 %"
     return f"{text} %"
 
 
@@ -50,26 +71,45 @@ def interval(lower: float | None, upper: float | None, unit: str = "") -> str:
         return f"> {quantity(lower, unit)}"
     if lower is None:
         return f"< {quantity(upper, unit)}"
-    if unit == "ratio":
-        return f"[{percentage(lower).removesuffix(' %')}, {percentage(upper).removesuffix(' %')}]"
-    return f"[{number(lower)}, {number(upper)}]"
+    return f"[{_bare(lower, unit)}, {_bare(upper, unit)}]"
 
 
 def estimate(metric: Mapping[str, Any] | None) -> str:
     """A metric or objective of the report: ``524 ms [498, 561]``, or ``524 ms (> 498 ms)`` when open."""
     if metric is None or metric["point"] is None:
-        return NOT_MEASURED
+        return undefined(metric)
     point = quantity(metric["point"], metric["unit"])
     lower, upper = metric["lower"], metric["upper"]
+    if lower == upper == metric["point"] or _is_exact(metric):
+        return point
     if lower is None or upper is None:
         return f"{point} ({interval(lower, upper, metric['unit'])})"
     return f"{point} {interval(lower, upper, metric['unit'])}"
 
 
+def _is_exact(metric: Mapping[str, Any]) -> bool:
+    """Counted, observed or picked from a list of levels: there is no interval to be open."""
+    ends = metric["lower"], metric["upper"], metric.get("n_required")
+    return ends == (None, None, None) and str(metric.get("method") or "").startswith(_EXACT)
+
+
+def undefined(metric: Mapping[str, Any] | None) -> str:
+    """Why a number is not there, as its method says: ``not measurable: no server data``, ``not reached``."""
+    why = str((metric or {}).get("method") or "")
+    if why.startswith("not "):
+        return why
+    return f"{NOT_MEASURED}: {why}" if why.startswith(("no ", "too ", "fewer ")) else NOT_MEASURED
+
+
+def unmeasured(reason: str | None) -> str:
+    """The same for a limit, whose reason is about the verdict unless it says ``not measurable``."""
+    return reason if reason is not None and reason.startswith(NOT_MEASURABLE) else NOT_MEASURED
+
+
 def against(value: float, limit: float, unit: str) -> str:
     """``value`` with as many digits as it takes to tell it from ``limit``: no ``500 ms <= 500 ms: fail``."""
     text = quantity(value, unit)
-    factor, symbol = (100, "%") if unit == "ratio" else (1, unit)
+    factor = 100 if unit == "ratio" else 1
     shown, bound = text.split()[0], limit * factor
     if value == limit or shown in ("<", ">") or float(shown) != bound:
         return text
@@ -77,7 +117,7 @@ def against(value: float, limit: float, unit: str) -> str:
         shown = f"{value * factor:.{digits}g}"
         if float(shown) != bound:
             break
-    return f"{shown} {symbol}".rstrip()
+    return f"{shown} {_SYMBOLS.get(unit, unit)}".rstrip()
 
 
 def duration(seconds: float | None) -> str:
@@ -90,4 +130,17 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest} s"
 
 
-__all__ = ["NOT_MEASURED", "against", "duration", "estimate", "interval", "number", "percentage", "quantity"]
+__all__ = [
+    "NOT_MEASURABLE",
+    "NOT_MEASURED",
+    "PLAIN",
+    "against",
+    "duration",
+    "estimate",
+    "interval",
+    "number",
+    "percentage",
+    "quantity",
+    "undefined",
+    "unmeasured",
+]

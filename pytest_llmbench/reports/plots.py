@@ -9,13 +9,15 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.reports.numbers import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 _INK = "#010203"
@@ -25,12 +27,19 @@ _SERIES = ("#2f7ed8", "#d9722e", "#3a9d5d", "#9563c4", "#c2526b", "#7a8594")
 _LIMIT = "#d64545"
 _SIZE_INCHES = (7.2, 3.8)
 _LABEL_GAP_PX = 13.0
+_FITS = ("fit", "power law", "straight line")
+"""How the name of a fitted series begins."""
+_MOST_MARKERS = 60
+_LINEAR_TICKS_BELOW = 4.0
+"""Ratio of the largest to the smallest value below which 1, 2 and 5 would leave a log axis almost bare."""
+_DECADE_TICKS_FROM = 2_000.0
 
 
 def render(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
-    """One plot of the report (``{title, x_label, y_label, series, marks, step, x_log}``) as ``<svg>``.
+    """One plot of the report (``plots`` in the schema) as ``<svg>``.
 
-    ``salt`` keeps the ids of two drawings on one page apart.
+    A fitted series (its name says so) is a dashed line without points. ``salt`` keeps the ids of two
+    drawings on one page apart.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -52,43 +61,92 @@ def _draw(figure: Figure, plot: Mapping[str, Any]) -> None:
     axes = figure.add_subplot()
     axes.set_xlabel(plot["x_label"], color=_INK)
     axes.set_ylabel(plot["y_label"], color=_INK)
-    if plot.get("x_log") and _all_positive(plot):
+    x_values, y_values = _values(plot, "x"), _values(plot, "y")
+    if plot.get("x_log") and _all_positive(x_values):
         axes.set_xscale("log")
-        _plain_log_ticks(axes)
-    for colour, (name, series) in zip(_cycle(len(plot["series"])), plot["series"].items(), strict=True):
-        style = {"drawstyle": "steps-post"} if plot.get("step") else {"marker": "o", "markersize": 4}
-        axes.plot(series["x"], series["y"], label=name, color=colour, linewidth=1.8, **style)
+        _plain_log_ticks(axes.xaxis, x_values)
+    if plot.get("y_log") and _all_positive(y_values):
+        axes.set_yscale("log")
+        _plain_log_ticks(axes.yaxis, y_values)
+    _draw_series(axes, plot)
     for name, x in plot["marks"].items():
         limit = name.startswith("limit")
         axes.axvline(x, color=_LIMIT if limit else _INK, linewidth=1.1, linestyle="--" if limit else ":")
-    if plot.get("step"):
-        axes.set_ylim(0, 1.02)
-    axes.margins(x=0.02)
+    _bound(axes, plot, y_values)
     axes.grid(True, which="major", color=_INK, alpha=0.14, linewidth=0.8)
     axes.tick_params(which="both", colors=_INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(_INK)
     if len(plot["series"]) > 1:
-        axes.legend(frameon=False, labelcolor=_INK)
+        axes.legend(frameon=False, labelcolor=_INK, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     _label_marks(figure, axes, plot["marks"])
+
+
+def _draw_series(axes: Axes, plot: Mapping[str, Any]) -> None:
+    """Lines, points and confidence bands; a histogram (steps that rise and fall) is filled."""
+    bands = plot.get("bands") or {}
+    for colour, (name, series) in zip(_cycle(len(plot["series"])), plot["series"].items(), strict=True):
+        style: dict[str, Any] = {}
+        if plot.get("step"):
+            style = {"drawstyle": "steps-post"}
+            if not _ascends(series["y"]):
+                axes.fill_between(
+                    series["x"], series["y"], step="post", color=colour, alpha=0.22, linewidth=0
+                )
+        elif name.lower().startswith(_FITS):
+            style = {"linestyle": "--"}
+        elif len(series["x"]) <= _MOST_MARKERS:
+            style = {"marker": "o", "markersize": 4}
+        if name in bands:
+            band = bands[name]
+            axes.fill_between(
+                band["x"], band["lower"], band["upper"], color=colour, alpha=0.18, linewidth=0,
+                step="post" if plot.get("step") else None,
+            )  # fmt: skip
+        axes.plot(series["x"], series["y"], label=name, color=colour, linewidth=1.8, **style)
+
+
+def _bound(axes: Axes, plot: Mapping[str, Any], y_values: Sequence[float]) -> None:
+    """Distributions run from 0 to 1; other linear heights from 0, unless all lie far above it."""
+    axes.margins(x=0.02)
+    if plot.get("step") and all(_ascends(series["y"]) for series in plot["series"].values()):
+        axes.set_ylim(0, 1.02)
+    elif axes.get_yscale() == "linear" and y_values and 0 <= min(y_values) < max(y_values) / 2:
+        axes.set_ylim(bottom=0)
+
+
+def _values(plot: Mapping[str, Any], axis: str) -> list[float]:
+    """Everything that has to find a place on an axis."""
+    values = [value for series in plot["series"].values() for value in series[axis]]
+    for band in (plot.get("bands") or {}).values():
+        values += band["x"] if axis == "x" else [*band["lower"], *band["upper"]]
+    return values + (list(plot["marks"].values()) if axis == "x" else [])
+
+
+def _ascends(values: Sequence[float]) -> bool:
+    return all(later >= earlier for earlier, later in pairwise(values))
 
 
 def _cycle(count: int) -> list[str]:
     return [_SERIES[i % len(_SERIES)] for i in range(count)]
 
 
-def _all_positive(plot: Mapping[str, Any]) -> bool:
-    values = [x for series in plot["series"].values() for x in series["x"]]
-    return bool(values) and min([*values, *plot["marks"].values()]) > 0
+def _all_positive(values: Sequence[float]) -> bool:
+    return bool(values) and min(values) > 0
 
 
-def _plain_log_ticks(axes: Axes) -> None:
+def _plain_log_ticks(axis: Axis, values: Sequence[float]) -> None:
     """``20 50 100 200`` in place of powers of ten: a latency axis seldom spans two decades."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=12))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(float(f"{value:.6g}"))))
-    axes.xaxis.set_minor_locator(NullLocator())
+    span = max(values) / min(values)
+    if span < _LINEAR_TICKS_BELOW:
+        axis.set_major_locator(MaxNLocator(6))
+    else:
+        subs = (1.0, 2.0, 5.0) if span < _DECADE_TICKS_FROM else (1.0,)
+        axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(float(f"{value:.6g}"))))
+    axis.set_minor_locator(NullLocator())
 
 
 def _label_marks(figure: Figure, axes: Axes, marks: Mapping[str, float]) -> None:

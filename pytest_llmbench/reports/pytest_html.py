@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_llmbench.reports import html_blocks, numbers
-from pytest_llmbench.reports.document import TONES, Entry, TestView, metric_label
+from pytest_llmbench.reports.document import TONES, TestView
+from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.markup import Child, Html, element, fragment
+from pytest_llmbench.reports.vocabulary import metric_label, shown_unit
 
 COLUMNS = ("Verdict", "Value", "Limit", "Interval")
 _COLOURS = {"good": "#17693a", "bad": "#a3201f", "warn": "#7a5200", "neutral": "#4a5560"}
@@ -38,13 +40,13 @@ def _contents(test: TestView) -> list[Child]:
     colour = _COLOURS[TONES[test.headline]]
     verdict = element("span", test.headline, style=f"color:{colour};font-weight:600")
     if not test.objectives:
-        return [verdict, _primary_value(test), "no limit", ""]
+        return [verdict, test.first_figure, "no limit", ""]
     return [
         verdict,
         _lines(f"{metric_label(o['metric'])}: {_point(o)}" for o in test.objectives),
-        _lines(f"{o['op']} {numbers.quantity(o['limit'], o['unit'])}" for o in test.objectives),
+        _lines(f"{o['op']} {numbers.quantity(o['limit'], _unit(o))}" for o in test.objectives),
         _lines(
-            "" if o["point"] is None else numbers.interval(o["lower"], o["upper"], o["unit"])
+            "" if o["point"] is None else numbers.interval(o["lower"], o["upper"], _unit(o))
             for o in test.objectives
         ),
     ]
@@ -52,18 +54,16 @@ def _contents(test: TestView) -> list[Child]:
 
 def _point(objective: Entry) -> str:
     if objective["point"] is None:
-        return numbers.NOT_MEASURED
-    return numbers.against(objective["point"], objective["limit"], objective["unit"])
+        return numbers.unmeasured(objective.get("reason"))
+    return numbers.against(objective["point"], objective["limit"], _unit(objective))
+
+
+def _unit(objective: Entry) -> str:
+    return shown_unit(objective["metric"], objective["unit"])
 
 
 def _lines(texts: Iterable[str]) -> Html:
     return fragment([element("div", text or "–") for text in texts])
-
-
-def _primary_value(test: TestView) -> str:
-    """The first P99 of a test without limits."""
-    name = next((f"{family}.p99" for family in test.families()), None)
-    return numbers.NOT_MEASURED if name is None else f"{metric_label(name)}: {test.claim(name)}"
 
 
 def extra_block(entry: Entry) -> str:
@@ -74,8 +74,10 @@ def extra_block(entry: Entry) -> str:
         Html(_BLOCK_STYLE),
         element("p", element("b", test.headline), f" · {test.kind} · {test.judgements}"),
         html_blocks.objectives(test),
+        html_blocks.headlines(test),
         element("p", test.completion) if test.measured else None,
         html_blocks.result_tables(test),
+        html_blocks.level_block(test),
         html_blocks.figures(test, salt=test.nodeid),
         html_blocks.notes(test),
         html_blocks.configuration(test),

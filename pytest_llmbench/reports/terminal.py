@@ -1,25 +1,23 @@
 """The terminal section of a test: plain lines with markup names for those who have colours.
 
-Short by default, some 35 lines; ``verbose`` shows every finding and every unmet requirement.
+Short by default, some 50 lines; ``verbose`` shows every finding, headline and unmet requirement.
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytest_llmbench.reports.document import (
-    TONES,
-    Entry,
-    ReportView,
-    TestView,
-    measured_text,
-    objective_text,
-    words,
-)
+from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
+from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.report_view import ReportView
+from pytest_llmbench.reports.vocabulary import metric_label
 
-SHOWN_REQUIREMENTS = 3
+SHOWN_REQUIREMENTS = 8
+SHOWN_HEADLINES = 8
 SHOWN_ERROR_LINES = 8
 _MARKUP: Mapping[str, Mapping[str, bool]] = {
     "good": {"green": True},
@@ -28,6 +26,7 @@ _MARKUP: Mapping[str, Mapping[str, bool]] = {
     "neutral": {},
 }
 _MOST_TABLE_ROWS = 24
+_FEW_COLUMNS = 4
 
 
 class Line(NamedTuple):
@@ -44,7 +43,8 @@ def section_lines(entry: Entry, *, width: int = 80, verbose: bool = False) -> li
     lines = [*_head(test, width), *_error(test, width, verbose)]
     for block in (
         _objectives(test, width),
-        *(_table(table, width) for table in test.tables.values()),
+        _headlines(test, width, verbose),
+        *_tables(test, width, verbose),
         _findings(test, width, verbose),
         _compliance(test, width, verbose),
         _next_steps(test, width),
@@ -62,7 +62,11 @@ def overview(report: Entry, *, width: int = 80) -> list[Line]:
     lines = []
     for test in sorted(view.tests, key=lambda test: order.index(test.headline)):
         first = next(iter(test.objectives), None)
-        detail = f"  {objective_text(first)}: {measured_text(first)}" if first is not None else ""
+        detail = (
+            f"  {objective_text(first)}: {measured_text(first)}"
+            if first is not None
+            else f"  {test.first_figure}"
+        )
         text = f"{test.headline:<13}{test.name}{detail}"
         lines.append(Line(_cut(text, width), _MARKUP[TONES[test.headline]]))
     return lines
@@ -77,7 +81,7 @@ def _head(test: TestView, width: int) -> list[Line]:
         duration = f"{test.entry['load']['duration_s']:.1f} s"
         lines += [Line(part) for part in _wrap(f"{test.load_text}, {duration}", width)]
         lines += [Line(part) for part in _wrap(test.completion, width)]
-    return lines
+    return lines + [Line(part) for text in test.sharing for part in _wrap(text, width)]
 
 
 def _error(test: TestView, width: int, verbose: bool) -> list[Line]:
@@ -101,16 +105,75 @@ def _objectives(test: TestView, width: int) -> list[Line]:
     return lines
 
 
+def _headlines(test: TestView, width: int, verbose: bool) -> list[Line]:
+    """What the test is about, less what a limit above shows already."""
+    limited = {objective["metric"] for objective in test.objectives}
+    names = [name for name in test.headlines if name not in limited]
+    shown = names if verbose else names[:SHOWN_HEADLINES]
+    labels = [metric_label(name) for name in shown]
+    column = min(max(map(len, labels), default=0), width // 2)
+    lines = []
+    for name, label in zip(shown, labels, strict=True):
+        indent = " " * (column + 4)
+        text = f"{_cut(label, column):<{column}}  {test.claim(name)}"
+        lines += [Line(part) for part in _wrap(text, width, "  ", indent)]
+    rest = len(names) - len(shown)
+    return [*lines, Line(f"  … and {rest} more (-v, or the report)")] if rest else lines
+
+
+def _tables(test: TestView, width: int, verbose: bool) -> list[list[Line]]:
+    """All tables of the test; of those that come once per level only as many as there is room for."""
+    repeated = Counter(_draft_id(id_) for id_ in test.tables)
+    blocks, left_out = [], []
+    for id_, table in test.tables.items():
+        alike = [other for key, other in test.tables.items() if _draft_id(key) == _draft_id(id_)]
+        rows = sum(len(other["rows"]) for other in alike)
+        if repeated[_draft_id(id_)] > 1 and rows > _MOST_TABLE_ROWS and not verbose:
+            left_out.append(table["title"])
+        else:
+            blocks.append(_table(table, width))
+    if left_out:
+        text = f"{len(left_out)} more tables (-v, or the report): {'; '.join(left_out)}"
+        blocks.append([Line(part) for part in _wrap(text, width)])
+    return blocks
+
+
+def _draft_id(id_: str) -> str:
+    return re.sub(r"\.\d+$", "", id_)
+
+
 def _table(table: Entry, width: int) -> list[Line]:
-    """Left-aligned first column, right-aligned others; the widest column gives way if there is no room."""
+    """Left-aligned first column, right-aligned others. What has no room goes below, with the first column."""
     rows = [table["columns"], *table["rows"][:_MOST_TABLE_ROWS]]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(table["columns"]))]
+    widths = _widths([max(len(row[i]) for row in rows) for i in range(len(table["columns"]))], width)
+    lines = [Line(part, {"bold": True}) for part in _wrap(table["title"], width)]
+    for i, columns in enumerate(_columns_that_fit(widths, width)):
+        chosen = [widths[column] for column in columns]
+        lines += [Line("")] if i else []
+        lines += [Line(_cut("  " + _row([row[column] for column in columns], chosen), width)) for row in rows]
+    left_out = len(table["rows"]) + 1 - len(rows)
+    return [*lines, Line(f"  … {left_out} more rows")] if left_out > 0 else lines
+
+
+def _widths(natural: Sequence[int], width: int) -> list[int]:
+    """Of few columns the widest gives way; of many each is held to a third of the terminal."""
+    widths = list(natural)
+    if len(widths) > _FEW_COLUMNS:
+        return [min(own, max(width // 3, 12)) for own in widths]
     while sum(widths) + 2 * len(widths) > width and max(widths) > 6:
         widths[widths.index(max(widths))] -= 1
-    head, *body = ["  " + _row(row, widths) for row in rows]
-    lines = [Line(f"  {table['title']}", {"bold": True}), Line(head), *(Line(row) for row in body)]
-    left_out = len(table["rows"]) - len(body)
-    return [*lines, Line(f"  … {left_out} more rows")] if left_out > 0 else lines
+    return widths
+
+
+def _columns_that_fit(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Columns in groups no wider than the terminal, each beginning with the first column."""
+    groups = [[0]]
+    for column in range(1, len(widths)):
+        wanted = sum(widths[i] + 2 for i in groups[-1]) + widths[column] + 2
+        if wanted > width and len(groups[-1]) > 1:
+            groups.append([0])
+        groups[-1].append(column)
+    return groups
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -145,13 +208,27 @@ def _compliance(test: TestView, width: int, verbose: bool) -> list[Line]:
         f"{len(blocking)} unmet that block it, {len(downgrading)} unmet that lower it"
     )
     lines = [Line(part, _MARKUP[TONES[verdict]]) for part in _wrap(text, width)]
-    listed = test.unmet() if verbose else (blocking or downgrading)
+    return lines + _missing(test, width, verbose)
+
+
+def _missing(test: TestView, width: int, verbose: bool) -> list[Line]:
+    """What keeps the run from the next class, and what would meet it."""
+    if test.next_class is None:
+        return []
+    better, listed = test.next_class
     shown = listed if verbose else listed[:SHOWN_REQUIREMENTS]
+    lines = [Line(f"  to be {better}:")] if shown else []
     for requirement in shown:
         text = f"{requirement['id']}: {requirement['reason']}"
         lines += [Line(part) for part in _wrap(text, width, "    ", "      ")]
+        if requirement.get("statement"):
+            lines += [Line(part) for part in _wrap(requirement["statement"], width, "      → ", "        ")]
     if len(listed) > len(shown):
         lines.append(Line(f"    … and {len(listed) - len(shown)} more (-v, or the report)"))
+    if verbose:
+        later = [requirement for requirement in test.unmet() if requirement not in listed]
+        texts = [f"also unmet, {r['id']}: {r['reason']}" for r in later]
+        lines += [Line(part) for text in texts for part in _wrap(text, width, "    ", "      ")]
     return lines
 
 

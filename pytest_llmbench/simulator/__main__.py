@@ -33,7 +33,9 @@ endpoints:
                              response's id without resp_, or metadata.request_id if that is given
   gRPC (--grpc-port)         vllm.grpc.engine.VllmEngine/Generate, and KServe's ModelInfer, ModelStreamInfer
   POST /tokenize             GET  /v1/models          GET  /health
-  GET  /metrics              Prometheus, under vLLM's series names
+  POST /reset_prefix_cache   as vLLM's in development mode: prefixes computed so far are not found any more
+  GET  /metrics              Prometheus, under vLLM's series names; the largest batch, which vLLM does not
+                             tell, is the label max_num_seqs of vllm:scheduler_config_info
   GET  /sim/ground_truth     one line of JSON per request that has ended: received_ns, queued_ns, admitted_ns,
                              first_token_ns, first_write_ns, last_write_ns, ... (CLOCK_MONOTONIC), token
                              counts, the fault it suffered; with trace=true each token's exit and each write

@@ -31,6 +31,8 @@ RECEIVED_NS = "received_ns"
 
 BODY_LIMIT_BYTES = 64 * 2**20
 TOKENIZE = "/tokenize"
+RESET_PREFIX_CACHE = "/reset_prefix_cache"
+"""As vLLM's server has it in development mode: 200 without a body, whether there is a cache or not."""
 
 
 class EngineApp:
@@ -69,7 +71,7 @@ class EngineApp:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         page = self._pages.get(path)
-        posts = [*Endpoint, TOKENIZE]
+        posts = [*Endpoint, TOKENIZE, RESET_PREFIX_CACHE]
         if path == RESPONSES:
             raise RefusalError(
                 426,
@@ -87,6 +89,9 @@ class EngineApp:
             await page(send)
         elif path == TOKENIZE:
             await self._tokenize(receive, send)
+        elif path == RESET_PREFIX_CACHE:
+            self._driver.engine.reset_prefix_cache()
+            await send_whole(send, 200, b"text/plain", b"", [])
         else:
             await self._generate(scope, receive, send)
 

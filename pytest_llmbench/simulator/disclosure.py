@@ -50,6 +50,8 @@ def disclosure(config: EngineConfig) -> Facts:
             "tokenizer.special.system_prompt": "none",
             "tokenizer.special.tool_format": "not_used",
             "warmup.model_loaded": True,
+            "isolation.isolated_system": True,
+            "isolation.recovery_plan": f"the engine starts again by itself in {config.recovery_ms:g} ms",
         },
         source=f"embedded engine, preset {config.name}",
     )

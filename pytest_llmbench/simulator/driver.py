@@ -36,7 +36,7 @@ class EngineDriver:
         self.pacing = Pacing()
         self.down_until_ns = 0
         """The engine recovers from a crash until then."""
-        self.metrics = EngineMetrics(engine.config.model, engine.config.context_limit_tokens)
+        self.metrics = EngineMetrics(engine.config)
         self._replies: dict[Sequence, Reply] = {}
         self._work = asyncio.Event()
 

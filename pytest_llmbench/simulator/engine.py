@@ -139,6 +139,10 @@ class Engine:
             return True
         return self._waiting.discard(sequence)
 
+    def reset_prefix_cache(self) -> None:
+        """Forget all prefixes; what runs keeps its blocks, and nobody finds them any more."""
+        self._memory.forget_prefixes()
+
     def step(self) -> StepResult:
         """The next step. RuntimeError when there is nothing to do (``idle``)."""
         if self.idle:
@@ -179,6 +183,7 @@ class Engine:
         if self._moved_blocks:
             self.totals.swapped_blocks += self._moved_blocks
             self._moved_blocks = 0
+        self.totals.generated_tokens += len(first_tokens) + len(decoded)
         answering = self._answers.pop(index, [])
         finished = self._end_step(index)
         return StepResult(

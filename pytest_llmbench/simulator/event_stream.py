@@ -83,6 +83,11 @@ class EventStream:
         """Text that is not white space has been put into a write."""
 
     @property
+    def tells_timings(self) -> bool:
+        """The last event carries the engine's own figures."""
+        return self._options.server_timings
+
+    @property
     def holds_text(self) -> bool:
         """Tokens have come in whose text has not been put into a write yet."""
         return bool(self._pending or self._held or self._gathered)
@@ -104,7 +109,7 @@ class EventStream:
             events += self._chunk()
         self._field = field
         self._pending.append(self._hold_back(number, text))
-        if self._options.token_times:
+        if self._options.token_times or self._options.server_timestamps:
             self._times.append(self._truth.last_token_ns or 0)
         if len(self._pending) >= self._size:
             events += self._chunk()
@@ -115,12 +120,14 @@ class EventStream:
         events = self._chunk() if self._pending else []
         delta = {"content": self._held} if self._held else {}
         self.visible |= bool(self._held.strip())
+        timings = {"timings": self._truth.timings()} if self._options.server_timings else {}
         more = {"usage": self._usage()} if self._usage_each or self._options.usage == "finish" else {}
+        more |= {} if self._usage_apart else timings
         events.append(self._text.chunk(delta, reason, **more))
         if self._usage_apart:
             empty_delta = self._options.usage == "empty_delta"
             make = self._text.usage_with_empty_delta if empty_delta else self._text.usage_chunk
-            events.append(make(self._usage()))
+            events.append(make(self._usage(), **timings))
         if self._options.done_marker:
             events.append(DONE)
         writes = self._writes(events)
@@ -155,7 +162,9 @@ class EventStream:
         more: dict[str, Any] = {"usage": self._usage()} if self._usage_each else {}
         if self._options.token_times:
             more["metrics"] = {"token_ns": self._times}
-            self._times = []
+        if self._options.server_timestamps:
+            more["token_times_ns"] = self._times
+        self._times = []
         events.append(self._text.chunk(delta, **more))
         self.visible |= self._field == "content" and bool(text.strip())
         self._pending = []

@@ -34,9 +34,10 @@ class FilteredReply:
         self._clock = clock
         self._on_end = on_end
         self._alarm = LoopAlarm()
-        self._windows: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
+        self._windows: asyncio.Queue[tuple[int, list[int]]] = asyncio.Queue()
+        """When each may leave, and when its tokens were computed."""
         self._computed = 0
-        self._held = 0
+        self._held: list[int] = []
         self._reason: str | None = None
         self._over = False
 
@@ -47,15 +48,15 @@ class FilteredReply:
         at_ns = self.truth.last_token_ns
         assert at_ns is not None
         self._computed += 1
-        self._held += 1
+        self._held.append(at_ns)
         leaves_ns = self._release.produced(at_ns, last=self._computed == self._sequence.output_tokens)
         if leaves_ns is not None:
             self._windows.put_nowait((leaves_ns, self._held))
-            self._held = 0
+            self._held = []
 
     async def finish(self, reason: str) -> bool:
         self._reason = reason
-        self._windows.put_nowait((self._clock(), 0))
+        self._windows.put_nowait((self._clock(), []))
         return True
 
     async def fail(self, message: str) -> None:
@@ -69,6 +70,14 @@ class FilteredReply:
             self.truth.finish_reason = None
             self._on_end(self._reply)
 
+    async def _let_out(self, at_ns: int) -> None:
+        """The reply takes the instant of its token from the truth, which has gone on meanwhile."""
+        truth, newest_ns = self.truth, self.truth.last_token_ns
+        truth.last_token_ns = at_ns
+        await self._reply.token()
+        if truth.last_token_ns == at_ns:  # else the engine gave one while this one was written
+            truth.last_token_ns = newest_ns
+
     async def run(self) -> None:
         """Let windows out until the reply is complete."""
         passing = None
@@ -77,10 +86,10 @@ class FilteredReply:
             await self._alarm.until(leaves_ns)
             if passing is None:
                 passing = self._sequence.output_tokens - self._sequence.withheld_tokens
-            for _ in range(min(tokens, passing)):
-                await self._reply.token()
-            passing -= min(tokens, passing)
-            if tokens == 0 and self._reason is not None:
+            for at_ns in tokens[:passing]:
+                await self._let_out(at_ns)
+            passing -= len(tokens[:passing])
+            if not tokens and self._reason is not None:
                 self._over = True
                 await self._reply.finish(self._reason)
                 self._on_end(self._reply)

@@ -91,6 +91,11 @@ class Generation:
         self.accepted = 0
 
     @property
+    def tells_timings(self) -> bool:
+        """Replies end with the engine's own figures."""
+        return self._options.server_timings
+
+    @property
     def faults_given(self) -> int:
         return self._faults.given
 
@@ -280,7 +285,7 @@ class Generation:
         options, clock = self._options, self._driver.clock
         headers: Headers = [(b"x-request-id", truth.request_id.encode("latin-1"))]
         if not request.stream:
-            return WholeReply(send, text, texts, truth, clock, headers)
+            return WholeReply(send, text, texts, truth, clock, headers, timings=options.server_timings)
         reasons = self._config.think_mean_tokens is not None
         plain = _is_plain(options) and not request.continuous_usage and not reasons
         stream = (PlainStream if plain else EventStream)(
@@ -324,7 +329,8 @@ async def _beside(texts: Sequence[str], work: Callable[[], Counted]) -> Counted:
 
 def _is_plain(options: StreamOptions) -> bool:
     """Nothing in the options changes the bytes of a chunk."""
-    return replace(options, trace=False, comment_ms=0.0, done_marker=True) == StreamOptions()
+    others = replace(options, trace=False, comment_ms=0.0, done_marker=True, server_timings=True)
+    return others == StreamOptions()
 
 
 def request_id(scope: Scope) -> str | None:

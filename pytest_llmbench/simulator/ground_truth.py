@@ -71,6 +71,15 @@ class GroundTruth:
         if self.write_ns is not None and len(self.write_ns) < TRACE_LIMIT:
             self.write_ns.append(now_ns)
 
+    def timings(self) -> dict[str, float]:
+        """The engine's own figures for the client, as far as they are known: ``timings`` on the wire."""
+        found: dict[str, float] = {}
+        if self.queued_ns is not None and self.admitted_ns is not None:
+            found["queue_ms"] = (self.admitted_ns - self.queued_ns) / 1e6
+        if self.admitted_ns is not None and self.first_token_ns is not None:
+            found["prompt_ms"] = (self.first_token_ns - self.admitted_ns) / 1e6
+        return found | {"preemptions": self.preemptions, "preempted_tokens": self.lost_tokens}
+
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> GroundTruth:
         return cls(**value)

@@ -153,6 +153,11 @@ class KVCache:
         sequence.shared_blocks = 0
         return held
 
+    def forget_prefixes(self) -> None:
+        """No later prompt finds what has been computed so far. Who holds how many blocks does not change."""
+        if self.prefix is not None:
+            self.prefix.forget()
+
     def _shareable(self, sequence: Sequence) -> Tokens[int]:
         hashes = sequence.prefix_hashes if self.prefix is not None else None
         return hashes[: sequence.prompt_tokens // self.block_tokens] if hashes else ()

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pytest_llmbench.simulator.engine_config import EngineConfig
 from pytest_llmbench.simulator.ground_truth import GroundTruth
 from pytest_llmbench.simulator.step_result import EngineTotals
 
@@ -70,12 +71,13 @@ class EngineState:
 class EngineMetrics:
     """Counts what happens, and prints it."""
 
-    def __init__(self, model: str, context_limit_tokens: int) -> None:
-        self._labels = f'engine="0",model_name="{_escape(model)}"'
+    def __init__(self, config: EngineConfig) -> None:
+        self._labels = f'engine="0",model_name="{_escape(config.model)}"'
+        self._config = config
         self._ended = dict.fromkeys(_REASONS, 0)
         self._rejected = 0
         self._counters = {"prompt_tokens": 0, "generation_tokens": 0}
-        tokens = tuple(_token_bounds(context_limit_tokens))
+        tokens = tuple(_token_bounds(config.context_limit_tokens))
         self._histograms = {
             "time_to_first_token_seconds": Histogram(_FIRST_TOKEN_S),
             "inter_token_latency_seconds": Histogram(_PER_TOKEN_S),
@@ -142,6 +144,7 @@ class EngineMetrics:
         for name, value in gauges.items():
             yield from _head(name, "gauge", _GAUGES[name])
             yield f"vllm:{name}{{{labels}}} {value}"
+        yield from self._info()
         totals = state.totals
         counters = self._counters | {
             "num_preemptions": totals.preemptions,
@@ -164,7 +167,33 @@ class EngineMetrics:
             yield from _head(name, "histogram", f"Histogram of {name.replace('_', ' ')}.")
             yield from histogram.lines(f"vllm:{name}", labels)
 
+    def _info(self) -> Iterator[str]:
+        """Settings as labels of series that are always 1. vLLM has no second one: its page does not tell the
+        size of its batch."""
+        config = self._config
+        series: dict[str, dict[str, object]] = {
+            "cache_config_info": {
+                "block_size": config.kv_block_tokens,
+                "enable_prefix_caching": config.prefix_caching,
+                "num_gpu_blocks": config.kv_blocks,
+            },
+            "scheduler_config_info": {
+                "max_num_seqs": config.max_num_seqs,
+                "max_num_batched_tokens": config.max_num_batched_tokens,
+                "enable_chunked_prefill": config.chunked_prefill,
+                "policy": config.scheduler,
+            },
+        }
+        for name, settings in series.items():
+            yield from _head(name, "gauge", _INFO[name])
+            labels = ",".join(f'{key}="{value}"' for key, value in settings.items())
+            yield f"vllm:{name}{{{self._labels},{labels}}} 1.0"
 
+
+_INFO = {
+    "cache_config_info": "Settings of the KV cache, as labels.",
+    "scheduler_config_info": "Settings of the scheduler, as labels (a series of this server's own).",
+}
 _GAUGES = {
     "num_requests_running": "Requests in the batch.",
     "num_requests_waiting": "Requests in the queue.",

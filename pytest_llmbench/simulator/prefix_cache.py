@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence as Tokens
 
 
@@ -23,7 +24,10 @@ class PrefixCache:
 
     def __init__(self) -> None:
         self._references: dict[int, int] = {}
-        self._unused: dict[int, None] = {}  # in the order of eviction
+        # In the order of eviction. A plain dict would search all its dead entries for its first one.
+        self._unused: OrderedDict[int, None] = OrderedDict()
+        self._stale: set[int] = set()
+        """In use, but not to be found: computed before :meth:`forget`."""
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -42,6 +46,8 @@ class PrefixCache:
         """How many of the first ``most`` blocks are kept, up to the first that is not."""
         found = 0
         while found < min(most, len(hashes)) and hashes[found] in self._references:
+            if hashes[found] in self._stale:
+                break
             found += 1
         return found
 
@@ -54,6 +60,7 @@ class PrefixCache:
         count = self._references.get(block)
         self._references[block] = 1 if count is None else count + 1
         self._unused.pop(block, None)
+        self._stale.discard(block)  # somebody has computed it anew
         return count is not None
 
     def release(self, hashes: Tokens[int]) -> None:
@@ -61,13 +68,24 @@ class PrefixCache:
         for block in reversed(hashes):
             self._references[block] -= 1
             if self._references[block] == 0:
-                self._unused[block] = None
+                if block in self._stale:
+                    self._stale.remove(block)
+                    del self._references[block]
+                else:
+                    self._unused[block] = None
+
+    def forget(self) -> None:
+        """Nothing kept so far is found any more. Blocks in use stay until their last user has gone."""
+        for block in self._unused:
+            del self._references[block]
+        self._unused.clear()
+        self._stale.update(self._references)
 
     def evict(self, count: int) -> None:
         """Forget the ``count`` blocks that have been unused for longest."""
         for _ in range(count):
-            block = next(iter(self._unused))
-            del self._unused[block], self._references[block]
+            block, _ = self._unused.popitem(last=False)
+            del self._references[block]
         self.evictions += count
 
 

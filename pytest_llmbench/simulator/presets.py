@@ -27,8 +27,9 @@ PRESETS: Mapping[str, EngineConfig] = MappingProxyType(
                 "Chosen for demonstrations, not taken from a product: about 4.4 ms to the first token of "
                 "a 320-token prompt and 1.2 ms per further token when unloaded, quick enough for a suite to "
                 "finish in seconds and slow enough that the server, on half a core, is never the limit. The "
-                "KV cache holds 524,288 tokens, sixteen full contexts, so that memory is short only where "
-                "a test makes it so."
+                "context takes a prompt of 131,072 tokens with room for its answer, and the KV cache 528,384 "
+                "tokens, as much as 64 sequences of 8192, so that memory is short only where a test makes it "
+                "so."
             ),
             step_base_us=1200.0,
             prefill_us_per_token=10.0,
@@ -36,11 +37,11 @@ PRESETS: Mapping[str, EngineConfig] = MappingProxyType(
             kv_us_per_token=0.01,
             max_num_seqs=64,
             max_num_batched_tokens=2048,
-            context_limit_tokens=32768,
+            context_limit_tokens=131584,
             accelerator_memory_gib=16.0,
             weights_gib=4.0,
             kv_kib_per_token=16.0,
-            kv_blocks=32768,
+            kv_blocks=33024,
             swap_us_per_block=5.0,
             recovery_ms=500.0,
             input_filter_us=1500.0,
@@ -59,8 +60,10 @@ PRESETS: Mapping[str, EngineConfig] = MappingProxyType(
                 "the default of vLLM's server on this class of card; 256 sequences is its default on others. "
                 "Attention: 0.52 MFLOP per pair of tokens (4 · 4096 · 32 layers) at the rate of prefill. "
                 "Blocks: 90 % of 80 GiB, less 15 GiB of weights and about 4 GiB of activations and graphs, "
-                "leaves 53 GiB or 27,000 blocks of 16 tokens. Swap: such a block is 2 MiB, over PCIe 5 at "
-                "some 50 GB/s. Recovery: a restart that loads the weights takes about a minute."
+                "leaves 53 GiB or 27,000 blocks of 16 tokens. Context: 512 tokens more than the model card's "
+                "131,072, so that a prompt of that length leaves room for its answer. Swap: such a block is "
+                "2 MiB, over PCIe 5 at some 50 GB/s. Recovery: a restart that loads the weights takes about "
+                "a minute."
             ),
             step_base_us=6500.0,
             prefill_us_per_token=36.0,
@@ -69,7 +72,7 @@ PRESETS: Mapping[str, EngineConfig] = MappingProxyType(
             attention_ns_per_pair=1.2,
             max_num_seqs=256,
             max_num_batched_tokens=8192,
-            context_limit_tokens=131072,
+            context_limit_tokens=131584,
             accelerator_memory_gib=80.0,
             weights_gib=15.0,
             kv_kib_per_token=128.0,
@@ -163,7 +166,7 @@ def parse_preset(text: str) -> EngineConfig:
     if preset is None:
         mistakes.append(_unknown("preset", name, tuple(PRESETS)))
         preset = PRESETS[DEFAULT_PRESET]
-    overrides = _parse_options(options, mistakes)
+    overrides = read_options(options, mistakes)
     mistakes += impossible_figures(asdict(preset) | overrides)
     if mistakes:
         raise SuiteError.from_mistakes(
@@ -175,7 +178,8 @@ def parse_preset(text: str) -> EngineConfig:
     return replace(preset, **overrides)
 
 
-def _parse_options(text: str, mistakes: list[str]) -> dict[str, Any]:
+def read_options(text: str, mistakes: list[str]) -> dict[str, Any]:
+    """The values of ``option=value&option=value``; what is wrong with them is added to ``mistakes``."""
     values: dict[str, Any] = {}
     for part in text.split("&") if text else ():
         name, equals, value = part.partition("=")
@@ -224,4 +228,4 @@ def _unknown(what: str, name: str, known: tuple[str, ...]) -> str:
     return f"unknown {what} {name!r}{hint}"
 
 
-__all__ = ["DEFAULT_PRESET", "OPTIONS", "PRESETS", "EngineConfig", "parse_preset"]
+__all__ = ["DEFAULT_PRESET", "OPTIONS", "PRESETS", "EngineConfig", "parse_preset", "read_options"]

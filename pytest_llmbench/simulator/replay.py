@@ -9,8 +9,9 @@ a real engine it says what its figures say.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -28,9 +29,11 @@ from pytest_llmbench.simulator.replay_facts import replay_facts, replay_note, ru
 from pytest_llmbench.simulator.replay_faults import require_replayable
 from pytest_llmbench.simulator.replay_load import Delays, arrivals_of
 from pytest_llmbench.simulator.replay_records import Recording, records_of, rows_of
+from pytest_llmbench.simulator.replay_requests import PlanRequests
 from pytest_llmbench.simulator.replay_run import ReplayRun
+from pytest_llmbench.simulator.replay_totals import ReplayTotals
 from pytest_llmbench.simulator.scenario import Scenario
-from pytest_llmbench.workloads.sequence import sequence_sha256
+from pytest_llmbench.simulator.variants import standard_overrides, variant_facts, with_overrides
 
 _FIRST_NS = 1_000_000_000
 _PAUSE_NS = 1_000_000
@@ -55,6 +58,9 @@ class VirtualClock:
 class ReplayEngine:
     """Runs one LoadPlan after another on one engine and one virtual clock: warm-up, probes, measured load.
 
+    A plan with ``fresh_state`` gets a new engine, as after a restart: cache, counters and the laws drawn from
+    the seed begin anew. ``plan.variant`` is not looked at: :meth:`variant` gives an engine for each.
+
     Stands where a load generator and its server stand otherwise. ``on_record`` is called once for each
     request, in the order in which they ended, when the plan is through. The prompt of a request is taken to
     be as long as the workload asked, as if it were sent as token ids.
@@ -66,17 +72,36 @@ class ReplayEngine:
         *,
         delays: Delays | None = None,
         on_record: Callable[[RequestRecord], None] | None = None,
+        clock: VirtualClock | None = None,
+        name: str = "",
     ) -> None:
         self.scenario = scenario if isinstance(scenario, Scenario) else Scenario(scenario)
+        self.name = name
+        """Of the variant; part of the request ids."""
         require_replayable(self.scenario)
         self.config = self.scenario.engine
         self.delays = delays or Delays()
-        self.clock = VirtualClock()
+        self.clock = clock or VirtualClock()
         self._on_record = on_record
         self._engine = Engine(self.config)
+        self._totals = ReplayTotals()
         self._faults = FaultSchedule(self.scenario.faults, self.config.seed)
         self._plans = 0
         self._busy = threading.Lock()
+
+    def variant(self, name: str, overrides: Mapping[str, str] | None = None) -> ReplayEngine:
+        """Another engine on the same clock: this one with ``overrides``.
+
+        Without any, ``name`` is one of :data:`~pytest_llmbench.simulator.variants.STANDARD_VARIANTS`.
+
+        Raises SuiteError for a name that is none of them, and for impossible overrides.
+        """
+        if overrides is None:
+            overrides = standard_overrides(name)
+        scenario = with_overrides(self.scenario, overrides)
+        return ReplayEngine(
+            scenario, delays=self.delays, on_record=self._on_record, clock=self.clock, name=name
+        )
 
     def disclosure(self) -> Facts:
         """What the engine states about itself, and that it is a replay."""
@@ -105,21 +130,23 @@ class ReplayEngine:
         """Nothing is held."""
 
     def _run(self, plan: LoadPlan) -> Observation:
-        if plan.first < 0 or plan.requests < 0:
-            raise SuiteError(
-                f"a plan of {plan.requests} requests from number {plan.first} on", where=plan.label
-            )
-        planned = plan.workload.requests(plan.first + plan.requests, plan.seed)[plan.first :]
+        _require_possible(plan)
+        requests = PlanRequests(plan)
         self.clock.now_ns += _PAUSE_NS
         started_ns, taken_at = self.clock.now_ns, self.clock.anchor()
-        arrivals = arrivals_of(plan, planned, started_ns, self.delays)
+        arrivals = arrivals_of(plan, requests, started_ns, self.delays)
+        if plan.fresh_state:
+            self._restart()
+        before = self._totals.read(self._engine.totals)
         run = ReplayRun(
             self._engine, arrivals, plan, faults=self._faults, delays=self.delays, start_ns=started_ns
         )
         interrupted = run.play()
-        if interrupted is not None:
-            self._engine = Engine(self.config)  # Ctrl-C may have come in the middle of a step
         records = self._records(plan, run)
+        self._totals.note(records)
+        readings = run.gauges.readings(before, self._totals.read(self._engine.totals))
+        if interrupted is not None:
+            self._restart()  # Ctrl-C may have come in the middle of a step
         ended_ns = int(records.finished_ns.max()) if len(records) else started_ns
         self.clock.now_ns = max(run.now_ns, ended_ns)
         return Observation(
@@ -131,21 +158,50 @@ class ReplayEngine:
             selfcheck=_self_check(plan, records, run.peak_in_flight),
             in_flight_at_end=run.left_in_flight,
             interrupted=interrupted,
-            sequence_sha256=sequence_sha256(planned),
-            facts=run_facts(),
+            sequence_sha256=requests.sha256(),
+            facts=run_facts(self.config) | (variant_facts(self.scenario) if self.name else Facts()),
+            engine=readings,
+            load_ended_ns=_load_ended_ns(
+                plan, records, started_ns, cut_short=interrupted is not None or run.stopped is not None
+            ),
+            stopped=run.stopped,
         )
+
+    def _restart(self) -> None:
+        self._engine, self._totals = Engine(self.config), ReplayTotals()
 
     def _records(self, plan: LoadPlan, run: ReplayRun) -> Records:
         self._plans += 1
         to_client_ns = self.delays.to_client_ns
-        steps = Steps(run.first_step, np.frombuffer(run.step_ends_ns, dtype=np.int64) + to_client_ns)
-        name, stream = f"replay-{self._plans}", self.scenario.stream
-        recording = Recording(plan.phase, name, stream, self.config.seed, to_client_ns)
+        read_ns = np.frombuffer(run.step_ends_ns, dtype=np.int64) + to_client_ns
+        steps = Steps(run.first_step, read_ns, to_client_ns)
+        name = "-".join(filter(None, ("replay", self.name, str(self._plans))))
+        figures, stream = self.config, self.scenario.stream
+        recording = Recording(plan.phase, name, stream, figures.seed, figures.prefix_caching)
         records = records_of(run.flights, steps, recording)
         if self._on_record is not None:
             for row in rows_of(records):
                 self._on_record(row)
         return records
+
+
+def _require_possible(plan: LoadPlan) -> None:
+    if plan.first < 0 or plan.requests < 0:
+        raise SuiteError(f"a plan of {plan.requests} requests from number {plan.first} on", where=plan.label)
+    if plan.duration_s is not None and not (math.isfinite(plan.duration_s) and plan.duration_s >= 0):
+        raise SuiteError(f"a plan of {plan.duration_s:g} seconds", where=plan.label)
+
+
+def _load_ended_ns(plan: LoadPlan, records: Records, started_ns: int, cut_short: bool) -> int | None:
+    """The end of the duration, up to which the load was kept up; the last submission if that had to come
+    later, or where the load ended before: there was nothing left to send, or it was cut short."""
+    if plan.duration_s is None:
+        return None
+    last_ns = int(records.submitted_ns.max()) if len(records) else started_ns
+    ran_out = not isinstance(plan.load, OpenLoop) and len(records) >= plan.ceiling
+    if ran_out or cut_short:
+        return last_ns
+    return max(last_ns, started_ns + round(plan.duration_s * 1e9))
 
 
 def _self_check(plan: LoadPlan, records: Records, peak_in_flight: int) -> SelfCheck:

@@ -27,6 +27,8 @@ class Chunks:
     """Tokens of each request."""
     think_tokens: IntColumn
     """Those of them that are reasoning."""
+    server_ns: IntColumn
+    """When the engine made each token, request after request; empty if nobody asked."""
 
     @property
     def counts(self) -> IntColumn:
@@ -47,21 +49,26 @@ class Steps:
     """Number of the plan's first step."""
     read_ns: IntColumn
     """When the client reads what each step made."""
+    to_client_ns: int
+    """So long before it was made."""
 
 
 def chunks_of(flights: Sequence[Flight], steps: Steps, stream: StreamOptions, seed: int) -> Chunks:
     """All chunks that were read. ``seed`` is that of speculative decoding."""
     made_in, offsets = _token_steps(flights, steps.first)
     stamps_ns, lengths = steps.read_ns[made_in], np.diff(offsets)
+    server_ns = stamps_ns - steps.to_client_ns if stream.server_timestamps else np.empty(0, dtype=np.int64)
     held = [(i, flight.read_ns) for i, flight in enumerate(flights) if flight.read_ns is not None]
     if held:
+        if stream.server_timestamps:
+            server_ns = _of_those_read(server_ns, offsets, held)
         stamps_ns, offsets = _held_back(stamps_ns, offsets, held)
         lengths = np.diff(offsets)
     thinks = [flight.sequence.think_tokens if flight.sequence is not None else 0 for flight in flights]
     think_tokens = np.minimum(np.array(thinks, dtype=np.int64), lengths)
     if stream.tokens_per_chunk == 1 and stream.draft_tokens == 0:
         ones = np.ones(len(stamps_ns), dtype=np.int64)
-        return Chunks(offsets, stamps_ns, ones, think_tokens, lengths, think_tokens)
+        return Chunks(offsets, stamps_ns, ones, think_tokens, lengths, think_tokens, server_ns)
     closes = _closes(flights, lengths, think_tokens, stream, seed)
     ends = np.flatnonzero(closes)
     closed_before = np.concatenate(([0], np.cumsum(closes))).astype(np.int64)
@@ -73,7 +80,18 @@ def chunks_of(flights: Sequence[Flight], steps: Steps, stream: StreamOptions, se
         reasoning_counts=closed_before[offsets[:-1] + think_tokens] - chunk_offsets[:-1],
         output_tokens=lengths,
         think_tokens=think_tokens,
+        server_ns=server_ns,
     )
+
+
+def _of_those_read(
+    server_ns: IntColumn, offsets: IntColumn, held: Sequence[tuple[int, IntColumn]]
+) -> IntColumn:
+    """The engine's instants without those of tokens that never reached the client."""
+    parts = np.split(server_ns, offsets[1:-1])
+    for i, read_ns in held:
+        parts[i] = parts[i][: len(read_ns)]
+    return np.concatenate(parts)
 
 
 def _held_back(

@@ -8,8 +8,13 @@ from pytest_llmbench.simulator.engine_config import EngineConfig
 from pytest_llmbench.simulator.replay_load import Delays
 
 _SOURCE = "replay in virtual time"
-PROTOCOL = "sse"
-"""What the replay stands for: the engine's HTTP face, each chunk an event of its own."""
+
+
+def protocol(config: EngineConfig) -> str:
+    """The face that the replay stands for: an engine by itself streams a gRPC message per token, a gateway
+    with filters around it server-sent events (the draft's advice for either, section 4.6.1)."""
+    filters = (config.input_filter, config.output_filter)
+    return "grpc" if filters == ("absent", "absent") else "sse"
 
 
 def replay_facts(config: EngineConfig, delays: Delays) -> Facts:
@@ -20,21 +25,22 @@ def replay_facts(config: EngineConfig, delays: Delays) -> Facts:
         "replay.write_to_read_us": delays.write_to_read_us,
         "clock.topology": "single_machine",
         "clock.method": "one virtual clock",
-        "streaming.protocol": PROTOCOL,
+        "streaming.protocol": protocol(config),
         "endpoint.server": "none: virtual time",
     }
     return disclosure(config) | Facts.of(Origin.SIMULATED, own, _SOURCE)
 
 
-def run_facts() -> Facts:
+def run_facts(config: EngineConfig) -> Facts:
     """What a load generator would say about the wire and its stamps."""
+    grpc = protocol(config) == "grpc"
     return Facts.of(
         Origin.SIMULATED,
         {
-            "streaming.protocol": PROTOCOL,
+            "streaming.protocol": protocol(config),
             "wire.prompt_form": "token_ids",
-            "timing.submit_point": "last_request_byte",
-            "timing.first_point": "parsed_data_event",
+            "timing.submit_point": "message_sent" if grpc else "last_request_byte",
+            "timing.first_point": "first_token_message" if grpc else "parsed_data_event",
             "timing.first_token_kind": "content",
             "timing.clock_resolution_ns": 1,
             "timing.timestamp_format": "epoch_ms",
@@ -52,4 +58,4 @@ def replay_note(config: EngineConfig, delays: Delays) -> str:
     )
 
 
-__all__ = ["PROTOCOL", "replay_facts", "replay_note", "run_facts"]
+__all__ = ["protocol", "replay_facts", "replay_note", "run_facts"]

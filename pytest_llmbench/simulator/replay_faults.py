@@ -29,7 +29,8 @@ _SHOWN = {*REFUSALS, *STRIKES, *DELAYS}
 
 _TIMELESS = {
     "tokens_per_chunk", "draft_tokens", "draft_acceptance", "done_marker", "line_end",
-    "writes_per_event", "reasoning_place", "token_times", "trace",
+    "writes_per_event", "reasoning_place", "token_times", "server_timings",
+    "server_timestamps", "trace",
 }  # fmt: skip
 """Options of the stream that a replay carries out, or that change nothing that is recorded."""
 

@@ -22,6 +22,8 @@ class Flight:
     """The engine has read it."""
     accepted_ns: int = MISSING
     """The engine sends the headers of the response."""
+    admitted_ns: int = MISSING
+    """The step begins that takes it into the batch for the first time."""
     sequence: Sequence | None = None
     """What the engine made of it; ``None`` if it was turned away."""
     read_ns: IntColumn | None = None

@@ -15,8 +15,8 @@ from typing import Protocol
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay_flight import Flight
+from pytest_llmbench.simulator.replay_requests import PlanRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,7 @@ class Delays:
 class Arrivals(Protocol):
     """Requests on their way to the engine, in the order in which they arrive."""
 
-    @property
-    def all_sent(self) -> bool:
+    def all_sent(self, now_ns: int) -> bool:
         """Nothing is left to be sent, now or after further ends."""
 
     def next_ns(self) -> int | None:
@@ -59,72 +58,101 @@ class Arrivals(Protocol):
     def ended(self, flight: Flight) -> None:
         """A request has ended, in whatever way."""
 
+    def stop(self) -> None:
+        """Send nothing more."""
+
 
 class ScheduledArrivals:
     """Open loop: the schedule decides, whatever becomes of earlier requests (METHODOLOGY §3)."""
 
     def __init__(
-        self, planned: Ordered[PlannedRequest], offsets_ns: Ordered[int], start_ns: int, delays: Delays
+        self, planned: PlanRequests, offsets_ns: Ordered[int], start_ns: int, delays: Delays
     ) -> None:
         self._planned = planned
         self._due_ns = [start_ns + offset for offset in offsets_ns]
         self._to_engine_ns = delays.to_engine_ns
         self._next = 0
+        self._end = len(planned)
 
-    @property
-    def all_sent(self) -> bool:
-        return self._next == len(self._planned)
+    def all_sent(self, now_ns: int) -> bool:  # noqa: ARG002 - a closed loop needs it
+        return self._next == self._end
 
     def next_ns(self) -> int | None:
-        return None if self.all_sent else self._due_ns[self._next] + self._to_engine_ns
+        return None if self._next == self._end else self._due_ns[self._next] + self._to_engine_ns
 
     def take(self) -> Flight:
         due_ns = self._due_ns[self._next]
-        flight = Flight(self._planned[self._next], due_ns, due_ns + self._to_engine_ns)
+        flight = Flight(self._planned.take(), due_ns, due_ns + self._to_engine_ns)
         self._next += 1
         return flight
+
+    def stop(self) -> None:
+        self._end = self._next
 
     def ended(self, flight: Flight) -> None:
         """Changes nothing: that is what makes the loop an open one."""
 
 
 class SlotArrivals:
-    """Closed loop: ``concurrency`` in flight; the end of each, as the client sees it, sends the next."""
+    """Closed loop: ``concurrency`` in flight; the end of each, as the client sees it, sends the next.
+
+    With ``last_ns`` a slot that is free from that instant on sends only while fewer than ``least`` were sent.
+    """
 
     def __init__(
-        self, planned: Ordered[PlannedRequest], concurrency: int, start_ns: int, delays: Delays
+        self,
+        planned: PlanRequests,
+        concurrency: int,
+        start_ns: int,
+        delays: Delays,
+        *,
+        least: int = 0,
+        last_ns: int | None = None,
     ) -> None:
         self._planned = planned
         self._to_engine_ns = delays.to_engine_ns
+        self._least, self._last_ns = least, last_ns
         self._free_ns = [start_ns] * min(concurrency, len(planned))
         """A heap: ends are reported step by step, but deadlines run out in between."""
-        self._next = 0
+        self._stopped = False
 
-    @property
-    def all_sent(self) -> bool:
-        return self._next == len(self._planned)
+    def all_sent(self, now_ns: int) -> bool:
+        if self._stopped or self._planned.exhausted:
+            return True
+        if self._last_ns is None or self._planned.taken < self._least:
+            return False
+        return now_ns >= self._last_ns and self.next_ns() is None
 
     def next_ns(self) -> int | None:
-        if not self._free_ns or self.all_sent:
+        if not self._free_ns or self._stopped or self._planned.exhausted:
             return None
-        return self._free_ns[0] + self._to_engine_ns
+        free_ns = self._free_ns[0]
+        if self._last_ns is not None and free_ns >= self._last_ns and self._planned.taken >= self._least:
+            return None
+        return free_ns + self._to_engine_ns
 
     def take(self) -> Flight:
         due_ns = heapq.heappop(self._free_ns)
-        flight = Flight(self._planned[self._next], due_ns, due_ns + self._to_engine_ns)
-        self._next += 1
-        return flight
+        return Flight(self._planned.take(), due_ns, due_ns + self._to_engine_ns)
+
+    def stop(self) -> None:
+        self._stopped = True
 
     def ended(self, flight: Flight) -> None:
         heapq.heappush(self._free_ns, flight.finished_ns)
 
 
-def arrivals_of(plan: LoadPlan, planned: Ordered[PlannedRequest], start_ns: int, delays: Delays) -> Arrivals:
+def arrivals_of(plan: LoadPlan, planned: PlanRequests, start_ns: int, delays: Delays) -> Arrivals:
     """The plan's load from ``start_ns`` on. Raises SuiteError for one that cannot be run."""
     if isinstance(plan.load, ClosedLoop):
         if plan.load.concurrency < 1:
             raise SuiteError(f"concurrency is {plan.load.concurrency}, least is 1", where=plan.label)
-        return SlotArrivals(planned, plan.load.concurrency, start_ns, delays)
+        if plan.duration_s is None:
+            return SlotArrivals(planned, plan.load.concurrency, start_ns, delays)
+        last_ns = start_ns + round(plan.duration_s * 1e9)
+        return SlotArrivals(
+            planned, plan.load.concurrency, start_ns, delays, least=plan.requests, last_ns=last_ns
+        )
     return ScheduledArrivals(planned, _offsets_ns(plan, plan.load), start_ns, delays)
 
 

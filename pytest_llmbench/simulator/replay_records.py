@@ -34,7 +34,7 @@ class Recording:
     """Begins the request ids."""
     stream: StreamOptions
     seed: int
-    to_client_ns: int
+    prefix_caching: bool
 
 
 def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) -> Records:
@@ -60,12 +60,21 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
         "error": [flight.error for flight in flights],
         "finish_reason": [flight.finish_reason for flight in flights],
     }
-    return Records(**columns, **_of_chunks(chunks), **_of_reply(flights, chunks, recording.to_client_ns))
+    columns |= {
+        "shared_prefix_tokens": _planned(flights, "shared_prefix_tokens"),
+        "prefix_id": np.array(
+            [MISSING if flight.planned.prefix_id is None else flight.planned.prefix_id for flight in flights],
+            dtype=np.int64,
+        ),
+    }
+    columns |= _of_engine(flights, steps)
+    return Records(**columns, **_of_chunks(chunks), **_of_reply(flights, chunks, steps, recording))
 
 
 def _of_chunks(chunks: Chunks) -> dict[str, Any]:
     """Instants of first and last chunks: reasoning is output, but no content."""
     first_ns = chunks.at(chunks.offsets[:-1], chunks.counts > 0)
+    none = np.zeros_like(chunks.output_tokens)
     return {
         "first_event_ns": first_ns,
         "first_nonempty_ns": first_ns,
@@ -77,22 +86,48 @@ def _of_chunks(chunks: Chunks) -> dict[str, Any]:
         "chunk_offsets": chunks.offsets,
         "chunk_ns": chunks.stamps_ns,
         "chunk_tokens": chunks.tokens,
+        "server_token_offsets": _offsets(chunks.output_tokens if len(chunks.server_ns) else none),
+        "server_token_ns": chunks.server_ns,
     }
 
 
-def _of_reply(flights: Sequence[Flight], chunks: Chunks, to_client_ns: int) -> dict[str, Any]:
+def _of_engine(flights: Sequence[Flight], steps: Steps) -> dict[str, Any]:
+    """What the engine notes about each request that it took in, whatever became of it afterwards."""
+    admitted_ns, accepted_ns = _column(flights, "admitted_ns"), _column(flights, "accepted_ns")
+    firsts = [None if flight.sequence is None else flight.sequence.first_step for flight in flights]
+    first_step = np.array(
+        [MISSING if step is None else step - steps.first for step in firsts], dtype=np.int64
+    )
+    # Ctrl-C may have come before the end of the step was noted.
+    begun = (first_step != MISSING) & (first_step < len(steps.read_ns))
+    first_ns = np.full(len(flights), MISSING, dtype=np.int64)
+    first_ns[begun] = steps.read_ns[first_step[begun]] - steps.to_client_ns
+    in_engine = [flight.sequence if flight.http_status == 200 else None for flight in flights]
+    return {
+        "queue_wait_ns": np.where(admitted_ns != MISSING, admitted_ns - accepted_ns, MISSING),
+        "prefill_ns": np.where(begun, first_ns - admitted_ns, MISSING),
+        "preemptions": np.array([MISSING if s is None else s.preemptions for s in in_engine], dtype=np.int64),
+        "preempted_tokens": np.array(
+            [MISSING if s is None else s.lost_tokens for s in in_engine], dtype=np.int64
+        ),
+    }
+
+
+def _of_reply(
+    flights: Sequence[Flight], chunks: Chunks, steps: Steps, recording: Recording
+) -> dict[str, Any]:
     """What the headers, and at the end of a reply its usage, tell."""
     ok = np.array([flight.outcome is Outcome.OK for flight in flights], dtype=bool)
     status = _column(flights, "http_status")
-    headers_ns = np.array([_headers_ns(flight, to_client_ns) for flight in flights], dtype=np.int64)
+    headers_ns = np.array([_headers_ns(flight, steps.to_client_ns) for flight in flights], dtype=np.int64)
     some = chunks.counts > 0
     cached = [MISSING if flight.sequence is None else flight.sequence.cached_tokens for flight in flights]
-    # A real server of this kind tells cached and reasoning tokens only where there are any.
+    # As served: cached tokens are told where there is a cache, reasoning tokens where there are any.
     return {
         "first_byte_ns": np.where(status != MISSING, headers_ns, MISSING),
         "input_tokens": np.where(status == 200, _planned(flights, "input_tokens"), MISSING),
         "output_tokens": np.where(some | ok, chunks.output_tokens, MISSING),
-        "cached_tokens": np.where(ok & (np.array(cached, dtype=np.int64) > 0), cached, MISSING),
+        "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
         "reasoning_tokens": np.where(ok & (chunks.think_tokens > 0), chunks.think_tokens, MISSING),
         "token_source": _sources(ok, some),
     }
@@ -104,7 +139,7 @@ def rows_of(records: Records) -> Iterator[RequestRecord]:
         name: [None if value == MISSING else value for value in getattr(records, name).tolist()]
         for name in _ROW_NUMBERS
     }
-    offsets = records.chunk_offsets.tolist()
+    offsets, server_offsets = records.chunk_offsets.tolist(), records.server_token_offsets.tolist()
     for i in np.argsort(records.finished_ns, kind="stable").tolist():
         chunks = slice(offsets[i], offsets[i + 1])
         values: dict[str, Any] = {name: column[i] for name, column in numbers.items()}
@@ -114,6 +149,7 @@ def rows_of(records: Records) -> Iterator[RequestRecord]:
             class_label=records.class_label[i],
             chunk_ns=records.chunk_ns[chunks].tolist(),
             chunk_tokens=records.chunk_tokens[chunks].tolist(),
+            server_token_ns=records.server_token_ns[server_offsets[i] : server_offsets[i + 1]].tolist(),
             token_source=TOKEN_SOURCES[records.token_source[i]],
             attribution="exact" if chunks.stop > chunks.start else "none",
             outcome=OUTCOMES[records.outcome[i]],
@@ -127,12 +163,17 @@ _ROW_NUMBERS = (
     "index", "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns",
     "first_nonempty_ns", "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns",
     "input_tokens", "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens",
-    "reasoning_tokens", "http_status", "coalesced_chunks", "stale_retries",
+    "reasoning_tokens", "http_status", "coalesced_chunks", "stale_retries", "shared_prefix_tokens",
+    "prefix_id", "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
 )  # fmt: skip
 
 
 def _column(flights: Sequence[Flight], name: str) -> IntColumn:
     return np.array([getattr(flight, name) for flight in flights], dtype=np.int64)
+
+
+def _offsets(counts: IntColumn) -> IntColumn:
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
 def _planned(flights: Sequence[Flight], name: str) -> IntColumn:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 import json
 from array import array
+from collections.abc import Sequence as Ordered
+from http import HTTPStatus
 
 import numpy as np
 
@@ -12,7 +14,9 @@ from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import IntColumn
+from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine import Engine, QueueFullError
+from pytest_llmbench.simulator.engine_config import EngineConfig
 from pytest_llmbench.simulator.faults import REFUSALS, FaultSchedule
 from pytest_llmbench.simulator.replay_faults import (
     DELAYS,
@@ -23,11 +27,13 @@ from pytest_llmbench.simulator.replay_faults import (
     refusal_of,
 )
 from pytest_llmbench.simulator.replay_flight import Flight
+from pytest_llmbench.simulator.replay_gauges import GaugeSampler
 from pytest_llmbench.simulator.replay_load import Arrivals, Delays
 from pytest_llmbench.simulator.replay_patience import Patience
 from pytest_llmbench.simulator.request_body import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.sequence import Sequence
 from pytest_llmbench.simulator.step_result import StepResult
+from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.http_status import classify_status
 
 _ENDS = {
@@ -35,6 +41,12 @@ _ENDS = {
     "error": (Outcome.IN_BAND_ERROR, "the engine ran out of memory"),
 }
 """What the client makes of a reply whose finish reason is not a normal one."""
+
+
+FAILURES_IN_A_ROW = 20
+"""``stop_when_failing`` ends the load when the engine is down (it recovers from a crash) and the last so many
+requests that ended got no answer: no connection that lasted, a deadline that ran out, a status of 500 or more
+(METHODOLOGY §13). So does the load generator, which has no word of the engine's on its health."""
 
 
 class ReplayRun:
@@ -61,13 +73,19 @@ class ReplayRun:
         self._strikes: dict[int, list[Flight]] = {}
         """Step number: replies to which a fault happens then, if they have come far enough."""
         self._down_until_ns = 0
+        self._stops_when_failing = plan.stop_when_failing
+        self._failures = 0
+        """Ends one after another without an answer."""
         self._patience = Patience(plan.deadlines, delays)
+        self.gauges = GaugeSampler(engine, start_ns)
         self.first_step = engine.next_step
         self.now_ns = start_ns
         self.flights: list[Flight] = []
         self.step_ends_ns = array("q")
         self.peak_in_flight = 0
         self.left_in_flight = 0
+        self.stopped: str | None = None
+        """Why nothing more was sent, if the plan's own rule ended it."""
 
     def play(self) -> str | None:
         """Until every request has ended. Returns why it was cut short, if it was."""
@@ -80,7 +98,7 @@ class ReplayRun:
 
     def _play(self) -> None:
         engine, arrivals, patience = self._engine, self._arrivals, self._patience
-        in_flight, screened = self._in_flight, self._screened
+        in_flight, screened, gauges = self._in_flight, self._screened, self.gauges
         while True:
             arrives_ns = arrivals.next_ns()
             if not in_flight:
@@ -88,6 +106,8 @@ class ReplayRun:
                 if arrives_ns is None and joins_ns is None:
                     return
                 self.now_ns = max(self.now_ns, min(t for t in (arrives_ns, joins_ns) if t is not None))
+                if gauges.due_ns < self.now_ns:
+                    gauges.idle_until(self.now_ns)
             while arrives_ns is not None and arrives_ns <= self.now_ns:
                 self._receive(arrivals.take())
                 arrives_ns = arrivals.next_ns()
@@ -115,7 +135,7 @@ class ReplayRun:
             self._refuse(flight, refusal, flight.received_ns)
             return
         flight.sequence = Sequence(
-            "", planned.input_tokens, ceiling, ignore_eos=self._ignore_eos, token_ids=planned.token_ids
+            "", planned.input_tokens, ceiling, ignore_eos=self._ignore_eos, token_ids=_ids_of(planned, config)
         )
         screening = self._engine.guardrails.screen(planned.input_tokens)
         joins_ns = flight.accepted_ns = flight.received_ns + screening.delay_ns
@@ -149,14 +169,27 @@ class ReplayRun:
     # Working.
 
     def _step(self, step: StepResult) -> None:
+        for sequence in step.admitted:
+            self._in_flight[sequence].admitted_ns = self.now_ns
+        if step.failed:
+            self._fail(step)
         self.now_ns += step.duration_ns
         self.step_ends_ns.append(self.now_ns)
+        if self.gauges.due_ns < self.now_ns:
+            self.gauges.during(step, self.now_ns)
         if self._faults.options.fault:
             self._strike(step)
-        for sequence in (*step.finished, *step.failed):
+        for sequence in step.finished:
             flight = self._in_flight.pop(sequence, None)
             if flight is not None:  # a fault of this very step may have ended it
                 self._finish(flight, sequence)
+
+    def _fail(self, step: StepResult) -> None:
+        """Memory ran out as the step was to begin: the clients hear of it at once."""
+        if step.crashed:
+            self._down_until_ns = self.now_ns + step.duration_ns
+        for sequence in step.failed:
+            self._finish(self._in_flight.pop(sequence), sequence)
 
     def _finish(self, flight: Flight, sequence: Sequence) -> None:
         """The engine is through with it; what is held back is read later than that."""
@@ -198,7 +231,16 @@ class ReplayRun:
         self, flight: Flight, outcome: Outcome, at_ns: int, error: str | None, reason: str | None = None
     ) -> None:
         flight.end(outcome, at_ns, error=error, finish_reason=reason)
+        self._failures = self._failures + 1 if _unanswered(flight) else 0
+        if self._failures >= FAILURES_IN_A_ROW and self._stops_when_failing and at_ns < self._down_until_ns:
+            self._stop()
         self._arrivals.ended(flight)
+
+    def _stop(self) -> None:
+        self._arrivals.stop()
+        self.stopped = self.stopped or (
+            f"the engine is down, and the last {self._failures} requests that ended were not answered"
+        )
 
     # Faults in mid-stream.
 
@@ -243,7 +285,9 @@ class ReplayRun:
             read_ns = self._token_ns(flight) + self._to_client_ns
             flight.read_ns = read_ns[read_ns <= at_ns]  # the rest came when nobody read any more
             self._end(flight, Outcome.TIMEOUT, at_ns, why)
-        if self._arrivals.all_sent and self._patience.drain_is_over(self.now_ns, self.flights[-1]):
+        if self._arrivals.all_sent(self.now_ns) and self._patience.drain_is_over(
+            self.now_ns, self.flights[-1]
+        ):
             self.left_in_flight = len(self._in_flight)
             for sequence in self._in_flight:
                 self._engine.abort(sequence)
@@ -254,6 +298,19 @@ class ReplayRun:
             flight.end(Outcome.CANCELLED, self.now_ns + self._to_client_ns, error=why)
         self._in_flight.clear()
         self._screened.clear()
+
+
+def _unanswered(flight: Flight) -> bool:
+    if flight.outcome is Outcome.HTTP_ERROR:
+        return flight.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return flight.outcome in (Outcome.DISCONNECTED, Outcome.TIMEOUT)
+
+
+def _ids_of(planned: PlannedRequest, config: EngineConfig) -> Ordered[int] | None:
+    """What the prefix cache goes by; of a prompt that is text the ids that a real engine would make of it."""
+    if planned.token_ids is not None or planned.text is None or not config.prefix_caching:
+        return planned.token_ids
+    return reference_tokenizer().encode(planned.text)[: planned.input_tokens]
 
 
 def _as_asked(max_tokens: int, ignore_eos: bool) -> GenerationRequest:

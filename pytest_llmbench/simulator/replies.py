@@ -80,7 +80,8 @@ class StreamedReply:
 
     async def fail(self, message: str) -> None:
         self._ended = True
-        await send_body(self._send, error_event(message) + DONE)
+        more = {"timings": self.truth.timings()} if self._stream.tells_timings else {}
+        await send_body(self._send, error_event(message, **more) + DONE)
 
     async def keep_alive(self, every_s: float) -> None:
         """Write a comment whenever nothing has been written for ``every_s``, until the reply has ended."""
@@ -120,6 +121,8 @@ class WholeReply:
         truth: GroundTruth,
         clock: Clock,
         headers: Headers,
+        *,
+        timings: bool = False,
     ) -> None:
         self.truth = truth
         self._send = send
@@ -127,6 +130,7 @@ class WholeReply:
         self._texts = texts
         self._clock = clock
         self._headers = headers
+        self._timings = timings
 
     async def begin(self) -> None:
         """Nothing is said before the reply is complete."""
@@ -139,7 +143,8 @@ class WholeReply:
 
     async def finish(self, reason: str) -> bool:
         truth = self.truth
-        body = self._text.whole(self._message(), reason, self._usage())
+        more = {"timings": truth.timings()} if self._timings else {}
+        body = self._text.whole(self._message(), reason, self._usage(), **more)
         truth.first_write_ns = truth.first_visible_ns = truth.last_write_ns = self._clock()
         truth.note_write(truth.last_write_ns)
         await send_whole(self._send, 200, b"application/json", body, self._headers)

@@ -82,26 +82,26 @@ class ReplyText:
         """The chunk with empty ``choices`` that ``stream_options.include_usage`` asks for."""
         return self.usage_chunk(usage_object(prompt_tokens, output_tokens))
 
-    def usage_chunk(self, usage: dict[str, Any]) -> bytes:
-        return self._head + _tail([], usage=usage)
+    def usage_chunk(self, usage: dict[str, Any], **more: Any) -> bytes:
+        return self._head + _tail([], usage=usage, **more)
 
-    def usage_with_empty_delta(self, usage: dict[str, Any]) -> bytes:
+    def usage_with_empty_delta(self, usage: dict[str, Any], **more: Any) -> bytes:
         """The same as some servers have it: a choice that holds nothing but an empty delta."""
-        return self._head + _tail([{"delta": {}} if self._chat else {"text": ""}], usage=usage)
+        return self._head + _tail([{"delta": {}} if self._chat else {"text": ""}], usage=usage, **more)
 
     def body(self, reason: str, prompt_tokens: int, output_tokens: int) -> bytes:
         """The whole reply as one JSON object."""
         text = "".join(self.word(token) for token in range(output_tokens))
         return self.whole({"content": text}, reason, usage_object(prompt_tokens, output_tokens))
 
-    def whole(self, message: dict[str, str], reason: str, usage: dict[str, Any] | None) -> bytes:
+    def whole(self, message: dict[str, str], reason: str, usage: dict[str, Any] | None, **more: Any) -> bytes:
         """The same with ``message`` as the model's answer; of a completion only its content counts."""
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": reason}
         if self._chat:
             choice["message"] = {"role": "assistant", **message}
         else:
             choice["text"] = message["content"]
-        value = {**self._identity, "choices": [choice]} | ({} if usage is None else {"usage": usage})
+        value = {**self._identity, "choices": [choice]} | ({} if usage is None else {"usage": usage}) | more
         return json.dumps(value).encode()
 
 
@@ -110,9 +110,9 @@ def error_object(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "InternalServerError", "param": None, "code": 500}}
 
 
-def error_event(message: str) -> bytes:
+def error_event(message: str, **more: Any) -> bytes:
     """The same in mid-stream."""
-    return _event(error_object(message))
+    return _event(error_object(message) | more)
 
 
 def usage_object(

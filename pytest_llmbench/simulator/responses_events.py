@@ -49,8 +49,8 @@ class ResponseEvents:
         logprobs: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
         return [*events, self._event(f"response.{kind}.delta", **place, delta=text, **logprobs)]
 
-    def ending(self, finish_reason: str, truth: GroundTruth) -> list[str]:
-        """The last item's end, and ``response.completed`` with the token counts."""
+    def ending(self, finish_reason: str, truth: GroundTruth, timings: bool = False) -> list[str]:
+        """The last item's end, and ``response.completed`` with the token counts, ``timings`` beside it."""
         events = self._close()
         if finish_reason == "length":
             response = self._response("incomplete", self._output)
@@ -61,7 +61,8 @@ class ResponseEvents:
         else:
             response = self._response("completed", self._output)
         response["usage"] = _usage(truth)
-        return [*events, self._event("response.completed", response=response)]
+        more = {"timings": truth.timings()} if timings else {}
+        return [*events, self._event("response.completed", response=response, **more)]
 
     def text(self) -> str:
         """The message so far, without the reasoning."""

@@ -9,14 +9,16 @@ import ast
 import difflib
 import inspect
 import textwrap
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.faults import FaultOptions
+from pytest_llmbench.simulator.figure_checks import impossible_figures
 from pytest_llmbench.simulator.presets import OPTIONS as ENGINE_OPTIONS
-from pytest_llmbench.simulator.presets import PRESETS, EngineConfig, parse_preset
+from pytest_llmbench.simulator.presets import PRESETS, EngineConfig, parse_preset, read_options
 from pytest_llmbench.simulator.stream_quirks import StreamOptions
 
 Part = TypeVar("Part", StreamOptions, FaultOptions)
@@ -47,8 +49,8 @@ def parse_scenario(text: str) -> Scenario:
     given = _split(listed, mistakes)
     theirs = "&".join(f"{name}={value}" for name, value in given.items() if name in ENGINE_OPTIONS)
     engine = _engine(f"{preset}?{theirs}" if theirs else preset, mistakes)
-    stream = _part(StreamOptions, given, mistakes)
-    faults = _part(FaultOptions, given, mistakes)
+    stream = _part(StreamOptions(), given, mistakes)
+    faults = _part(FaultOptions(), given, mistakes)
     if engine is None or stream is None or faults is None or mistakes:
         raise SuiteError.from_mistakes(
             mistakes,
@@ -57,6 +59,21 @@ def parse_scenario(text: str) -> Scenario:
             f"{', '.join(OPTIONS)} (python -m pytest_llmbench.simulator --help explains them)",
         )
     return Scenario(engine, stream, faults)
+
+
+def overridden(scenario: Scenario, options: Mapping[str, str]) -> Scenario:
+    """``scenario`` with some options set to other values. Raises SuiteError that lists every mistake."""
+    mistakes: list[str] = []
+    given = _split("&".join(f"{name}={value}" for name, value in options.items()), mistakes)
+    theirs = "&".join(f"{name}={value}" for name, value in given.items() if name in ENGINE_OPTIONS)
+    figures = read_options(theirs, mistakes)
+    mistakes += impossible_figures(asdict(scenario.engine) | figures)
+    stream = _part(scenario.stream, given, mistakes)
+    faults = _part(scenario.faults, given, mistakes)
+    if stream is None or faults is None or mistakes:
+        where = f"options over those of a scenario of preset {scenario.engine.name}"
+        raise SuiteError.from_mistakes(mistakes, where=where, remedy=f"options: {', '.join(OPTIONS)}")
+    return Scenario(replace(scenario.engine, **figures), stream, faults)
 
 
 def _split(listed: str, mistakes: list[str]) -> dict[str, str]:
@@ -85,8 +102,8 @@ def _engine(text: str, mistakes: list[str]) -> EngineConfig | None:
         return None
 
 
-def _part(kind: type[Part], given: dict[str, str], mistakes: list[str]) -> Part | None:
-    hints = get_type_hints(kind)
+def _part(before: Part, given: dict[str, str], mistakes: list[str]) -> Part | None:
+    hints = get_type_hints(type(before))
     values: dict[str, Any] = {}
     for name, text in given.items():
         if name in hints:
@@ -94,7 +111,7 @@ def _part(kind: type[Part], given: dict[str, str], mistakes: list[str]) -> Part 
                 values[name] = _read(hints[name], text)
             except ValueError as error:
                 mistakes.append(f"{name} is {text!r}; it has to be {error}")
-    made = kind(**values)
+    made = replace(before, **values)
     found = made.mistakes()
     mistakes += found
     return None if found else made
@@ -159,5 +176,6 @@ __all__ = [
     "STREAM_OPTIONS",
     "Scenario",
     "option_meanings",
+    "overridden",
     "parse_scenario",
 ]

@@ -46,6 +46,8 @@ class EngineTotals:
 
     prefill_tokens: int = 0
     """Tokens computed by prefill, those of resumed sequences included."""
+    generated_tokens: int = 0
+    """Output tokens given, those of sequences that were aborted later included."""
     preemptions: int = 0
     lost_tokens: int = 0
     """Tokens of the KV cache discarded by preemptions."""

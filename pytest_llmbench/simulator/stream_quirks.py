@@ -54,6 +54,12 @@ class StreamOptions:
     (tags cut over several tokens); text completions always have it inline."""
     token_times: bool = False
     """Each chunk carries the exit times of its tokens at the server (metrics.token_ns, monotonic)."""
+    server_timings: bool = True
+    """The last event (or the body, unstreamed) has the engine's own figures of the request: timings.
+    Their names: ``queue_ms`` (accepted until first scheduled), ``prompt_ms`` (from there to the first
+    token), ``preemptions`` and ``preempted_tokens`` (whose cached state these discarded)."""
+    server_timestamps: bool = False
+    """Each content chunk carries the engine's instants of its tokens (token_times_ns, monotonic)."""
     trace: bool = False
     """The ground truth lists every token's exit and every write."""
 

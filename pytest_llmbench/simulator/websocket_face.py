@@ -84,7 +84,7 @@ class WebSocketFace:
                         code="previous_response_not_found",
                     )
                 request = replace(request, texts=(*context[1], *request.texts))
-            face = _Turn(inbox, self._driver)
+            face = _Turn(inbox, self._driver, timings=self._generation.tells_timings)
             await self._generation.answer_on(face, request, received_ns, asked.request_id)
             return face.events.response_id, (*request.texts, face.events.text())
         except RefusalError as refusal:
@@ -148,16 +148,19 @@ class _Inbox:
 class _Turn:
     """One response: the face that the generation talks to."""
 
-    def __init__(self, inbox: _Inbox, driver: EngineDriver) -> None:
+    def __init__(self, inbox: _Inbox, driver: EngineDriver, *, timings: bool) -> None:
         self._inbox = inbox
         self._driver = driver
+        self._timings = timings
         self._ends_early = False
 
     def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int]) -> Reply:
         self.events = ResponseEvents(truth.request_id, int(time.time()), self._driver.engine.config.model)
         if not self._inbox.closed.is_set():
             self._inbox.over.clear()
-        return _ResponseReply(self._inbox, self.events, texts, truth, chunk_tokens, self._driver)
+        return _ResponseReply(
+            self._inbox, self.events, texts, truth, chunk_tokens, self._driver, timings=self._timings
+        )
 
     async def until_over(self) -> None:
         await self._inbox.over.wait()
@@ -185,8 +188,11 @@ class _ResponseReply:
         truth: GroundTruth,
         chunk_tokens: Iterator[int],
         driver: EngineDriver,
+        *,
+        timings: bool,
     ) -> None:
         self.truth = truth
+        self._timings = timings
         self._inbox = inbox
         self._events = events
         self._texts = texts
@@ -215,7 +221,7 @@ class _ResponseReply:
 
     async def finish(self, reason: str) -> bool:
         await self._chunk()
-        await self._write(self._events.ending(reason, self.truth))
+        await self._write(self._events.ending(reason, self.truth, self._timings))
         self._inbox.over.set()
         return False
 

@@ -41,12 +41,9 @@ def mean_interval(
     runs = as_runs(samples)
     if sum(map(len, runs)) < 2:
         return OPEN
-    # Around the mean: prefix sums of small numbers of both signs keep their last digits.
-    centre = float(np.mean(pooled(runs)))
-    around = tuple(run - centre for run in runs)
-    circles = _circles(around, block_length(runs) if block is None else block)
-    deviations = _resampled_sums(circles, resamples, seed) / circles.size
-    return _between(centre + deviations, circles, level)
+    block = block_length(runs) if block is None else block
+    means = resampled_means(runs, seed=seed, block=block, resamples=resamples)
+    return interval_between(means, sum(map(len, runs)) / block, level=level)
 
 
 def ratio_interval(
@@ -74,7 +71,7 @@ def ratio_interval(
         block = block_length(tuple(a - ratio * b for a, b in zip(above, below, strict=True)))
     tops, bottoms = _circles(above, block), _circles(below, block)
     ratios = _resampled_sums(tops, resamples, seed) / _resampled_sums(bottoms, resamples, seed)
-    return _between(ratios, tops, level)
+    return interval_between(ratios, tops.size / block, level=level)
 
 
 def percentile_interval(
@@ -93,14 +90,43 @@ def percentile_interval(
     runs = as_runs(samples)
     if sum(map(len, runs)) < 2:
         return OPEN
-    circles = _circles(runs, block_length(exceedances(runs, q)) if block is None else block)
+    block = block_length(exceedances(runs, q)) if block is None else block
+    values = resampled_percentiles(runs, q, seed=seed, block=block, resamples=resamples)
+    return interval_between(values, sum(map(len, runs)) / block, level=level)
+
+
+def resampled_means(samples: Samples, *, seed: int, block: int, resamples: int = RESAMPLES) -> FloatArray:
+    """The mean of every resample, for statistics that are functions of means.
+
+    Vectors of the same run lengths, given the same seed and block, are drawn together, as pairs; so are
+    those of :func:`resampled_percentiles`.
+    """
+    runs = as_runs(samples)
+    # Around the mean: prefix sums of small numbers of both signs keep their last digits.
+    centre = float(np.mean(pooled(runs)))
+    circles = _circles(tuple(run - centre for run in runs), block)
+    return centre + _resampled_sums(circles, resamples, seed) / circles.size
+
+
+def resampled_percentiles(
+    samples: Samples, q: float, *, seed: int, block: int, resamples: int = RESAMPLES
+) -> FloatArray:
+    """The q-th percentile (type 7) of every resample."""
+    circles = _circles(as_runs(samples), block)
     order = np.argsort(circles.extended, kind="stable")
     ordered = circles.extended[order]
     values = [
         _resampled_percentiles(ordered, order, circles, chunk, q)
         for chunk in _draws(circles, resamples, seed, len(order))
     ]
-    return _between(np.concatenate(values), circles, level)
+    return np.concatenate(values)
+
+
+def interval_between(statistics: FloatArray, blocks: float, *, level: float = 0.95) -> Interval:
+    """Expanded percentile interval of a resampled statistic that rests on ``blocks`` = n / block values."""
+    tail = _expanded_tail(blocks, level)
+    lower, upper = np.quantile(statistics, [tail, 1 - tail])
+    return Interval(float(lower), float(upper))
 
 
 class _Circles(NamedTuple):
@@ -186,12 +212,6 @@ def _weights(circles: _Circles, starts: IntArray) -> IntArray:
     return np.cumsum(steps).reshape(rows, width)
 
 
-def _between(statistics: FloatArray, circles: _Circles, level: float) -> Interval:
-    tail = _expanded_tail(circles.size / circles.block, level)
-    lower, upper = np.quantile(statistics, [tail, 1 - tail])
-    return Interval(float(lower), float(upper))
-
-
 def _expanded_tail(blocks: float, level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"a confidence level lies between 0 and 1, not at {level}")
@@ -202,4 +222,12 @@ def _expanded_tail(blocks: float, level: float) -> float:
     return float(ndtr(math.sqrt((freedom + 1) / freedom) * quantile))
 
 
-__all__ = ["RESAMPLES", "mean_interval", "percentile_interval", "ratio_interval"]
+__all__ = [
+    "RESAMPLES",
+    "interval_between",
+    "mean_interval",
+    "percentile_interval",
+    "ratio_interval",
+    "resampled_means",
+    "resampled_percentiles",
+]

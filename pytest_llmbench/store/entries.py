@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any, TypeVar
 
 from pytest_llmbench.model.facts import Fact, Facts
@@ -17,14 +18,18 @@ from pytest_llmbench.model.judgement import (
     ValidityVerdict,
 )
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.observation import Observation, SelfCheck
-from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
-from pytest_llmbench.model.records import PHASES
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, describe_loads
 from pytest_llmbench.model.result import Plot, Table, TestResult
 from pytest_llmbench.store import schema
-from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.plain import plain, plain_object
+from pytest_llmbench.store.stretch_entries import (
+    combined_selfcheck,
+    level_entries,
+    measured_runs,
+    outcome_counts,
+    stretch_entry,
+)
 
 Part = TypeVar("Part", Table, Plot)
 Entry = TypeVar("Entry")
@@ -41,8 +46,7 @@ def entry_from_result(
     shared: bool = False,
     attempts: int = 1,
 ) -> schema.TestEntry:
-    """The entry of a test that measured. Raises ValueError if two tables or two plots share an id."""
-    measured = [run for run in result.observations if run.plan.phase is Phase.MEASURE]
+    """The entry of a test that measured. Raises ValueError if two tables share id and title."""
     return schema.TestEntry(
         nodeid=nodeid,
         test=result.test,
@@ -53,23 +57,32 @@ def entry_from_result(
         compliance=_compliance(result.compliance, schema.DRAFT),
         gate=_gate(result.gate, result.objectives, _why_void(result)),
         metrics={name: schema.Metric.model_validate(metric) for name, metric in result.metrics.items()},
-        load=_load(measured),
-        workload=_workload(measured, result.facts),
         warmup=schema.WarmupEntry.model_validate(plain(result.warmup)),
-        selfcheck=_selfcheck([run.selfcheck for run in measured]),
-        counts=_counts(measured),
         tables=_by_id(result.tables, _table),
         plots=_by_id(result.plots, _plot),
         records_file=records_file,
         configuration=[schema.ConfigurationItem(item=item, text=text) for item, text in result.configuration],
-        stretches=[_stretch(run) for run in measured],
         facts=fact_entries(_all_facts(result)),
         notes=list(result.notes),
         error=error,
         shared=shared,
         duration_s=duration_s,
         attempts=attempts,
+        **_of_the_runs(result),
     )
+
+
+def _of_the_runs(result: TestResult) -> dict[str, Any]:
+    """What the measured observations and the levels made of them say."""
+    measured = measured_runs(result)
+    return {
+        "load": _load(measured),
+        "workload": _workload(measured, result.facts),
+        "selfcheck": combined_selfcheck([run.selfcheck for run in measured]),
+        "counts": outcome_counts(measured),
+        "stretches": [stretch_entry(run) for run in measured],
+        "levels": level_entries(result),
+    }
 
 
 def entry_from_error(
@@ -103,7 +116,7 @@ def entry_from_error(
         workload=None,
         warmup=None,
         selfcheck=None,
-        counts=_counts(()),
+        counts=outcome_counts(()),
         tables={},
         plots={},
         records_file=records_file,
@@ -147,7 +160,22 @@ def _compliance(compliance: Compliance | None, draft: str) -> schema.ComplianceE
             schema.RequirementEntry.model_validate(plain(requirement))
             for requirement in compliance.requirements
         ],
+        next_class=_next_class(compliance),
     )
+
+
+_BETTER = {
+    ComplianceVerdict.NOT_COMPLIANT: ComplianceVerdict.CONDITIONAL,
+    ComplianceVerdict.CONDITIONAL: ComplianceVerdict.UNCONDITIONAL,
+}
+
+
+def _next_class(compliance: Compliance) -> schema.NextClassEntry | None:
+    better = _BETTER.get(compliance.verdict)
+    if better is None:
+        return None
+    missing = [requirement.id for requirement in compliance.keeping_from(better)]
+    return schema.NextClassEntry.model_validate({"class": better, "clauses": missing})
 
 
 def _gate(gate: Gate, objectives: Iterable[Objective], why_void: str | None) -> schema.GateEntry:
@@ -184,7 +212,7 @@ def _load(runs: Sequence[Observation]) -> schema.LoadEntry | None:
         parameters = {"concurrency": load.concurrency}
     return schema.LoadEntry(
         model="open" if isinstance(load, OpenLoop) else "closed",
-        description="; ".join(dict.fromkeys(run.plan.load.describe() for run in runs)),
+        description=describe_loads([run.plan.load for run in runs]),
         requests=sum(run.plan.requests for run in runs),
         duration_s=sum(run.duration_s for run in runs),
         ignore_eos=runs[0].plan.ignore_eos,
@@ -209,60 +237,6 @@ def _workload(runs: Sequence[Observation], facts: Facts) -> schema.WorkloadEntry
     )
 
 
-def _counts(runs: Sequence[Observation]) -> dict[str, int]:
-    total = Counter({"submitted": 0, **{str(outcome): 0 for outcome in Outcome}})
-    for run in runs:
-        measured = run.records.phase == PHASES.index(Phase.MEASURE)
-        total.update(run.records.select(measured).counts())
-    return dict(total)
-
-
-_FIRST = ("clock", "stamp_source", "event_loop", "transport")
-_SUMMED = (
-    "reads",
-    "content_chunks",
-    "coalesced_chunks",
-    "connections_prewarmed",
-    "connections_opened",
-    "stale_retries",
-    "gc_collections",
-)
-
-
-def _selfcheck(checks: Sequence[SelfCheck]) -> schema.SelfCheckEntry | None:
-    """Several stretches as one: the worst of each lag and share, the sum of each count."""
-    if not checks:
-        return None
-    combined: dict[str, Any] = {}
-    for name in schema.SelfCheckEntry.model_fields:
-        seen = [value for check in checks if (value := getattr(check, name)) is not None]
-        if not seen:
-            combined[name] = None
-        elif name in _FIRST:
-            combined[name] = seen[0]
-        else:
-            combined[name] = sum(seen) if name in _SUMMED else max(seen)
-    return schema.SelfCheckEntry.model_validate(combined)
-
-
-def _stretch(run: Observation) -> schema.StretchEntry:
-    return schema.StretchEntry(
-        label=run.plan.label,
-        load=run.plan.load.describe(),
-        key=run.plan.key,
-        seed=run.plan.seed,
-        requests=run.plan.requests,
-        started=iso_utc(run.anchor.wall(run.started_ns)),
-        duration_s=run.duration_s,
-        counts=_counts([run]),
-        sequence_sha256=run.sequence_sha256,
-        in_flight_at_start=run.in_flight_at_start,
-        in_flight_at_end=run.in_flight_at_end,
-        interrupted=run.interrupted,
-        selfcheck=schema.SelfCheckEntry.model_validate(run.selfcheck),
-    )
-
-
 def _table(table: Table) -> schema.TableEntry:
     return schema.TableEntry(
         title=table.title, columns=list(table.columns), rows=[list(row) for row in table.rows]
@@ -275,19 +249,36 @@ def _plot(plot: Plot) -> schema.PlotEntry:
         x_label=plot.x_label,
         y_label=plot.y_label,
         series={
-            name: schema.SeriesEntry.model_validate({"x": plain(x), "y": plain(y)})
-            for name, (x, y) in plot.series.items()
+            name: schema.SeriesEntry.model_validate(_columns(("x", "y"), columns))
+            for name, columns in plot.series.items()
         },
         marks=dict(plot.marks),
         step=plot.step,
         x_log=plot.x_log,
+        y_log=plot.y_log,
+        bands={
+            name: schema.BandEntry.model_validate(_columns(("x", "lower", "upper"), columns))
+            for name, columns in plot.bands.items()
+        },
     )
 
 
+def _columns(names: Sequence[str], columns: Sequence[Sequence[float]]) -> dict[str, list[float]]:
+    """Columns of equal length under their names. A point with a part that is no number cannot be drawn."""
+    points = [point for point in zip(*columns, strict=True) if all(map(isfinite, point))]
+    return {name: [float(point[i]) for point in points] for i, name in enumerate(names)}
+
+
 def _by_id(parts: Sequence[Part], convert: Callable[[Part], Entry]) -> dict[str, Entry]:
-    entries = {part.id: convert(part) for part in parts}
-    if len(entries) < len(parts):
-        raise ValueError(f"two parts of a report share an id: {', '.join(part.id for part in parts)}")
+    """By id. The draft has some tables once per load level: the second is ``itl_results.2`` and so on."""
+    entries: dict[str, Entry] = {}
+    seen: Counter[str] = Counter()
+    if len({(part.id, part.title) for part in parts}) < len(parts):
+        told = ", ".join(part.id for part in parts)
+        raise ValueError(f"two parts of a report share an id and a title: {told}")
+    for part in parts:
+        seen[part.id] += 1
+        entries[part.id if seen[part.id] == 1 else f"{part.id}.{seen[part.id]}"] = convert(part)
     return entries
 
 

@@ -27,7 +27,9 @@ from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.plain import plain
 from pytest_llmbench.store.redaction import Redactor
 
-RECORDS_SCHEMA = "pytest-llmbench/records/1.0"
+RECORDS_SCHEMA = "pytest-llmbench/records/1.1"
+_READ = ("pytest-llmbench/records/1.0", RECORDS_SCHEMA)
+"""1.0 lacks some fields of a line; they take their defaults."""
 
 _FIRST_FIELDS = (
     "index", "request_id", "phase", "class_label", "scheduled_ns", "dispatched_ns", "submitted_ns",
@@ -213,9 +215,9 @@ def _header(line: bytes, path: Path) -> dict[str, Any]:
         clocks = {name: int(header["anchor"][name]) for name in ("monotonic_ns", "wall_ns")}
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(_TOO_SHORT, path) from error
-    if schema != RECORDS_SCHEMA:
+    if schema not in _READ:
         raise StoreError(
-            f"the records are in {schema!r}, this version reads {RECORDS_SCHEMA!r}",
+            f"the records are in {schema!r}, this version reads {' and '.join(_READ)}",
             where=str(path),
             remedy="read them with the version of pytest-llmbench that wrote them",
         )
@@ -224,7 +226,8 @@ def _header(line: bytes, path: Path) -> dict[str, Any]:
 
 
 def _row(line: bytes) -> tuple[RequestRecord, str]:
-    values = json.loads(line)
+    # An empty list is the default of its field; in the file it is there for readers of other languages.
+    values = {name: value for name, value in json.loads(line).items() if value != []}
     label = values.pop("label")
     values["phase"] = Phase(values["phase"])
     values["outcome"] = Outcome(values["outcome"])

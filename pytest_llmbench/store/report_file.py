@@ -69,11 +69,15 @@ def write_report(path: Path, report: Report, redactor: Redactor | None = None) -
 
 
 def read_report(path: Path) -> Report:
-    """Reads a report of this schema version. Raises StoreError for any other, or for a damaged file."""
+    """Reads a report of this major version, no newer than this one; keys it lacks take their defaults.
+
+    The report read is of this version, so that it can be written again. Raises StoreError for any other
+    version, and for a damaged file.
+    """
     content = _read_json(path)
     _check_version(content.get("schema_version"), path)
     try:
-        return Report.model_validate(content)
+        return Report.model_validate(content | {"schema_version": SCHEMA_VERSION})
     except ValidationError as error:
         raise StoreError(_mistakes(error), where=str(path), remedy="write the report again") from error
 
@@ -103,8 +107,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _check_version(version: object, path: Path) -> None:
-    if version == SCHEMA_VERSION:
-        return
     if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+", version):
         raise StoreError(
             f"not a report of pytest-llmbench: schema_version is {version!r}",
@@ -113,6 +115,8 @@ def _check_version(version: object, path: Path) -> None:
         )
     numbers, ours = (tuple(map(int, text.split("."))) for text in (version, SCHEMA_VERSION))
     newer = numbers > ours
+    if not newer and numbers[0] == ours[0]:
+        return
     relation = "newer" if newer else "older"
     raise StoreError(
         f"schema version {version} is {relation} than {SCHEMA_VERSION}, the one that is read here",

@@ -1,4 +1,4 @@
-"""The one JSON shape of ``report.json``: pydantic models, version 1.0.
+"""The one JSON shape of ``report.json``: pydantic models, version 1.1.
 
 ``python -m pytest_llmbench.store.schema`` prints the JSON Schema (Draft 2020-12) that is published as
 ``docs/report.schema.json``. Vocabulary and key names are a contract with every reader of a report; a change
@@ -8,32 +8,21 @@ that removes or renames anything raises the major version, an addition the minor
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+from pydantic import Field, JsonValue, field_validator
 
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, Status, ValidityVerdict
 from pytest_llmbench.model.objective import Op
 from pytest_llmbench.store.redaction import without_credentials
+from pytest_llmbench.store.shape import Instant, Metric, Shape
+from pytest_llmbench.store.stretch_schema import LevelEntry, SelfCheckEntry, StretchEntry
 
-SCHEMA_VERSION: Final = "1.0"
+SCHEMA_VERSION: Final = "1.1"
 DRAFT = "draft-gaikwad-llm-benchmarking-methodology-00"
 
 TestOutcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
-Instant = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
-
-
-class Shape(BaseModel):
-    """Base of every object in the report: nothing unknown, nothing infinite, nothing changed later."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
-        from_attributes=True,
-        use_attribute_docstrings=True,
-    )
 
 
 class FactEntry(Shape):
@@ -43,22 +32,6 @@ class FactEntry(Shape):
     origin: Origin
     source: str = ""
     """Where exactly: a file, a URL, a header."""
-
-
-class Metric(Shape):
-    """A number with its interval. ``null`` as point: undefined; as an end: the interval is open there."""
-
-    point: float | None
-    lower: float | None
-    upper: float | None
-    level: float
-    """Confidence level, 0 to 1."""
-    n: int
-    """Samples the estimate rests on."""
-    method: str
-    unit: str
-    n_required: int | None = None
-    """Samples from which on the interval closes on both sides, if it is open for want of them."""
 
 
 class FindingEntry(Shape):
@@ -94,6 +67,14 @@ class RequirementEntry(Shape):
     statement: str = ""
 
 
+class NextClassEntry(Shape):
+    """The next better compliance class, and what is missing for it."""
+
+    class_: ComplianceVerdict = Field(alias="class")
+    clauses: list[str]
+    """Ids of the unmet requirements that stand between."""
+
+
 class ComplianceEntry(Shape):
     verdict: ComplianceVerdict
     """Policy ``strict``: a violated constraint that defines the test blocks too."""
@@ -101,6 +82,8 @@ class ComplianceEntry(Shape):
     """Policy ``literal``: capitalised keywords only."""
     draft: str
     requirements: list[RequirementEntry]
+    next_class: NextClassEntry | None = None
+    """``null`` when there is none better, and when the run was not audited."""
 
 
 class ObjectiveEntry(Shape):
@@ -127,7 +110,7 @@ class GateEntry(Shape):
 
 
 class LoadEntry(Shape):
-    """The load of the first measured stretch."""
+    """The load of the first measured stretch; the description is that of all of them."""
 
     model: Literal["open", "closed"]
     description: str
@@ -168,52 +151,6 @@ class WarmupEntry(Shape):
     last_finished_ns: int | None
 
 
-class SelfCheckEntry(Shape):
-    """The load generator as a witness against itself. Over several stretches: worst lag, summed counts."""
-
-    send_lag_p50_ns: int | None
-    send_lag_p99_ns: int | None
-    send_lag_max_ns: int | None
-    send_lag_first_tenth_p50_ns: int | None
-    send_lag_last_tenth_p50_ns: int | None
-    loop_lag_p99_ns: int | None
-    loop_lag_max_ns: int | None
-    cpu_share: float | None
-    reads: int
-    content_chunks: int
-    coalesced_chunks: int
-    connections_prewarmed: int
-    connections_opened: int
-    stale_retries: int
-    gc_collections: int
-    peak_in_flight: int
-    clock: str
-    clock_resolution_ns: int | None
-    stamp_source: str
-    event_loop: str
-    transport: str
-
-
-class StretchEntry(Shape):
-    """One measured stretch of load."""
-
-    label: str
-    load: str
-    """In words."""
-    key: str
-    """SHA-256 of everything that decides what is sent and when."""
-    seed: int
-    requests: int
-    started: Instant
-    duration_s: float
-    counts: dict[str, int]
-    sequence_sha256: str
-    in_flight_at_start: int
-    in_flight_at_end: int
-    interrupted: str | None
-    selfcheck: SelfCheckEntry
-
-
 class TableEntry(Shape):
     title: str
     columns: list[str]
@@ -223,6 +160,14 @@ class TableEntry(Shape):
 class SeriesEntry(Shape):
     x: list[float]
     y: list[float]
+
+
+class BandEntry(Shape):
+    """A confidence band of the series with the same name."""
+
+    x: list[float]
+    lower: list[float]
+    upper: list[float]
 
 
 class PlotEntry(Shape):
@@ -236,6 +181,8 @@ class PlotEntry(Shape):
     """Named positions on the x axis, for example limits."""
     step: bool = False
     x_log: bool = False
+    y_log: bool = False
+    bands: dict[str, BandEntry] = Field(default={})
 
 
 class ConfigurationItem(Shape):
@@ -270,11 +217,11 @@ class TestEntry(Shape):
     plots: dict[str, PlotEntry]
     records_file: str | None
     """Relative to the report."""
-    configuration: list[ConfigurationItem] = []
+    configuration: list[ConfigurationItem] = Field(default=[])
     """The eight items of the configuration summary (METHODOLOGY §11.1)."""
-    stretches: list[StretchEntry] = []
-    facts: dict[str, FactEntry] = {}
-    notes: list[str] = []
+    stretches: list[StretchEntry] = Field(default=[])
+    facts: dict[str, FactEntry] = Field(default={})
+    notes: list[str] = Field(default=[])
     error: str | None = None
     """Why the test errored or failed, if it did."""
     shared: bool = False
@@ -282,6 +229,8 @@ class TestEntry(Shape):
     duration_s: float | None = None
     """Wall time of the test."""
     attempts: int = 1
+    levels: list[LevelEntry] = Field(default=[])
+    """Every load level or configuration, in the order in which they ran."""
 
     def plain(self) -> dict[str, Any]:
         """Plain JSON types: what crosses from pytest-xdist workers and what the renderers take."""
@@ -304,10 +253,10 @@ class Environment(Shape):
     platform: str
     machine: str
     cpu_count: int | None
-    packages: dict[str, str] = {}
+    packages: dict[str, str] = Field(default={})
     """Installed version of each package that takes part in the measurement."""
-    command: list[str] = []
-    settings: dict[str, JsonValue] = {}
+    command: list[str] = Field(default=[])
+    settings: dict[str, JsonValue] = Field(default={})
     """The options in force, without secrets."""
 
 
@@ -318,7 +267,7 @@ class Sut(Shape):
     """Without credentials."""
     model: str | None
     api: str | None
-    facts: dict[str, FactEntry] = {}
+    facts: dict[str, FactEntry] = Field(default={})
 
     @field_validator("endpoint")
     @classmethod
@@ -329,7 +278,7 @@ class Sut(Shape):
 class Report(Shape):
     """``report.json``."""
 
-    schema_version: Literal["1.0"] = SCHEMA_VERSION
+    schema_version: Literal["1.1"] = SCHEMA_VERSION
     generator: Generator
     started: Instant
     environment: Environment
@@ -354,6 +303,41 @@ def json_schema_text() -> str:
     """``docs/report.schema.json``, byte for byte."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
+
+__all__ = [
+    "DRAFT",
+    "SCHEMA_VERSION",
+    "BandEntry",
+    "ComplianceEntry",
+    "ConfigurationItem",
+    "Environment",
+    "FactEntry",
+    "FindingEntry",
+    "GateEntry",
+    "Generator",
+    "Instant",
+    "LevelEntry",
+    "LoadEntry",
+    "Metric",
+    "NextClassEntry",
+    "ObjectiveEntry",
+    "PlotEntry",
+    "Report",
+    "RequirementEntry",
+    "SelfCheckEntry",
+    "SeriesEntry",
+    "Shape",
+    "StretchEntry",
+    "Sut",
+    "TableEntry",
+    "TestEntry",
+    "TestOutcome",
+    "ValidityEntry",
+    "WarmupEntry",
+    "WorkloadEntry",
+    "json_schema",
+    "json_schema_text",
+]
 
 if __name__ == "__main__":
     print(json_schema_text(), end="")

@@ -11,6 +11,8 @@ from pytest_llmbench.wire.error_text import error_in, error_text, is_policy_erro
 from pytest_llmbench.wire.sse import SSEEvent
 
 END_MARKER = "[DONE]"
+TOKEN_TIMES = "token_times_ns"
+"""Key of an event: the server's instant of each of its tokens, integer nanoseconds of the server's clock."""
 
 ReadChoice = Callable[[Chunk, dict[str, Any]], None]
 """Puts into the chunk what one entry of ``choices`` holds in this dialect."""
@@ -56,7 +58,7 @@ def _read_payload(chunk: Chunk, payload: dict[str, Any], event_type: str, read_c
         chunk.usage = read_usage(payload["usage"])
         if chunk.usage is not None and chunk.choice is not None:
             chunk.tokens_cumulative = chunk.usage.output_tokens
-    if get("timings") is not None or get("metrics") is not None:
+    if get("timings") is not None or get("metrics") is not None or TOKEN_TIMES in payload:
         _read_timings(chunk, payload)
 
 
@@ -108,11 +110,17 @@ def as_count(value: Any) -> int | None:
 
 
 def _read_timings(chunk: Chunk, payload: dict[str, Any]) -> None:
-    """llama.cpp's ``timings`` and vLLM's ``metrics``; the first also counts tokens, per chunk if asked to."""
+    """llama.cpp's ``timings`` and vLLM's ``metrics``; the first also counts tokens, per chunk if asked to.
+
+    Instants of tokens go with them: a field of their own would cost every chunk of every stream.
+    """
     sources = [source for key in ("timings", "metrics") if isinstance(source := payload.get(key), dict)]
+    if TOKEN_TIMES in payload:
+        sources.append({TOKEN_TIMES: payload[TOKEN_TIMES]})
     if not sources:
         return
-    chunk.server_timings = sources[0] if len(sources) == 1 else {**sources[0], **sources[1]}
+    one = len(sources) == 1
+    chunk.server_timings = sources[0] if one else {name: it[name] for it in sources for name in it}
     if chunk.tokens_cumulative is None and chunk.choice is not None:
         chunk.tokens_cumulative = as_count(chunk.server_timings.get("predicted_n"))
 
@@ -133,4 +141,4 @@ def _set_error(chunk: Chunk, error: Any) -> None:
     chunk.refused = is_policy_error(error)
 
 
-__all__ = ["END_MARKER", "ReadChoice", "as_count", "decode_event", "read_usage"]
+__all__ = ["END_MARKER", "TOKEN_TIMES", "ReadChoice", "as_count", "decode_event", "read_usage"]

@@ -12,7 +12,6 @@ too; ``refused`` is for a safety system that took the model's place.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
@@ -28,6 +27,7 @@ from pytest_llmbench.wire.attribution import (
     spread,
 )
 from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.server_figures import NOTHING_SAID, server_figures
 
 Ended = Literal["done", "eof", "cut", "timeout", "cancelled"]
 """How the body came to its end: the reader stopped at the end marker; the HTTP body was complete; the
@@ -78,6 +78,11 @@ class StreamSummary:
     error: str | None = None
     coalesced_chunks: int = 0
     server_timings: dict[str, float] = field(default_factory=dict)
+    queue_wait_ns: int | None = None
+    prefill_ns: int | None = None
+    preemptions: int | None = None
+    preempted_tokens: int | None = None
+    server_token_ns: Sequence[int] = ()
     text: str = ""
     """All visible output, joined."""
     reasoning: str = ""
@@ -116,7 +121,7 @@ def read_stream(
     summary.finish_reason = next(
         (chunk.finish_reason for chunk in reversed(chunks) if chunk.finish_reason), None
     )
-    summary.server_timings = _timings(chunks)
+    _set_server_figures(summary, chunks)
     summary.outcome, problem = _outcome(chunks, summary, ended)
     summary.error = problem or None
     return summary
@@ -194,17 +199,16 @@ def _set_reasoning_tokens(
         summary.reasoning_tokens = count_text(summary.reasoning)
 
 
-def _timings(chunks: Sequence[Chunk]) -> dict[str, float]:
-    """Figures only, the last of each name."""
-    merged: dict[str, object] = {}
-    for chunk in chunks:
-        if chunk.server_timings is not None:
-            merged.update(chunk.server_timings)
-    return {
-        name: float(value)
-        for name, value in merged.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
+def _set_server_figures(summary: StreamSummary, chunks: Sequence[Chunk]) -> None:
+    figures = server_figures(chunks)
+    if figures is NOTHING_SAID:
+        return
+    summary.server_timings = figures.server_timings
+    summary.queue_wait_ns, summary.prefill_ns = figures.queue_wait_ns, figures.prefill_ns
+    summary.preemptions, summary.preempted_tokens = figures.preemptions, figures.preempted_tokens
+    summary.server_token_ns = figures.server_token_ns
+    if summary.cached_tokens is None:  # usage tells it first; older llama.cpp only has it in its timings
+        summary.cached_tokens = figures.cached_tokens
 
 
 def _outcome(chunks: Sequence[Chunk], summary: StreamSummary, ended: Ended) -> tuple[Outcome, str]:

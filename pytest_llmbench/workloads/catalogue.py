@@ -4,46 +4,110 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.workloads.adapted import WithFixedOutput
+from pytest_llmbench.workloads.classes import ClassMix, RequestClass
+from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
+from pytest_llmbench.workloads.conversation import ConversationWorkload
+from pytest_llmbench.workloads.lengths import Choice, Fixed
+from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
 from pytest_llmbench.workloads.specification import check_specification
-from pytest_llmbench.workloads.synthetic import STANDARD_NAMES, SYNTHETIC_UNIFORM
+from pytest_llmbench.workloads.synthetic import (
+    RESERVED_NAMES,
+    STANDARD_NAMES,
+    SYNTHETIC_SKEWED,
+    SYNTHETIC_UNIFORM,
+    SyntheticWorkload,
+)
 
-WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType({SYNTHETIC_UNIFORM.name: SYNTHETIC_UNIFORM})
-"""The workloads that can be asked for by name."""
+WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
+    {known.name: known for known in (SYNTHETIC_UNIFORM, SYNTHETIC_SKEWED, LONG_CONTEXT, LONG_CONTEXT_UNIFORM)}
+)
+"""The workloads that can be asked for by name, with nothing else given."""
+
+FROM_DATASETS: Final = ("conversation", "code-completion")
+"""Reference workloads that are made of a data set, which has to be given."""
 
 _MEMBERS = ("name", "standard", "requests", "specification")
+# They guard the reference names themselves: none can be made with such a name and other parameters.
+_REFERENCE_TYPES = (
+    SyntheticWorkload,
+    LongContextWorkload,
+    ClassMix,
+    ConversationWorkload,
+    CodeCompletionWorkload,
+)
 
 
 def workload(wanted: str | Workload) -> Workload:
     """The workload called ``wanted``, or ``wanted`` itself once it is seen to be complete.
 
-    Raises SuiteError for an unknown name and for a custom workload that is not fully specified
-    (METHODOLOGY §4.1).
+    Raises SuiteError for an unknown name, for a reference workload whose data set is not given, and for a
+    custom workload that is not fully specified (METHODOLOGY §4.1).
     """
     return _named(wanted) if isinstance(wanted, str) else _checked(wanted)
+
+
+def reference_variant(name: str, specification: Mapping[str, Any]) -> Workload | None:
+    """The reference workload that calls itself ``name`` and specifies itself so, made anew from that.
+
+    Knows the request classes of the fairness test, a fixed output (AMB-11) and the lengths of Long Context;
+    None for anything else, and for a specification that no reference workload has.
+    """
+    try:
+        made = _made_anew(name, specification)
+    except (SuiteError, KeyError, TypeError, ValueError):
+        return None  # the specification comes from a stored report and may say anything
+    if made is None or _as_json(made.specification()) != _as_json(specification):
+        return None
+    return made
+
+
+def _made_anew(name: str, specification: Mapping[str, Any]) -> Workload | None:
+    made = WORKLOADS.get(name)
+    if name == "long-context":
+        params = specification["input_length"]["params"]
+        law = Choice(tuple(params["choice"])) if "choice" in params else Fixed(params["tokens"])
+        made = LongContextWorkload(law)
+    if "classes" in specification and isinstance(made, SyntheticWorkload):
+        classes = [
+            RequestClass(each["name"], tuple(each["input"]), tuple(each["output"]), each["share"])
+            for each in specification["classes"]
+        ]
+        made = ClassMix(tuple(classes), made)
+    if made is not None and specification.get("deviations"):
+        made = WithFixedOutput(made, specification["output_length"]["params"]["tokens"])
+    return made
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _named(name: str) -> Workload:
     if name in WORKLOADS:
         return WORKLOADS[name]
     available = f"available: {', '.join(WORKLOADS)}"
-    if name in STANDARD_NAMES:
+    if name in FROM_DATASETS:
         raise SuiteError(
-            f"workload {name!r} is a reference workload of the draft that this version does not generate",
-            remedy=f"{available}; or hand over a workload object of your own under another name",
+            f"workload {name!r} is made of a data set, which is not bundled and has not been given",
+            remedy="name its file in the [workloads] section of a TOML file and give that with "
+            "--llm-workloads FILE, or hand over a workload object (fixture llm_workload, hook "
+            f"pytest_llmbench_workloads); {available} without one",
         )
-    close = difflib.get_close_matches(name.lower().replace("_", "-"), STANDARD_NAMES, n=1)
+    close = difflib.get_close_matches(name.lower().replace("_", "-"), RESERVED_NAMES, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise SuiteError(f"unknown workload {name!r}", remedy=f"{hint}{available}")
 
 
 def _checked(candidate: Workload) -> Workload:
-    if any(candidate is known for known in WORKLOADS.values()):
+    if _is_reference(candidate):
         return candidate
     where = f"workload {getattr(candidate, 'name', candidate)!r}"
     if inspect.isclass(candidate):
@@ -53,7 +117,7 @@ def _checked(candidate: Workload) -> Workload:
         remedy = "a workload has name, standard, requests(count, seed) and specification()"
         raise SuiteError.from_mistakes(missing, where=where, remedy=remedy)
     mistakes = check_specification(candidate)
-    if (candidate.name in STANDARD_NAMES or candidate.standard) and candidate != SYNTHETIC_UNIFORM:
+    if candidate.name in RESERVED_NAMES or candidate.standard:
         mistakes.append("it claims to be a reference workload: choose another name and let standard be False")
     if mistakes:
         remedy = "a custom workload has to be fully specified (section 4.3.1 of the draft)"
@@ -61,4 +125,10 @@ def _checked(candidate: Workload) -> Workload:
     return candidate
 
 
-__all__ = ["STANDARD_NAMES", "WORKLOADS", "workload"]
+def _is_reference(candidate: Workload) -> bool:
+    while type(candidate) is WithFixedOutput:
+        candidate = candidate.base
+    return type(candidate) in _REFERENCE_TYPES and candidate.standard
+
+
+__all__ = ["FROM_DATASETS", "STANDARD_NAMES", "WORKLOADS", "reference_variant", "workload"]

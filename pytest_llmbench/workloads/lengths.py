@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 from pytest_llmbench.errors import SuiteError
@@ -27,6 +30,9 @@ class LengthLaw(Protocol):
 
     def draw(self, generator: random.Random) -> int:
         """The next length. What it takes from the generator is part of the law's definition."""
+
+    def at_least(self, tokens: int) -> float:
+        """Probability that a drawn length is ``tokens`` or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,9 @@ class Fixed:
     def draw(self, generator: random.Random) -> int:  # noqa: ARG002 - every law is drawn with a generator
         return self.tokens
 
+    def at_least(self, tokens: int) -> float:
+        return float(self.tokens >= tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
@@ -62,10 +71,7 @@ class Uniform:
     high: int
 
     def __post_init__(self) -> None:
-        mistakes = _length_mistakes("low", self.low) + _length_mistakes("high", self.high)
-        if not mistakes and self.low > self.high:
-            mistakes = [f"low is {self.low} and high is {self.high}: the lower bound comes first"]
-        _refuse(mistakes, "Uniform")
+        _refuse(_bounds_mistakes(self.low, self.high), "Uniform")
 
     @property
     def type(self) -> str:
@@ -82,10 +88,206 @@ class Uniform:
     def draw(self, generator: random.Random) -> int:
         return generator.randint(self.low, self.high)
 
+    def at_least(self, tokens: int) -> float:
+        return min(1.0, max(0.0, (self.high - tokens + 1) / (self.high - self.low + 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """Normal with ``mean`` and standard deviation ``sd``, rounded half to even and clamped to low..high.
+
+    One ``normalvariate`` per draw; clamping does not redraw (AMB-36).
+    """
+
+    mean: float
+    sd: float
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        mistakes = _bounds_mistakes(self.low, self.high) + _number_mistakes("mean", self.mean)
+        _refuse(mistakes + _spread_mistakes("sd", self.sd), "Normal")
+
+    @property
+    def type(self) -> str:
+        return "normal"
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        return {"mean": self.mean, "sd": self.sd, "min": self.low, "max": self.high, **_ROUNDING}
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return self.low, self.high
+
+    def draw(self, generator: random.Random) -> int:
+        return _clamped(generator.normalvariate(self.mean, self.sd), self.low, self.high)
+
+    def at_least(self, tokens: int) -> float:
+        if tokens <= self.low or tokens > self.high:
+            return float(tokens <= self.low)
+        return _normal_tail((tokens - 0.5 - self.mean) / self.sd)
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """exp of a normal with mean ``mu`` and deviation ``sigma``, rounded half to even, clamped to low..high.
+
+    One ``lognormvariate`` per draw; clamping does not redraw (AMB-36).
+    """
+
+    mu: float
+    sigma: float
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        mistakes = _bounds_mistakes(self.low, self.high) + _number_mistakes("mu", self.mu)
+        _refuse(mistakes + _spread_mistakes("sigma", self.sigma), "LogNormal")
+
+    @property
+    def type(self) -> str:
+        return "lognormal"
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        return {"mu": self.mu, "sigma": self.sigma, "min": self.low, "max": self.high, **_ROUNDING}
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return self.low, self.high
+
+    def draw(self, generator: random.Random) -> int:
+        return _clamped(generator.lognormvariate(self.mu, self.sigma), self.low, self.high)
+
+    def at_least(self, tokens: int) -> float:
+        if tokens <= self.low or tokens > self.high:
+            return float(tokens <= self.low)
+        return _normal_tail((math.log(tokens - 0.5) - self.mu) / self.sigma)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of ``tokens``, equally likely. One ``choice`` per draw, also where there is only one length."""
+
+    tokens: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _refuse(_list_mistakes("tokens", self.tokens), "Choice")
+
+    @property
+    def type(self) -> str:
+        return "empirical"
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        mean = sum(self.tokens) / len(self.tokens)
+        return {"choice": list(self.tokens), "min": min(self.tokens), "max": max(self.tokens), "mean": mean}
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return min(self.tokens), max(self.tokens)
+
+    def draw(self, generator: random.Random) -> int:
+        return generator.choice(self.tokens)
+
+    def at_least(self, tokens: int) -> float:
+        return sum(length >= tokens for length in self.tokens) / len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Empirical:
+    """Lengths as observed: ``tokens[i]`` with a probability proportional to ``weights[i]``.
+
+    Without weights all are equally likely, so a plain list of observed lengths will do; a histogram is
+    lengths with their counts. One ``random`` per draw, looked up in the cumulative weights in the order
+    given.
+    """
+
+    tokens: tuple[int, ...]
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        mistakes = _list_mistakes("tokens", self.tokens)
+        if self.weights is not None:
+            mistakes += _weight_mistakes(self.tokens, self.weights)
+        _refuse(mistakes, "Empirical")
+
+    @classmethod
+    def histogram(cls, counts: Mapping[int, float]) -> Empirical:
+        """From length → how often it occurs."""
+        return cls(tuple(counts), tuple(counts.values()))
+
+    @property
+    def type(self) -> str:
+        return "empirical"
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        total = math.fsum(self._weights)
+        mean = math.fsum(length * w for length, w in zip(self.tokens, self._weights, strict=True)) / total
+        histogram = [[length, w] for length, w in zip(self.tokens, self._weights, strict=True)]
+        return {"histogram": histogram, "min": self.bounds[0], "max": self.bounds[1], "mean": mean}
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        possible = [length for length, w in zip(self.tokens, self._weights, strict=True) if w > 0]
+        return min(possible), max(possible)
+
+    def draw(self, generator: random.Random) -> int:
+        cumulated = _cumulated(self._weights)
+        place = bisect_right(cumulated, generator.random() * cumulated[-1], hi=len(cumulated) - 1)
+        return self.tokens[place]
+
+    def at_least(self, tokens: int) -> float:
+        pairs = zip(self.tokens, self._weights, strict=True)
+        return math.fsum(w for length, w in pairs if length >= tokens) / math.fsum(self._weights)
+
+    @property
+    def _weights(self) -> tuple[float, ...]:
+        return (1,) * len(self.tokens) if self.weights is None else self.weights
+
+
+_ROUNDING: Mapping[str, Any] = {"rounding": "half to even, then clamped"}
+
 
 def specification_of(law: LengthLaw, tokenizer: str) -> dict[str, Any]:
     """A law as METHODOLOGY §4.1 wants it stated: kind, parameters, unit and whose tokens they are."""
     return {"type": law.type, "params": dict(law.params), "unit": "tokens", "tokenizer": tokenizer}
+
+
+def probability_between(law: LengthLaw, low: int, high: int) -> float:
+    """Probability of a length from ``low`` to ``high``, both included."""
+    return law.at_least(low) - law.at_least(high + 1)
+
+
+def mean_between(law: LengthLaw, low: int | None = None, high: int | None = None) -> float:
+    """Expected length, given that it lies between ``low`` and ``high`` (default: the bounds of the law).
+
+    Exact up to rounding: the sum over k of P(length ≥ k), by the law's own distribution after rounding and
+    clamping. Raises SuiteError where the law never gives such a length.
+    """
+    low = max(law.bounds[0], law.bounds[0] if low is None else low)
+    high = min(law.bounds[1], law.bounds[1] if high is None else high)
+    inside = probability_between(law, low, high) if low <= high else 0.0
+    if inside <= 0:
+        raise SuiteError(f"the law {law!r} gives no length from {low} to {high}", where="workload")
+    beyond = law.at_least(high + 1)
+    return low + math.fsum(law.at_least(k) - beyond for k in range(low + 1, high + 1)) / inside
+
+
+@lru_cache(maxsize=32)
+def _cumulated(weights: tuple[float, ...]) -> list[float]:
+    total = 0.0
+    return [total := total + weight for weight in weights]
+
+
+def _clamped(value: float, low: int, high: int) -> int:
+    return max(low, min(high, round(value)))
+
+
+def _normal_tail(z: float) -> float:
+    return math.erfc(z / math.sqrt(2)) / 2
 
 
 def _length_mistakes(name: str, value: object) -> list[str]:
@@ -94,9 +296,56 @@ def _length_mistakes(name: str, value: object) -> list[str]:
     return [f"{name} is {value!r}: give a whole number of tokens, at least 1"]
 
 
+def _bounds_mistakes(low: object, high: object) -> list[str]:
+    mistakes = _length_mistakes("low", low) + _length_mistakes("high", high)
+    if not mistakes and low > high:  # type: ignore[operator]
+        mistakes = [f"low is {low} and high is {high}: the lower bound comes first"]
+    return mistakes
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _number_mistakes(name: str, value: object) -> list[str]:
+    return [] if _is_number(value) else [f"{name} is {value!r}: give a number"]
+
+
+def _spread_mistakes(name: str, value: float) -> list[str]:
+    return [] if _is_number(value) and value > 0 else [f"{name} is {value!r}: give a number above 0"]
+
+
+def _list_mistakes(name: str, values: tuple[int, ...]) -> list[str]:
+    if not isinstance(values, tuple) or not values:
+        return [f"{name} is {values!r}: give a tuple of lengths, at least one"]
+    return [mistake for place, v in enumerate(values) for mistake in _length_mistakes(f"{name}[{place}]", v)][
+        :5
+    ]
+
+
+def _weight_mistakes(tokens: tuple[int, ...], weights: tuple[float, ...]) -> list[str]:
+    if not isinstance(weights, tuple) or len(weights) != len(tokens):
+        return ["weights do not match tokens: give a tuple with one weight for each length"]
+    wrong = [weight for weight in weights if not (_is_number(weight) and weight >= 0)]
+    if wrong or not sum(weights) > 0:
+        return [f"weights {wrong or list(weights)}: give numbers, none negative, not all 0"]
+    return []
+
+
 def _refuse(mistakes: list[str], law: str) -> None:
     if mistakes:
         raise SuiteError.from_mistakes(mistakes, where=f"length law {law}")
 
 
-__all__ = ["Fixed", "LengthLaw", "Uniform", "specification_of"]
+__all__ = [
+    "Choice",
+    "Empirical",
+    "Fixed",
+    "LengthLaw",
+    "LogNormal",
+    "Normal",
+    "Uniform",
+    "mean_between",
+    "probability_between",
+    "specification_of",
+]

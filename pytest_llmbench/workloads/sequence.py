@@ -1,12 +1,66 @@
-"""The identity of a request sequence: its compact JSON text and the SHA-256 of that."""
+"""Request sequences: drawn once and remembered, and their identity, the SHA-256 of their compact JSON text.
+
+A session asks for many slices of the same sequence: every level of a sweep, every window of a search, every
+digest of them. Drawing each from the first request on would cost more than the load itself, so the sequence
+of a workload and a seed is kept as a *tape* that is drawn further on demand.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from itertools import islice
+from typing import cast
 
-from pytest_llmbench.model.request import PlannedRequest
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.workloads.stream import StreamedWorkload
+
+TAPES = 4
+"""Sequences that are remembered; of more, the one that was asked for least recently is forgotten."""
+TAPE_TOKENS = 16_000_000
+"""Input tokens kept of each (64 MB as ids): the last ones that were asked for."""
+
+_TABLE_SIZE = 100_256
+_DIGESTS = 512
+
+
+def drawn(workload: Workload, first: int, count: int, seed: int) -> Sequence[PlannedRequest]:
+    """Requests ``first`` to ``first + count - 1`` of the workload's sequence: the slice
+    ``workload.requests(first + count, seed)[first:]``, remembered.
+
+    May be called from several threads; the one that finds the sequence in use draws its own.
+    """
+    try:
+        tape = _tape(cast(Hashable, workload), seed)
+    except TypeError:  # unhashable: nothing to remember it by
+        return workload.requests(first + count, seed)[first:]
+    return tape.read(first, count)
+
+
+def drawn_sha256(workload: Workload, first: int, count: int, seed: int) -> str:
+    """:func:`sequence_sha256` of :func:`drawn`, remembered."""
+    try:
+        return _remembered_digest(cast(Hashable, workload), first, count, seed)
+    except TypeError:
+        return sequence_sha256(drawn(workload, first, count, seed))
+
+
+def slices_sha256(workload: Workload, slices: Sequence[tuple[int, int]], seed: int) -> str:
+    """:func:`sequence_sha256` of several slices (first, count) of a sequence, one after the other."""
+    if len(slices) == 1:
+        return drawn_sha256(workload, *slices[0], seed)
+    parts = tuple((first, count) for first, count in slices)
+    try:
+        return _remembered_slices(cast(Hashable, workload), parts, seed)
+    except TypeError:
+        return sequence_sha256(request for part in parts for request in drawn(workload, *part, seed))
 
 
 def sequence_json(requests: Iterable[PlannedRequest]) -> str:
@@ -14,29 +68,158 @@ def sequence_json(requests: Iterable[PlannedRequest]) -> str:
 
     A request without token ids shows its text instead, as a JSON string.
     """
-    return "".join(_pieces(requests))
+    return f"[{','.join(_request_json(request).decode() for request in requests)}]"
 
 
 def sequence_sha256(requests: Iterable[PlannedRequest]) -> str:
     """SHA-256 of :func:`sequence_json`, request by request, so that the whole text never exists."""
-    digest = hashlib.sha256()
-    for piece in _pieces(requests):
-        digest.update(piece.encode())
+    digest = SequenceDigest()
+    for request in requests:
+        digest.add(request)
     return digest.hexdigest()
 
 
-def _pieces(requests: Iterable[PlannedRequest]) -> Iterator[str]:
-    yield "["
-    separator = ""
-    for request in requests:
-        yield f"{separator}[{request.max_tokens},{_prompt_json(request)}]"
-        separator = ","
-    yield "]"
+class SequenceDigest:
+    """:func:`sequence_sha256` of requests that come one at a time."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256(b"[")
+        self._separator = b""
+
+    def add(self, request: PlannedRequest) -> None:
+        self._digest.update(self._separator + _request_json(request))
+        self._separator = b","
+
+    def hexdigest(self) -> str:
+        whole = self._digest.copy()
+        whole.update(b"]")
+        return whole.hexdigest()
 
 
-def _prompt_json(request: PlannedRequest) -> str:
-    prompt = request.text if request.token_ids is None else list(request.token_ids)
-    return json.dumps(prompt, separators=(",", ":"))
+@dataclass(slots=True)
+class _Reel:
+    """What has been drawn of a sequence: the requests from number ``start`` on, and where to go on."""
+
+    source: Iterator[PlannedRequest]
+    start: int = 0
+    kept: list[PlannedRequest] = field(default_factory=list)
+    tokens: int = 0
+
+    def draw_up_to(self, end: int, first: int) -> None:
+        """Draws on to request ``end``; what comes before ``first`` is dropped when too much is kept."""
+        while self.start + len(self.kept) < end:
+            fresh = list(islice(self.source, min(256, end - self.start - len(self.kept))))
+            if not fresh:
+                return
+            self.kept += fresh
+            self.tokens += sum(request.input_tokens for request in fresh)
+            self.drop(first)
+
+    def drop(self, before: int) -> None:
+        """Forgets requests ahead of number ``before``, as many as it takes to keep no more than the cap."""
+        dropped = 0
+        while self.tokens > TAPE_TOKENS and self.start + dropped < before and dropped < len(self.kept):
+            self.tokens -= self.kept[dropped].input_tokens
+            dropped += 1
+        del self.kept[:dropped]
+        self.start += dropped
+
+    def slice(self, first: int, count: int) -> list[PlannedRequest]:
+        return self.kept[max(0, first - self.start) : max(0, first + count - self.start)]
 
 
-__all__ = ["sequence_json", "sequence_sha256"]
+class _Tape:
+    """The remembered sequence of one workload and seed.
+
+    The reel is taken out while it is read, by ``list.pop``, which is atomic: of two threads one gets it, the
+    other finds nothing and draws for itself. So no lock is needed, and none is held while drawing.
+    """
+
+    def __init__(self, workload: Workload, seed: int) -> None:
+        self._workload = workload
+        self._seed = seed
+        self._reels: list[_Reel | None] = [None]
+
+    def read(self, first: int, count: int) -> Sequence[PlannedRequest]:
+        try:
+            reel = self._reels.pop()
+        except IndexError:
+            return self._fresh(first, count).slice(first, count)
+        after = None
+        try:
+            reel = self._wound(reel, first, count)
+            found = reel.slice(first, count)
+            # Of a slice beyond the cap only the end is kept, and where to go on: that is asked for next.
+            reel.drop(first + count)
+            after = reel
+        finally:
+            self._reels.append(after)
+        return found
+
+    def _wound(self, reel: _Reel | None, first: int, count: int) -> _Reel:
+        """The reel with the wanted requests on it; a fresh one where it began after them."""
+        if reel is None or reel.start > first:
+            return self._fresh(first, count)
+        if isinstance(self._workload, StreamedWorkload):
+            reel.draw_up_to(first + count, first)
+        elif reel.start + len(reel.kept) < first + count:
+            return self._fresh(first, count)
+        return reel
+
+    def _fresh(self, first: int, count: int) -> _Reel:
+        if isinstance(self._workload, StreamedWorkload):
+            reel = _Reel(self._workload.stream(self._seed))
+            reel.draw_up_to(first + count, first)
+            return reel
+        # A foreign workload has no stream to go on with: its sequence is drawn as far as it is asked for.
+        kept = list(self._workload.requests(first + count, self._seed))
+        return _Reel(iter(()), kept=kept, tokens=sum(request.input_tokens for request in kept))
+
+
+@lru_cache(maxsize=TAPES)
+def _tape(workload: Workload, seed: int) -> _Tape:
+    return _Tape(workload, seed)
+
+
+@lru_cache(maxsize=_DIGESTS)
+def _remembered_digest(workload: Workload, first: int, count: int, seed: int) -> str:
+    return sequence_sha256(drawn(workload, first, count, seed))
+
+
+@lru_cache(maxsize=_DIGESTS)
+def _remembered_slices(workload: Workload, slices: tuple[tuple[int, int], ...], seed: int) -> str:
+    return sequence_sha256(request for part in slices for request in drawn(workload, *part, seed))
+
+
+def _request_json(request: PlannedRequest) -> bytes:
+    return b"[%d,%b]" % (request.max_tokens, _prompt_json(request))
+
+
+def _prompt_json(request: PlannedRequest) -> bytes:
+    if request.token_ids is None:
+        return json.dumps(request.text).encode()
+    ids = request.token_ids
+    if not isinstance(ids, array):
+        return json.dumps(list(ids), separators=(",", ":")).encode()
+    numbers = np.frombuffer(ids, dtype=f"u{ids.itemsize}")
+    if ids.typecode not in "HIL" or not len(numbers) or numbers.max() >= _TABLE_SIZE:
+        return json.dumps(ids.tolist(), separators=(",", ":")).encode()
+    # One row of the table per id, with the comma; the padding of shorter numbers is taken out afterwards.
+    return b"[%b]" % _decimals()[numbers].tobytes().translate(None, b"\0")[:-1]
+
+
+@cache
+def _decimals() -> npt.NDArray[np.bytes_]:
+    return np.array([b"%d," % number for number in range(_TABLE_SIZE)], dtype="S7")
+
+
+__all__ = [
+    "TAPES",
+    "TAPE_TOKENS",
+    "SequenceDigest",
+    "drawn",
+    "drawn_sha256",
+    "sequence_json",
+    "sequence_sha256",
+    "slices_sha256",
+]

@@ -1,20 +1,22 @@
 """Synthetic workloads: random token ids without meaning, lengths from declared laws.
 
-The standard one, Synthetic-Uniform, isolates inference from content (section 4.3.2.1 and appendix A.1 of the
-draft). Others of the same making are custom workloads: allowed, and completely specified by their parameters.
+Two are reference workloads: Synthetic-Uniform isolates inference from content (section 4.3.2.1 and appendix
+A.1 of the draft), Synthetic-Skewed has a realistic spread of lengths (4.3.2.2, A.2). Others of the same
+making are custom workloads: allowed, and completely specified by their parameters.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.bulk_random import BulkRandom
-from pytest_llmbench.workloads.lengths import LengthLaw, Uniform, specification_of
+from pytest_llmbench.workloads.lengths import LengthLaw, LogNormal, Uniform, specification_of
+from pytest_llmbench.workloads.stream import StreamedWorkload
 
 HIGHEST_CL100K_ID: Final = 100_255
 """The last ordinary (non-special) id of cl100k_base."""
@@ -28,9 +30,23 @@ STANDARD_NAMES: Final = (
 )
 """The five reference workloads of the draft (METHODOLOGY §4.2). Their names may not be borrowed."""
 
+RESERVED_NAMES: Final = (*STANDARD_NAMES, "long-context-uniform")
+"""Those and the variant of Long Context in the body of the draft (AMB-03)."""
+
+NO_SYSTEM_PROMPT: Final[Mapping[str, Any]] = {"present": False, "typical_tokens": 0}
+NO_SHARING: Final[Mapping[str, Any]] = {
+    "fraction": 0.0,
+    "length": {"type": "fixed", "params": {"tokens": 0}},
+}
+
+_REFERENCE_LAWS: Final[Mapping[str, tuple[LengthLaw, LengthLaw]]] = {
+    "synthetic-uniform": (Uniform(128, 512), Uniform(64, 256)),
+    "synthetic-skewed": (LogNormal(5.5, 1.0, 32, 4096), LogNormal(4.5, 1.2, 16, 2048)),
+}
+
 
 @dataclass(frozen=True, slots=True)
-class SyntheticWorkload:
+class SyntheticWorkload(StreamedWorkload):
     """Requests of random token ids, drawn in the order of METHODOLOGY §4.3.
 
     One generator ``random.Random(seed)`` that nothing else draws from; per request the input length, then the
@@ -49,30 +65,32 @@ class SyntheticWorkload:
     def __post_init__(self) -> None:
         mistakes = _mistakes(self)
         if mistakes:
-            raise SuiteError.from_mistakes(mistakes, where=f"workload {self.name!r}")
+            raise SuiteError.from_mistakes(mistakes, where=self.where)
 
     @property
     def standard(self) -> bool:
-        return self.name == "synthetic-uniform"
+        return self.name in STANDARD_NAMES
 
-    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
-        """The first ``count`` requests of the sequence of ``seed``, with ids and without text."""
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            # Python's generator ignores the sign: seed -42 would quietly repeat the sequence of 42.
-            mistake = f"the seed is {seed!r}: give a whole number, not negative"
-            raise SuiteError(mistake, where=f"workload {self.name!r}")
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
-        return [self._draw(index, generator) for index in range(count)]
+        index = 0
+        while True:
+            input_tokens = self.input_tokens.draw(generator)
+            max_tokens = self.output_tokens.draw(generator)
+            yield self.request(generator, index, input_tokens, max_tokens)
+            index += 1
 
-    def _draw(self, index: int, generator: BulkRandom) -> PlannedRequest:
-        input_tokens = self.input_tokens.draw(generator)
-        max_tokens = self.output_tokens.draw(generator)
+    def request(
+        self, generator: BulkRandom, index: int, input_tokens: int, max_tokens: int, class_label: str = ""
+    ) -> PlannedRequest:
+        """A request of lengths that are drawn already; its ids are drawn here."""
         return PlannedRequest(
             index=index,
             max_tokens=max_tokens,
             input_tokens=input_tokens,
             token_ids=generator.randints(0, self.highest_token_id, input_tokens),
             temperature=self.temperature,
+            class_label=class_label,
         )
 
     def specification(self) -> Mapping[str, Any]:
@@ -82,9 +100,9 @@ class SyntheticWorkload:
             "content": {
                 "domain": "random",
                 "language": "none",
-                "system_prompt": {"present": False, "typical_tokens": 0},
+                "system_prompt": dict(NO_SYSTEM_PROMPT),
             },
-            "prefix_sharing": {"fraction": 0.0, "length": {"type": "fixed", "params": {"tokens": 0}}},
+            "prefix_sharing": dict(NO_SHARING),
             "temperature": self.temperature,
             "stop": [],
             "generation": {
@@ -99,24 +117,39 @@ def _mistakes(workload: SyntheticWorkload) -> list[str]:
     found = []
     if not workload.name:
         found.append("it has no name: give it one, reports show it")
-    uniform = (Uniform(128, 512), Uniform(64, 256), HIGHEST_CL100K_ID, "cl100k_base", 0.0)
-    ours = (
-        workload.input_tokens,
-        workload.output_tokens,
-        workload.highest_token_id,
-        workload.tokenizer,
-        workload.temperature,
-    )
-    if workload.name in STANDARD_NAMES and (workload.name, ours) != ("synthetic-uniform", uniform):
+    laws = (workload.input_tokens, workload.output_tokens)
+    details = (workload.highest_token_id, workload.tokenizer, workload.temperature)
+    named_by_the_draft = _REFERENCE_LAWS.get(workload.name) == laws
+    if workload.name in RESERVED_NAMES and not (
+        named_by_the_draft and details == (HIGHEST_CL100K_ID, "cl100k_base", 0.0)
+    ):
         found.append("the name belongs to a reference workload with other parameters: choose another name")
     if not 0 <= workload.highest_token_id < 2**32 - 1:
         found.append(f"highest_token_id is {workload.highest_token_id}: ids run from 0 to below 2**32 - 1")
-    if not (math.isfinite(workload.temperature) and workload.temperature >= 0):
-        found.append(f"temperature is {workload.temperature}: give a number, not negative")
-    return found
+    return found + temperature_mistakes(workload.temperature)
 
 
-SYNTHETIC_UNIFORM: Final = SyntheticWorkload("synthetic-uniform", Uniform(128, 512), Uniform(64, 256))
+def temperature_mistakes(temperature: float) -> list[str]:
+    """What is wrong with a sampling temperature, in words."""
+    if math.isfinite(temperature) and temperature >= 0:
+        return []
+    return [f"temperature is {temperature}: give a number, not negative"]
+
+
+SYNTHETIC_UNIFORM: Final = SyntheticWorkload("synthetic-uniform", *_REFERENCE_LAWS["synthetic-uniform"])
 """The reference workload Synthetic-Uniform, exactly as the draft generates it (appendix A.1.4)."""
 
-__all__ = ["HIGHEST_CL100K_ID", "STANDARD_NAMES", "SYNTHETIC_UNIFORM", "SyntheticWorkload"]
+SYNTHETIC_SKEWED: Final = SyntheticWorkload("synthetic-skewed", *_REFERENCE_LAWS["synthetic-skewed"])
+"""The reference workload Synthetic-Skewed (appendix A.2), in the project's draw order (AMB-36)."""
+
+__all__ = [
+    "HIGHEST_CL100K_ID",
+    "NO_SHARING",
+    "NO_SYSTEM_PROMPT",
+    "RESERVED_NAMES",
+    "STANDARD_NAMES",
+    "SYNTHETIC_SKEWED",
+    "SYNTHETIC_UNIFORM",
+    "SyntheticWorkload",
+    "temperature_mistakes",
+]

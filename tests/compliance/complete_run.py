@@ -88,6 +88,14 @@ def records_of(workload: Workload, load: Load, requests: int) -> Records:
         "http_status": filled * 0 + 200,
         "coalesced_chunks": filled * 0,
         "stale_retries": filled * 0,
+        "shared_prefix_tokens": filled * 0,
+        "prefix_id": filled,
+        "queue_wait_ns": filled,
+        "prefill_ns": filled,
+        "preemptions": filled,
+        "preempted_tokens": filled,
+        "server_token_offsets": np.zeros(requests + 1, dtype=np.int64),
+        "server_token_ns": np.empty(0, dtype=np.int64),
         "token_source": np.full(requests, TOKEN_SOURCES.index(TokenSource.SERVER_USAGE), dtype=np.int8),
         "outcome": some(OUTCOMES.index(Outcome.TRUNCATED), FAILED)(
             np.full(requests, OUTCOMES.index(Outcome.OK), dtype=np.int8)

@@ -63,21 +63,40 @@ def with_field(key: str, name: str, value: Any) -> Mutation:
     return mutate
 
 
-def with_run(**changes: Any) -> Mutation:
+def largest(evidence: Evidence) -> int:
+    """The run with the most requests; of a test with one load its only one."""
+    sizes = [len(run.records) for run in evidence.result.observations]
+    return sizes.index(max(sizes))
+
+
+def with_run(place: int | None = None, /, **changes: Any) -> Mutation:
+    """Another largest run, or the one at ``place``."""
+
     def mutate(evidence: Evidence) -> Evidence:
-        (run,) = evidence.result.observations
-        return with_result(observations=(dataclasses.replace(run, **changes),))(evidence)
+        runs = list(evidence.result.observations)
+        at = largest(evidence) if place is None else place
+        runs[at] = dataclasses.replace(runs[at], **changes)
+        return with_result(observations=tuple(runs))(evidence)
 
     return mutate
 
 
-def with_columns(**changes: Callable[[npt.NDArray[Any]], Any]) -> Mutation:
+def with_plan(place: int | None = None, /, **changes: object) -> Mutation:
+    def mutate(evidence: Evidence) -> Evidence:
+        at = largest(evidence) if place is None else place
+        return with_run(at, plan=evidence.result.observations[at].plan.with_(**changes))(evidence)
+
+    return mutate
+
+
+def with_columns(place: int | None = None, /, **changes: Callable[[npt.NDArray[Any]], Any]) -> Mutation:
     """New columns, each computed from a writable copy of the old one."""
 
     def mutate(evidence: Evidence) -> Evidence:
-        (run,) = evidence.result.observations
-        columns = {name: change(np.array(getattr(run.records, name))) for name, change in changes.items()}
-        return with_run(records=dataclasses.replace(run.records, **columns))(evidence)
+        at = largest(evidence) if place is None else place
+        records = evidence.result.observations[at].records
+        columns = {name: change(np.array(getattr(records, name))) for name, change in changes.items()}
+        return with_run(at, records=dataclasses.replace(records, **columns))(evidence)
 
     return mutate
 

@@ -6,7 +6,11 @@ import dataclasses
 from typing import Any
 
 import pytest
+from compared_runs import by_facts, compared, other_hardware, other_tokenizer
+from level_mutations import without_levels
 from mutations import stating, without
+from replayed_runs import KEYWORDS, complete
+from search_rows import CLOSED, SEVERAL
 from situations import SITUATIONS, engine_over_sse
 
 from pytest_llmbench.compliance.audit import audit
@@ -38,7 +42,7 @@ def keys_read(evidence: Evidence) -> set[str]:
     facts = RecordingFacts(evidence.result.facts)
     siblings = [dataclasses.replace(s, facts=RecordingFacts(s.facts)) for s in evidence.siblings]
     result = dataclasses.replace(evidence.result, facts=facts)
-    audit(Evidence(evidence.test, result, tuple(siblings), evidence.capabilities))
+    audit(Evidence(evidence.test, result, tuple(siblings), evidence.capabilities, evidence.systems))
     return facts.asked.union(*(s.facts.asked for s in siblings if isinstance(s.facts, RecordingFacts)))
 
 
@@ -49,7 +53,17 @@ def keys_read_anywhere() -> set[str]:
         stating({"streaming.chunking": "multi"}),
     )
     changed = [change(SITUATIONS["gateway"]()) for change in changes]
+    changed += [compared(), other_hardware(), other_tokenizer(), by_facts(), *_of_every_test()]
     return set().union(*(keys_read(build()) for build in builds), *(keys_read(run) for run in changed))
+
+
+def _of_every_test() -> list[Evidence]:
+    """The complete runs of the other tests, and those that take other ways through the predicates."""
+    option_a = complete("itl", SEVERAL, method="A")
+    watched = stating({"isolation.failure_monitoring": "a dashboard"})(complete("memory_pressure"))
+    closed = complete("throughput", **CLOSED)
+    fewer = without_levels("output_filter")(complete("guardrail"))
+    return [*(complete(test) for test in KEYWORDS), option_a, watched, closed, fewer]
 
 
 def test_only_keys_of_the_table_are_read_and_all_of_them() -> None:

@@ -12,12 +12,10 @@ from pytest_llmbench.simulator.process import EmbeddedEngine
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+IN_VIRTUAL_TIME = {ROOT / "docs/reference/tests.md"}
+"""Pages whose tests need more than an endpoint has: variants, overload, minutes of load."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-BLOCKS = [
-    pytest.param(block, id=f"{page.relative_to(ROOT)}:{i}")
-    for page in PAGES
-    for i, block in enumerate(BLOCK.findall(page.read_text("utf-8")), start=1)
-]
+EXAMPLES = {page: blocks for page in PAGES if (blocks := BLOCK.findall(page.read_text("utf-8")))}
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -27,20 +25,23 @@ def engine() -> Iterator[EmbeddedEngine]:
         yield running
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_block_runs(pytester: pytest.Pytester, engine: EmbeddedEngine, block: str) -> None:
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_runs(pytester: pytest.Pytester, engine: EmbeddedEngine, page: Path) -> None:
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
-    pytester.makepyfile(test_block=block)
+    blocks = EXAMPLES[page]
+    pytester.makepyfile(**{f"test_block_{i}": block for i, block in enumerate(blocks, start=1)})
     result = pytester.runpytest_inprocess(
         "-p",
         "no:cacheprovider",
-        f"--llm-endpoint={engine.url}",
+        "-rA",
+        f"--llm-endpoint={'replay' if page in IN_VIRTUAL_TIME else engine.url}",
         "--llm-scale=quick",
         "--llm-inconclusive=pass",
     )
     outcomes = result.parseoutcomes()
     assert set(outcomes) <= {"passed", "warnings"}, outcomes
-    assert outcomes["passed"] >= 1
+    for i in range(1, len(blocks) + 1):
+        result.stdout.fnmatch_lines_random([f"PASSED test_block_{i}.py::*"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -25,6 +25,7 @@ def main(model: str, port: str, slots: str = "4", context: str = "8192") -> None
     parameters.warmup = True
     parameters.offline = True
     parameters.ui = False
+    parameters.endpoint_metrics = True
     server = xllamacpp.Server(parameters)
     print("ready", server.listening_address, flush=True)
     sys.stdin.read()

@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.arrivals.schedule import schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology import ttft
 from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.objective import MetricRef, ms
+from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.workloads.dataset import DatasetIdentity
+from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
 
 
 @pytest.mark.parametrize(
@@ -27,7 +32,7 @@ from pytest_llmbench.model.objective import MetricRef, ms
         ({"requests": 10.5}, "requests must be a whole number"),
         ({"concurrency": 0}, "concurrency must be at least 1"),
         ({"seed": -1}, "seed must be a whole number from 0"),
-        ({"arrival": "poison", "rate": 1}, "arrival must be one of poisson, uniform, gamma, got 'poison'"),
+        ({"arrival": "poison", "rate": 1}, "arrival must be one of poisson, uniform, gamma, trace, got"),
         ({"arrival": "poisson"}, "arrival needs rate"),
         ({"rate": 1, "burstiness": 0.5}, "burstiness needs arrival='gamma'"),
         ({"rate": 1, "arrival": "gamma"}, "arrival='gamma' needs burstiness"),
@@ -61,3 +66,31 @@ def test_all_mistakes_at_once() -> None:
 def test_good_parameters_come_through() -> None:
     built = build(ttft.Parameters, {"p99_ms": 500, "rate": 20, "arrival": None})
     assert built == ttft.Parameters(p99_ms=500, rate=20)
+
+
+def test_a_trace_brings_its_own_instants() -> None:
+    entries = tuple(TraceEntry(100.0 * number, 32, 8) for number in range(1, 21))
+    identity = DatasetIdentity("trace", "1", "all")
+    trace = TraceWorkload("recorded", entries, identity)
+    parameters = build(ttft.Parameters, {"workload": trace, "arrival": "trace"})
+    load = parameters.load
+    assert isinstance(load, OpenLoop)
+    assert load.arrival == "trace"
+    assert load.offsets_ns[:2] == (100_000_000, 200_000_000)
+    assert load.rate == pytest.approx(10.0)
+    setting = Setting(trace, 42)
+    assert ttft.request_count(parameters, setting) == 20
+    assert schedule_ns(load, 20, 1).tolist() == list(load.offsets_ns)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"arrival": "trace"}, "has none"),
+        ({"arrival": "trace", "rate": 5}, "leave out rate"),
+        ({"arrival": "trace", "concurrency": 5}, "exclude each other"),
+    ],
+)
+def test_a_trace_needs_one(given: dict[str, object], complaint: str) -> None:
+    with pytest.raises(SuiteError, match=complaint):
+        build(ttft.Parameters, given)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from canned_runs import answer
 
@@ -13,6 +16,8 @@ from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.workloads.catalogue import workload
+from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 
 def plan(rate: float | None = 20.0, requests: int = 100) -> LoadPlan:
@@ -41,7 +46,7 @@ def test_send_lag_limit_follows_the_rate(lag_ms: float, rate: float, ok: bool) -
 
 
 def test_a_growing_lag_voids() -> None:
-    check = SelfCheck(send_lag_first_tenth_p50_ns=100_000, send_lag_last_tenth_p50_ns=1_300_000)
+    check = SelfCheck(send_lag_first_tenth_p50_ns=100_000, send_lag_last_tenth_p50_ns=2_800_000)
     assert validity([answer(plan(), selfcheck=check)], Budget()).verdict is ValidityVerdict.INVALID
 
 
@@ -106,3 +111,22 @@ def test_cache_hits_on_random_prompts_are_a_warning() -> None:
     judged = validity([replace(seen, records=hits)], Budget())
     assert not finding(judged, "prefix_cache_hits").ok
     assert judged.verdict is ValidityVerdict.VALID
+
+
+class _Exact(SyntheticWorkload):
+    def specification(self) -> Mapping[str, Any]:
+        stated = dict(SyntheticWorkload.specification(self))
+        return stated | {"input_length": {**stated["input_length"], "exact": True}}
+
+
+@pytest.mark.parametrize("off", [0, 3])
+def test_exact_lengths_are_verified_in_every_record(off: int) -> None:
+    exact = LoadPlan("measure", _Exact("exact-64", Fixed(64), Fixed(8)), ClosedLoop(1), 20, 42)
+    seen = answer(exact)
+    tokens = seen.records.input_tokens.copy()
+    tokens[7] += off
+    requested = np.full(20, 64)
+    records = replace(seen.records, input_tokens=tokens, requested_input_tokens=requested)
+    judged = validity([replace(seen, records=records)], Budget())
+    assert finding(judged, "prompt_lengths").ok is (off == 0)
+    assert bool(judged.reasons) is (off != 0)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.catalogue import METRICS, definition, is_metric, metric_unit, suggestions
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
@@ -92,13 +93,27 @@ def test_nothing_near_gets_the_list() -> None:
 
 
 def test_what_is_computed_is_catalogued_with_its_unit() -> None:
-    for family, row in METRICS.items():
-        if row.is_family:
-            computed = distribution(family, np.arange(1.0, 50.0), seed=1)
-            assert set(computed) <= set(row.full_names())
-            assert {estimate.unit for estimate in computed.values()} == {row.unit}
-    scalars = {name: row.unit for name, row in METRICS.items() if not row.is_family}
-    assert {name: estimate.unit for name, estimate in rates([], seed=1).items()} == scalars
+    for family in latency.FAMILIES:
+        computed = distribution(family, np.arange(1.0, 50.0), seed=1)
+        assert set(computed) <= set(METRICS[family].full_names())
+        assert {estimate.unit for estimate in computed.values()} == {METRICS[family].unit}
+    for name, estimate in rates([], seed=1).items():
+        assert estimate.unit == METRICS[name].unit
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["itl[90%].p99", "starvation_rate[short]", "ttft[8192].mean", "e2e[full@50%].p99", "ttft[0-256].p50"],
+)
+def test_a_qualifier_names_a_part_of_a_test(name: str) -> None:
+    assert is_metric(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["ttft[0-300].p50", "itl[0-256].p50", "itl[].p99", "jain_index.p50", "itl.p42"]
+)
+def test_what_is_no_bucket_or_no_statistic_is_refused(name: str) -> None:
+    assert not is_metric(name)
 
 
 def test_every_row_is_complete() -> None:
@@ -107,4 +122,6 @@ def test_every_row_is_complete() -> None:
         assert row.title
         assert row.formula
         assert row.section
-        assert row.better == ("lower" if row.unit == "ms" else "higher")
+        assert row.better in ("lower", "higher")
+        if row.unit in ("ms", "us/token", "s"):
+            assert row.better == "lower"

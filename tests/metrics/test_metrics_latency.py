@@ -145,5 +145,5 @@ def test_nothing_measured_is_an_empty_vector() -> None:
         assert measure(seen).tolist() == []
 
 
-def test_families_are_those_of_the_catalogue() -> None:
-    assert set(latency.FAMILIES) == {name for name, metric in METRICS.items() if metric.is_family}
+def test_families_are_in_the_catalogue() -> None:
+    assert set(latency.FAMILIES) <= {name for name, metric in METRICS.items() if metric.is_family}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from plugin_suite import Suite
 
@@ -55,3 +57,60 @@ def test_ctrl_c_keeps_what_was_measured(suite: Suite, engine: EmbeddedEngine) ->
     assert any("Ctrl-C" in finding["message"] for finding in entry["validity"]["findings"])
     assert entry["counts"]["ok"] >= 20
     assert "LLM serving benchmarks" in text
+
+
+SEARCH = """
+from pytest_llmbench import WarmupPolicy, llmbench
+import pytest
+
+@pytest.fixture(scope="session")
+def llm_warmup():
+    return WarmupPolicy(requests=5, output_tokens=0, probes=0)
+
+@llmbench.throughput(min_rate=5, max_rate=40, rate_step=5, probe_s=3)
+def test_search(): ...
+
+@llmbench.ttft(p99_ms=500, rate=20, requests=20)
+def test_never_reached(): ...
+"""
+
+
+def labels_so_far(directory: Path) -> set[str]:
+    lines = [
+        line for file in directory.glob("records/*.jsonl") for line in file.read_text("utf-8").splitlines()
+    ]
+    rows = [json.loads(line) for line in lines if line.endswith("}")]
+    return {row["label"] for row in rows if row.get("phase") == "measure"}
+
+
+def test_ctrl_c_in_a_search_keeps_its_levels_and_leaves_nothing_running(suite: Suite) -> None:
+    suite.write(SEARCH)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    command += ["--llm-endpoint=sim", "--llm-scale=quick", "--llm-report=out"]
+    run = subprocess.Popen(
+        command, cwd=suite.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        deadline = time.monotonic() + 90
+        while len(labels_so_far(suite.path / "out")) < 2:
+            assert time.monotonic() < deadline, "the search did not get to its second level"
+            time.sleep(0.1)
+        engines = psutil.Process(run.pid).children(recursive=True)
+        run.send_signal(signal.SIGINT)
+        text, _ = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == pytest.ExitCode.INTERRUPTED, text
+    assert engines
+    assert psutil.wait_procs(engines, timeout=10)[1] == []
+    assert [entry["nodeid"].split("::")[1] for entry in suite.report["tests"]] == ["test_search"]
+    entry = suite.report["tests"][0]
+    assert entry["outcome"] == "error"
+    assert entry["validity"]["verdict"] == "invalid"
+    assert any("Ctrl-C" in finding["message"] for finding in entry["validity"]["findings"])
+    # What was measured is all there: in the counts, and in the records, which name the level of each request.
+    file = suite.path / "out" / entry["records_file"]
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()[1:]]
+    measured = [row for row in rows if row["phase"] == "measure"]
+    assert entry["counts"]["submitted"] == len(measured)
+    assert {row["label"] for row in measured} == {"5 req/s", "40 req/s"}

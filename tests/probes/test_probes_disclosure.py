@@ -10,8 +10,9 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.facts import Fact, Origin
-from pytest_llmbench.probes.disclosure import SUTFile, read_sut_file
+from pytest_llmbench.probes.disclosure import SUTFile, read_sut_file, read_variants, variant_facts
 from pytest_llmbench.probes.sut_schema import reference_rows
+from pytest_llmbench.probes.variant_tables import variant_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLE = DOCS / "examples" / "sut.toml"
@@ -66,8 +67,12 @@ def test_the_example_shows_every_key():
 
 def test_the_reference_page_has_exactly_the_keys_of_the_schema():
     page = REFERENCE.read_text(encoding="utf-8").splitlines()
-    rows = [f"| `{key}` | {values} | {meaning} |" for key, values, meaning in reference_rows()]
-    assert [line for line in page if line.startswith("| `")] == rows
+    keys = (*reference_rows(), *variant_rows())
+    rows = [f"| `{key}` | {values} | {meaning} |" for key, values, meaning in keys]
+    shown = [line for line in page if line.startswith("| `")]
+    assert sorted(shown) == sorted(rows)
+    first = [row for row in shown if not row.startswith("| `variants.")]
+    assert first == rows[: len(first)]
 
 
 def test_every_key_becomes_a_fact_of_the_same_name():
@@ -222,3 +227,80 @@ def test_paths_start_where_the_file_lies(read, tmp_path):
     file = read('endpoint = { api_key_file = "keys/one", ca_file = "/etc/ca.pem" }')
     assert file.api_key_file == tmp_path / "keys" / "one"
     assert file.ca_file == Path("/etc/ca.pem")
+
+
+def test_variants_of_the_example():
+    variants = read_sut_file(EXAMPLE).variants
+    assert {name: table.way for name, table in variants.items()} == {
+        "cache_enabled": "command",
+        "guardrails_full": "url",
+        "low_priority": "request",
+        "chunked": "control",
+    }
+    facts = variant_facts(variants["guardrails_full"], "here")
+    assert {key: fact.value for key, fact in facts.items()} == {
+        "sut.boundary": "application_gateway",
+        "guardrails.input_filter": "enabled",
+        "guardrails.output_filter": "enabled",
+    }
+    assert not [key for key in read_sut_file(EXAMPLE).facts if key.startswith("variants")]
+
+
+def test_all_mistakes_of_variants_are_told_with_the_others(read):
+    told = mistakes_of(
+        read,
+        """
+        sut.prefix_caching = "on"
+        [variants."a b"]
+        [variants.two]
+        url = "http://x/v1"
+        preset = "seed=1"
+        cwd = "there"
+        sut = { prefix_cachin = "on", boundary = "custom" }
+        [variants.cmd]
+        command = ["serve"]
+        healt = 1
+        [variants.ctl]
+        control = { path = "x" }
+        restore = { path = "/a", url = "http://b/" }
+        [variants.ask]
+        request = { extra_body = { model = 1 }, headers = { x = "sk-canary-1" } }
+        reset = { method = "POST" }
+        """,
+    )
+    for line in (
+        'sut.prefix_caching is "on"',
+        "variants.'a b': a name has letters",
+        "variants.a b says not how it is reached: give one of url, command, control, request, preset",
+        "variants.two is reached in 2 ways (url, preset): choose one",
+        "variants.two.cwd belongs to a command",
+        "variants.two.sut.prefix_cachin: unknown key; did you mean prefix_caching?",
+        "variants.two.sut.boundary is custom",
+        "variants.cmd.command: say where it answers",
+        "variants.cmd.healt: unknown key; did you mean health?",
+        'variants.ctl.control.path is "x": give a path that begins with /',
+        "variants.ctl.restore: give either path or url",
+        "variants.ask.request.extra_body.model: the plugin decides this field",
+        "variants.ask.request.headers.x: not a reference",
+        "variants.ask.reset.path is missing",
+    ):
+        assert line in told
+    assert "sk-canary" not in told
+
+
+def test_a_misspelt_table_of_variants(read):
+    assert "did you mean variants?" in mistakes_of(read, '[variant.x]\nurl = "u"')
+
+
+def test_variants_from_a_hook_are_checked_in_the_same_way():
+    assert read_variants({"x": {"preset": "seed=1"}}, "hook")["x"].preset == "seed=1"
+    with pytest.raises(SuiteError, match=r"hook: variants\.x\.url is 3"):
+        read_variants({"x": {"url": 3}}, "hook")
+    with pytest.raises(SuiteError, match=r"variants\.x is 3: give a table"):
+        read_variants({"x": 3}, "hook")
+
+
+def test_environment_values_are_not_repeated(read):
+    told = mistakes_of(read, 'variants.x = { command = ["s", "{port}"], env = { KEY = ["sk-canary-1"] } }')
+    assert "variants.x.env.KEY" in told
+    assert "sk-canary" not in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sample_results
 
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
@@ -307,6 +309,27 @@ def report(judged: schema.TestEntry, broken: schema.TestEntry, result: TestResul
 @pytest.fixture
 def make_report() -> Callable[..., dict[str, Any]]:
     return report_of
+
+
+@pytest.fixture(scope="session")
+def every_entry(result: TestResult) -> dict[str, dict[str, Any]]:
+    """By test name: an entry of each of the tests in sample_results, and of ``ttft``."""
+    results = [result, *sample_results.all_of_them(result)]
+    return {
+        one.test: entries.entry_from_result(
+            one,
+            nodeid=f"gates/test_all.py::test_{one.test}",
+            outcome="passed",
+            records_file=f"records/{one.test}.jsonl",
+        ).plain()
+        for one in results
+    }
+
+
+@pytest.fixture
+def whole_report(every_entry: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """A report with every test."""
+    return report_of() | {"tests": copy.deepcopy(list(every_entry.values()))}
 
 
 @pytest.fixture

@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.reports.document import (
-    ReportView,
-    TestView,
-    fact_text,
-    measured_text,
-    metric_label,
-    objective_text,
-)
+from pytest_llmbench.metrics.catalogue import is_metric
+from pytest_llmbench.reports.document import TestView, fact_text, measured_text, objective_text
+from pytest_llmbench.reports.report_view import ReportView
+from pytest_llmbench.reports.vocabulary import HEADLINES, headline_names, metric_label
 
 Entry = dict[str, Any]
 
@@ -105,8 +101,14 @@ def test_voiding_findings_come_first(entry: Entry) -> None:
         ("ttft.p99_9", "TTFT P99.9"),
         ("ttft.mean", "TTFT Mean"),
         ("ttft_scheduled.p50", "TTFT (scheduled) P50"),
-        ("ttft[0-256].p95", "TTFT[0-256] P95"),
+        ("ttft[0-256].p95", "TTFT [0-256] P95"),
         ("ttft", "TTFT"),
+        ("itl[90%].p99", "ITL [90%] P99"),
+        ("e2e[full@2.5 req/s].p50", "E2E [full@2.5 req/s] P50"),
+        ("starvation_rate[short]", "Starvation rate [short]"),
+        ("ttft_inflation[long].p50", "Latency inflation [long] P50"),
+        ("ttft_queue_wait.p50", "Queue wait P50"),
+        ("jain_index", "Jain's fairness index"),
         ("output_token_throughput", "Output token throughput"),
     ],
 )
@@ -153,3 +155,96 @@ def test_undisclosed_hardware_is_said(make_report: Callable[..., Entry]) -> None
 def test_facts_of_a_run_are_not_facts_about_the_system(report: Entry) -> None:
     report["tests"][0]["facts"]["workload.seed"] = {"value": 1, "origin": "declared", "source": ""}
     assert list(ReportView(report).facts) == ["sut.prefix_caching"]
+
+
+def test_the_floors_of_the_ttft_test_bind_no_other(every_entry: dict[str, Entry]) -> None:
+    throughput = TestView(every_entry["throughput"])
+    assert throughput.claim("ttft.p99") == "1124 ms [1079, 1169], indicative"
+    assert throughput.unsupported("ttft.p99") is None
+    fairness = TestView(every_entry["fairness"])
+    assert fairness.claim("ttft[short].p99") == "234 ms [224.6, 243.4]"
+
+
+def test_each_test_has_the_figures_it_is_about(every_entry: dict[str, Entry]) -> None:
+    assert TestView(every_entry["throughput"]).headlines == [
+        "max_output_token_throughput",
+        "sustainable_rate",
+        "output_tokens_per_gpu_second",
+    ]
+    assert TestView(every_entry["fairness"]).headlines == [
+        "jain_index",
+        "starvation_rate[short]",
+        "starvation_rate[long]",
+        "ttft_inflation[short].p50",
+    ]
+    assert all(TestView(entry).headlines for entry in every_entry.values())
+
+
+def test_every_headline_is_a_metric() -> None:
+    for names in HEADLINES.values():
+        assert all(is_metric(name.replace("[*]", "[x]")) for name in names)
+    assert len(HEADLINES) == 10
+
+
+def test_a_bucket_of_lengths_is_no_headline() -> None:
+    assert headline_names("ttft", ["ttft.p99", "ttft[0-256].p99"]) == ["ttft.p99"]
+    assert headline_names("itl", ["itl.p99", "itl[90%].p99", "itl[90%].p50"]) == ["itl.p99", "itl[90%].p99"]
+
+
+def test_metrics_by_what_they_are_of(every_entry: dict[str, Entry]) -> None:
+    groups = TestView(every_entry["fairness"]).by_qualifier()
+    assert list(groups) == ["", "short", "long"]
+    assert groups["long"] == ["starvation_rate[long]", "ttft[long].p99"]
+
+
+def test_latency_families_have_their_qualifier(every_entry: dict[str, Entry]) -> None:
+    assert TestView(every_entry["itl"]).families() == [f"itl[{share}%]" for share in (25, 50, 75, 90)]
+    assert TestView(every_entry["guardrail"]).families() == [
+        "input_filter_overhead[50%]",
+        "guardrail_overhead[50%]",
+        "e2e[full@50%]",
+    ]
+
+
+def test_whose_measurement_it_was(every_entry: dict[str, Entry]) -> None:
+    entry = copy.deepcopy(every_entry["throughput"])
+    assert TestView(entry).sharing == [
+        "shared measurement: 2 of 4 loads measured by gates/test_capacity.py::test_maximum"
+    ]
+    entry["stretches"] = entry["stretches"][:2]
+    assert TestView(entry).sharing == ["shared measurement: measured by gates/test_capacity.py::test_maximum"]
+    assert TestView(every_entry["capacity"]).sharing == []
+
+
+def test_the_next_class_of_a_report_that_does_not_tell_it(entry: Entry) -> None:
+    told = TestView(entry).next_class
+    del entry["compliance"]["next_class"]
+    assert TestView(entry).next_class == told
+    assert told is not None
+    assert (told[0], len(told[1])) == ("conditional", 4)
+    entry["compliance"]["verdict"] = "conditional"
+    further = TestView(entry).next_class
+    assert further is not None
+    assert (further[0], len(further[1])) == ("unconditional", 5)
+    entry["compliance"]["verdict"] = "unconditional"
+    assert TestView(entry).next_class is None
+
+
+def test_a_ratio_that_is_no_share_is_no_percentage(entry: Entry) -> None:
+    objective = entry["gate"]["objectives"][0] | {
+        "metric": "jain_index", "op": ">=", "limit": 0.9, "unit": "ratio",
+        "point": 0.8712, "lower": 0.85, "upper": 0.89,
+    }  # fmt: skip
+    assert objective_text(objective) == "jain_index >= 0.9"
+    assert measured_text(objective) == "0.8712 [0.85, 0.89]"
+    starved = objective | {"metric": "starvation_rate[short]", "limit": 0.01}
+    assert objective_text(starved) == "starvation_rate[short] >= 1 %"
+    found = objective | {"metric": "max_concurrency", "unit": "count", "limit": 64.0}
+    assert measured_text(found | dict.fromkeys(("point", "lower", "upper"), 48.0)) == "48"
+
+
+def test_a_limit_on_what_cannot_be_measured_says_so(entry: Entry) -> None:
+    objective = entry["gate"]["objectives"][0] | {"point": None, "lower": None, "upper": None}
+    assert measured_text(objective | {"reason": "not judged: void"}) == "not measured"
+    why = "not measurable: no server data"
+    assert measured_text(objective | {"reason": why}) == why

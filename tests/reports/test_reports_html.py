@@ -109,7 +109,7 @@ def test_invalid_numbers_are_not_in_the_summaries(report: Entry) -> None:
     for entry in report["tests"]:
         entry["validity"]["verdict"] = "invalid"
     results = html_report(report).split("3. Results")[1].split("4. Detailed Results")[0]
-    assert results.count("not measured") == 2
+    assert results.count("not measured") == 3
     assert "1843 tok/s" not in results
 
 
@@ -152,3 +152,47 @@ def test_the_block_below_a_row(entry: Entry, broken: schema.TestEntry) -> None:
     unmeasured = pytest_html.extra_block(broken.plain())
     outline(unmeasured)
     assert "nothing was measured" in unmeasured
+
+
+def test_a_report_with_every_test(whole_report: Entry) -> None:
+    page = html_report(whole_report)
+    seen = outline(page)
+    assert all(address.startswith("#") for address in seen.addresses)
+    for text in (
+        "All 12 levels",
+        "All 4 levels",
+        "shared measurement: 2 of 4 loads measured by gates/test_capacity.py::test_maximum",
+        "not measurable: the engine gives no such data",
+        "68.2 µs/token [65.5, 70.9]",
+        "Readings of the serving engine",
+        "running mean 20, max 30",
+        "kv use mean 50 %, max 75 %",
+        "preemptions +3",
+        "the queue grew for 20 s",
+        "guardrails_full",
+        "To be conditional, 4 requirements more must be met:",
+        "Also unmet, 1 requirement:",
+        "<caption>90%</caption>",
+        "<caption>short</caption>",
+        "≈ indicative: fewer than 1000 samples.",
+    ):
+        assert text in page, text
+    assert "<details open" not in page
+    assert "hunter2-secret" not in page
+
+
+def test_tables_keep_the_order_of_the_test(whole_report: Entry) -> None:
+    page = html_report(whole_report)
+    places = [page.index(f"<caption>ITL Results at {share}%</caption>") for share in (25, 50, 75, 90)]
+    assert places == sorted(places)
+
+
+def test_a_test_without_limits_leads_with_its_figure(whole_report: Entry) -> None:
+    verdicts = html_report(whole_report).split("1. System Identification")[0]
+    assert "Maximum concurrent requests: 64" in verdicts
+    assert "Knee point: 14 req/s" in verdicts
+
+
+def test_ids_of_the_plots_of_a_page_are_unique(whole_report: Entry) -> None:
+    ids = re.findall(r'\bid="([^"]+)"', html_report(whole_report))
+    assert len(ids) == len(set(ids))

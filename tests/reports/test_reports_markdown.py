@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 from pytest_llmbench.reports.markdown import MAX_BYTES, markdown_report
+from pytest_llmbench.reports.summaries import SECTIONS
 
 Entry = dict[str, Any]
 
@@ -25,7 +26,7 @@ def test_verdicts_come_first(report: Entry) -> None:
 def test_everything_fits_when_there_is_room(report: Entry) -> None:
     text = markdown_report(report)
     assert "Left out" not in text
-    assert text.count("<details>") == text.count("</details>") == 9
+    assert text.count("<details>") == text.count("</details>") == 16
     assert "connection refused" in text
     assert "| Endpoint | https://host/v1 |" in text
 
@@ -71,3 +72,29 @@ def test_a_table_that_alone_is_too_long_is_cut_at_a_line(report: Entry) -> None:
     text = markdown_report(report, max_bytes=500)
     assert len(text.encode()) <= 500
     assert text.endswith("_Cut to stay within the size of a comment._\n")
+
+
+def test_the_six_sections_of_the_full_report(whole_report: Entry) -> None:
+    text = markdown_report(whole_report)
+    assert len(text.encode()) <= MAX_BYTES
+    heads = [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")]
+    assert heads == [f"{number}. {title}" for number, title in enumerate(SECTIONS, start=1)]
+    for wanted in (
+        "All 12 levels",
+        "| Command | pytest gates --llm-endpoint=https://host/v1 |",
+        "| Records | records/throughput.jsonl |",
+        "shared measurement: 2 of 4 loads",
+        "To be conditional, 4 requirements more must be met:",
+        "not measurable: the engine gives no such data",
+        "| \\`no limit\\` |".replace("\\", ""),
+    ):
+        assert wanted in text, wanted
+
+
+def test_detail_goes_before_results(whole_report: Entry) -> None:
+    whole = len(markdown_report(whole_report).encode())
+    text = markdown_report(whole_report, max_bytes=whole * 2 // 3)
+    assert len(text.encode()) <= whole * 2 // 3
+    assert "Left out to stay within the size of a comment: stretches" in text
+    assert "Headline figures" in text
+    assert "ITL Results at 90%" in text

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import sample_results
+
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.reports.minimum import minimum_report
 from pytest_llmbench.store import entries
@@ -100,3 +102,59 @@ def test_no_test_at_all(make_report: Callable[..., Entry]) -> None:
     assert lines[0] == "=== LLM Benchmark Report (Minimum) ==="
     assert lines[-1] == "=== End Report ==="
     assert sum(line.endswith(": not measured") for line in lines) == 10
+
+
+def _key_results(text: str) -> list[str]:
+    return text.split("Key Results:\n")[1].split("\n\n")[0].splitlines()
+
+
+def _entry(result: TestResult) -> Any:
+    return entries.entry_from_result(result, nodeid=f"g.py::{result.test}", outcome="passed")
+
+
+def test_all_six_key_results(
+    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
+) -> None:
+    base = make_result(failed=0)
+    constrained = sample_results.throughput(base, {"ttft_p99_ms": 500, "tpot_p99_ms": 60})
+    loose = sample_results.throughput(base, {"ttft_p99_ms": 1000})
+    tests = [sample_results.throughput(base), loose, constrained, base]
+    text = minimum_report(make_report(*map(_entry, tests)))
+    assert _key_results(text) == [
+        "- TTFT P50: 128.9 ms",
+        "- TTFT P99: 468.2 ms",
+        "- TPOT P50: 13.5 ms",
+        "- TPOT P99: 14.5 ms",
+        "- Max Throughput: 2847 tok/s",
+        "- Throughput at P99 TTFT < 500ms: 2847 tok/s",
+    ]
+    assert "- Throughput at P99 TTFT < 500ms: also constrained to tpot_p99_ms = 60\n" in text
+    assert "- Latencies:" not in text
+
+
+def test_another_constraint_is_not_the_one_asked_for(
+    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
+) -> None:
+    loose = sample_results.throughput(make_result(), {"ttft_p99_ms": 1000})
+    results = _key_results(minimum_report(make_report(_entry(loose))))
+    assert results[4:] == ["- Max Throughput: not measured", "- Throughput at P99 TTFT < 500ms: not measured"]
+
+
+def test_without_a_ttft_test_a_reported_level_stands_in(
+    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
+) -> None:
+    capacity = sample_results.capacity(make_result())
+    text = minimum_report(make_report(_entry(sample_results.itl(make_result())), _entry(capacity)))
+    assert (
+        "- Load Model: closed loop, 64 in flight\n- Request Count: 400\n- Test Duration: 60 seconds\n" in text
+    )
+    assert _key_results(text)[:3] == ["- TTFT P50: 124 ms", "- TTFT P99: 514 ms", "- TPOT P50: 46 ms"]
+    assert "- Latencies: from the test capacity, at 64 in flight (reported)\n" in text
+
+
+def test_an_invalid_throughput_test_reports_nothing(
+    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
+) -> None:
+    report = make_report(_entry(sample_results.throughput(make_result(), {"ttft_p99_ms": 500})))
+    report["tests"][0]["validity"]["verdict"] = "invalid"
+    assert all(line.endswith(": not measured") for line in _key_results(minimum_report(report)))

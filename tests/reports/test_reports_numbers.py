@@ -94,3 +94,62 @@ def test_a_value_is_told_from_its_limit(value: float, limit: float, unit: str, t
 )
 def test_duration(seconds: float | None, text: str) -> None:
     assert numbers.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (64.0, "count", "64"),
+        (63.6, "count", "64"),
+        (0.0, "count", "0"),
+        (0.4, "count", "0.40"),
+        (31_204.5, "tokens", "31204 tokens"),
+        (12.44, "s", "12.4 s"),
+        (68.24, "us/token", "68.2 µs/token"),
+        (0.003, "ratio", "0.3 %"),
+        (-0.2023, "ratio", "-20.23 %"),
+        (-0.00001, "ratio", "> -0.01 %"),
+        (0.87123, numbers.PLAIN, "0.8712"),
+        (0.99996, numbers.PLAIN, "0.99996"),
+        (1.00002, numbers.PLAIN, "1.00002"),
+        (1.0, numbers.PLAIN, "1"),
+        (3.26, numbers.PLAIN, "3.26"),
+    ],
+)
+def test_each_unit_in_its_own_form(value: float, unit: str, text: str) -> None:
+    assert numbers.quantity(value, unit) == text
+
+
+def test_intervals_in_the_form_of_their_unit() -> None:
+    assert numbers.interval(59.7, 70.2, "count") == "[60, 70]"
+    assert numbers.interval(60.0, None, "count") == "> 60"
+    assert numbers.interval(0.97, 1.06, numbers.PLAIN) == "[0.97, 1.06]"
+    assert numbers.interval(None, 70.0, "us/token") == "< 70 µs/token"
+
+
+def test_a_count_is_told_from_its_limit() -> None:
+    assert numbers.against(63.6, 64.0, "count") == "63.6"
+    assert numbers.against(64.0, 64.0, "count") == "64"
+
+
+@pytest.mark.parametrize("method", ["observed", "search over 8 levels"])
+def test_what_has_no_interval_by_nature_shows_none(method: str) -> None:
+    metric = {"point": 64.0, "lower": None, "upper": None, "unit": "count", "method": method}
+    assert numbers.estimate(metric) == "64"
+    assert numbers.estimate(metric | {"method": "bootstrap"}) == "64 (open)"
+    assert numbers.estimate(metric | {"n_required": 10}) == "64 (open)"
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("not measurable: no server data", "not measurable: no server data"),
+        ("not reached", "not reached"),
+        ("no level meets the objectives", "not measured: no level meets the objectives"),
+        ("block bootstrap", "not measured"),
+        ("", "not measured"),
+    ],
+)
+def test_an_undefined_number_says_why(method: str, text: str) -> None:
+    metric = {"point": None, "lower": None, "upper": None, "unit": "ratio", "method": method}
+    assert numbers.estimate(metric) == numbers.undefined(metric) == text

@@ -99,3 +99,46 @@ def test_marks_close_together_do_not_overlap(cdf: Entry) -> None:
 def test_an_empty_series_is_drawn_without_a_line() -> None:
     empty = CURVE | {"series": {"a": {"x": [], "y": []}}, "marks": {}}
     assert ElementTree.fromstring(plots.render(empty, "p")).tag == f"{SVG}svg"
+
+
+def test_the_throughput_latency_curve(every_entry: dict[str, Entry]) -> None:
+    plot = every_entry["tradeoff"]["plots"]["throughput_latency"]
+    svg = plots.render(plot, "throughput_latency")
+    texts = _texts(svg)
+    assert {"TTFT P50", "TTFT P99", "TPOT P50", "100", "1000", "10000"} <= set(texts)
+    assert any(text.startswith("knee") for text in texts)
+    assert any(text.startswith("saturation") for text in texts)
+    assert "#d9722e; fill-opacity: 0.18" in svg
+
+
+def test_a_band_and_a_fit_on_two_log_axes(every_entry: dict[str, Entry]) -> None:
+    plot = every_entry["long_context"]["plots"]["context_scaling"]
+    svg = plots.render(plot, "context_scaling")
+    assert {"1000", "10000", "100000", "500"} <= set(_texts(svg))
+    assert svg.count("stroke-dasharray: 6.66") == 2  # the line and its key
+    assert "fill-opacity: 0.18" in svg
+    assert "fill-opacity: 0.18" not in plots.render(plot | {"bands": {}}, "context_scaling")
+
+
+def test_a_histogram_is_filled_and_a_distribution_is_not(every_entry: dict[str, Entry], cdf: Entry) -> None:
+    histogram = every_entry["itl"]["plots"]["itl_histogram"]
+    assert "fill-opacity: 0.22" in plots.render(histogram, "itl_histogram")
+    assert "fill-opacity: 0.22" not in plots.render(cdf, "ttft_cdf")
+
+
+def test_heights_far_above_zero_are_not_squeezed(every_entry: dict[str, Entry]) -> None:
+    plot = every_entry["capacity"]["plots"]["capacity_completion"]
+    assert "0.98" in " ".join(_texts(plots.render(plot, "capacity_completion")))
+    low = plot | {"series": {"completion": {"x": [1.0, 2.0], "y": [0.2, 1.0]}}, "bands": {}}
+    assert "0.0" in _texts(plots.render(low, "capacity_completion"))
+
+
+def test_a_narrow_log_axis_still_has_ticks(cdf: Entry) -> None:
+    narrow = cdf | {"series": {"TTFT": {"x": [110.0, 180.0], "y": [0.5, 1.0]}}, "marks": {}}
+    ticks = [text for text in _texts(plots.render(narrow, "ttft_cdf")) if re.fullmatch(r"1\d\d", text)]
+    assert len(ticks) >= 3
+
+
+def test_a_plot_of_an_earlier_schema_is_drawn(cdf: Entry) -> None:
+    old = {name: value for name, value in cdf.items() if name not in ("bands", "y_log")}
+    assert plots.render(old, "ttft_cdf") == plots.render(cdf, "ttft_cdf")

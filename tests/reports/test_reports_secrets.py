@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +15,16 @@ from pytest_llmbench.reports.terminal import overview, section_lines
 from pytest_llmbench.store.redaction import Redactor
 
 CANARY = 'sk-canary/"0123456789"<x>'
+
+
+def _planted_in_levels(entry: dict[str, Any]) -> None:
+    entry["levels"][0] |= {
+        "label": CANARY, "variant": CANARY, "saturation_reasons": [CANARY], "fail_reasons": [CANARY],
+        "passed": False, "saturated": True, "shared_from": CANARY, "errors": {CANARY: 1},
+    }  # fmt: skip
+    entry["stretches"][0] |= {"variant": CANARY, "stopped": CANARY, "shared_from": CANARY}
+    entry["stretches"][0]["engine"] |= {"gap": CANARY, "source": f"http://{CANARY}@host/metrics"}
+    entry["metrics"]["batch_utilisation"]["method"] = f"not measurable: {CANARY}"
 
 
 def _planted(report: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +46,9 @@ def _planted(report: dict[str, Any]) -> dict[str, Any]:
     return report
 
 
-def test_no_rendering_shows_a_key(report: dict[str, Any]) -> None:
+def test_no_rendering_shows_a_key(report: dict[str, Any], every_entry: dict[str, Any]) -> None:
+    report["tests"].append(copy.deepcopy(every_entry["throughput"]))
+    _planted_in_levels(report["tests"][-1])
     clean = Redactor([CANARY]).value(_planted(report))
     renderings = [html_report(clean), markdown_report(clean), minimum_report(clean), str(overview(clean))]
     for entry in clean["tests"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -23,6 +24,9 @@ gates/test_chat.py::test_first_token_is_quick
                998 samples cannot bound ttft.p99_9: about 10000 are needed, 9002
                more
 
+  TPOT P99                 14.5 ms [12, 15], indicative
+  Output token throughput  1843 tok/s [1790, 1901]
+
   TTFT Results
   Metric                        Value  95 % interval
   Requests                        998
@@ -41,11 +45,16 @@ gates/test_chat.py::test_first_token_is_quick
 
   compliance: not compliant (literal reading: conditional); 6 requirements
   apply: 1 met, 4 unmet that block it, 1 unmet that lower it
+  to be conditional:
     M-4.1-sut-boundary-declared: no evidence: sut.boundary
+      → Statement of M-4.1-sut-boundary-declared.
     M-4.1.1-accelerator: no evidence: sut.hardware.accelerator_type,
       sut.hardware.accelerator_count
+      → Statement of M-4.1.1-accelerator.
     M-5.1.4.1-percentiles: 998 samples, P99.9 needs 10000
-    … and 1 more (-v, or the report)
+      → Statement of M-5.1.4.1-percentiles.
+    M-4.8-input-filter: no evidence: guardrails.input_filter
+      → Statement of M-4.8-input-filter.
 
   next:
     - to decide the limits, measure about 9002 more requests (requests=10002)
@@ -119,3 +128,84 @@ def test_the_overview_puts_the_worst_last(report: Entry) -> None:
         "INCONCLUSIVE test_first_token_is_quick  ttft.p99 <= 600 ms: 468.3 ms [449.5, 49…",
         "ERROR        test_unreachable[<b>|x]  ttft.p99 <= 500 ms: not measured",
     ]
+
+
+def test_headlines_and_sharing_of_a_search(every_entry: dict[str, Entry]) -> None:
+    lines = text_of(every_entry["throughput"], width=100).splitlines()
+    assert lines[3:11] == [
+        "  open loop, poisson arrivals at 5 to 40 req/s (4 loads), 204.8 s",
+        "  3992 of 4000 requests completed (99.8 %); 8 timeout",
+        "  shared measurement: 2 of 4 loads measured by gates/test_capacity.py::test_maximum",
+        "",
+        "  Max output throughput  2847 tok/s [2733, 2961]",
+        "  Sustainable load       20 req/s",
+        "  Tokens per GPU-second  355.9 tok/s [341.7, 370.1]",
+        "",
+    ]
+    assert lines.index("  Throughput Summary") < lines.index("  Latency at Maximum Throughput")
+
+
+def test_what_cannot_be_measured_is_said_and_is_no_zero(every_entry: dict[str, Entry]) -> None:
+    text = text_of(every_entry["memory_pressure"], width=100)
+    assert "  Preemption rate [110%]  not measurable: the engine gives no such data" in text
+
+
+def test_a_limit_shows_its_metric_once(every_entry: dict[str, Entry]) -> None:
+    entry = copy.deepcopy(every_entry["fairness"])
+    objective = {
+        "metric": "jain_index", "op": ">=", "limit": 0.9, "unit": "ratio", "point": 0.8712, "lower": 0.85,
+        "upper": 0.89, "verdict": "fail", "n": 400, "reason": "", "requests_needed": None,
+    }  # fmt: skip
+    entry["gate"] = {"verdict": "fail", "objectives": [objective]}
+    text = text_of(entry, width=100)
+    assert "jain_index >= 0.9: 0.8712 [0.85, 0.89]" in text
+    assert "Jain's fairness index" not in text
+
+
+def test_the_first_eight_missing_clauses(entry: Entry) -> None:
+    unmet = entry["compliance"]["requirements"][0]
+    many = [unmet | {"id": f"M-{i}", "statement": f"Do {i}."} for i in range(11)]
+    entry["compliance"] |= {"requirements": many, "next_class": None}
+    text = text_of(entry)
+    assert "      → Do 7." in text
+    assert "Do 8." not in text
+    assert "    … and 3 more (-v, or the report)" in text
+    assert "Do 10." in text_of(entry, verbose=True)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_every_test_fits_the_terminal(whole_report: Entry, width: int) -> None:
+    for entry in whole_report["tests"]:
+        assert max(len(line.text) for line in section_lines(entry, width=width)) <= width
+    assert max(len(line.text) for line in overview(whole_report, width=width)) <= width
+
+
+def _with_table(entry: Entry, **tables: Entry) -> Entry:
+    return copy.deepcopy(entry) | {"tables": tables}
+
+
+def test_a_wide_table_goes_on_below(entry: Entry) -> None:
+    columns = ["Level", *(f"Figure {i}" for i in range(8))]
+    wide = {"title": "Wide", "columns": columns, "rows": [["10%", *(f"{i} ms" for i in range(8))]]}
+    lines = text_of(_with_table(entry, wide=wide), width=60).splitlines()
+    start = lines.index("  Wide")
+    assert lines[start : start + 6] == [
+        "  Wide",
+        "  Level  Figure 0  Figure 1  Figure 2  Figure 3  Figure 4",
+        "  10%        0 ms      1 ms      2 ms      3 ms      4 ms",
+        "",
+        "  Level  Figure 5  Figure 6  Figure 7",
+        "  10%        5 ms      6 ms      7 ms",
+    ]
+
+
+def test_long_tables_for_each_level_wait_for_verbose(entry: Entry) -> None:
+    each = {"columns": ["Metric", "Value"], "rows": [[f"row {i}", "1"] for i in range(20)]}
+    short = {"title": "By level", "columns": ["Load"], "rows": [["25%"]]}
+    tables = {"itl_results": each | {"title": "at 25%"}, "itl_results.2": each | {"title": "at 50%"}}
+    crowded = _with_table(entry, **tables, itl_by_level=short)
+    text = text_of(crowded)
+    assert "  2 more tables (-v, or the report): at 25%; at 50%" in text
+    assert "row 3" not in text
+    assert "  By level" in text
+    assert text_of(crowded, verbose=True).count("row 3") == 2

@@ -57,5 +57,5 @@ def test_the_facts_follow_the_figures() -> None:
     assert {"phase-aware dual queue", "paged KV cache (preemption by swap)"} <= set(
         facts.value("sut.components")
     )
-    off = disclosure(parse_preset("fast?preemption=off&max_num_batched_tokens=40000&chunked_prefill=off"))
+    off = disclosure(parse_preset("fast?preemption=off&max_num_batched_tokens=140000&chunked_prefill=off"))
     assert {"whole-prompt prefill", "paged KV cache (no preemption)"} <= set(off.value("sut.components"))

@@ -216,7 +216,7 @@ def test_tokenize(body: dict[str, Any], ids: list[int]) -> None:
     with EmbeddedEngine.start("fast") as engine:
         reply = post(engine, "/tokenize", **body)
         refused = post(engine, "/tokenize", prompt=5)
-    assert reply.json() == {"count": len(ids), "max_model_len": 32768, "tokens": ids}
+    assert reply.json() == {"count": len(ids), "max_model_len": 131584, "tokens": ids}
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
 
 

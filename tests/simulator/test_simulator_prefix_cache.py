@@ -122,3 +122,53 @@ def test_a_preempted_prompt_finds_its_own_blocks_again() -> None:
     assert engine.totals.resume_hit_tokens == 4
     assert run.steps[10].prefill_tokens == 7 + 2 - 4
     assert late.cached_tokens == 0
+
+
+def test_a_forgotten_cache_is_found_by_nobody_and_loses_no_block() -> None:
+    engine = Engine(config(prefix_caching="on", kv_block_tokens=4, kv_blocks=100, context_limit_tokens=400))
+    one, two = list(range(41)), list(range(100, 141))
+    assert cached(engine, two) == 0  # kept, and in use by nobody
+    running = prompt(one, 30)
+    engine.submit(running)
+    engine.step()
+    engine.reset_prefix_cache()
+    assert engine.kv_usage == 11 / 100
+    late = prompt(one, 30)
+    engine.submit(late)
+    engine.step()
+    assert late.cached_tokens == 0
+    # It computed ten blocks anew, which from now on count once for both, and may be found again.
+    after = prompt(one, 2)
+    engine.submit(after)
+    while not engine.idle:
+        engine.step()
+    assert after.cached_tokens == 40
+    assert engine.kv_usage == 0
+    assert [cached(engine, two), cached(engine, one)] == [0, 40]
+
+
+def test_forgotten_blocks_are_gone_with_their_last_user() -> None:
+    cache = PrefixCache()
+    for block in (1, 2, 2):
+        cache.acquire(block)
+    cache.release([1])
+    cache.forget()
+    assert (1 in cache, 2 in cache, cache.hits([2], 1), cache.used) == (False, True, 0, 1)
+    cache.release([2])
+    cache.release([2])
+    assert len(cache) == 0
+    assert not cache.acquire(2)
+    assert cache.hits([2], 1) == 1
+
+
+def test_forgetting_twice_and_without_a_cache() -> None:
+    engine = Engine(config(prefix_caching="on", kv_block_tokens=4, kv_blocks=100, context_limit_tokens=400))
+    engine.submit(prompt(list(range(41)), 5))
+    engine.step()
+    for _ in range(2):
+        engine.reset_prefix_cache()
+    while not engine.idle:
+        engine.step()
+    assert engine.kv_usage == 0
+    assert cached(engine, list(range(41))) == 0
+    Engine(config()).reset_prefix_cache()

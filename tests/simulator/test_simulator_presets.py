@@ -72,7 +72,7 @@ def test_all_mistakes_are_listed_together() -> None:
         ("seed=", "seed is ''"),
         ("kv_blocks=0", "kv_blocks is 0; it has to be 1 or more"),
         ("kv_block_tokens=0", "kv_block_tokens is 0"),
-        ("kv_blocks=100", "holds 1600 tokens, less than one sequence of context_limit_tokens .32768"),
+        ("kv_blocks=100", "holds 1600 tokens, less than one sequence of context_limit_tokens .131584"),
         ("kv_blocks=100000", "4 GiB of weights and 24.4 GiB of KV cache .* exceed the 16 GiB"),
         ("weights_gib=17", "17 GiB of weights"),
         ("accelerator_count=0", "accelerator_count"),

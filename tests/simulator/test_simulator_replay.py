@@ -236,8 +236,10 @@ class CtrlC(list[PlannedRequest]):
         return self if isinstance(key, slice) else super().__getitem__(key)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=True)
 class Interrupted:
+    """Not hashable, so that its list reaches the engine itself and not a copy."""
+
     name: str = "interrupted"
     standard: bool = False
 

@@ -54,7 +54,7 @@ def test_without_chunks_a_prompt_waits_for_a_step_that_holds_it_whole() -> None:
 
 def test_without_chunks_a_prompt_too_long_for_any_step_is_refused_beforehand() -> None:
     with pytest.raises(
-        SuiteError, match=r"max_num_batched_tokens \(2048\) is below context_limit_tokens \(3"
+        SuiteError, match=r"max_num_batched_tokens \(2048\) is below context_limit_tokens \(1"
     ):
         config(chunked_prefill="off")
 

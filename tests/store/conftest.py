@@ -91,7 +91,7 @@ def measured_result(**changes: Any) -> TestResult:
         "metrics": {"ttft.p99": estimate},
         "tables": (Table("ttft_results", "TTFT Results", ("Metric", "Value"), (("Requests", "2"),)),),
         "plots": (
-            Plot("ttft_cdf", "CDF", "ms", "share", {"TTFT": ((1.0, 2.0), (0.5, 1.0))}, {"limit": 5.0}),
+            Plot("ttft_cdf", "CDF", "ms", "share", {"TTFT": ((1.0, 2.0), (0.5, 1.0))}, marks={"limit": 5.0}),
         ),
         "configuration": (("Workload", "synthetic-uniform"),),
         "observations": (observation(),),

@@ -108,10 +108,18 @@ def test_evidence_of_any_type_becomes_json(make_result: Make) -> None:
     }
 
 
-def test_two_tables_of_one_id_are_a_mistake(make_result: Make) -> None:
+def test_a_table_that_comes_twice_under_one_title_is_a_mistake(make_result: Make) -> None:
     table = Table("twice", "T", ("A",), ())
-    with pytest.raises(ValueError, match="share an id: twice, twice"):
+    with pytest.raises(ValueError, match="share an id and a title: twice, twice"):
         convert(make_result(tables=(table, table)))
+
+
+def test_one_table_per_level_keeps_order_and_gets_numbers(make_result: Make) -> None:
+    tables = tuple(Table("itl_results", f"at {share} %", ("A",), ()) for share in (25, 50, 75))
+    other = Table("itl_by_level", "all", ("A",), ())
+    told = convert(make_result(tables=(*tables, other))).tables
+    assert list(told) == ["itl_results", "itl_results.2", "itl_results.3", "itl_by_level"]
+    assert told["itl_results.2"].title == "at 50 %"
 
 
 def test_an_entry_crosses_as_plain_json(make_result: Make) -> None:

@@ -74,9 +74,9 @@ def _written(tmp_path: Path, report: schema.Report) -> Path:
 @pytest.mark.parametrize(
     ("version", "message", "remedy"),
     [
-        ("2.0", "2.0 is newer than 1.0", "upgrade"),
-        ("1.1", "1.1 is newer than 1.0", "upgrade"),
-        ("0.9", "0.9 is older than 1.0", "again"),
+        ("2.0", "2.0 is newer than 1.1", "upgrade"),
+        ("1.2", "1.2 is newer than 1.1", "upgrade"),
+        ("0.9", "0.9 is older than 1.1", "again"),
         ("latest", "not a report of pytest-llmbench", "--llm-report"),
         (None, "not a report of pytest-llmbench", "--llm-report"),
     ],
@@ -90,6 +90,24 @@ def test_another_version_is_refused(
     with pytest.raises(StoreError, match=message) as caught:
         report_file.read_report(path)
     assert remedy in str(caught.value.remedy)
+
+
+def test_a_report_of_an_earlier_minor_version_is_read(tmp_path: Path, report: schema.Report) -> None:
+    path = _written(tmp_path, report)
+    document = json.loads(path.read_text()) | {"schema_version": "1.0"}
+    for entry in document["tests"]:
+        del entry["levels"], entry["compliance"]["next_class"]
+        for plot in entry["plots"].values():
+            del plot["bands"], plot["y_log"]
+        for stretch in entry["stretches"]:
+            for name in ("variant", "load_duration_s", "shared_from", "stopped", "engine"):
+                del stretch[name]
+    path.write_text(json.dumps(document))
+    read = report_file.read_report(path)
+    assert read.schema_version == "1.1"
+    assert read.tests[0].levels == []
+    assert read.tests[0].stretches[0].engine is None
+    assert read.tests[0].metrics == report.tests[0].metrics
 
 
 def test_a_truncated_report_is_refused(tmp_path: Path, report: schema.Report) -> None:

@@ -14,6 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.store import schema
@@ -54,7 +55,7 @@ def test_top_level_and_test_keys(report: schema.Report) -> None:
         assert required <= set(entry)
     first = document["tests"][0]
     assert set(first["validity"]) == {"verdict", "findings"}
-    assert set(first["compliance"]) == {"verdict", "verdict_literal", "draft", "requirements"}
+    assert set(first["compliance"]) == {"verdict", "verdict_literal", "draft", "requirements", "next_class"}
     assert {"id", "level", "status", "reason", "evidence"} <= set(first["compliance"]["requirements"][0])
     assert {"metric", "op", "limit", "unit", "point", "lower", "upper", "verdict"} <= set(
         first["gate"]["objectives"][0]
@@ -72,6 +73,12 @@ def test_top_level_and_test_keys(report: schema.Report) -> None:
 )
 def test_an_entry_has_every_field_of_its_noun(noun: Any, entry: type[schema.Shape]) -> None:
     assert [field.name for field in fields(noun)] == list(entry.model_fields)
+
+
+def test_a_level_has_every_field_of_its_noun() -> None:
+    """``observation`` is an index that means nothing outside; ``stretch`` stands for it."""
+    names = ["stretch" if name == "observation" else name for name in (field.name for field in fields(Level))]
+    assert set(names) == set(schema.LevelEntry.model_fields)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -12,6 +12,7 @@ from wire_events import ROLE, chat, text, usage
 
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.server_figures import server_figures
 from pytest_llmbench.wire.sse import SSEEvent
 
 
@@ -240,6 +241,7 @@ KEYS = st.sampled_from(
         "error",
         "timings",
         "metrics",
+        "token_times_ns",
         "message",
         "completion_tokens",
         "prompt_tokens_details",
@@ -270,8 +272,10 @@ JSON = st.recursive(
 def test_no_json_value_makes_a_decoder_raise(payload: Any, api: str) -> None:
     shapes = [payload, {"choices": payload}, {"choices": [payload]}, {"choices": [{"delta": payload}]}]
     shapes += [{"choices": [], "usage": payload, "error": payload}, {"timings": payload, "metrics": payload}]
+    shapes += [{"timings": {"prompt_ms": payload, "preemptions": payload}, "token_times_ns": payload}]
     for shape in shapes:
         chunk = read(shape, api=api)
+        server_figures([chunk])
         assert isinstance(chunk.text, str)
         assert isinstance(chunk.reasoning, str)
         assert chunk.error is None or 0 < len(chunk.error) <= 300

@@ -41,6 +41,7 @@ BUILDERS = {
         lambda piece: chat({"reasoning": piece}),
         lambda piece: chat({"content": piece}, "stop"),
         lambda piece: chat({"content": piece}, obfuscation="zz"),
+        lambda piece: chat({"content": piece}, token_times_ns=[len(piece)]),
         lambda piece: chat({"content": piece}, usage={"completion_tokens": 3}),
         lambda piece: {"content": "decoy", **chat({"content": piece})},
         lambda piece: {**chat({"content": piece}), "error": {"content": "x", "message": "late"}},

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.workloads.catalogue import STANDARD_NAMES, WORKLOADS, workload
+from pytest_llmbench.workloads.catalogue import FROM_DATASETS, STANDARD_NAMES, WORKLOADS, workload
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.specification import REQUIRED_ITEMS, check_specification
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
@@ -59,10 +59,21 @@ def test_an_unknown_name_gets_the_list():
     assert "available: synthetic-uniform" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", sorted(set(STANDARD_NAMES) - set(WORKLOADS)))
-def test_reference_workloads_that_are_not_generated_say_so(name):
-    with pytest.raises(SuiteError, match="this version does not generate"):
+def test_reference_workloads_are_generated_or_made_of_a_data_set():
+    assert {*WORKLOADS, *FROM_DATASETS} == {*STANDARD_NAMES, "long-context-uniform"}
+    for name, known in WORKLOADS.items():
+        assert workload(name) is known
+        assert known.name == name
+        assert known.standard
+        assert check_specification(known) == []
+
+
+@pytest.mark.parametrize("name", FROM_DATASETS)
+def test_workloads_of_a_data_set_say_how_to_give_it(name):
+    with pytest.raises(SuiteError, match="made of a data set") as caught:
         workload(name)
+    assert "--llm-workloads FILE" in str(caught.value)
+    assert "pytest_llmbench_workloads" in str(caught.value)
 
 
 def test_a_complete_custom_workload_is_taken_as_it_is():

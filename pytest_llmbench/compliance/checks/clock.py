@@ -79,7 +79,7 @@ def timestamp_precision(look: Look) -> Answer:
 @check("P-B.1.1-submit-point")
 def submit_point(look: Look) -> Answer:
     """T_submit is the last byte sent: never before the request was started or after its first answer byte."""
-    supported, declared = look.capability("submit_points"), look.need("timing.submit_point")
+    supported, declared = look.driver_capability("submit_points"), look.need("timing.submit_point")
     if declared != "last_request_byte" or declared not in supported:
         return look.unmet(f"T_submit is {declared!r}, not a proved last_request_byte")
     records = look.records
@@ -102,7 +102,7 @@ def submit_point(look: Look) -> Answer:
 @check("P-B.1.1-first-point")
 def first_point(look: Look) -> Answer:
     """T_first is a parsed data event: never before the first byte or the first parsed event."""
-    supported, declared = look.capability("first_points"), look.need("timing.first_point")
+    supported, declared = look.driver_capability("first_points"), look.need("timing.first_point")
     if declared != "parsed_data_event" or declared not in supported:
         return look.unmet(f"T_first is {declared!r}, not a proved parsed_data_event")
     records = look.records
@@ -120,7 +120,9 @@ def first_point(look: Look) -> Answer:
 @check("P-B.1.2-grpc-points")
 def grpc_points(look: Look) -> Answer:
     submit, first = look.need_all("timing.submit_point", "timing.first_point")
-    proved = submit in look.capability("submit_points") and first in look.capability("first_points")
+    proved = submit in look.driver_capability("submit_points") and first in look.driver_capability(
+        "first_points"
+    )
     return look.answer(
         proved and (submit, first) == ("message_sent", "first_token_message"),
         "request message sent, first message with a token received",

@@ -42,7 +42,7 @@ def timer_resolution(look: Look) -> Answer:
 
 @check("M-4.2.2-streaming-support")
 def streaming_support(look: Look) -> Answer:
-    supported = look.capability("streaming")
+    supported = look.driver_capability("streaming")
     protocol = look.need("streaming.protocol")
     return look.answer(
         protocol in supported,

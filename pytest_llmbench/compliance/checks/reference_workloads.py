@@ -9,7 +9,6 @@ from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.regeneration import (
     REFERENCE_DIGESTS,
     reference_digest,
-    reference_workload,
     regenerated,
 )
 from pytest_llmbench.compliance.stored import has
@@ -31,7 +30,7 @@ _LONG_OUTPUT_TOKENS = 256
 @check("P-A.1-synthetic-uniform-params")
 def synthetic_uniform(look: Look) -> Answer:
     complaint = _outside(look, *_UNIFORM_BOUNDS) or _not_plain(look)
-    complaint = complaint or regenerated(look, reference_workload("synthetic-uniform"))
+    complaint = complaint or regenerated(look, by_reference=True)
     return look.answer(complaint is None, "lengths, ids and settings are those of the draft", complaint or "")
 
 
@@ -48,7 +47,7 @@ def generation_order(look: Look) -> Answer:
 @check("P-A.2-synthetic-skewed-params")
 def synthetic_skewed(look: Look) -> Answer:
     complaint = _outside(look, *_SKEWED_BOUNDS) or _not_plain(look)
-    complaint = complaint or regenerated(look, reference_workload("synthetic-skewed"))
+    complaint = complaint or regenerated(look, by_reference=True)
     return look.answer(complaint is None, "lengths, ids and settings are those of the draft", complaint or "")
 
 

@@ -206,7 +206,7 @@ def queue_and_prefill(look: Look) -> Answer:
     absent = [
         name
         for name in exposed
-        if not any(metric.startswith(f"ttft.{name}") for metric in look.result.metrics)
+        if not any(metric.startswith(f"ttft_{name}.") for metric in look.result.metrics)
     ]
     said = [note for note in look.result.notes if "not measurable" in note]
     return look.answer(

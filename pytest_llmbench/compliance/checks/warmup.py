@@ -8,6 +8,7 @@ from itertools import pairwise
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
+from pytest_llmbench.model.observation import Observation
 
 check = Checks()
 
@@ -61,16 +62,33 @@ def queue_drained(look: Look) -> Answer:
 
 
 def warmup_precedes(look: Look) -> bool:
-    """The last warm-up or probe response ended before the first measured submission."""
-    submitted = look.records.submitted_ns[has(look.records.submitted_ns)]
+    """The last warm-up or probe response ended before the first measured submission.
+
+    A shared run was measured by another test on this SUT, after the warm-up of that one.
+    """
+    own = _first_submitted_ns([run for run in look.runs if run.shared_from is None])
+    shared = _first_submitted_ns([run for run in look.runs if run.shared_from is not None])
     stored = look.evidence.unmeasured.finished_ns
     ends = [look.result.warmup.last_finished_ns, int(stored.max()) if len(stored) else None]
     known = [end for end in ends if end is not None]
-    if not known or not len(submitted):
+    if not known or (own is None and shared is None):
         raise NoEvidenceError("the end of the warm-up" if not known else "record.submitted_ns")
     look.note("warmup_last_finished_ns", max(known))
-    look.note("first_submitted_ns", int(submitted.min()))
-    return max(known) < int(submitted.min())
+    look.note("first_submitted_ns", own)
+    if shared is not None and not _warmed_up_by_owner(look, shared):
+        return False
+    return own is None or max(known) < own
+
+
+def _first_submitted_ns(runs: list[Observation]) -> int | None:
+    columns = [run.records.submitted_ns[has(run.records.submitted_ns)] for run in runs]
+    return min((int(column.min()) for column in columns if len(column)), default=None)
+
+
+def _warmed_up_by_owner(look: Look, first_ns: int) -> bool:
+    ends = [sibling.warmup.last_finished_ns for sibling in look.evidence.same_system]
+    look.note("first_submitted_of_shared_runs_ns", first_ns)
+    return any(end is not None and end < first_ns for end in ends)
 
 
 @check("S-4.5.2-probe-before-after")

@@ -30,7 +30,7 @@ def custom_fully_specified(look: Look) -> Answer:
         if not answer.met:
             return answer
     look.need_all("workload.n_requests", "workload.seed", "workload.temperature", "workload.stop")
-    difference = regenerated(look, look.runs[0].plan.workload)
+    difference = regenerated(look)
     return look.answer(difference is None, "completely specified and drawn again alike", difference or "")
 
 
@@ -98,7 +98,7 @@ def deterministic_seed(look: Look) -> Answer:
     seed = look.need("workload.seed")
     if isinstance(seed, bool) or not isinstance(seed, int):
         return look.unmet(f"workload.seed is {seed!r}, not an integer")
-    difference = regenerated(look, look.runs[0].plan.workload)
+    difference = regenerated(look)
     return look.answer(difference is None, f"seed {seed} gives the same sequence again", difference or "")
 
 

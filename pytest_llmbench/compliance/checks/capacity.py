@@ -1,0 +1,280 @@
+"""The capacity test (section 5.5): criteria, load levels, search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytest_llmbench.compliance.checks.registry import Checks
+from pytest_llmbench.compliance.checks.tables import lacking_columns
+from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.stored import chunk_counts, has
+from pytest_llmbench.compliance.tested_levels import (
+    FloatArray,
+    Tested,
+    close,
+    names_of,
+    percentile,
+    tested,
+    ttft_ms,
+)
+from pytest_llmbench.model.plan import ClosedLoop
+from pytest_llmbench.model.records import IntColumn
+
+check = Checks()
+
+LEAST_COMPLETION = 0.99
+LARGEST_SPREAD_NS = 100_000_000
+LEAST_IN_FLIGHT = 0.99
+SHORTEST_S, COMPLETIONS_PER_SLOT = 60.0, 100
+GAP_SHARE = 0.05
+_TOKENS_TOLERANCE = 0.02
+_SAMPLES = 200
+_COLUMNS = ("Concurrency", "Completion", "TTFT P99", "TPOT P99", "Errors", "Status")
+
+
+@check("S-5.5.2-workload")
+def synthetic_uniform(look: Look) -> Answer:
+    """Nothing of it changed but the output length, which is declared (AMB-11)."""
+    name, changes = look.need("workload.name"), look.fact("workload.deviations", [])
+    other = [change.get("what") for change in changes if change.get("what") != "output_length"]
+    return look.answer(
+        name == "synthetic-uniform" and not other,
+        "synthetic-uniform" + (" with a fixed output length (AMB-11)" if changes else ""),
+        f"the workload is {name}" + (f", with changes of {other}" if other else ""),
+    )
+
+
+@check("P-5.5.2-fixed-output")
+def fixed_output(look: Look) -> Answer:
+    """One limit for all requests, and the realised lengths shown."""
+    limits = np.unique(look.records.requested_max_tokens)
+    look.note("requested_max_tokens", limits.tolist())
+    shown = any("output tokens of the replies" in note for note in look.result.notes)
+    return look.answer(
+        len(limits) == 1 and limits[0] > 0 and shown,
+        f"{limits[0]} output tokens for every request, realised lengths shown",
+        f"{len(limits)} different output limits"
+        if len(limits) != 1
+        else "the lengths of the replies are not shown",
+    )
+
+
+def _bounds(look: Look) -> tuple[int, int]:
+    values = look.need("load.concurrency_range")
+    if not isinstance(values, Sequence) or len(values) < 2:
+        raise NoEvidenceError("load.concurrency_range [initial, maximum, step]")
+    return int(values[0]), int(values[1])
+
+
+@check("P-5.5.2-search-bounds")
+def search_bounds(look: Look) -> Answer:
+    """A first and a largest concurrency; the first level that ran is the first one."""
+    initial, maximum = _bounds(look)
+    first = min(tested(look), key=lambda one: one.run.started_ns)
+    return look.answer(
+        1 <= initial <= maximum and first.value == initial,
+        f"from {initial} up to {maximum}",
+        f"from {initial} up to {maximum}, the first level had {first.value:g} in flight",
+    )
+
+
+@check("P-5.5.2-criterion-completion-99")
+def completion_99(look: Look) -> Answer:
+    levels = tested(look)
+    shares = {one.label: float(one.records.ok.mean()) if len(one.records) else 0.0 for one in levels}
+    look.note("completion", shares)
+    wrong = [one for one in levels if one.level.passed and shares[one.label] < LEAST_COMPLETION]
+    return look.answer(
+        not wrong and all(one.level.passed is not None for one in levels),
+        "no level passes with less than 99 % completed",
+        f"passed with less than 99 % completed, or not judged: {names_of(wrong)}",
+    )
+
+
+@check("P-5.5.2-criterion-ttft-p99")
+def ttft_threshold(look: Look) -> Answer:
+    """The threshold is mandatory in this test."""
+    (threshold,) = look.need_fields("load.slo", "ttft_p99_ms")
+    levels = tested(look)
+    tails = {one.label: _tail_ms(one) for one in levels}
+    look.note("ttft_p99_ms", tails)
+    wrong = [one for one in levels if one.level.passed and not (tails[one.label] or np.inf) <= threshold]
+    return look.answer(
+        not wrong,
+        f"no level passes with TTFT P99 above {threshold:g} ms",
+        f"passed with TTFT P99 above {threshold:g} ms: {names_of(wrong)}",
+    )
+
+
+def _tail_ms(one: Tested) -> float | None:
+    values = ttft_ms(one.inside)
+    return percentile(values, "p99") if len(values) else None
+
+
+@check("P-5.5.2-criterion-no-oom")
+def no_out_of_memory(look: Look) -> Answer:
+    """The rule for such errors is stated; no level passes with one, or with a restart of the engine."""
+    rule = look.need("load.out_of_memory_rule")
+    levels = tested(look)
+    look.note("out_of_memory_errors", {one.label: one.out_of_memory for one in levels})
+    wrong = [one for one in levels if one.level.passed and (one.out_of_memory or restarted(one))]
+    return look.answer(
+        not wrong, f"no level passes with {rule}", f"passed out of memory, or restarted: {names_of(wrong)}"
+    )
+
+
+def restarted(one: Tested) -> bool:
+    """A counter of the engine fell during the run."""
+    engine = one.run.engine
+    if engine is None:
+        return False
+    return any(
+        engine.totals_after.get(name, before) < before for name, before in engine.totals_before.items()
+    )
+
+
+def _closed(look: Look) -> list[tuple[Tested, int]]:
+    levels = []
+    for one in tested(look):
+        if not isinstance(one.run.plan.load, ClosedLoop):
+            raise NoEvidenceError(f"a closed loop at {one.label}")
+        levels.append((one, one.run.plan.load.concurrency))
+    return levels
+
+
+@check("P-5.5.3-simultaneous-start")
+def simultaneous_start(look: Look) -> Answer:
+    spreads = {}
+    for one, slots in _closed(look):
+        starts = np.sort(one.records.dispatched_ns[has(one.records.dispatched_ns)])[:slots]
+        if len(starts) < slots:
+            return look.unmet(f"{one.label}: {len(starts)} requests were dispatched")
+        spreads[one.label] = int(starts[-1] - starts[0])
+    look.note("spread_of_the_start_ns", spreads)
+    worst = max(spreads.values())
+    return look.answer(
+        worst <= LARGEST_SPREAD_NS,
+        f"all slots start within {worst / 1e6:.3f} ms",
+        f"the slots start over {worst / 1e6:.1f} ms, 100 ms is the limit",
+    )
+
+
+@check("P-5.5.3-maintain-concurrency")
+def concurrency_maintained(look: Look) -> Answer:
+    shares = {
+        one.label: float(np.mean(one.in_flight_means)) / slots
+        for one, slots in _closed(look)
+        if one.window_s > 0
+    }
+    look.note("mean_in_flight_over_concurrency", shares)
+    low = [label for label, share in shares.items() if share < LEAST_IN_FLIGHT]
+    return look.answer(
+        not low and bool(shares),
+        "99 % or more of the slots were filled in every window",
+        f"fewer than 99 % of the slots were filled: {', '.join(low)}",
+    )
+
+
+@check("P-5.5.3-level-duration")
+def level_duration(look: Look) -> Answer:
+    """60 s and 100 completions per slot; a level that failed may have been stopped early."""
+    short = []
+    for one, slots in _closed(look):
+        ended = int(has(one.records.finished_ns).sum())
+        look.note(f"{one.label}", f"{one.lasted_s:.2f} s, {ended} ended")
+        stopped = one.level.passed is False and one.run.stopped is not None
+        if not stopped and (one.lasted_s < SHORTEST_S or ended < COMPLETIONS_PER_SLOT * slots):
+            short.append(one)
+    return look.answer(
+        not short,
+        "every level lasted 60 s and 100 completions per slot",
+        f"shorter than 60 s or 100 completions per slot: {names_of(short)}",
+    )
+
+
+@check("P-5.5.3-binary-search")
+def binary_search(look: Look) -> Answer:
+    """Highest pass and lowest fail within max(1, 5 %); or the bound passed; or not even one in flight did."""
+    levels = _closed(look)
+    passed = [slots for one, slots in levels if one.level.passed]
+    best = max(passed, default=0)
+    failed = [slots for one, slots in levels if one.level.passed is False and slots > best]
+    stated = look.metric("max_concurrency")
+    look.note("passed", sorted(passed))
+    look.note("failed", sorted(failed))
+    if stated.point != best:
+        return look.unmet(f"{stated.point} is reported, the highest level that passed has {best} in flight")
+    if not failed:
+        flagged = any("bound reached" in text for text in (stated.method, *look.result.notes))
+        return look.answer(
+            best == _bounds(look)[1] and flagged,
+            f"the upper bound {best} passed, and it is said so",
+            f"nothing above {best} failed, and it is not the upper bound, or not said to be",
+        )
+    if not passed:
+        return look.answer(min(failed) == 1, "not even one request passes", "1 in flight was not tested")
+    gap = min(failed) - best
+    return look.answer(
+        gap <= max(1.0, GAP_SHARE * best),
+        f"{best} passes, {min(failed)} fails",
+        f"between {best}, which passes, and {min(failed)} lies more than 5 %",
+    )
+
+
+@check("P-5.5.4-measurements")
+def measurements(look: Look) -> Answer:
+    """Throughput and tokens in flight at the highest passing level, once more from its records."""
+    best = look.metric("max_concurrency").point
+    chosen = [one for one in tested(look) if one.level.passed and one.value == best]
+    if not chosen:
+        return look.answer(best == 0, "no level passed", f"no level with {best} in flight passed")
+    rate = float(chosen[0].tokens_per_slice(1).sum()) / chosen[0].window_s
+    held = _tokens_in_flight(chosen[0])
+    look.note("tokens_in_flight.from_records", held)
+    stated = look.metric("output_token_throughput").point, look.metric("tokens_in_flight").point
+    agree = close(stated[0], rate) and close(stated[1], held, relative=_TOKENS_TOLERANCE)
+    return look.answer(
+        agree,
+        f"{best:g} in flight, {rate:.1f} tok/s, {held:.0f} tokens in flight",
+        f"{stated[0]} tok/s and {stated[1]} tokens in flight, the records give {rate:g} and {held:g}",
+    )
+
+
+def _tokens_in_flight(one: Tested) -> float:
+    """Mean over instants of the window of input and output so far of the requests under way."""
+    records = one.records.select(has(one.records.submitted_ns))
+    owner = np.repeat(np.arange(len(records)), chunk_counts(records))
+    inputs = np.where(has(records.input_tokens), records.input_tokens, records.requested_input_tokens)
+    tokens = np.where(has(records.chunk_tokens), records.chunk_tokens, 1)
+    held = inputs + np.bincount(owner, weights=tokens, minlength=len(records)).astype(np.int64)
+    ended = np.where(has(records.finished_ns), records.finished_ns, np.iinfo(np.int64).max)
+    # Half a step from the ends, so that the instants lie evenly in the window.
+    at = one.start_ns + (np.arange(_SAMPLES) + 0.5) * (one.end_ns - one.start_ns) / _SAMPLES
+    total = _up_to(records.submitted_ns, inputs, at) + _up_to(records.chunk_ns, tokens, at)
+    return float(np.mean(total - _up_to(ended, held, at)))
+
+
+def _up_to(instants: IntColumn, amounts: IntColumn, at: FloatArray) -> FloatArray:
+    """Sum of the amounts up to each instant."""
+    order = np.argsort(instants, kind="stable")
+    sums = np.concatenate(([0.0], np.cumsum(amounts[order], dtype=np.float64)))
+    return np.asarray(sums[np.searchsorted(instants[order], at, side="right")])
+
+
+@check("P-5.5.5-table")
+def search_table(look: Look) -> Answer:
+    """A row for every tested concurrency, and the closing line with the maximum."""
+    table, levels = look.table("capacity_search"), tested(look)
+    lacking = lacking_columns(table, *_COLUMNS)
+    shown = [row[0] for row in table.rows]
+    lacking += [one.label for one in levels if f"{one.value:g}" not in shown]
+    best = look.metric("max_concurrency").point
+    line = f"meeting criteria: {best:g}" if best else "meeting criteria: none"
+    if not any(line in note for note in look.result.notes):
+        lacking.append("the closing line")
+    return look.answer(not lacking, f"{len(shown)} levels", f"lacking: {', '.join(lacking)}")
+
+
+__all__ = ["check", "restarted"]

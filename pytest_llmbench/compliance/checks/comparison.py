@@ -1,0 +1,232 @@
+"""Comparing several systems in one report (section 6; METHODOLOGY §12).
+
+What is compared are the results of the same test on other systems, where the report holds them; else the
+facts ``comparison.*``, mappings from the name of a system to what it was measured with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_llmbench.compliance.checks.registry import Checks, stated
+from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.model.result import TestResult
+
+check = Checks()
+
+FEWEST_RUNS = 3
+CHECKLIST = (
+    "workload",
+    "duration",
+    "warmup",
+    "success_criteria",
+    "same_time",
+    "production_configuration",
+    "differences",
+)
+"""Items of section 6.4."""
+HARDWARE = tuple(
+    f"sut.hardware.{name}" for name in ("accelerator_type", "accelerator_count", "accelerator_memory_gib")
+)
+LOAD = (
+    "load.model",
+    "load.arrival",
+    "load.rate_rps",
+    "load.concurrency",
+    "load.levels_percent",
+    "load.duration_s",
+)
+_RELATIVE_LOAD = ("load.rate_rps", "load.concurrency")
+"""Of a test that takes percentages of each system's own capacity these differ, and may."""
+
+check("P-6.2-method-stated")(stated("comparison.normalisation"))
+
+
+def others(look: Look) -> tuple[TestResult, ...]:
+    """Results of this test on other systems."""
+    own = _system(look.result)
+    return tuple(
+        sibling
+        for sibling in look.evidence.siblings
+        if sibling.test == look.evidence.test and _system(sibling) != own
+    )
+
+
+def _system(result: TestResult) -> dict[str, Any]:
+    return {key: fact.value for key, fact in result.facts.under("sut").items()}
+
+
+def _across(look: Look, key: str, *facts: str) -> list[dict[str, Any]]:
+    """The wanted facts of every system: of their results, or as ``comparison.key`` states them."""
+    found = others(look)
+    if found:
+        for fact in facts:
+            look.fact(fact)
+        return [{fact: result.facts.value(fact) for fact in facts} for result in (look.result, *found)]
+    stated_by_system = look.need(key)
+    if not isinstance(stated_by_system, Mapping) or len(stated_by_system) < 2:
+        raise NoEvidenceError(f"{key} of two systems")
+    return [dict(entry) for entry in stated_by_system.values()]
+
+
+def _equal(entries: list[dict[str, Any]], *ignored: str) -> bool:
+    kept = [{k: v for k, v in entry.items() if k not in ignored} for entry in entries]
+    return all(entry == kept[0] for entry in kept) and any(v is not None for v in kept[0].values())
+
+
+@check("M-6.1-identical-workload")
+def identical_workload(look: Look) -> Answer:
+    """Digest of the requests, seed, and digest of the arrivals where they are open."""
+    entries = _across(look, "comparison.sequences", "workload.sequence_sha256", "workload.seed")
+    missing = [name for entry in entries for name, value in entry.items() if value is None]
+    look.note("sequences", entries)
+    return look.answer(
+        _equal(entries) and not missing,
+        "the same requests in the same order",
+        f"other requests or seeds, or unknown ones ({', '.join(missing)})",
+    )
+
+
+@check("M-6.1-equivalent-boundary")
+def equivalent_boundary(look: Look) -> Answer:
+    entries = _across(look, "comparison.boundaries", "sut.boundary", "sut.components")
+    boundaries = [entry.get("sut.boundary", entry.get("boundary")) for entry in entries]
+    components = [sorted(entry.get("sut.components", entry.get("components")) or []) for entry in entries]
+    look.note("boundaries", boundaries)
+    same = all(each == boundaries[0] for each in boundaries) and boundaries[0] is not None
+    return look.answer(
+        same and all(each == components[0] for each in components),
+        f"{boundaries[0]} for all",
+        f"boundaries {boundaries} with components {components}",
+    )
+
+
+def hardware_differs(look: Look) -> bool:
+    """Type, count or memory (AMB-48); unknown counts as different."""
+    try:
+        entries = _across(look, "comparison.hardware", *HARDWARE)
+    except NoEvidenceError:
+        return True
+    known = all(value is not None for entry in entries for value in entry.values())
+    return not (known and _equal(entries))
+
+
+@check("M-6.1-comparable-hardware")
+def comparable_hardware(look: Look) -> Answer:
+    if not hardware_differs(look):
+        return look.met("equal accelerators in type, number and memory")
+    return look.met(f"normalised: {look.need('comparison.normalisation')}")
+
+
+@check("M-6.1-same-load")
+def same_load(look: Look) -> Answer:
+    """Equal in absolute terms; or equal percentages of capacities that were found in the same way."""
+    entries = _across(look, "comparison.loads", *LOAD, "load.capacity_source")
+    relative = all(entry.get("load.levels_percent") for entry in entries)
+    ignored = _RELATIVE_LOAD if relative else ("load.capacity_source",)
+    look.note("loads", entries)
+    return look.answer(
+        _equal(entries, *ignored), "equal load model and parameters", f"loads differ: {entries}"
+    )
+
+
+@check("S-4.4.2-option-b-cl100k")
+def option_b(look: Look) -> Answer:
+    keys = ("tokenizer.counting_option", "tokenizer.reference")
+    entries = _across(look, "comparison.tokenizers", *keys)
+    wrong = [entry for entry in entries if (entry.get(keys[0]), entry.get(keys[1])) != ("B", "cl100k_base")]
+    return look.answer(not wrong, "all counted with cl100k_base", f"not counted with cl100k_base: {wrong}")
+
+
+def tokenizers_differ(look: Look) -> bool:
+    try:
+        entries = _across(look, "comparison.tokenizers", "tokenizer.name", "tokenizer.counting_option")
+    except NoEvidenceError:
+        return True
+    names = [entry.get("tokenizer.name") for entry in entries]
+    return names[0] is None or any(name != names[0] for name in names)
+
+
+def _per_system(look: Look, key: str) -> Mapping[str, Any]:
+    values = look.need(key)
+    if not isinstance(values, Mapping) or len(values) < 2:
+        raise NoEvidenceError(f"{key} of two systems")
+    return values
+
+
+@check("P-6.2-tokens-per-gpu-second")
+def tokens_per_gpu_second(look: Look) -> Answer:
+    values = _per_system(look, "comparison.tokens_per_gpu_second")
+    wrong = [name for name, value in values.items() if not isinstance(value, int | float) or value <= 0]
+    return look.answer(
+        not wrong,
+        ", ".join(f"{name} {value:g}" for name, value in values.items() if name not in wrong),
+        f"no tokens per GPU-second for {', '.join(wrong)}",
+    )
+
+
+@check("P-6.2-cost-normalised")
+def cost_normalised(look: Look) -> Answer:
+    """With the price and the date it was taken at."""
+    values = _per_system(look, "comparison.tokens_per_dollar_hour")
+    lacking = [
+        name
+        for name, entry in values.items()
+        if not isinstance(entry, Mapping) or not {"value", "dollars_per_hour", "date"} <= entry.keys()
+    ]
+    return look.answer(
+        not lacking, "throughput per dollar-hour", f"value, price or date lack for {', '.join(lacking)}"
+    )
+
+
+@check("P-6.3-confidence-intervals")
+def confidence_intervals(look: Look) -> Answer:
+    """A closed 95 % interval of every compared metric, for every system."""
+    names = look.need("comparison.metrics")
+    results = (look.result, *others(look))
+    lacking = []
+    for name in names:
+        for result in results:
+            estimate = result.metrics.get(name)
+            if estimate is None or not estimate.closed or estimate.level < 0.95:
+                lacking.append(name)
+    look.note("metrics", list(names))
+    return look.answer(
+        not lacking and bool(names),
+        f"intervals of {', '.join(names)}",
+        f"no closed 95 % interval of {', '.join(dict.fromkeys(lacking)) or 'anything'}",
+    )
+
+
+@check("P-6.3-three-runs")
+def three_runs(look: Look) -> Answer:
+    """Complete runs with a warm-up of their own, per system."""
+    runs = _per_system(look, "comparison.runs")
+    few = {name: count for name, count in runs.items() if count < FEWEST_RUNS}
+    return look.answer(not few, f"runs per system: {dict(runs)}", f"fewer than three independent runs: {few}")
+
+
+@check("P-6.3-statistical-test")
+def statistical_test(look: Look) -> Answer:
+    """Name and statistic with a p-value, or an interval of the difference, for every compared metric."""
+    tests = look.need("comparison.tests")
+    covered = {
+        entry.get("metric")
+        for entry in tests
+        if entry.get("name") and (entry.get("p_value") is not None or entry.get("interval"))
+    }
+    lacking = [name for name in look.need("comparison.metrics") if name not in covered]
+    return look.answer(
+        not lacking, f"{len(tests)} tests", f"no test and no interval for {', '.join(lacking)}"
+    )
+
+
+@check("P-6.4-checklist")
+def checklist(look: Look) -> Answer:
+    answers = look.need("comparison.checklist")
+    open_items = [item for item in CHECKLIST if not str(answers.get(item, "")).strip()]
+    return look.answer(not open_items, "seven items answered", f"not answered: {', '.join(open_items)}")
+
+
+__all__ = ["CHECKLIST", "check", "hardware_differs", "others", "tokenizers_differ"]

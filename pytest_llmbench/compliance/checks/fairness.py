@@ -1,0 +1,278 @@
+"""The fairness test (section 5.6): classes, baselines, indices."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.compliance.checks.levels import at_least_s
+from pytest_llmbench.compliance.checks.registry import Checks
+from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
+from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.stored import has
+from pytest_llmbench.compliance.tested_levels import (
+    FAMILIES,
+    Tested,
+    close,
+    e2e_ms,
+    over,
+    percentile,
+    tested,
+    ttft_ms,
+)
+from pytest_llmbench.model.records import MISSING, Records
+
+check = Checks()
+
+MIX, ALONE = "mix", "baseline"
+DRAFT_CLASSES = {"short": ((64, 256), (32, 128)), "long": ((1024, 4096), (256, 1024))}
+SHARE_TOLERANCE = 0.03
+FEWEST_PER_CLASS, SHORTEST_S = 500, 300.0
+LOWEST_PERCENT, HIGHEST_PERCENT = 70.0, 90.0
+STARVATION_FACTOR, UNFAIR_BELOW = 5.0, 0.9
+_RATE_TOLERANCE = 0.01
+_LOAD_TOLERANCE = 0.10
+"""The rates follow from expected lengths; those of some hundred requests vary around them."""
+_COLUMNS = ("Class", "Count", "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99")
+
+check("P-5.6.3-min-duration-300s")(at_least_s(SHORTEST_S, MIX))
+
+
+@check("M-5.6.2-workload-synthetic-skewed")
+def synthetic_skewed(look: Look) -> Answer:
+    """Its log-normals, conditional on the classes (AMB-07), which is declared."""
+    name, classes = look.need_all("workload.name", "workload.classes")
+    return look.answer(
+        name == "synthetic-skewed" and len(classes) >= 2,
+        f"synthetic-skewed, conditional on {len(classes)} classes",
+        f"the workload is {name}, section 5.6.2 requires synthetic-skewed",
+    )
+
+
+def _mix(look: Look) -> Tested:
+    found = tested(look, MIX)
+    if len(found) > 1:
+        raise NoEvidenceError(f"one mixed run (there are {len(found)})")
+    if not len(found[0].records):
+        raise NoEvidenceError("requests of the mixed run")
+    return found[0]
+
+
+def _labels(records: Records) -> npt.NDArray[np.object_]:
+    return np.array(records.class_label, dtype=object)
+
+
+def _of_class(records: Records, name: str) -> Records:
+    return records.select(np.asarray(_labels(records) == name, dtype=bool))
+
+
+def _classes(look: Look) -> tuple[str, ...]:
+    return tuple(str(each["name"]) for each in look.need("workload.classes"))
+
+
+@check("P-5.6.2-classes")
+def classes(look: Look) -> Answer:
+    """Short and long with the draft's ranges, and every planned request inside the range of its class."""
+    ranges = {
+        each["name"]: (tuple(each["input"]), tuple(each["output"])) for each in look.need("workload.classes")
+    }
+    other = [name for name, bounds in DRAFT_CLASSES.items() if ranges.get(name) != bounds]
+    if len(ranges) < 2 or other:
+        return look.unmet(f"classes {ranges}; not as the draft has them: {', '.join(other)}")
+    records = look.records
+    names = _labels(records)
+    outside = int((~np.isin(names, list(ranges))).sum())
+    for name, (inputs, outputs) in ranges.items():
+        own = names == name
+        for column, (low, high) in (
+            (records.requested_input_tokens, inputs),
+            (records.requested_max_tokens, outputs),
+        ):
+            outside += int((own & ((column < low) | (column > high))).sum())
+    look.note("requests_outside_their_class", outside)
+    return look.answer(
+        outside == 0, f"{len(ranges)} classes", f"{outside} requests lie outside the range of their class"
+    )
+
+
+@check("P-5.6.2-class-mix")
+def class_mix(look: Look) -> Answer:
+    """Shares sum to 1, and those of the mixed run are within three points."""
+    shares = look.need("workload.class_mix")
+    names = _labels(_mix(look).records)
+    realised = {name: float(np.mean(names == name)) for name in shares}
+    look.note("realised_shares", realised)
+    off = [name for name, share in shares.items() if abs(realised[name] - share) > SHARE_TOLERANCE]
+    return look.answer(
+        abs(sum(shares.values()) - 1) < 1e-9 and not off,
+        f"the mix is {shares}",
+        f"the mix is to be {shares}, the requests are {realised}",
+    )
+
+
+@check("S-5.6.2-load-70-90")
+def load_70_to_90(look: Look) -> Answer:
+    """Of a capacity of the mix itself; the offered rate is that share."""
+    rate, mix = look.need("load.capacity_rps"), _mix(look)
+    percent = mix.level.percent_of_capacity
+    if percent is None:
+        raise NoEvidenceError("level.percent_of_capacity")
+    look.note("percent_of_capacity", percent)
+    agrees = abs(mix.value - rate * percent / 100) <= _RATE_TOLERANCE * mix.value
+    return look.answer(
+        LOWEST_PERCENT <= percent <= HIGHEST_PERCENT and agrees,
+        f"{percent:g} % of {rate:g} req/s",
+        f"{mix.value:g} req/s, called {percent:g} % of {rate:g} req/s, is not 70 to 90 % of it",
+    )
+
+
+@check("P-5.6.2-500-per-class")
+def five_hundred_per_class(look: Look) -> Answer:
+    """In the mix; the isolated runs have the same floor."""
+    mix, counted = _labels(_mix(look).records), {}
+    for name in _classes(look):
+        alone = [one for one in tested(look, ALONE) if one.level.class_label == name]
+        counted[name] = [int((mix == name).sum()), *(len(one.records) for one in alone)]
+    look.note("requests", counted)
+    return look.answer(
+        min(min(counts) for counts in counted.values()) >= FEWEST_PER_CLASS,
+        "500 requests or more of every class",
+        f"requests per class, in the mix and alone: {counted}",
+    )
+
+
+@check("P-5.6.3-isolated-baseline")
+def isolated_baseline(look: Look) -> Answer:
+    """Each class alone, before the mix, under the stated rule for an equal load (AMB-08)."""
+    rule = look.need("fairness.equal_load")
+    mix = _mix(look)
+    alone = {one.level.class_label: one for one in tested(look, ALONE)}
+    missing = [name for name in _classes(look) if name not in alone]
+    if missing:
+        return look.unmet(f"not measured alone: {', '.join(missing)}")
+    wanted = mix.value if rule == "requests" else mix.value * _mean_tokens(mix.run.records)
+    for name, one in alone.items():
+        foreign = set(one.records.class_label) - {name}
+        if foreign or one.run.started_ns >= mix.run.started_ns:
+            return look.unmet(f"{name} was not measured alone before the mix")
+        offered = one.value if rule == "requests" else one.value * _mean_tokens(one.run.records)
+        look.note(f"{rule} per second, {name} alone", offered)
+        if abs(offered - wanted) > _LOAD_TOLERANCE * wanted:
+            return look.unmet(f"{name} alone: {offered:g} {rule} per second, the mix has {wanted:g}")
+    return look.met(f"each class alone at equal {rule} per second")
+
+
+def _mean_tokens(records: Records) -> float:
+    return float(np.mean(records.requested_input_tokens + records.requested_max_tokens))
+
+
+@check("P-5.6.3-per-request-record")
+def per_request_record(look: Look) -> Answer:
+    records = look.records
+    lacking = {
+        "class": int(np.sum(_labels(records) == "")),
+        "submission": int((records.ok & ~has(records.submitted_ns)).sum()),
+        "first token": int((records.ok & ~has(records.first_content_ns)).sum()),
+        "completion": int((records.ok & ~has(records.last_content_ns)).sum()),
+    }
+    look.note("lacking", lacking)
+    return look.answer(
+        not any(lacking.values()),
+        "class, submission, first token and completion of every request",
+        f"requests without: {', '.join(f'{what} {count}' for what, count in lacking.items() if count)}",
+    )
+
+
+@check("P-5.6.4-per-class-latency")
+def per_class_latency(look: Look) -> Answer:
+    """TTFT and TPOT of every class, once more from the mixed run."""
+    inside = _mix(look).inside
+    for name in _classes(look):
+        own = _of_class(inside, name)
+        for family, statistics in (("ttft", ("p50", "p95", "p99")), ("tpot", ("p50", "p99"))):
+            values = FAMILIES[family](own)
+            for statistic in statistics:
+                metric = f"{family}[{name}].{statistic}"
+                stated, again = look.metric(metric).point, percentile(values, statistic)
+                if not close(stated, again):
+                    return look.unmet(f"{metric} is {stated} ms, the records give {again:g} ms")
+    return look.met("TTFT and TPOT of every class")
+
+
+@check("P-5.6.4-inflation")
+def inflation(look: Look) -> Answer:
+    """TTFT in the mix over TTFT alone."""
+    inside = _mix(look).inside
+    alone = {one.level.class_label: one for one in tested(look, ALONE)}
+    for name in _classes(look):
+        if name not in alone:
+            raise NoEvidenceError(f"{name} alone")
+        for statistic in ("p50", "p95", "p99"):
+            metric = f"ttft_inflation[{name}].{statistic}"
+            again = percentile(ttft_ms(_of_class(inside, name)), statistic)
+            again = over(again, percentile(ttft_ms(alone[name].inside), statistic), f"TTFT of {name} alone")
+            stated = look.metric(metric).point
+            if not close(stated, again):
+                return look.unmet(f"{metric} is {stated}, the records give {again:g}")
+    return look.met("latency inflation of every class")
+
+
+@check("P-5.6.4-jain")
+def jain(look: Look) -> Answer:
+    """J over end-to-end latency per output token (AMB-09), and the flag below 0.9."""
+    normalisation, stated_n = look.need_all("fairness.jain_normalisation", "fairness.jain_n")
+    inside = _mix(look).inside
+    counted = inside.select(
+        inside.ok & (inside.output_tokens > 0) & has(inside.submitted_ns) & has(inside.last_content_ns)
+    )
+    shares = e2e_ms(counted) / counted.output_tokens
+    if not len(shares):
+        raise NoEvidenceError("completed requests of the mix")
+    squares = len(shares) * float(np.sum(np.square(shares)))
+    again = over(float(np.sum(shares)) ** 2, squares, "latency per token")
+    stated = look.metric("jain_index").point
+    look.note("jain_index.from_records", again)
+    flagged = again >= UNFAIR_BELOW or any("unfair" in note for note in look.result.notes)
+    return look.answer(
+        close(stated, again, absolute=1e-6) and stated_n == len(shares) and flagged,
+        f"J = {again:.4f} over {len(shares)} requests, {normalisation}",
+        f"J is {stated} over {stated_n}, the records give {again:.4f} over {len(shares)}"
+        + ("" if flagged else ", which no note calls unfair"),
+    )
+
+
+@check("P-5.6.4-starvation")
+def starvation(look: Look) -> Answer:
+    """Share of requests that waited longer than five times the median wait of their class (AMB-10)."""
+    inside = _mix(look).inside
+    told = bool(inside.ok.any()) and bool((inside.queue_wait_ns[inside.ok] != MISSING).all())
+    source = "server queue wait" if told else "TTFT"
+    if look.need("fairness.wait_source") != source:
+        return look.unmet(f"the wait is to be the {source}")
+    for name in _classes(look):
+        own = _of_class(inside, name)
+        waits = own.queue_wait_ns[own.ok] / 1e6 if told else ttft_ms(own)
+        if not len(waits):
+            raise NoEvidenceError(f"completed requests of {name}")
+        again = float(np.mean(waits > STARVATION_FACTOR * float(np.median(waits))))
+        stated = look.metric(f"starvation_rate[{name}]").point
+        if not close(stated, again, absolute=1e-6):
+            return look.unmet(f"starvation of {name} is {stated}, the records give {again:g}")
+    return look.met(f"starvation of every class, by {source}")
+
+
+@check("P-5.6.5-tables")
+def tables(look: Look) -> Answer:
+    by_class, names = look.table("fairness_classes"), _classes(look)
+    lacking = lacking_columns(by_class, *_COLUMNS)
+    lacking += lacking_rows(by_class, *(_title(name) for name in names))
+    wanted = ["Jain's Fairness Index", *(f"{_title(name)} Class Starvation" for name in names)]
+    lacking += lacking_rows(look.table("fairness_metrics"), *wanted)
+    return look.answer(not lacking, "classes and indices", f"lacking: {', '.join(lacking)}")
+
+
+def _title(name: str) -> str:
+    return name[:1].upper() + name[1:]
+
+
+__all__ = ["check"]

@@ -1,0 +1,219 @@
+"""The guardrail overhead test (section 5.10)."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from pytest_llmbench.compliance.checks.prefix_cache import in_both, unlike
+from pytest_llmbench.compliance.checks.registry import Checks, one_of
+from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows, tables_called
+from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.tested_levels import (
+    FAMILIES,
+    Tested,
+    close,
+    over,
+    percentile,
+    tested,
+)
+
+check = Checks()
+
+BASELINE, INPUT, OUTPUT, FULL = "baseline", "input_filter", "output_filter", "full"
+CONFIGURATIONS = (BASELINE, INPUT, OUTPUT, FULL)
+LEVELS, LEVEL_TOLERANCE = (25.0, 50.0, 75.0), 2.0
+MOST_REFUSED = 0.01
+TITLES = {
+    BASELINE: "Baseline",
+    INPUT: "Input Filter",
+    OUTPUT: "Output Filter",
+    FULL: "Full Filter",
+}
+_STATISTICS = ("p50", "p95", "p99")
+_WARMUPS = re.compile(r"(\d+) warm-ups")
+
+check("S-5.10.2-workload")(one_of("workload.name", "conversation"))
+
+
+def _by_configuration(look: Look) -> dict[str, dict[float, Tested]]:
+    """Configuration → percentage of capacity → level."""
+    found: dict[str, dict[float, Tested]] = defaultdict(dict)
+    for one in tested(look, *CONFIGURATIONS):
+        percent = one.level.percent_of_capacity
+        if percent is None:
+            raise NoEvidenceError(f"percent_of_capacity of {one.label}")
+        found[one.level.role][percent] = one
+    return dict(found)
+
+
+@check("P-5.10.2-benign-content")
+def benign(look: Look) -> Answer:
+    """Declared so, and 1 % refused at most in every configuration."""
+    if look.need("workload.benign") is not True:
+        return look.unmet("the content is not declared benign")
+    shares = {one.label: one.refused_share() for one in tested(look, *CONFIGURATIONS)}
+    look.note("refused_share", shares)
+    worst = max(shares.values())
+    return look.answer(
+        worst <= MOST_REFUSED,
+        f"benign, {worst:.2%} refused at most",
+        f"up to {worst:.1%} of the requests were refused, 1 % is the limit",
+    )
+
+
+@check("P-5.10.2-configurations")
+def configurations(look: Look) -> Answer:
+    """Baseline and full; the single filters, or why they cannot be run. The variants had them so."""
+    found = _by_configuration(look)
+    lacking = [name for name in (BASELINE, FULL) if name not in found]
+    single = [name for name in (INPUT, OUTPUT) if name not in found]
+    reason = look.fact("guardrails.impossible")
+    wrong = [one.label for levels in found.values() for one in levels.values() if not _switched(one)]
+    look.note("configurations", list(found))
+    return look.answer(
+        not lacking and (not single or bool(reason)) and not wrong,
+        f"{', '.join(found)}" + (f"; not {', '.join(single)}: {reason}" if single else ""),
+        f"not run: {', '.join(lacking + single)}; filters not as the configuration says: {', '.join(wrong)}",
+    )
+
+
+def _switched(one: Tested) -> bool:
+    """The variant's own facts do not contradict the configuration."""
+    wanted = {
+        BASELINE: (False, False), INPUT: (True, False), OUTPUT: (False, True), FULL: (True, True),
+    }[one.level.role]  # fmt: skip
+    stated = (one.run.facts.value(f"guardrails.{side}_filter") for side in ("input", "output"))
+    return all(state is None or (state == "enabled") is on for state, on in zip(stated, wanted, strict=True))
+
+
+@check("P-5.10.2-load-levels")
+def load_levels(look: Look) -> Answer:
+    """25, 50 and 75 % in each configuration, at the same rates; the capacity is that of the baseline."""
+    rate, found = look.need("load.capacity_rps"), _by_configuration(look)
+    for name, levels in found.items():
+        for wanted in LEVELS:
+            near = [one for percent, one in levels.items() if abs(percent - wanted) <= LEVEL_TOLERANCE]
+            if not near:
+                return look.unmet(f"{name} was not run at {wanted:g} % of capacity")
+            same = (
+                [one for percent, one in found[BASELINE].items() if abs(percent - wanted) <= 2]
+                if (BASELINE in found)
+                else []
+            )
+            if not same or near[0].value != same[0].value:
+                return look.unmet(f"{name} at {wanted:g} %: another rate than the baseline")
+            if abs(near[0].value - rate * wanted / 100) > 0.03 * rate:
+                return look.unmet(f"{name}: {near[0].value:g} req/s is not {wanted:g} % of {rate:g} req/s")
+    return look.met(f"25, 50 and 75 % of {rate:g} req/s in every configuration")
+
+
+@check("P-5.10.3-sequence")
+def sequence(look: Look) -> Answer:
+    """Baseline first, each configuration in one piece with a warm-up of its own, the same requests."""
+    found = _by_configuration(look)
+    if next(iter(_in_time(found))) != BASELINE:
+        return look.unmet(f"the order was {', '.join(_in_time(found))}")
+    if len(_in_time(found)) > len(found):
+        return look.unmet("the configurations were run in turns, not one after the other")
+    match = _WARMUPS.search(look.result.warmup.description)
+    warmups = int(match[1]) if match else int(look.result.warmup.performed)
+    look.note("warmups", warmups)
+    if warmups < len(found):
+        return look.unmet(f"{warmups} warm-ups for {len(found)} configurations")
+    for name, levels in found.items():
+        for percent, one in levels.items():
+            base = found[BASELINE].get(percent)
+            complaint = "no baseline" if base is None else unlike(base.run, one.run)
+            if complaint is not None:
+                return look.unmet(f"{name} at {percent:g} %: {complaint}")
+    return look.met("baseline first, a warm-up each, the same requests at the same instants")
+
+
+def _in_time(found: dict[str, dict[float, Tested]]) -> list[str]:
+    """Configurations by the start of their levels, each named once per stretch."""
+    starts = sorted((one.run.started_ns, name) for name, levels in found.items() for one in levels.values())
+    names = [name for _, name in starts]
+    return [name for place, name in enumerate(names) if place == 0 or names[place - 1] != name]
+
+
+@check("P-5.10.4-per-config")
+def per_configuration(look: Look) -> Answer:
+    for name, levels in _by_configuration(look).items():
+        for percent, one in levels.items():
+            for family in ("ttft", "e2e"):
+                values = FAMILIES[family](one.inside)
+                for statistic in _STATISTICS:
+                    metric = f"{family}[{name}@{percent:g}%].{statistic}"
+                    stated, again = look.metric(metric).point, percentile(values, statistic)
+                    if not close(stated, again):
+                        return look.unmet(f"{metric} is {stated} ms, the records give {again:g} ms")
+    return look.met("TTFT and end-to-end latency of every configuration and level")
+
+
+@check("P-5.10.4-overheads")
+def overheads(look: Look) -> Answer:
+    """Differences against the baseline of requests that succeeded in both, per percentile and level."""
+    found = _by_configuration(look)
+    for metric, family, name in (
+        ("input_filter_overhead", "ttft", INPUT),
+        ("guardrail_overhead", "e2e", FULL),
+    ):
+        for percent, one in found.get(name, {}).items():
+            base = found.get(BASELINE, {}).get(percent)
+            if base is None:
+                raise NoEvidenceError(f"baseline at {percent:g} %")
+            before, after = in_both(base.inside, one.inside)
+            for statistic in _STATISTICS:
+                full = f"{metric}[{percent:g}%].{statistic}"
+                again = percentile(FAMILIES[family](after), statistic)
+                again -= percentile(FAMILIES[family](before), statistic)
+                stated = look.metric(full).point
+                if not close(stated, again, absolute=0.01):
+                    return look.unmet(f"{full} is {stated} ms, the records give {again:g} ms")
+    if INPUT not in found and not look.fact("guardrails.impossible"):
+        return look.unmet("there is no overhead of the input filter")
+    return look.met("overheads of the input filter and of all guardrails, per percentile and level")
+
+
+@check("P-5.10.4-throughput-reduction")
+def throughput_reduction(look: Look) -> Answer:
+    """(baseline - configuration) / baseline; the table shows a loss with a minus."""
+    base = look.metric(f"max_output_token_throughput[{BASELINE}]").point or 0.0
+    table = look.table("guardrail_throughput")
+    for name in _by_configuration(look):
+        if name == BASELINE:
+            continue
+        own = look.metric(f"max_output_token_throughput[{name}]").point or 0.0
+        again = 1 - over(own, base, "throughput of the baseline")
+        stated = look.metric(f"throughput_reduction[{name}]").point
+        if not close(stated, again, absolute=1e-6):
+            return look.unmet(f"throughput_reduction[{name}] is {stated}, the maxima give {again:g}")
+        cells = [row[2] for row in table.rows if row[0] == TITLES[name] and len(row) > 2]
+        sign = "-" if again > 0 else "+"
+        if not cells or (abs(again) >= 1e-3 and not cells[0].startswith(sign)):
+            return look.unmet(f"{TITLES[name]}: the reduction is shown as {cells}, without its sign")
+    return look.met("throughput against the baseline, signed")
+
+
+@check("P-5.10.5-tables")
+def tables(look: Look) -> Answer:
+    found = _by_configuration(look)
+    wanted = [TITLES[name] for name in found]
+    latencies = tables_called(look, "guardrail_latency")
+    lacking = [
+        f"{what} in {table.title!r}"
+        for table in latencies
+        for what in (
+            *lacking_columns(table, "TTFT P50", "TTFT P99", "E2E P50", "E2E P99"),
+            *lacking_rows(table, *wanted),
+        )
+    ]
+    levels = {percent for levels in found.values() for percent in levels}
+    if len(latencies) < len(levels):
+        lacking.append(f"latency tables of {len(levels) - len(latencies)} load levels")
+    lacking += lacking_rows(look.table("guardrail_throughput"), *wanted)
+    return look.answer(not lacking, "latency and throughput", f"lacking: {', '.join(lacking)}")
+
+
+__all__ = ["check"]

@@ -1,0 +1,343 @@
+"""The inter-token latency test (sections 5.4 and 4.6.3): set-up, method, formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.compliance.checks.levels import SWEEP
+from pytest_llmbench.compliance.checks.registry import Checks, one_of
+from pytest_llmbench.compliance.checks.tables import tables_called
+from pytest_llmbench.compliance.checks.tradeoff import SOURCES, shares_wrong
+from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.stored import chunk_counts, has
+from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
+from pytest_llmbench.compliance.token_gaps import FEWEST_TOKENS, Gaps, gaps_of, zeros_of_chunks
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.stats.shape import modality, tail_class, tail_variation
+
+check = Checks()
+
+FINE_CLOCK_NS = 1_000
+FEWEST_REQUESTS, FEWEST_SAMPLES = 100, 5_000
+MOST_EXCLUDED = 0.05
+SINGLE_TOKEN_SHARE = 0.90
+LEVELS, LEVEL_TOLERANCE = (25.0, 50.0, 75.0, 90.0), 2.0
+TBC = "Time Between Chunks"
+OPTIONS = ("direct", "A", "B", "C")
+_STATISTICS = ("p50", "p90", "p95", "p99", "p99_9", "mean", "std")
+_PER_REQUEST = ("Jitter", "Longest Pause")
+_TITLES = ("Samples", "P50", "P90", "P95", "P99", "P99.9", "Mean", "Std Dev", "P99/P50 Ratio")
+
+check("S-5.4.2-workload")(one_of("workload.name", "synthetic-uniform", "conversation"))
+
+
+@check("S-4.2.1-timer-resolution-1us-itl")
+def fine_clock(look: Look) -> Answer:
+    resolution_ns = look.need("timing.clock_resolution_ns")
+    for run in look.evidence.runs:
+        resolution_ns = max(resolution_ns, run.selfcheck.clock_resolution_ns or 0)
+    look.note("clock_resolution_ns", resolution_ns)
+    return look.answer(
+        0 < resolution_ns <= FINE_CLOCK_NS,
+        f"the clock resolves {resolution_ns} ns",
+        f"a clock resolution of {resolution_ns} ns is not within 1 µs",
+    )
+
+
+def single_token_share(records: Records) -> float | None:
+    """Content chunks of successes with exactly one token, among those whose tokens are known."""
+    tokens = records.chunk_tokens[np.repeat(records.ok, chunk_counts(records))]
+    known = tokens[has(tokens)]
+    return float(np.mean(known == 1)) if len(known) else None
+
+
+def _option(look: Look) -> str:
+    option = look.need("streaming.itl_option")
+    if option not in OPTIONS:
+        raise NoEvidenceError(f"streaming.itl_option among {', '.join(OPTIONS)} (it is {option!r})")
+    return str(option)
+
+
+@check("M-4.6.3-itl-option-declared")
+def option_declared(look: Look) -> Answer:
+    """``direct`` needs more than 90 % single-token chunks, and a word on the others (AMB-13)."""
+    option = look.need("streaming.itl_option")
+    if option != "direct":
+        return look.answer(option in OPTIONS, f"option {option}", f"option {option!r} is none of A, B, C")
+    share = single_token_share(look.records)
+    look.note("single_token_share", share)
+    disclosed = share == 1.0 or any("several tokens" in note for note in look.result.notes)
+    return look.answer(
+        share is not None and share > SINGLE_TOKEN_SHARE and disclosed,
+        "direct timing; chunks of several tokens are few, and disclosed",
+        f"direct timing of chunks of which {share or 0:.1%} hold one token, or nothing is said of the rest",
+    )
+
+
+check("S-4.6.3-option-c-when-available")(one_of("streaming.itl_option", "C"))
+
+
+@check("P-4.6.3-option-a-label")
+def option_a_label(look: Look) -> Answer:
+    """Every title and row says Time Between Chunks, and the sizes of the chunks are shown."""
+    results = tables_called(look, "itl_results")
+    named = [table.title for table in results]
+    named += [
+        row[0]
+        for table in results
+        for row in table.rows
+        if row[0].endswith(_TITLES[:-1]) and not row[0].startswith(_PER_REQUEST)
+    ]
+    wrong = [title for title in named if not title.startswith(TBC)]
+    look.need("streaming.chunk_sizes")
+    look.table("chunk_sizes")
+    return look.answer(
+        not wrong and bool(results),
+        "labelled Time Between Chunks, with the chunk sizes",
+        f"not labelled Time Between Chunks: {', '.join(wrong) or 'no results table'}",
+    )
+
+
+@check("P-4.6.3-option-b-rule")
+def option_b_rule(look: Look) -> Answer:
+    """N-1 zero gaps for a chunk of N tokens, and the warning that the variance comes out too small."""
+    for one in tested(look, SWEEP):
+        zeros = int((_gaps(look, one).values == 0).sum())
+        expected = zeros_of_chunks(one.inside)
+        stated = _of_level(look, one).get("zero_gaps")
+        look.note(f"zero_gaps of {one.label}", zeros)
+        if stated != zeros or zeros < expected:
+            return look.unmet(f"{one.label}: {stated} gaps of zero, the chunks give {zeros}")
+    said = (look.fact("streaming.chunk_handling", ""), *look.result.notes)
+    return look.answer(
+        any("variance" in text and "too small" in text for text in said),
+        "all tokens of a chunk at its arrival, with the warning",
+        "no warning that the variance of ITL comes out too small",
+    )
+
+
+@check("P-B.2.1-itl-approach")
+def approach(look: Look) -> Answer:
+    """The order of AMB-13, from the streams of the levels."""
+    records, option = look.records, _option(look)
+    share = single_token_share(records)
+    several = share is None or share < 1.0
+    server = len(records.server_token_ns) > 0
+    first = "C" if server and several else "direct" if share and share > SINGLE_TOKEN_SHARE else "A"
+    look.note("single_token_share", share)
+    return look.answer(
+        option == first, f"option {option}", f"option {option}, the order of AMB-13 leads to {first}"
+    )
+
+
+@check("M-5.4.2-min-50-output-tokens")
+def fifty_tokens(look: Look) -> Answer:
+    """Asked for by every request; replies that ended earlier are left out, counted, and 5 % at most."""
+    for one in tested(look, SWEEP):
+        planned = one.records.requested_max_tokens
+        if not len(planned) or int(planned.min()) < FEWEST_TOKENS:
+            return look.unmet(f"{one.label}: requests for fewer than {FEWEST_TOKENS} tokens")
+        gaps = _gaps(look, one)
+        share = gaps.excluded / max(gaps.excluded + gaps.eligible, 1)
+        look.note(f"excluded_share of {one.label}", share)
+        if share > MOST_EXCLUDED:
+            return look.unmet(f"{one.label}: {share:.1%} of the replies are shorter than 50 tokens")
+        stated = _of_level(look, one).get("excluded")
+        if stated != gaps.excluded:
+            return look.unmet(f"{one.label}: {stated} replies left out, the records say {gaps.excluded}")
+    return look.met("at least 50 output tokens each, early ends left out and counted")
+
+
+@check("P-5.4.2-min-100-requests")
+def hundred_requests(look: Look) -> Answer:
+    eligible = {one.label: _gaps(look, one).eligible for one in tested(look, SWEEP)}
+    look.note("eligible_requests", eligible)
+    return look.answer(
+        min(eligible.values()) >= FEWEST_REQUESTS,
+        "100 requests or more at every level",
+        f"eligible requests per level: {eligible}",
+    )
+
+
+@check("P-5.4.2-min-5000-samples")
+def five_thousand_samples(look: Look) -> Answer:
+    samples = {one.label: len(_gaps(look, one).values) for one in tested(look, SWEEP)}
+    look.note("samples", samples)
+    return look.answer(
+        min(samples.values()) >= FEWEST_SAMPLES,
+        "5000 samples or more at every level",
+        f"samples per level: {samples}",
+    )
+
+
+@check("S-5.4.2-load-levels")
+def load_levels(look: Look) -> Answer:
+    percents = [one.level.percent_of_capacity for one in tested(look, SWEEP)]
+    lacking = [
+        wanted
+        for wanted in LEVELS
+        if not any(percent is not None and abs(percent - wanted) <= LEVEL_TOLERANCE for percent in percents)
+    ]
+    return look.answer(not lacking, "25, 50, 75 and 90 %", f"levels lacking: {lacking} % of saturation")
+
+
+@check("P-5.4.2-load-as-percentage")
+def load_as_percentage(look: Look) -> Answer:
+    rate, source = look.need_all("load.capacity_rps", "load.capacity_source")
+    if not any(word in source for word in SOURCES):
+        return look.unmet(f"the maximum comes from {source!r}, no test and no figure")
+    wrong = shares_wrong(tested(look, SWEEP), rate)
+    return look.answer(
+        not wrong,
+        f"percentages of {rate:g} req/s, {source}",
+        f"not the share of {rate:g} req/s that they name: {names_of(wrong)}",
+    )
+
+
+@check("P-5.4.2-method-specified")
+def method_specified(look: Look) -> Answer:
+    """Asked for by the marker, or chosen from a run that came before the first level."""
+    option, reason = _option(look), look.need("streaming.itl_option_reason")
+    before = [level.label for level in look.result.levels if level.role != SWEEP]
+    chosen_early = "asked" in reason or any(label in reason for label in before)
+    return look.answer(
+        chosen_early, f"method {option}: {reason}", f"method {option} was not fixed beforehand: {reason}"
+    )
+
+
+def _gaps(look: Look, one: Tested) -> Gaps:
+    """The gaps of the level, of requests submitted in its window, counted once."""
+    known: dict[Any, Gaps] = look.evidence.counted.setdefault("gaps", {})
+    key = (one.level.observation, _option(look))
+    if key not in known:
+        known[key] = gaps_of(one.inside, _option(look))
+    return known[key]
+
+
+def _of_level(look: Look, one: Tested) -> Mapping[str, Any]:
+    """What ``itl.levels`` states of the level."""
+    found = [entry for entry in look.need("itl.levels") if entry.get("level") == one.label]
+    if not found:
+        raise NoEvidenceError(f"itl.levels of {one.label}")
+    entry: Mapping[str, Any] = found[0]
+    return entry
+
+
+def _disagreement(look: Look, family: str, statistics: tuple[str, ...], what: str) -> str | None:
+    """A statistic of some level that its gaps do not give; None where all agree."""
+    for one in tested(look, SWEEP):
+        values = getattr(_gaps(look, one), what)
+        for statistic in statistics:
+            name = f"{family}[{one.label}].{statistic}"
+            stated, again = look.metric(name), percentile(values, statistic)
+            look.note(f"{name}.from_records", again)
+            if not close(stated.point, again) or stated.n != len(values):
+                return (
+                    f"{name} is {stated.point} over {stated.n}, the tokens' instants give {again:g} over "
+                    f"{len(values)}"
+                )
+    return None
+
+
+@check("P-5.4.3-itl-formula")
+def itl_formula(look: Look) -> Answer:
+    look.capability("itl.gaps")
+    wrong = _disagreement(look, "itl", ("p50", "mean"), "values")
+    return look.answer(wrong is None, "arrivals of consecutive tokens, pooled over all requests", wrong or "")
+
+
+@check("P-5.4.3-jitter")
+def jitter(look: Look) -> Answer:
+    look.capability("itl.per_request")
+    wrong = _disagreement(look, "jitter", ("p50",), "jitter")
+    return look.answer(wrong is None, "sample standard deviation of the gaps of each request", wrong or "")
+
+
+@check("P-5.4.3-max-pause")
+def longest_pause(look: Look) -> Answer:
+    look.capability("itl.per_request")
+    wrong = _disagreement(look, "longest_pause", ("p50",), "longest")
+    return look.answer(wrong is None, "the longest gap of each request", wrong or "")
+
+
+@check("M-5.4.3-exclude-ttft")
+def ttft_excluded(look: Look) -> Answer:
+    """Every request has one gap fewer than arrivals: none of them begins at its submission."""
+    look.capability("itl.without_ttft")
+    for one in tested(look, SWEEP):
+        gaps, stated = _gaps(look, one), look.metric(f"itl[{one.label}].p50").n
+        look.note(f"gaps of {one.label}", stated)
+        if stated != len(gaps.values):
+            return look.unmet(
+                f"{one.label}: {stated} gaps, the tokens after the first are {len(gaps.values)}"
+            )
+    return look.met("the first gap of a request begins at its first token")
+
+
+@check("P-5.4.4.1-aggregate")
+def aggregate(look: Look) -> Answer:
+    wrong = _disagreement(look, "itl", _STATISTICS, "values")
+    return look.answer(wrong is None, "percentiles, mean and standard deviation of every level", wrong or "")
+
+
+@check("P-5.4.4.2-per-request")
+def per_request(look: Look) -> Answer:
+    tails = ("p50", "p95", "p99")
+    wrong = _disagreement(look, "jitter", tails, "jitter")
+    wrong = wrong or _disagreement(look, "longest_pause", tails, "longest")
+    return look.answer(wrong is None, "jitter and longest pause of every level", wrong or "")
+
+
+@check("P-5.4.4.3-modality")
+def modes(look: Look) -> Answer:
+    """Peaks of a kernel density of log ITL, once more."""
+    for one in tested(look, SWEEP):
+        found = modality(_gaps(look, one).values)
+        word = "multimodal" if found.multimodal else "unimodal"
+        stated = _of_level(look, one).get("modality")
+        look.note(f"modes_ms of {one.label}", list(found.modes))
+        if stated != word:
+            return look.unmet(f"{one.label} is called {stated}, its gaps are {word}")
+    return look.met("the number of modes of every level, by peaks of a kernel density of log ITL")
+
+
+@check("P-5.4.4.3-tail")
+def tail(look: Look) -> Answer:
+    """Class of the tail by the variation of the excesses over P90, and P99 over P50."""
+    for one in tested(look, SWEEP):
+        gaps, stated = _gaps(look, one).values, _of_level(look, one)
+        middle = percentile(gaps, "p50")
+        if middle <= 0:
+            return look.unmet(f"half of the gaps of {one.label} are zero: there is no P99/P50")
+        ratio = percentile(gaps, "p99") / middle
+        variation = tail_variation(gaps)
+        expected = None if variation is None else tail_class(variation)
+        look.note(f"p99_over_p50 of {one.label}", ratio)
+        if stated.get("tail_class") != expected or expected is None:
+            return look.unmet(
+                f"the tail of {one.label} is called {stated.get('tail_class')}, it is {expected}"
+            )
+        if not close(stated.get("p99_over_p50"), ratio):
+            return look.unmet(f"P99/P50 of {one.label} is {stated.get('p99_over_p50')}, not {ratio:g}")
+    return look.met("tail and P99/P50 of every level")
+
+
+@check("P-5.4.5-table")
+def results_table(look: Look) -> Answer:
+    """One per level, each with all rows of the draft."""
+    results, levels = tables_called(look, "itl_results"), tested(look, SWEEP)
+    lacking = [
+        f"{title} in {table.title!r}"
+        for table in results
+        for title in _TITLES
+        if not any(row[0].endswith(title) and len(row) > 1 and row[1].strip() for row in table.rows)
+    ]
+    if len(results) < len(levels):
+        lacking.append(f"tables of {len(levels) - len(results)} levels")
+    return look.answer(not lacking, "a table per level", f"lacking: {', '.join(lacking)}")
+
+
+__all__ = ["check", "single_token_share"]

@@ -1,0 +1,187 @@
+"""Rules for load levels that several tests share: saturation, steady state, the window (section 5.2.3).
+
+Each rule is worked out once more from the records of every level; a level that says otherwise is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytest_llmbench.compliance.checks.registry import Checks, Predicate
+from pytest_llmbench.compliance.look import Answer, Look
+from pytest_llmbench.compliance.tested_levels import (
+    FAMILIES,
+    RAMP_UP_SHARE,
+    SEGMENTS,
+    Tested,
+    close,
+    names_of,
+    percentile,
+    tested,
+    ttft_ms,
+)
+from pytest_llmbench.model.plan import OpenLoop
+
+check = Checks()
+
+COMPLETION_SHARE = 0.90
+TAIL_FACTOR = 10.0
+STEADY_CHANGE = 0.10
+_DURATION_TOLERANCE_S = 1e-3
+SWEEP, REPORTED = "level", "reported"
+
+
+def at_least_s(seconds: float, *roles: str) -> Predicate:
+    """Met when every level of these roles was held for so long, by its plan and by its records."""
+
+    def predicate(look: Look) -> Answer:
+        levels = tested(look, *roles)
+        lasted = {one.label: round(one.lasted_s, 3) for one in levels}
+        look.note("lasted_s", lasted)
+        short = [one for one in levels if one.lasted_s < seconds - _DURATION_TOLERANCE_S]
+        return look.answer(
+            not short,
+            f"every level was held for {seconds:g} s or longer",
+            f"held for less than {seconds:g} s: "
+            + ", ".join(f"{one.label} ({one.lasted_s:.1f} s)" for one in short),
+        )
+
+    return predicate
+
+
+@check("P-5.2.3.1-saturation-queue-growth")
+def queue_growth(look: Look) -> Answer:
+    """Five equal segments, strictly rising, by max(2, 20 %) in all (AMB-14)."""
+    known = [one for one in tested(look) if one.queue_grows is not None]
+    look.note("queue_means", {one.label: _rounded(one.queue_means or ()) for one in known})
+    wrong = [
+        one
+        for one in known
+        if one.level.queue_growing != one.queue_grows or (one.queue_grows and not one.level.saturated)
+    ]
+    return look.answer(
+        not wrong and bool(known),
+        f"the queue of {len(known)} levels, judged as its five segments say",
+        f"judged otherwise than the five segments say: {names_of(wrong)}" if wrong else "no queue was seen",
+    )
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(value, 2) for value in values]
+
+
+@check("P-5.2.3.1-saturation-completion-90")
+def completion_below_90(look: Look) -> Answer:
+    levels = [one for one in tested(look) if isinstance(one.run.plan.load, OpenLoop)]
+    shares = {one.label: one.completion_share for one in levels}
+    look.note("completions_over_arrivals", shares)
+    wrong = [
+        one
+        for one in levels
+        if (one.completion_share is None or one.completion_share < COMPLETION_SHARE)
+        and not one.level.saturated
+    ]
+    return look.answer(
+        not wrong,
+        "every level with completions below 90 % of the arrivals is called saturated",
+        f"completions below 90 % of the arrivals, yet not called saturated: {names_of(wrong)}",
+    )
+
+
+@check("P-5.2.3.1-saturation-p99-10x")
+def tail_above_ten_fold(look: Look) -> Answer:
+    """TTFT P99 against TTFT P50 of the lowest tested level, of each group of levels on its own."""
+    wrong: list[Tested] = []
+    for group in _groups(tested(look)):
+        lowest = min(group, key=lambda one: one.value)
+        p50, p99 = (percentile(ttft_ms(lowest.inside), name) for name in ("p50", "p99"))
+        look.note(f"ttft_p50_ms of {lowest.label}", p50)
+        if p99 > TAIL_FACTOR * p50:
+            if not any("ten-fold" in note for note in look.result.notes):
+                return look.unmet(f"the rule is off at {lowest.label}, and no note says so (AMB-14)")
+            continue
+        wrong += [one for one in group if _tail_ms(one) > TAIL_FACTOR * p50 and not one.level.saturated]
+    return look.answer(
+        not wrong,
+        "every level with TTFT P99 above ten times the low-load P50 is called saturated",
+        f"TTFT P99 above ten times the low-load P50, yet not called saturated: {names_of(wrong)}",
+    )
+
+
+def _groups(levels: Sequence[Tested]) -> list[list[Tested]]:
+    """The sweep and the search: each is measured against its own lowest level."""
+    sweep = [one for one in levels if one.level.role == SWEEP]
+    search = [one for one in levels if one.level.role != SWEEP]
+    return [group for group in (sweep, search) if group]
+
+
+def _tail_ms(one: Tested) -> float:
+    values = ttft_ms(one.inside)
+    return percentile(values, "p99") if len(values) else 0.0
+
+
+@check("P-5.2.3.2-steady-queue")
+def steady_queue(look: Look) -> Answer:
+    """In a closed loop without the server's gauge the number in flight stands for the queue: it is given."""
+    levels = tested(look, REPORTED)
+    means = {one.label: _rounded(one.queue_means or one.in_flight_means) for one in levels}
+    look.note("queue_means", means)
+    growing = [one for one in levels if one.queue_grows or one.level.queue_growing]
+    return look.answer(not growing, "the queue does not grow", f"the queue grows: {names_of(growing)}")
+
+
+@check("P-5.2.3.2-steady-throughput")
+def steady_throughput(look: Look) -> Answer:
+    """Least-squares slope over five slices, times the window, against the mean throughput."""
+    changes = {}
+    for one in tested(look, REPORTED):
+        slices = one.tokens_per_slice(SEGMENTS)
+        if not slices.sum() > 0:
+            return look.unmet(f"no output in the window of {one.label}")
+        slope = float(np.polyfit(np.arange(SEGMENTS), slices, 1)[0])
+        changes[one.label] = slope * SEGMENTS / float(slices.mean())
+    look.note("change_over_window", changes)
+    worst = max(changes.values(), key=abs)
+    return look.answer(
+        abs(worst) <= STEADY_CHANGE,
+        f"throughput changes by {worst:.1%} over the window",
+        f"throughput changes by {worst:.1%} over the window, 10 % is the limit",
+    )
+
+
+@check("P-5.2.3.2-rampup-excluded")
+def ramp_up_excluded(look: Look) -> Answer:
+    """The window of every level is its last 90 %, and no sample was submitted before it."""
+    for one in tested(look):
+        stated = (one.level.duration_s, one.level.window_s)
+        expected = (one.duration_s, (1 - RAMP_UP_SHARE) * one.duration_s)
+        if not all(close(a, b, relative=1e-3, absolute=0.01) for a, b in zip(stated, expected, strict=True)):
+            return look.unmet(
+                f"{one.label}: a window of {stated[1]:.2f} s out of {stated[0]:.2f} s, the run gives "
+                f"{expected[1]:.2f} s out of {expected[0]:.2f} s"
+            )
+        estimate = one.level.metrics.get("ttft.p50")
+        samples = len(ttft_ms(one.inside))
+        if estimate is None or estimate.n != samples:
+            counted = "no" if estimate is None else estimate.n
+            return look.unmet(f"{one.label}: {counted} TTFT samples, {samples} were submitted in the window")
+    return look.met("windows begin after the first tenth, and so do all samples")
+
+
+def percentiles_agree(
+    look: Look, one: Tested, families: Sequence[str], statistics: Sequence[str]
+) -> str | None:
+    """What the level's latencies lack or have wrong, against its records; None for nothing."""
+    for family in families:
+        values = FAMILIES[family](one.inside)
+        for statistic in statistics:
+            stated, again = one.point(f"{family}.{statistic}"), percentile(values, statistic)
+            if not close(stated, again):
+                return f"{family}.{statistic} of {one.label} is {stated:g} ms, its records give {again:g} ms"
+    look.note(f"samples of {one.label}", len(one.inside))
+    return None
+
+
+__all__ = ["REPORTED", "SWEEP", "at_least_s", "check", "percentiles_agree"]

@@ -1,0 +1,268 @@
+"""The long-context scaling test (section 5.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.compliance.checks.registry import Checks
+from pytest_llmbench.compliance.checks.tables import lacking_columns
+from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.stored import has
+from pytest_llmbench.compliance.tested_levels import (
+    FloatArray,
+    Tested,
+    close,
+    e2e_ms,
+    names_of,
+    percentile,
+    tested,
+    ttft_ms,
+)
+from pytest_llmbench.model.plan import ClosedLoop
+from pytest_llmbench.model.records import Records
+
+check = Checks()
+
+LENGTH = "length"
+NAMES = ("long-context", "long-context-uniform")
+FEWEST_LENGTHS, FEWEST_REQUESTS = 3, 20
+OUTPUT_TOKENS, MOST_IN_FLIGHT = 256, 4
+SHORT_CONTEXT = 1024
+DEFAULT_LENGTHS = tuple(2**power for power in range(10, 18))
+_FIT_TOLERANCE = 1e-3
+_COLUMNS = ("Context", "TTFT Mean", "TTFT P95", "ms/1K tokens")
+
+
+@check("M-4.3.2.5-long-context-for-scaling")
+@check("M-5.9.2-workload-long-context")
+def long_context(look: Look) -> Answer:
+    """Its name, and its structure: a document, a question of about 100 tokens, 256 output tokens."""
+    name = look.need("workload.name")
+    (question,) = look.need_fields("workload.content", "question_tokens")
+    limits = np.unique(look.records.requested_max_tokens)
+    look.note("requested_max_tokens", limits.tolist())
+    return look.answer(
+        name in NAMES and 90 <= question <= 110 and limits.tolist() == [OUTPUT_TOKENS],
+        f"{name}: document and question of {question} tokens, {OUTPUT_TOKENS} output tokens",
+        f"{name} with a question of {question} tokens and output limits {limits.tolist()}",
+    )
+
+
+def _lengths(look: Look) -> list[tuple[int, Tested]]:
+    """Levels with successes, each with the one length that was asked for."""
+    refused = look.fact("long_context.refused", [])
+    found = []
+    for one in tested(look, LENGTH):
+        asked = np.unique(one.records.requested_input_tokens)
+        if len(asked) != 1:
+            raise NoEvidenceError(f"one length at level {one.label}")
+        if int(asked[0]) not in refused:
+            found.append((int(asked[0]), one))
+    if not found:
+        raise NoEvidenceError("a measured length")
+    return found
+
+
+@check("P-5.9.2-length-sequence")
+def length_sequence(look: Look) -> Answer:
+    """Three lengths or more within the model's context; lengths of the draft that do not fit are listed."""
+    limit = look.need("sut.context_limit_tokens")
+    lengths = [length for length, _ in _lengths(look)]
+    look.note("lengths", lengths)
+    omitted = look.fact("long_context.omitted", [])
+    beyond = [length for length in lengths if length + OUTPUT_TOKENS > limit]
+    unlisted = [
+        length
+        for length in DEFAULT_LENGTHS
+        if length + OUTPUT_TOKENS > limit and length <= max(DEFAULT_LENGTHS) and length not in omitted
+    ]
+    if not set(lengths) & set(DEFAULT_LENGTHS):
+        unlisted = []
+    return look.answer(
+        len(set(lengths)) >= FEWEST_LENGTHS and not beyond and not unlisted,
+        f"{len(lengths)} lengths up to {max(lengths)} tokens",
+        f"lengths {lengths}; beyond the context of {limit}: {beyond}; left out without a word: {unlisted}",
+    )
+
+
+@check("P-5.9.2-output-256")
+def output_256(look: Look) -> Answer:
+    limits = np.unique(look.records.requested_max_tokens)
+    look.note("requested_max_tokens", limits.tolist())
+    return look.answer(
+        limits.tolist() == [OUTPUT_TOKENS], "256 tokens each", f"output limits {limits.tolist()}, not 256"
+    )
+
+
+@check("P-5.9.2-closed-loop-1-4")
+def closed_loop_1_to_4(look: Look) -> Answer:
+    loads = {one.run.plan.load for one in tested(look, LENGTH)}
+    look.note("loads", [load.describe() for load in loads])
+    (load, *others) = loads
+    good = not others and isinstance(load, ClosedLoop) and 1 <= load.concurrency <= MOST_IN_FLIGHT
+    return look.answer(
+        good,
+        f"{load.describe()} at every length",
+        "not one closed loop of 1 to 4 requests: " + "; ".join(each.describe() for each in loads),
+    )
+
+
+@check("P-5.9.2-20-per-length")
+def twenty_per_length(look: Look) -> Answer:
+    counted = {length: int(one.records.ok.sum()) for length, one in _lengths(look)}
+    look.note("requests_ok", counted)
+    return look.answer(
+        min(counted.values()) >= FEWEST_REQUESTS,
+        "20 requests or more of every length",
+        f"requests per length: {counted}",
+    )
+
+
+@check("P-5.9.3-short-warmup")
+def short_warmup(look: Look) -> Answer:
+    """By the warm-up requests where they are kept, else by what is stated of them."""
+    shortest = max(min(length for length, _ in _lengths(look)), SHORT_CONTEXT)
+    kept = look.evidence.unmeasured.requested_input_tokens
+    longest = int(kept.max()) if len(kept) else look.need("warmup.longest_input_tokens")
+    look.note("longest_warmup_input", longest)
+    return look.answer(
+        0 < longest <= shortest,
+        f"prompts of {longest} tokens and less",
+        f"warmed up with {longest} tokens, the shortest length is {shortest}",
+    )
+
+
+@check("P-5.9.3-ascending")
+def ascending(look: Look) -> Answer:
+    """Lengths in the order in which they ran; both latencies stored for every success."""
+    levels = _lengths(look)
+    by_time = [length for length, one in sorted(levels, key=lambda pair: pair[1].run.started_ns)]
+    lacking = [
+        one
+        for _, one in levels
+        if min(len(ttft_ms(one.records)), len(e2e_ms(one.records))) < int(one.records.ok.sum())
+    ]
+    look.note("lengths_in_time", by_time)
+    rising = all(later > earlier for earlier, later in pairwise(by_time))
+    return look.answer(
+        rising and not lacking,
+        "ascending lengths, TTFT and total latency of every request",
+        f"lengths in the order {by_time}; latencies lacking at {names_of(lacking)}",
+    )
+
+
+@check("P-5.9.4-per-length")
+def per_length(look: Look) -> Answer:
+    for length, one in _lengths(look):
+        values = ttft_ms(one.records)
+        for statistic in ("mean", "p50", "p95"):
+            name = f"ttft[{length}].{statistic}"
+            stated, again = look.metric(name).point, percentile(values, statistic)
+            if not close(stated, again):
+                return look.unmet(f"{name} is {stated} ms, the records give {again:g} ms")
+    return look.met("mean, P50 and P95 of TTFT at every length")
+
+
+def _stated_of(look: Look, length: int) -> Mapping[str, Any]:
+    for entry in look.need("long_context.lengths"):
+        if entry.get("length") == length:
+            found: Mapping[str, Any] = entry
+            return found
+    raise NoEvidenceError(f"long_context.lengths of {length}")
+
+
+def _point(records: Records) -> tuple[float, float]:
+    """Mean input tokens and mean TTFT of the successes."""
+    known = np.where(has(records.input_tokens), records.input_tokens, records.requested_input_tokens)
+    valid = records.ok & has(records.submitted_ns) & has(records.first_content_ns)
+    if not valid.any():
+        raise NoEvidenceError("a successful request of every length")
+    tokens, latency_ms = float(known[valid].mean()), float(ttft_ms(records).mean())
+    if tokens <= 0 or latency_ms <= 0:
+        raise NoEvidenceError("input tokens and TTFT above zero")
+    return tokens, latency_ms
+
+
+@check("P-5.9.4-prefill-scaling")
+def prefill_scaling(look: Look) -> Answer:
+    """1000 · mean TTFT / mean input tokens (AMB-21)."""
+    for length, one in _lengths(look):
+        tokens, latency_ms = _point(one.records)
+        stated, again = _stated_of(look, length).get("ms_per_1k_tokens"), 1000 * latency_ms / tokens
+        look.note(f"ms_per_1k_tokens of {length}", again)
+        if not close(stated, again):
+            return look.unmet(f"{length}: {stated} ms per 1000 tokens, the records give {again:g}")
+    return look.met("milliseconds per 1000 input tokens of every length")
+
+
+@check("P-5.9.4-scaling-exponent")
+def scaling_exponent(look: Look) -> Answer:
+    """k by least squares on the logarithms of the means, and the straight line beside it."""
+    points = np.array([_point(one.records) for _, one in _lengths(look)], dtype=np.float64)
+    tokens, means = points[:, 0], points[:, 1]
+    k = float(np.polyfit(np.log(tokens), np.log(means), 1)[0])
+    slope, intercept = (float(value) for value in np.polyfit(tokens, means, 1))
+    look.note("from_records", {"k": k, "slope_us_per_token": 1000 * slope, "intercept_ms": intercept})
+    power, linear = look.need_fields("long_context.fit", "power", "linear")
+    stated = (power.get("k"), linear.get("slope_us_per_token"), linear.get("intercept_ms"))
+    agree = all(
+        close(value, again, relative=_FIT_TOLERANCE, absolute=1e-2 if place == 2 else 1e-4)
+        for place, (value, again) in enumerate(zip(stated, (k, 1000 * slope, intercept), strict=True))
+    )
+    residual = _r_squared(means, intercept + slope * tokens)
+    known = power.get("r2") is not None and close(linear.get("r2"), residual, absolute=1e-4)
+    return look.answer(
+        agree and known and look.metric("prefill_exponent").point is not None,
+        f"k = {k:.3f}; {1000 * slope:.2f} µs per token",
+        f"k, slope and intercept are {stated}, the records give {k:g}, {1000 * slope:g}, {intercept:g}",
+    )
+
+
+def _r_squared(values: FloatArray, fitted: FloatArray) -> float:
+    about = float(np.sum(np.square(values - values.mean())))
+    return 1 - float(np.sum(np.square(values - fitted))) / about if about else 1.0
+
+
+@check("P-5.9.4-throughput-at-length")
+def throughput_at_length(look: Look) -> Answer:
+    """Output and input tokens per second of every length, with the concurrency."""
+    for length, one in _lengths(look):
+        run, records, entry = one.run, one.records, _stated_of(look, length)
+        seconds = (run.ended_ns - run.started_ns) / 1e9
+        output = float(records.output_tokens[records.ok].sum()) / seconds
+        stated = entry.get("output_tok_s"), entry.get("input_tok_s")
+        look.note(f"output_tok_s of {length}", output)
+        if not close(stated[0], output) or stated[1] is None or entry.get("concurrency") != one.value:
+            return look.unmet(f"{length}: {stated} tok/s, the records give {output:g} output tok/s")
+    labelled = any("in flight" in column for column in look.table("long_context").columns)
+    return look.answer(
+        labelled, "throughput at the tested concurrency", "the concurrency is not named beside it"
+    )
+
+
+@check("P-5.9.5-table")
+def table(look: Look) -> Answer:
+    found, best = look.table("long_context"), look.need("long_context.best_fit")
+    lacking = lacking_columns(found, *_COLUMNS)
+    lacking += _rows_lacking([str(length) for length, _ in _lengths(look)], [row[0] for row in found.rows])
+    said = any(best in text for text in (*look.result.notes, *_cells(look)))
+    return look.answer(
+        not lacking and said,
+        f"{len(found.rows)} lengths; {best}",
+        f"lacking: {', '.join(lacking) or 'the fit'}",
+    )
+
+
+def _rows_lacking(wanted: Sequence[str], titles: Sequence[str]) -> list[str]:
+    return [title for title in wanted if title not in titles]
+
+
+def _cells(look: Look) -> list[str]:
+    return [cell for each in look.result.tables for row in each.rows for cell in row]
+
+
+__all__ = ["check"]

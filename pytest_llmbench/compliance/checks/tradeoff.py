@@ -1,0 +1,226 @@
+"""The throughput-latency tradeoff test (section 5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pytest_llmbench.compliance.checks.levels import SWEEP, at_least_s, percentiles_agree
+from pytest_llmbench.compliance.checks.registry import Checks
+from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
+from pytest_llmbench.compliance.checks.throughput import LIMITS
+from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, tested
+from pytest_llmbench.model.plan import OpenLoop
+
+check = Checks()
+
+SHORTEST_S, FEWEST_LEVELS = 60.0, 10
+LOWEST_PERCENT, HIGHEST_PERCENT = 10.0, 120.0
+KNEE_FACTOR = 2.0
+SOURCES = ("declared", "published", "search", "throughput")
+"""One of these words says where the estimated capacity comes from."""
+_RATE_TOLERANCE = 0.01
+_THROUGHPUT = "output_token_throughput"
+_FAMILIES, _STATISTICS = ("ttft", "tpot", "e2e"), ("p50", "p95", "p99")
+_COLUMNS = (
+    "Offered",
+    "Achieved",
+    *(f"{family} {statistic}" for family in ("TTFT", "TPOT", "E2E") for statistic in ("P50", "P95", "P99")),
+    "Success",
+    "Queue",
+)
+
+check("P-5.3.2-min-duration-60s")(at_least_s(SHORTEST_S, SWEEP))
+
+
+@check("P-5.3.2-min-10-levels")
+def ten_levels(look: Look) -> Answer:
+    """Distinct rates of levels that ran to their end."""
+    levels = [one for one in tested(look, SWEEP) if one.run.interrupted is None]
+    rates = {one.value for one in levels}
+    look.note("rates", sorted(rates))
+    return look.answer(
+        len(rates) >= FEWEST_LEVELS,
+        f"{len(rates)} load levels",
+        f"{len(rates)} load levels, {FEWEST_LEVELS} are needed",
+    )
+
+
+@check("P-5.3.2-span-to-saturation")
+def span_to_saturation(look: Look) -> Answer:
+    levels = tested(look, SWEEP)
+    percents = [one.level.percent_of_capacity for one in levels if one.level.percent_of_capacity is not None]
+    if len(percents) < len(levels):
+        raise NoEvidenceError("level.percent_of_capacity")
+    look.note("percent_of_capacity", percents)
+    low = min(percents) <= LOWEST_PERCENT
+    high = max(percents) >= HIGHEST_PERCENT or any(one.level.saturated for one in levels)
+    return look.answer(
+        low and high,
+        f"from {min(percents):g} % up to saturation",
+        f"from {min(percents):g} to {max(percents):g} % of the capacity: not from 10 % up to saturation",
+    )
+
+
+@check("M-5.3.2-open-loop-required")
+def open_loop_required(look: Look) -> Answer:
+    closed = [
+        one
+        for one in tested(look, SWEEP)
+        if one.level.load_model != "open" or not isinstance(one.run.plan.load, OpenLoop)
+    ]
+    return look.answer(not closed, "open loop at every level", f"not an open loop: {names_of(closed)}")
+
+
+@check("P-5.3.3-capacity-estimate")
+def capacity_estimate(look: Look) -> Answer:
+    """A rate and where it comes from; every level is the share of it that it says."""
+    rate, source = look.need_all("load.capacity_rps", "load.capacity_source")
+    if not any(word in source for word in SOURCES):
+        return look.unmet(f"the capacity comes from {source!r}, no test and no figure")
+    wrong = shares_wrong(tested(look, SWEEP), rate)
+    return look.answer(
+        rate > 0 and not wrong,
+        f"{rate:g} req/s, {source}",
+        f"not the share of {rate:g} req/s that they name: {names_of(wrong)}",
+    )
+
+
+def shares_wrong(levels: Sequence[Tested], rate: float) -> list[Tested]:
+    """Levels whose offered rate is not their percentage of the capacity."""
+    return [
+        one
+        for one in levels
+        if one.level.percent_of_capacity is None
+        or abs(one.value - rate * one.level.percent_of_capacity / 100) > _RATE_TOLERANCE * one.value
+    ]
+
+
+@check("P-5.3.3-level-grid")
+def level_grid(look: Look) -> Answer:
+    percents = {one.level.percent_of_capacity for one in tested(look, SWEEP)}
+    lacking = [percent for percent in range(10, 130, 10) if float(percent) not in percents]
+    return look.answer(not lacking, "10 to 120 % in steps of 10", f"levels lacking: {lacking} %")
+
+
+@check("P-5.3.3-ascending")
+def ascending(look: Look) -> Answer:
+    by_time = sorted(tested(look, SWEEP), key=lambda one: one.run.started_ns)
+    rates = [one.value for one in by_time]
+    look.note("rates_in_time", rates)
+    rising = all(later > earlier for earlier, later in pairwise(rates))
+    return look.answer(rising, "levels in ascending order", f"levels were run in the order {rates}")
+
+
+@check("P-5.3.4-per-level")
+def per_level(look: Look) -> Answer:
+    """Load, throughput, nine latencies, success rate and queue of every level, from its own records."""
+    for one in tested(look, SWEEP):
+        complaint = percentiles_agree(look, one, _FAMILIES, _STATISTICS) or _incomplete(one)
+        if complaint is not None:
+            return look.unmet(complaint)
+    return look.met("load, throughput, latencies, success rate and queue of every level")
+
+
+def _incomplete(one: Tested) -> str | None:
+    load, level = one.run.plan.load, one.level
+    tokens = float(one.tokens_per_slice(1).sum()) / one.window_s
+    success = float(one.records.ok.mean()) if len(one.records) else None
+    complaints = {
+        "its offered rate is not that of its plan": not isinstance(load, OpenLoop)
+        or level.offered_rps != load.rate,
+        f"its throughput is not the {tokens:g} tok/s of its records": not close(
+            one.point(_THROUGHPUT), tokens
+        ),
+        "its success rate is not that of its records": success is None
+        or not close(level.completion_ratio, success, relative=1e-6, absolute=1e-6),
+        "its queue is neither stable nor growing": level.queue_growing is None,
+    }
+    return next((f"{one.label}: {text}" for text, holds in complaints.items() if holds), None)
+
+
+@check("P-5.3.4-operating-point")
+def operating_point(look: Look) -> Answer:
+    """The level with the highest throughput among those that keep the limits, or that there is none."""
+    limits = {name: limit for name, limit in look.need("load.slo").items() if name in LIMITS}
+    keeping = [
+        one
+        for one in tested(look, SWEEP)
+        if all(one.point(f"{LIMITS[name]}.p99") <= limit for name, limit in limits.items())
+    ]
+    stated = look.result.metrics.get("operating_point_rate")
+    point = None if stated is None else stated.point
+    if not keeping:
+        return look.answer(point is None, "no level meets the SLO", f"{point} req/s does not meet the SLO")
+    best = max(keeping, key=lambda one: one.point(_THROUGHPUT))
+    return look.answer(
+        close(point, best.value), f"{best.value:g} req/s", f"{point} req/s, the levels say {best.value:g}"
+    )
+
+
+@check("P-5.3.4-knee")
+def knee(look: Look) -> Answer:
+    """Lowest level above that of the smallest TTFT P99 with more than twice of it; else ``not reached``."""
+    levels = sorted(tested(look, SWEEP), key=lambda one: one.value)
+    tails = [one.point("ttft.p99") for one in levels]
+    lowest = tails.index(min(tails))
+    beyond = [
+        one for one, tail in zip(levels[lowest + 1 :], tails[lowest + 1 :], strict=True)
+        if tail > KNEE_FACTOR * tails[lowest]
+    ]  # fmt: skip
+    return _point_agrees(look, "knee_rate", beyond[0] if beyond else None, "Knee point")
+
+
+@check("P-5.3.4-saturation-point")
+def saturation_point(look: Look) -> Answer:
+    """First level with less throughput than the one before; else ``not reached`` and the flagged level."""
+    levels = sorted(tested(look, SWEEP), key=lambda one: one.value)
+    achieved = [one.point(_THROUGHPUT) for one in levels]
+    drops = [place for place in range(1, len(levels)) if achieved[place] < achieved[place - 1]]
+    answer = _point_agrees(look, "saturation_rate", levels[drops[0]] if drops else None, "Saturation point")
+    flagged = [one for one in levels if one.level.saturated]
+    if not answer.met or drops or not flagged:
+        return answer
+    (row,) = (row for row in look.table("tradeoff_points").rows if row[0] == "Saturation point")
+    return look.answer(
+        flagged[0].label in row[1],
+        answer.reason + f"; first flagged {flagged[0].label}",
+        f"not reached, but the level flagged first, {flagged[0].label}, is not named",
+    )
+
+
+def _point_agrees(look: Look, metric: str, level: Tested | None, row_title: str) -> Answer:
+    """The metric is the level's rate; where there is no such level, metric and line say ``not reached``."""
+    estimate = look.metric(metric)
+    lines = [row[1] for row in look.table("tradeoff_points").rows if row and row[0] == row_title]
+    if not lines:
+        return look.unmet(f"no line {row_title!r}")
+    if level is None:
+        return look.answer(
+            "not reached" in estimate.method and "not reached" in lines[0],
+            "not reached",
+            f"{metric} is {estimate.point}, the levels do not reach it",
+        )
+    return look.answer(
+        close(estimate.point, level.value) and "not reached" not in lines[0],
+        f"{level.value:g} req/s ({level.label})",
+        f"{metric} is {estimate.point}, the levels say {level.value:g} req/s",
+    )
+
+
+@check("P-5.3.5-table-and-plot")
+def table_and_plot(look: Look) -> Answer:
+    """One row per level, the two lines below, and a curve with more than one point."""
+    table, levels = look.table("tradeoff_levels"), tested(look, SWEEP)
+    lacking = lacking_columns(table, *_COLUMNS)
+    lacking += lacking_rows(look.table("tradeoff_points"), "Knee point", "Saturation point")
+    if len(table.rows) != len(levels):
+        lacking.append(f"rows for {len(levels) - len(table.rows)} levels")
+    points = max((len(x) for x, _ in look.plot("throughput_latency").series.values()), default=0)
+    if points < 2:
+        lacking.append("points of the curve")
+    return look.answer(not lacking, "curve, table and points", f"lacking: {', '.join(lacking)}")
+
+
+__all__ = ["check", "shares_wrong"]

@@ -1,0 +1,147 @@
+"""Declared variants as stations: another URL, a launched server, a control call, other requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pytest_llmbench.harness.approach import Approach
+from pytest_llmbench.harness.calls import empty_caches, perform
+from pytest_llmbench.harness.embedded import differing
+from pytest_llmbench.harness.launched import Launch, LaunchedServer, free_port
+from pytest_llmbench.harness.reaching import Ears, Reached, reach
+from pytest_llmbench.harness.switchboard import Station, Up
+from pytest_llmbench.harness.variants import Variant
+from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.probes.sut_schema import Reset
+
+_LOCAL = "http://127.0.0.1:{port}/v1"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The SUT that the variants belong to, once it has answered."""
+
+    approach: Approach
+    url: Callable[[], str]
+    """Where it answers now."""
+    facts: Facts
+    base: Station
+    ears: Ears
+
+
+def station(variant: Variant, around: Surroundings) -> Station:
+    """The station of a variant by URL, command, control call or request."""
+    way = variant.table.way
+    if way == "control":
+        return _controlled(variant, around)
+    if way == "request":
+        return _asked(variant, around)
+    return _launched(variant, around) if way == "command" else _elsewhere(variant, around)
+
+
+def reset_of(
+    reset: Reset, url: Callable[[], str], approach: Approach, where: str
+) -> Callable[[], None] | None:
+    """What empties the caches of the server at ``url``; None if nothing is declared."""
+    if reset.path is None:
+        return None
+    return lambda: empty_caches(reset, url(), approach.access, where=where)
+
+
+def _elsewhere(variant: Variant, around: Surroundings) -> Station:
+    url = str(variant.table.url)
+
+    def open_() -> Up:
+        reached = reach(url, around.approach, around.ears)
+        return Up(reached.executor, _found(reached, around))
+
+    empties = reset_of(variant.table.reset, lambda: url, around.approach, variant.where)
+    return Station(variant.name, open_, variant.facts, server=variant.name, reset=empties)
+
+
+def _launched(variant: Variant, around: Surroundings) -> Station:
+    def open_() -> Up:
+        port = free_port()
+        url = variant.with_port(variant.table.url or _LOCAL, port)
+        server = LaunchedServer.start(_launch(variant, url, port))
+        try:
+            reached = reach(url, around.approach, around.ears)
+        except BaseException:
+            server.stop()
+            raise
+        return Up(reached.executor, _found(reached, around), close=server.stop, ended=lambda: server.ended)
+
+    return Station(
+        variant.name,
+        open_,
+        variant.facts,
+        server=variant.name,
+        restarts=True,
+        exclusive=not variant.table.concurrent,
+    )
+
+
+def _launch(variant: Variant, url: str, port: int) -> Launch:
+    table = variant.table
+    parts = urlsplit(url)
+    return Launch(
+        name=variant.name,
+        command=[variant.with_port(word, port) for word in table.command or ()],
+        health_url=f"{parts.scheme}://{parts.netloc}{table.health.path}",
+        health_timeout_s=table.health.timeout_s,
+        cwd=_beside(variant, table.cwd) or variant.folder,
+        env={name: variant.with_port(value, port) for name, value in table.env.items()},
+        log=_beside(variant, table.log),
+    )
+
+
+def _beside(variant: Variant, name: str | None) -> Path | None:
+    return None if name is None else variant.folder / Path(name).expanduser()
+
+
+def _controlled(variant: Variant, around: Surroundings) -> Station:
+    table, access = variant.table, around.approach.access
+    assert table.control is not None
+    enter, leave = table.control, table.restore
+    own = reset_of(table.reset, around.url, around.approach, variant.where)
+    return Station(
+        variant.name,
+        None,
+        variant.facts,
+        restarts=around.base.restarts,
+        reset=own or around.base.reset,
+        enter=lambda: perform(enter, around.url(), access, where=f"{variant.where}: control"),
+        leave=None
+        if leave is None
+        else lambda: perform(leave, around.url(), access, where=f"{variant.where}: restore"),
+    )
+
+
+def _asked(variant: Variant, around: Surroundings) -> Station:
+    request = variant.table.request
+    assert request is not None
+    header_env: Mapping[str, str] = {name: reference.env for name, reference in request.headers.items()}
+
+    def open_() -> Up:
+        approach = around.approach.asked_differently(request.extra_body, header_env)
+        return Up(reach(around.url(), approach, around.ears).executor)
+
+    own = reset_of(variant.table.reset, around.url, around.approach, variant.where)
+    return Station(
+        variant.name,
+        open_,
+        variant.facts,
+        restarts=around.base.restarts,
+        reset=own or around.base.reset,
+    )
+
+
+def _found(reached: Reached, around: Surroundings) -> Facts:
+    """What the variant's own endpoint showed and the SUT's did not."""
+    return differing(around.facts, reached.facts)
+
+
+__all__ = ["Surroundings", "reset_of", "station"]

@@ -1,0 +1,34 @@
+"""`llmbench`: one typed marker builder per test.
+
+    from pytest_llmbench import llmbench
+
+    @llmbench.ttft(p99_ms=500, rate=20)
+    def test_first_token_is_quick(): ...
+
+A builder makes an ordinary pytest mark, ``pytest.mark.llmbench(test="ttft", p99_ms=500, rate=20)``, and never
+raises: what is wrong with its arguments is said at collection, all mistakes at once and with the test's name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_llmbench.marks.builder import MARK, POSITIONAL
+from pytest_llmbench.marks.capacity import CapacityMarks
+from pytest_llmbench.marks.effects import EffectMarks
+from pytest_llmbench.marks.latency import LatencyMarks
+
+
+class LLMBench(LatencyMarks, CapacityMarks, EffectMarks):
+    """The namespace of the ten markers. Unknown names say which tests there are."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        known = [test for test in dir(type(self)) if not test.startswith("_")]
+        raise AttributeError(f"llmbench has no test {name!r}; there are: {', '.join(known)}")
+
+
+llmbench = LLMBench()
+
+__all__ = ["MARK", "POSITIONAL", "LLMBench", "llmbench"]

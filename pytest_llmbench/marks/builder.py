@@ -1,0 +1,35 @@
+"""From a declared signature to a mark builder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+import pytest
+
+P = ParamSpec("P")
+
+MARK = "llmbench"
+POSITIONAL = "__positional__"
+"""Keyword under which stray positional arguments travel to collection, where they are refused."""
+
+
+def builder(declared: Callable[P, None]) -> Callable[P, pytest.MarkDecorator]:
+    """A mark builder with the signature and docstring of ``declared``, whose body is never run."""
+    test = declared.__name__
+
+    def build(*args: P.args, **kwargs: P.kwargs) -> pytest.MarkDecorator:
+        given: dict[str, Any] = dict(kwargs)
+        if args:
+            given[POSITIONAL] = args
+        mark: pytest.MarkDecorator = getattr(pytest.mark, MARK)
+        return mark(test=test, **given)
+
+    build.__name__ = test
+    build.__qualname__ = f"llmbench.{test}"
+    build.__doc__ = declared.__doc__
+    build.__wrapped__ = declared  # type: ignore[attr-defined]  # help() and inspect.signature show the parameters
+    return build
+
+
+__all__ = ["MARK", "POSITIONAL", "builder"]

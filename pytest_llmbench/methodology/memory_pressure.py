@@ -1,0 +1,295 @@
+"""Memory Pressure Behavior, section 5.8 of the draft (METHODOLOGY §11.8).
+
+Objective: what the system does when memory is short: preemption, swapping, degradation. Procedure: capacity
+by the search of test 5.5 on the same workload; then levels at 100, 110, 125 and 150 % of it (AMB-19), at
+least 120 s each, watching completions, preemptions, latency and out-of-memory errors. After each level short
+probes tell how long the system takes to be as fast as before; one that stops answering ends the test there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, field, replace
+
+from pytest_llmbench.methodology.capacity_search import (
+    Criteria,
+    find_capacity,
+    level_plan,
+    out_of_memory_errors,
+)
+from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
+from pytest_llmbench.methodology.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.memory_pressure_tables import completion_plot, pressure_table
+from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.recovery import Recovery, before_overload, recovered
+from pytest_llmbench.methodology.scales import ByScale
+from pytest_llmbench.methodology.warmup import warm_up
+from pytest_llmbench.metrics.preemption import preemption_loss, preemption_rate, preemption_recovery_rate
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.result import TestResult, WarmupReport
+from pytest_llmbench.workloads.long_context import LONG_CONTEXT, MIXED_TARGETS, OUTPUT_TOKENS, long_context
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
+
+HEADING = Heading("memory_pressure", "5.8", "Memory Pressure Behavior")
+LEVELS_PERCENT = (100.0, 110.0, 125.0, 150.0)
+QUICK_MAXIMUM = 16
+"""Upper bound of the search of a smoke run: long prompts take their time."""
+FIRST_LEVELS = (8, 16)
+"""Of the search for the capacity, for a plan ahead of it."""
+LEVEL_S = ByScale(quick=5.0, standard=30.0, full=120.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """Keywords of ``@llmbench.memory_pressure``. Limits hold at every level beyond 100 %."""
+
+    workload: str | Workload = parameter("workload", "long-context")
+    capacity: int | None = parameter("count")
+    """Requests in flight that are 100 %, where it is known; else found by the search of test 5.5."""
+    ttft_p99_ms: float | None = parameter("positive")
+    """Criterion of the capacity search."""
+    levels_percent: Several[float] = parameter("levels", LEVELS_PERCENT)
+    """Of capacity; 100 is the base."""
+    duration_s: float | None = parameter("positive")
+    min_completion: float | None = parameter("share")
+    max_preemption_rate: float | None = parameter("share")
+    max_recovery_s: float | None = parameter("positive")
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        limits = (
+            ("completion_rate", ">=", self.min_completion, "ratio"),
+            ("preemption_rate", "<=", self.max_preemption_rate, "ratio"),
+            ("recovery_time", "<=", self.max_recovery_s, "s"),
+        )
+        own = [
+            Objective(f"{metric}[{percent:g}%]", "<=" if op == "<=" else ">=", limit, unit)
+            for metric, op, limit, unit in limits
+            if limit is not None
+            for percent in self.levels_percent
+            if percent > 100
+        ]
+        return (*own, *self.slo)
+
+
+@dataclass
+class Overload:
+    """What was run, level by level."""
+
+    capacity: int | None = None
+    levels: dict[float, Seen] = field(default_factory=dict)
+    recoveries: dict[float, Recovery] = field(default_factory=dict)
+    search: list[Seen] = field(default_factory=list)
+    facts: dict[str, object] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def fitted(setting: Setting) -> Setting:
+    """With the lengths of Long Context that the model accepts (AMB-03); a smoke run takes the shortest."""
+    limit = setting.facts.value("sut.context_limit_tokens")
+    if setting.workload != LONG_CONTEXT:
+        return setting
+    if setting.scale == "quick":
+        limit = min(MIXED_TARGETS) + OUTPUT_TOKENS if limit is None else min(limit, 2 * min(MIXED_TARGETS))
+    return setting if limit is None else replace(setting, workload=long_context(limit))
+
+
+def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
+    setting = fitted(setting)
+    # Short prompts warm up as well, and a hundred long ones would be a memory test by themselves.
+    warmup = yield from warm_up(setting, workload=SYNTHETIC_UNIFORM)
+    overload, sequence = Overload(), Sequence(setting.workload)
+    yield from _capacity(parameters, setting, overload, sequence)
+    if overload.capacity is not None:
+        calm = yield from before_overload(setting)
+        for percent in parameters.levels_percent:
+            yield from _level(parameters, setting, overload, sequence, percent)
+            recovery = yield from recovered(setting, calm, overload.levels[percent].observation)
+            overload.recoveries[percent] = recovery
+            if recovery.gave_up is not None:
+                overload.notes.append(f"stopped after {percent:g} %: {recovery.gave_up}")
+                break
+    return _result(parameters, setting, warmup, overload)
+
+
+def _capacity(
+    parameters: Parameters, setting: Setting, overload: Overload, sequence: Sequence
+) -> Procedure[None]:
+    if parameters.capacity is not None:
+        overload.capacity = parameters.capacity
+        overload.facts = {"load.capacity_source": "declared by the marker (capacity)"}
+        return
+    found = yield from find_capacity(
+        setting,
+        sequence,
+        Criteria(ttft_p99_ms=parameters.ttft_p99_ms),
+        maximum=QUICK_MAXIMUM if setting.scale == "quick" else 512,
+    )
+    overload.capacity = found.concurrency
+    overload.search = list(found.levels)
+    overload.facts = {"load.capacity_source": "found by this test's search, on the same workload"}
+    overload.notes += found.notes
+    if found.concurrency is None:
+        overload.notes.append("no concurrency met the criteria, so there is no capacity to exceed")
+
+
+def _level(
+    parameters: Parameters, setting: Setting, overload: Overload, sequence: Sequence, percent: float
+) -> Procedure[None]:
+    plan = _plan(parameters, setting, sequence, overload.capacity or 1, percent, _rate(overload))
+    seen = sequence.sent((yield plan))
+    lowest = percent == min(parameters.levels_percent)
+    overload.levels[percent] = level_of(
+        seen,
+        seed=setting.seed,
+        percent_of_capacity=percent,
+        role="baseline" if lowest and percent == 100 else "overload",
+    )
+
+
+def _rate(overload: Overload) -> float | None:
+    """Twice what the search saw at most: more than that no closed loop of half as many more will reach."""
+    rates = [rate for seen in overload.search if (rate := seen.point("request_throughput")) is not None]
+    return 2.0 * max(rates) if rates and max(rates) > 0 else None
+
+
+def _plan(
+    parameters: Parameters,
+    setting: Setting,
+    sequence: Sequence,
+    capacity: int,
+    percent: float,
+    most_rps: float | None,
+) -> LoadPlan:
+    concurrency = math.ceil(capacity * percent / 100)
+    plan = sequence.closed_loop(
+        setting,
+        f"{percent:g}% of capacity",
+        concurrency,
+        duration_s=LEVEL_S.at(setting.scale, parameters.duration_s),
+        at_least=2 * concurrency,
+        most_rps=most_rps,
+    )
+    return plan.with_(stop_when_failing=True)
+
+
+def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, overload: Overload) -> TestResult:
+    metrics: dict[str, Estimate] = {}
+    for percent, seen in overload.levels.items():
+        own = _level_metrics(seen, overload.recoveries.get(percent), setting.seed)
+        # Levels ascend, so the plain names are left to the highest.
+        metrics |= qualified(own, f"{percent:g}%") | own
+    levels = overload.levels
+    report = Report(
+        levels=[*overload.search, *levels.values()],
+        metrics=metrics,
+        tables=(pressure_table(levels, metrics),) if levels else (),
+        plots=(completion_plot(levels),) if levels else (),
+        notes=[*overload.notes, *_notes(overload)],
+        load={
+            **overload.facts,
+            "load.model": "closed",
+            "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
+            "load.levels_percent": list(parameters.levels_percent),
+            "load.capacity_concurrency": overload.capacity,
+            "isolation.health_probe": "a probe request after every level",
+        },
+        budgeted=[seen for percent, seen in levels.items() if percent <= 100],
+    )
+    return result_of(HEADING, parameters, setting, warmup, report)
+
+
+def _level_metrics(seen: Seen, recovery: Recovery | None, seed: int) -> dict[str, Estimate]:
+    runs = [seen.records]
+    completion = seen.level.metrics["completion_rate"]
+    own = {
+        "fail_rate": _complement(completion),
+        "preemption_rate": preemption_rate(runs),
+        "preemption_recovery_rate": preemption_recovery_rate(runs),
+        "preemption_loss": preemption_loss(runs, seed=seed),
+        "preemptions_per_request": _events_per_request(seen.observation),
+    }
+    if recovery is not None:
+        own["recovery_time"] = recovery.estimate
+    return dict(seen.level.metrics) | own
+
+
+def _complement(share: Estimate) -> Estimate:
+    if share.point is None:
+        return share
+    return Estimate(
+        point=1 - share.point,
+        lower=None if share.upper is None else 1 - share.upper,
+        upper=None if share.lower is None else 1 - share.lower,
+        level=share.level,
+        n=share.n,
+        method=share.method,
+        unit="ratio",
+    )
+
+
+def _events_per_request(seen: Observation) -> Estimate:
+    """Preemption events over requests, from the engine's counter: it counts events, not requests."""
+    events = None if seen.engine is None else seen.engine.grown("preemptions")
+    if events is None or not len(seen.records):
+        return Estimate.undefined(
+            unit="ratio", method="not measurable: the engine serves no counter of preemptions"
+        )
+    return Estimate(
+        point=events / len(seen.records),
+        lower=None,
+        upper=None,
+        level=0.95,
+        n=len(seen.records),
+        method="observed: events of the engine's counter / requests",
+        unit="ratio",
+    )
+
+
+def _notes(overload: Overload) -> list[str]:
+    found = []
+    for percent, seen in overload.levels.items():
+        errors = out_of_memory_errors(seen.records)
+        if errors:
+            found.append(f"{percent:g}%: {errors} out-of-memory errors")
+        if seen.observation.stopped is not None:
+            found.append(f"{percent:g}%: ended early, {seen.observation.stopped}")
+    for percent, recovery in overload.recoveries.items():
+        if recovery.restarted:
+            found.append(f"{percent:g}%: the engine's counters fell: it was restarted")
+    return found
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """The levels, and where the capacity is not declared the first doublings of the search for it."""
+    told = fitted(setting)
+    sequence, found = Sequence(told.workload), []
+    if parameters.capacity is None:
+        found = [level_plan(told, sequence, concurrency) for concurrency in FIRST_LEVELS]
+    capacity = parameters.capacity or FIRST_LEVELS[-1]
+    found += [
+        _plan(parameters, told, sequence, capacity, percent, None) for percent in parameters.levels_percent
+    ]
+    return tuple(found)
+
+
+def needs(parameters: Parameters, setting: Setting) -> list[str]:  # noqa: ARG001 - the signature is the contract
+    if setting.overload_allowed:
+        return []
+    return [
+        "this test overloads the system on purpose, up to failure: run it on an isolated system only, with a "
+        "recovery plan at hand, and say so with --llm-allow-overload"
+    ]
+
+
+procedure = framed(HEADING, measure, warm=False)
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs)
+
+__all__ = ["LEVELS_PERCENT", "TEST", "Parameters", "measure", "needs", "plans"]

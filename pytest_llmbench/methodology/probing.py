@@ -1,0 +1,160 @@
+"""The levels of a search: each value is run once, and judged beside the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pytest_llmbench.methodology.levels import Seen, level_of
+from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.offered import attempted, is_offered
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.saturation import Reference, gain_is_spent
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+
+LoadModel = Literal["open", "closed"]
+BURST, PROBE = "burst", "probe"
+"""Roles of the levels of a search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Where to search: ``load.rate_range`` or ``load.concurrency_range`` of the report (section 5.2.2.2)."""
+
+    minimum: float
+    maximum: float
+    step: float
+    chosen: bool = False
+    """By us, from bursts: then the maximum may be raised when it does not saturate."""
+
+    def as_list(self) -> list[float]:
+        return [self.minimum, self.maximum, self.step]
+
+
+class Probes:
+    """Levels by their value (req/s or requests in flight), each run once."""
+
+    def __init__(
+        self, setting: Setting, sequence: Sequence, load_model: LoadModel, law: OpenLoop, duration_s: float
+    ) -> None:
+        self.setting = setting
+        self.sequence = sequence
+        self.load_model = load_model
+        self.law = law
+        self.duration_s = duration_s
+        self.by_value: dict[float, Seen] = {}
+        self.run: list[Seen] = []
+        self.notes: list[str] = []
+        self.reference = Reference()
+        self.most_rps: float | None = None
+
+    def at(self, value: float) -> Procedure[Seen]:
+        if value in self.by_value:
+            return self.by_value[value]
+        attempts = yield from attempted(lambda: self._plan(value), self._seen)
+        self.run += attempts.runs[:-1]
+        self.notes += attempts.notes
+        return self.keep(value, attempts.level)
+
+    def _plan(self, value: float) -> LoadPlan:
+        if self.load_model == "open":
+            load = replace(self.law, rate=value)
+            return self.sequence.open_loop(self.setting, f"{value:g} req/s", load, self.duration_s)
+        return self.sequence.closed_loop(
+            self.setting,
+            f"{value:g} in flight",
+            int(value),
+            duration_s=self.duration_s,
+            at_least=int(value),
+            most_rps=None if self.most_rps is None else 2.0 * self.most_rps,
+        )
+
+    def _seen(self, run: Observation) -> Seen:
+        seen = self.sequence.sent(run)
+        return level_of(seen, reference=self.reference, seed=self.setting.seed, role=PROBE)
+
+    def keep(self, value: float, seen: Seen) -> Seen:
+        self.by_value[value] = seen
+        self.run.append(seen)
+        if len(self.by_value) == 1 and is_offered(seen.level):
+            self.reference = Reference.of(seen.level)
+            if self.reference.note:
+                self.notes.append(self.reference.note)
+        return seen
+
+    def spend(self, best: Seen) -> None:
+        """Where a level well above ``best`` gained nothing, those in between did not: all saturated."""
+        above = {value: seen for value, seen in self.by_value.items() if value > value_of(best)}
+        spent = {value: gain_is_spent(best.level, seen.level) for value, seen in above.items()}
+        nearest = next((spent[value] for value in sorted(spent) if spent[value] is not None), None)
+        for value, seen in above.items():
+            why = spent[value] or nearest
+            if why is not None:
+                told = seen.with_(saturated=True, saturation_reasons=(*seen.level.saturation_reasons, why))
+                self.by_value[value] = told
+                self.run = [told if other is seen else other for other in self.run]
+
+    def rounded(self, value: float) -> float:
+        """A rate with three digits, or a whole number of requests in flight."""
+        return float(int(value)) if self.load_model == "closed" else float(f"{value:.3g}")
+
+
+def meets(seen: Seen, limits: Mapping[str, float]) -> bool:
+    """Not saturated, and every limited metric measured and at or under its limit."""
+    values = [(seen.point(metric), limit) for metric, limit in limits.items()]
+    return sustainable(seen) and all(value is not None and value <= limit for value, limit in values)
+
+
+def sustainable(seen: Seen) -> bool:
+    return seen.level.saturated is False
+
+
+def value_of(seen: Seen) -> float:
+    """What was asked for: requests per second, or requests in flight."""
+    level = seen.level
+    return float(level.concurrency or 0) if level.offered_rps is None else level.offered_rps
+
+
+def lowest_beyond(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]) -> float | None:
+    """The upper end of the bracket: the lowest value above ``best`` that was offered and did not hold."""
+    beyond = [
+        value_of(seen)
+        for seen in levels
+        if seen.level.role != BURST
+        and is_offered(seen.level)
+        and value_of(seen) > value_of(best)
+        and not holds(seen)
+    ]
+    return min(beyond, default=None)
+
+
+def beyond_generator(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]) -> float | None:
+    """The lowest value above ``best`` that the generator could not offer, where nothing that it could offer
+    tells the upper end of the bracket: then ``best`` is a lower bound."""
+    every = list(levels)
+    if lowest_beyond(best, every, holds) is not None:
+        return None
+    short = [value_of(seen) for seen in every if not is_offered(seen.level)]
+    return min((value for value in short if value > value_of(best)), default=None)
+
+
+def rate_of(seen: Seen) -> float | None:
+    offered = seen.level.offered_rps
+    return seen.point("request_throughput") if offered is None else offered
+
+
+__all__ = [
+    "BURST",
+    "PROBE",
+    "LoadModel",
+    "Probes",
+    "Range",
+    "beyond_generator",
+    "lowest_beyond",
+    "meets",
+    "rate_of",
+    "sustainable",
+    "value_of",
+]

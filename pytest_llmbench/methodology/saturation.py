@@ -1,0 +1,143 @@
+"""When is a load level saturated? The rules of section 5.2.3.1 as METHODOLOGY §10 settles them (AMB-14).
+
+1. The queue grows continuously: five equal segments of the window, mean in flight strictly rising, last minus
+   first at least max(2, 20 % of the first). The queue is the server's waiting gauge where there is one.
+2. The completion rate is below 90 % of the arrival rate (open loop), over times that belong together.
+3. TTFT P99 is above ten times the TTFT P50 of the lowest tested level; switched off, with a note, when the
+   lowest level itself breaks it.
+
+In a closed loop the second rule says nothing and the first needs the gauge; there a throughput gain below 1 %
+over a step of at least 10 % in concurrency is saturation too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_llmbench.metrics.balance import COMPLETION_SHARE, completion_balance
+from pytest_llmbench.metrics.throughput import Window
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.level import Level
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.stats.growth import Growth, gauge_steps, growth, in_flight_steps
+
+TAIL_FACTOR = 10.0
+LEAST_GAIN = 0.01
+LEAST_STEP = 0.1
+IN_FLIGHT, WAITING = "requests in flight", "server waiting gauge"
+_FEWEST_READINGS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the lowest tested level set: the yardstick of the third rule."""
+
+    ttft_p50_ms: float | None = None
+    applies: bool = False
+    note: str = "no lower level to compare with"
+
+    @classmethod
+    def of(cls, lowest: Level) -> Reference:
+        """From the lowest level; a level that breaks the rule by itself switches it off."""
+        p50, p99 = _point(lowest, "ttft.p50"), _point(lowest, "ttft.p99")
+        if p50 is None or p99 is None:
+            return cls(note="the lowest level has no TTFT")
+        if p99 > TAIL_FACTOR * p50:
+            note = (
+                f"the ten-fold rule is off: at the lowest level TTFT P99 is already {p99 / p50:.1f} times P50"
+            )
+            return cls(p50, False, note)
+        return cls(p50, True, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Growth of the queue during the window, and which queue it is."""
+
+    source: str
+    growth: Growth
+
+
+def queue_of(seen: Observation, window: Window) -> Queue | None:
+    """The server's waiting gauge where it was read often enough, else the requests in flight."""
+    if window.end_ns <= window.start_ns:
+        return None
+    readings = None if seen.engine is None else seen.engine.gauge("waiting", window.start_ns, window.end_ns)
+    if readings is not None and len(readings[0]) >= _FEWEST_READINGS:
+        return Queue(WAITING, growth(gauge_steps(*readings), window.start_ns, window.end_ns))
+    if not isinstance(seen.plan.load, OpenLoop):
+        return None  # in a closed loop the number in flight is given, and no queue is seen in it
+    records = seen.records
+    steps = in_flight_steps(records.submitted_ns, records.finished_ns)
+    return Queue(IN_FLIGHT, growth(steps, window.start_ns, window.end_ns))
+
+
+def reasons(
+    seen: Observation,
+    window: Window,
+    queue: Queue | None,
+    ttft_p99: Estimate,
+    reference: Reference,
+) -> tuple[str, ...]:
+    """Why the level is saturated; empty when no rule says so."""
+    found = []
+    if queue is not None and queue.growth.growing:
+        first, last = queue.growth.means[0], queue.growth.means[-1]
+        found.append(
+            f"the queue grows: {queue.source} {first:.1f} in the first fifth, {last:.1f} in the last"
+        )
+    if isinstance(seen.plan.load, OpenLoop):
+        balance = completion_balance(seen.records, window)
+        if balance is not None and balance.short:
+            found.append(f"completions at {balance.share:.1%} of the arrivals (limit {COMPLETION_SHARE:.0%})")
+    p99 = ttft_p99.point
+    if reference.applies and reference.ttft_p50_ms is not None and p99 is not None:
+        times = p99 / reference.ttft_p50_ms
+        if times > TAIL_FACTOR:
+            found.append(f"TTFT P99 is {times:.1f} times the P50 of the lowest level (limit {TAIL_FACTOR:g})")
+    if not len(seen.records.ok) or not seen.records.ok.any():
+        found.append("no request was completed")
+    return tuple(found)
+
+
+def gain_is_spent(lower: Level, higher: Level) -> str | None:
+    """Closed loop: why a step up in concurrency brought nothing; None where it did or the step is small."""
+    a, b = _point(lower, "output_token_throughput"), _point(higher, "output_token_throughput")
+    if lower.concurrency is None or higher.concurrency is None or a is None or b is None or a <= 0:
+        return None
+    # In whole numbers: 1.1 * 10 is a little more than 11.
+    if 10 * higher.concurrency < round(10 * (1 + LEAST_STEP)) * lower.concurrency:
+        return None
+    gain = b / a - 1
+    if gain >= LEAST_GAIN:
+        return None
+    return (
+        f"throughput gains {gain:.1%} from {lower.concurrency} to {higher.concurrency} in flight "
+        f"(limit {LEAST_GAIN:.0%})"
+    )
+
+
+def _inside(at_ns: np.ndarray, window: Window) -> np.ndarray:
+    return np.asarray((at_ns != MISSING) & (at_ns > window.start_ns) & (at_ns <= window.end_ns))
+
+
+def _point(level: Level, name: str) -> float | None:
+    estimate = level.metrics.get(name)
+    return None if estimate is None else estimate.point
+
+
+__all__ = [
+    "COMPLETION_SHARE",
+    "IN_FLIGHT",
+    "TAIL_FACTOR",
+    "WAITING",
+    "Queue",
+    "Reference",
+    "gain_is_spent",
+    "queue_of",
+    "reasons",
+]

@@ -1,0 +1,216 @@
+"""Searching for the highest load that holds: bounds first, then bisection (section 5.2.3, AMB-17).
+
+The same search serves the throughput test and every test that is defined in terms of its outcome (tradeoff,
+itl, fairness, guardrail): asked with equal arguments it yields equal plans, which a session measures once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pytest_llmbench.methodology.levels import Seen, level_of
+from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.offered import is_offered
+from pytest_llmbench.methodology.plateau import plateau
+from pytest_llmbench.methodology.probing import (
+    BURST,
+    LoadModel,
+    Probes,
+    Range,
+    beyond_generator,
+    meets,
+    rate_of,
+    sustainable,
+    value_of,
+)
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.saturation import Reference
+from pytest_llmbench.methodology.scales import PROBE_S, ByScale
+from pytest_llmbench.model.plan import Arrival, LoadPlan, OpenLoop
+
+_BURST_S = ByScale(quick=1.0, standard=4.0, full=10.0)
+UNKNOWN_RPS = 10.0
+"""Stands in ``--llm-plan`` for a rate that only the search will find."""
+_FIRST_BURST = 8
+_LARGEST_BURST = 2048
+_BURST_GAIN = 1.1
+"""Bursts go on doubling while the request rate grows by at least this."""
+_LOWEST_SHARE, _HIGHEST_SHARE = 0.1, 1.3
+_STEP_SHARE = ByScale(quick=0.2, standard=0.1, full=0.05)
+"""Width at which the bisection stops, as a share of the estimated capacity."""
+_STRETCHES = 4
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search found. ``None`` where no tested level held."""
+
+    range: Range
+    load_model: LoadModel
+    levels: tuple[Seen, ...]
+    """Every level that was run, bursts included, in that order."""
+    best: Seen | None
+    """Highest level that is not saturated."""
+    best_constrained: Seen | None = None
+    """Highest level that is not saturated and meets the constraints; None without constraints."""
+    notes: tuple[str, ...] = ()
+    sequence: Sequence | None = None
+    """Its further requests have not been sent yet."""
+    reference: Reference = field(default_factory=Reference)
+
+    @property
+    def rate(self) -> float | None:
+        """Saturation rate, requests per second: the highest offered (open) or achieved (closed) one."""
+        return None if self.best is None else rate_of(self.best)
+
+
+def search(
+    setting: Setting,
+    sequence: Sequence,
+    *,
+    bounds: Range | None = None,
+    load_model: LoadModel = "open",
+    arrival: Arrival = "poisson",
+    burstiness: float = 1.0,
+    limits: Mapping[str, float] | None = None,
+    duration_s: float | None = None,
+) -> Procedure[Searched]:
+    """The highest level that is not saturated; with ``limits`` also the highest that meets them.
+
+    ``limits``: metric (``ttft.p99``) → highest acceptable value. ``bounds``: chosen from bursts if not given.
+    ``duration_s``: of a probing level.
+    """
+    law = OpenLoop(1.0, arrival, burstiness)
+    probes = Probes(setting, sequence, load_model, law, PROBE_S.at(setting.scale, duration_s))
+    if bounds is None:
+        bounds = yield from _bounds(probes)
+    if load_model == "closed":
+        best, notes = yield from plateau(probes, bounds)
+    else:
+        best, notes = yield from _highest(probes, bounds, sustainable)
+    constrained = None
+    if limits:
+        ceiling = bounds.maximum if best is None else value_of(best)
+        within = Range(bounds.minimum, max(ceiling, bounds.minimum), bounds.step)
+        constrained, more = yield from _highest(probes, within, lambda seen: meets(seen, limits))
+        notes = (*notes, *more) if best is None or constrained is not best else notes
+    return Searched(
+        range=bounds,
+        load_model=load_model,
+        levels=tuple(probes.run),
+        best=best,
+        best_constrained=constrained,
+        notes=tuple(dict.fromkeys((*notes, *probes.notes))),
+        sequence=sequence,
+        reference=probes.reference,
+    )
+
+
+def _highest(
+    probes: Probes, bounds: Range, holds: Callable[[Seen], bool]
+) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
+    """Minimum and maximum, then bisection until the bracket is not wider than the step."""
+    lowest = yield from probes.at(bounds.minimum)
+    if not holds(lowest):
+        note = f"already the lowest level ({lowest.level.label}) does not hold: there is nothing to search"
+        return None, (note,) if is_offered(lowest.level) else ()
+    low, high, best = bounds.minimum, bounds.maximum, lowest
+    for stretch in range(_STRETCHES + 1):
+        seen = yield from probes.at(high)
+        if not holds(seen):
+            break
+        low, best = high, seen
+        if not bounds.chosen or stretch == _STRETCHES:
+            return best, (f"the highest level ({seen.level.label}) still holds: raise the maximum",)
+        high = probes.rounded(high * 1.5)
+    while high - low > bounds.step * (1 + 1e-9):
+        middle = probes.rounded((low + high) / 2)
+        if not low < middle < high:
+            break
+        seen = yield from probes.at(middle)
+        if holds(seen):
+            low, best = middle, seen
+        else:
+            high = middle
+    limit = beyond_generator(best, probes.run, holds)
+    if limit is None:
+        return best, ()
+    return best, (f"the generator cannot offer {limit:g} req/s: the rate found is a lower bound",)
+
+
+def _bounds(probes: Probes) -> Procedure[Range]:
+    """A rough capacity from short closed-loop bursts, doubled until the request rate stops growing."""
+    setting, sequence = probes.setting, probes.sequence
+    burst_s = min(_BURST_S.at(setting.scale), probes.duration_s)
+    concurrency, rate, best = _FIRST_BURST, 0.0, _FIRST_BURST
+    while concurrency <= _LARGEST_BURST:
+        plan = sequence.closed_loop(
+            setting,
+            f"burst of {concurrency}",
+            concurrency,
+            duration_s=burst_s,
+            at_least=2 * concurrency,
+            most_rps=2.0 * rate if rate > 0 else None,
+        )
+        seen = level_of(sequence.sent((yield plan)), seed=setting.seed, role=BURST)
+        probes.run.append(seen)
+        now = whole_rate(seen)
+        if now <= _BURST_GAIN * rate:
+            rate = max(rate, now)
+            break
+        rate, best = now, concurrency
+        concurrency *= 2
+    probes.most_rps = rate
+    step = _STEP_SHARE.at(setting.scale)
+    if probes.load_model == "closed":
+        return Range(1.0, float(2 * best), max(1.0, float(round(step * best))), chosen=True)
+    rate = max(rate, 1e-3)
+    low, high = (float(f"{share * rate:.3g}") for share in (_LOWEST_SHARE, _HIGHEST_SHARE))
+    return Range(low, high, float(f"{step * rate:.2g}"), chosen=True)
+
+
+def whole_rate(seen: Seen) -> float:
+    """Requests completed per second over a whole burst, its drain included."""
+    run = seen.observation
+    return int(run.records.ok.sum()) / run.duration_s if run.duration_s > 0 else 0.0
+
+
+def search_plans(
+    setting: Setting,
+    sequence: Sequence,
+    *,
+    bounds: Range | None = None,
+    load_model: LoadModel = "open",
+    constrained: bool = False,
+    duration_s: float | None = None,
+) -> tuple[LoadPlan, ...]:
+    """For ``--llm-plan``: as many levels as a search runs at most, each with the highest load it may have.
+
+    Without bounds the rate is not known beforehand: the bursts are listed with the requests that they send at
+    least, the levels with :data:`UNKNOWN_RPS`.
+    """
+    length_s = PROBE_S.at(setting.scale, duration_s)
+    plans = []
+    if bounds is None:
+        bursts = [2**power for power in range(_FIRST_BURST.bit_length() - 1, _LARGEST_BURST.bit_length())]
+        plans = [
+            sequence.closed_loop(setting, f"burst of {n}", n, duration_s=None, at_least=2 * n) for n in bursts
+        ]
+        share = _STEP_SHARE.at(setting.scale)
+        highest, widths = UNKNOWN_RPS, (_HIGHEST_SHARE - _LOWEST_SHARE) / share
+    else:
+        highest, widths = bounds.maximum, (bounds.maximum - bounds.minimum) / bounds.step
+    levels = 2 + max(0, math.ceil(math.log2(max(widths, 1.0))))
+    for number in range(levels * (2 if constrained else 1)):
+        label = f"search level {number + 1}" + (" (rate not known yet)" if bounds is None else "")
+        if load_model == "open":
+            plans.append(sequence.open_loop(setting, label, OpenLoop(highest), length_s))
+        else:
+            n = max(1, int(highest))
+            plans.append(sequence.closed_loop(setting, label, n, duration_s=length_s, at_least=n))
+    return tuple(plans)
+
+
+__all__ = ["UNKNOWN_RPS", "LoadModel", "Range", "Searched", "meets", "rate_of", "search", "search_plans"]

@@ -1,0 +1,256 @@
+"""Throughput-Latency Tradeoff, section 5.3 of the draft (METHODOLOGY §11.3).
+
+Objective: the curve between throughput and latency over the whole operating range. Procedure: estimate the
+capacity; offer 10 % to 120 % of it in ascending levels, open loop, each drained before the next; on with
+further levels until one is saturated; derive knee, saturation point and operating point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pytest_llmbench.methodology.curve import Curve, curve_of
+from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
+from pytest_llmbench.methodology.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.offered import Attempts, attempted
+from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.probing import meets
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.saturation import Reference
+from pytest_llmbench.methodology.saturation_rate import SaturationRate, saturation_rate
+from pytest_llmbench.methodology.scales import LEVEL_S
+from pytest_llmbench.methodology.search import UNKNOWN_RPS, search_plans
+from pytest_llmbench.methodology.tradeoff_tables import curve_plot, levels_table, points_table
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.result import TestResult, WarmupReport
+
+HEADING = Heading("tradeoff", "5.3", "Throughput-Latency Tradeoff")
+GRID = tuple(float(percent) for percent in range(10, 130, 10))
+"""Percent of capacity (section 5.3.3)."""
+QUICK_LEVELS = 5
+HIGHEST_PERCENT, FURTHER_PERCENT = 200.0, 10.0
+"""Levels are added in such steps, up to there, while none is saturated."""
+MUST_BE_OFFERED_PERCENT = 100.0
+"""Up to here the curve needs every level. Beyond, one that the generator cannot offer ends the sweep."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """Keywords of ``@llmbench.tradeoff``. The load is open: a closed loop shows nothing beyond capacity."""
+
+    capacity_rps: float | None = parameter("positive")
+    """Capacity in requests per second, from published figures or an earlier test; else found by a search."""
+    levels_percent: Several[float] = parameter("percents", GRID)
+    duration_s: float | None = parameter("positive")
+    """Of a level, ramp-up included."""
+    ttft_p99_ms: float | None = parameter("positive")
+    tpot_p99_ms: float | None = parameter("positive")
+    """Objectives on latency that the operating point has to meet."""
+    min_knee_rate: float | None = parameter("positive")
+    min_saturation_rate: float | None = parameter("positive")
+    min_operating_tok_s: float | None = parameter("positive")
+
+    def contradictions(self) -> list[str]:
+        if self.min_operating_tok_s is not None and not self.limits:
+            return [
+                "min_operating_tok_s needs ttft_p99_ms or tpot_p99_ms: what an operating point has to meet"
+            ]
+        return []
+
+    @property
+    def limits(self) -> dict[str, float]:
+        named = {"ttft.p99": self.ttft_p99_ms, "tpot.p99": self.tpot_p99_ms}
+        return {metric: limit for metric, limit in named.items() if limit is not None}
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        floors = [
+            Objective(metric, ">=", limit, unit)
+            for metric, limit, unit in (
+                ("knee_rate", self.min_knee_rate, "req/s"),
+                ("saturation_rate", self.min_saturation_rate, "req/s"),
+                ("operating_point_throughput", self.min_operating_tok_s, "tok/s"),
+            )
+            if limit is not None
+        ]
+        return (*floors, *self.slo)
+
+
+def percents(parameters: Parameters, setting: Setting) -> tuple[float, ...]:
+    """``quick``: five of the levels, first and last among them. ``full``: the draft's grid in addition."""
+    asked = tuple(float(percent) for percent in parameters.levels_percent)
+    if setting.scale == "full":
+        return tuple(sorted({*asked, *GRID}))
+    if setting.scale == "quick" and len(asked) > QUICK_LEVELS:
+        places = (round(i * (len(asked) - 1) / (QUICK_LEVELS - 1)) for i in range(QUICK_LEVELS))
+        return tuple(asked[place] for place in places)
+    return asked
+
+
+def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
+    capacity = yield from saturation_rate(setting, Sequence(setting.workload), parameters.capacity_rps)
+    sweep = _Sweep()
+    if capacity.rps is not None:
+        yield from _sweep(parameters, setting, capacity, sweep)
+    return _result(parameters, setting, warmup, capacity, sweep)
+
+
+@dataclass
+class _Sweep:
+    levels: list[Seen] = field(default_factory=list)
+    """Those that make up the curve, ascending."""
+    run: list[Seen] = field(default_factory=list)
+    """All that were sent."""
+    notes: list[str] = field(default_factory=list)
+    over: bool = False
+    """The generator cannot offer more."""
+
+    @property
+    def saturated(self) -> bool:
+        return any(seen.level.saturated for seen in self.levels)
+
+    def take(self, attempts: Attempts) -> None:
+        self.notes += attempts.notes
+        self.run += attempts.runs
+        self.over = not attempts.offered
+        if attempts.offered:
+            self.levels.append(attempts.level)
+
+
+def _sweep(
+    parameters: Parameters, setting: Setting, capacity: SaturationRate, sweep: _Sweep
+) -> Procedure[None]:
+    last = 0.0
+    for percent in percents(parameters, setting):
+        last = percent
+        sweep.take((yield from _level(parameters, setting, capacity, percent, sweep.levels)))
+        if sweep.over:
+            return
+    # Beyond the grid only where it did not show saturation: then the estimate of the capacity was low.
+    while not sweep.saturated and last + FURTHER_PERCENT <= HIGHEST_PERCENT:
+        last += FURTHER_PERCENT
+        sweep.take((yield from _level(parameters, setting, capacity, last, sweep.levels)))
+        if sweep.over:
+            return
+
+
+def _level(
+    parameters: Parameters, setting: Setting, capacity: SaturationRate, percent: float, before: list[Seen]
+) -> Procedure[Attempts]:
+    sequence, load = capacity.sequence, OpenLoop(capacity.percent(percent))
+    duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
+    reference = Reference.of(before[0].level) if before else Reference()
+
+    def see(run: Observation) -> Seen:
+        seen = level_of(
+            sequence.sent(run),
+            reference=reference,
+            seed=setting.seed,
+            role="level",
+            percent_of_capacity=percent,
+        )
+        return seen.with_(passed=_meets(seen, parameters.limits)) if parameters.limits else seen
+
+    plan = partial(sequence.open_loop, setting, f"{percent:g}%", load, duration_s)
+    return (yield from attempted(plan, see, needed=percent <= MUST_BE_OFFERED_PERCENT))
+
+
+def _meets(seen: Seen, limits: dict[str, float]) -> bool:
+    """The objectives on latency alone: whether a level is saturated is told beside it."""
+    return meets(seen.with_(saturated=False), limits)
+
+
+def _result(
+    parameters: Parameters,
+    setting: Setting,
+    warmup: WarmupReport,
+    capacity: SaturationRate,
+    sweep: _Sweep,
+) -> TestResult:
+    levels = tuple(sweep.levels)
+    curve = curve_of(levels, wanted=bool(parameters.limits))
+    stable = [seen for seen in levels if not seen.level.saturated]
+    report = Report(
+        levels=(*capacity.levels, *sweep.run),
+        metrics=_metrics(curve, levels),
+        tables=(levels_table(levels), points_table(curve, capacity)) if levels else (),
+        plots=(curve_plot(curve),) if levels else (),
+        notes=_notes(parameters, capacity, sweep),
+        load=_load(parameters, setting, capacity, levels),
+        budgeted=stable or levels[:1] or capacity.levels[:1],
+    )
+    return result_of(HEADING, parameters, setting, warmup, report)
+
+
+def _metrics(curve: Curve, levels: Several[Seen]) -> dict[str, Estimate]:
+    metrics: dict[str, Estimate] = {}
+    for seen in levels:
+        metrics |= qualified(seen.level.metrics, seen.level.label)
+    metrics |= {"knee_rate": curve.knee_rate, "saturation_rate": curve.saturation_rate}
+    metrics |= {
+        "operating_point_rate": curve.operating_rate,
+        "operating_point_throughput": curve.operating_throughput,
+    }
+    if curve.sustained is not None:
+        metrics["max_output_token_throughput"] = curve.sustained.level.metrics["output_token_throughput"]
+    return metrics
+
+
+def _notes(parameters: Parameters, capacity: SaturationRate, sweep: _Sweep) -> tuple[str, ...]:
+    levels, notes = sweep.levels, [*capacity.notes, *sweep.notes]
+    if capacity.rps is None:
+        notes.append("no capacity was found, so there are no levels to take a share of it")
+    if levels:
+        further = [s.level.label for s in levels if (s.level.percent_of_capacity or 0) > max(GRID)]
+        if further and max(parameters.levels_percent) <= max(GRID):
+            notes.append(f"nothing was saturated up to {max(GRID):g}%: levels added up to {further[-1]}")
+        if not sweep.saturated:
+            why = "the generator offers no more" if sweep.over else "the capacity was estimated too low"
+            notes.append(f"no level was saturated: {why}")
+        note = Reference.of(levels[0].level).note
+        notes += [note] if note else []
+    return tuple(dict.fromkeys(notes))
+
+
+def _load(
+    parameters: Parameters, setting: Setting, capacity: SaturationRate, levels: Several[Seen]
+) -> dict[str, Any]:
+    limits = {"ttft_p99_ms": parameters.ttft_p99_ms, "tpot_p99_ms": parameters.tpot_p99_ms}
+    stated = {key: limit for key, limit in limits.items() if limit is not None}
+    return {
+        **capacity.facts,
+        "load.model": "open",
+        "load.arrival": "poisson",
+        "load.levels_percent": [seen.level.percent_of_capacity for seen in levels],
+        "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
+    } | ({"load.slo": stated} if stated else {})
+
+
+procedure = framed(HEADING, measure)
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """The search, unless the capacity is declared, and the levels with those that may be added."""
+    sequence, capacity = Sequence(setting.workload), parameters.capacity_rps
+    found = () if capacity is not None else search_plans(setting, sequence)
+    chosen = list(percents(parameters, setting))
+    while chosen[-1] + FURTHER_PERCENT <= HIGHEST_PERCENT:
+        chosen.append(chosen[-1] + FURTHER_PERCENT)
+    duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
+    rate = UNKNOWN_RPS if capacity is None else capacity
+    return found + tuple(
+        sequence.open_loop(setting, f"{percent:g}%", OpenLoop(rate * percent / 100), duration_s)
+        for percent in chosen
+    )
+
+
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
+
+__all__ = ["GRID", "HEADING", "TEST", "Parameters", "measure", "percents", "plans", "procedure"]

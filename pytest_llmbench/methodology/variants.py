@@ -1,0 +1,29 @@
+"""SUT variants as tests use them: which ones are missing, and what a result about one of them states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.model.facts import Facts, Origin
+
+
+def missing_variants(setting: Setting, wanted: Mapping[str, str]) -> list[str]:
+    """``wanted``: variant name → what it has to be like. One sentence for each that is not declared."""
+    known = ", ".join(name for name in setting.variants if name) or "none"
+    return [
+        f"SUT variant {name!r} (the SUT with {state}) is not declared; declare [variants.{name}] in the file "
+        f"of --llm-sut, or name another one in the marker (known: {known})"
+        for name, state in wanted.items()
+        if name not in setting.variants
+    ]
+
+
+def variant_facts(setting: Setting, name: str, *, prefixes_populated: bool | None = None) -> Facts:
+    """What the variant declares over the SUT, and what the test did to it."""
+    own: dict[str, Any] = {"warmup.prefixes_populated": prefixes_populated}
+    return setting.variants[name].facts | Facts.of(Origin.MEASURED, own)
+
+
+__all__ = ["missing_variants", "variant_facts"]

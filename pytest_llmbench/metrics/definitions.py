@@ -1,0 +1,380 @@
+"""What each metric is: one row with its title, unit, formula and place in the draft.
+
+A **family** is a distribution and is named with a statistic, ``ttft.p99``. A **scalar** stands alone,
+``output_token_throughput``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_llmbench.metrics.buckets import LABELS
+from pytest_llmbench.metrics.summary import STATISTICS
+
+Unit = Literal["ms", "ratio", "tok/s", "req/s", "count", "tokens", "s", "us/token"]
+Direction = Literal["lower", "higher"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDefinition:
+    name: str
+    title: str
+    unit: Unit
+    better: Direction
+    formula: str
+    section: str
+    """Of the draft, or the decision that defines it."""
+    statistics: tuple[str, ...] = ()
+    """Of a family; empty for a scalar."""
+    by_input_length: bool = False
+    """Also by the buckets of AMB-04; their labels are known beforehand."""
+
+    @property
+    def is_family(self) -> bool:
+        return bool(self.statistics)
+
+    def full_names(self) -> tuple[str, ...]:
+        """All metric names that this row stands for."""
+        if not self.is_family:
+            return (self.name,)
+        labels = LABELS if self.by_input_length else ()
+        stems = (self.name, *(f"{self.name}[{label}]" for label in labels))
+        return tuple(f"{stem}.{statistic}" for stem in stems for statistic in self.statistics)
+
+
+def _latency(
+    name: str, title: str, formula: str, section: str, *, by_input_length: bool = False
+) -> MetricDefinition:
+    return MetricDefinition(name, title, "ms", "lower", formula, section, STATISTICS, by_input_length)
+
+
+SPREAD = (*STATISTICS[: STATISTICS.index("mean") + 1], "std")
+_TAILS = ("p50", "p95", "p99")
+
+
+def _scalar(
+    name: str, title: str, unit: Unit, better: Direction, formula: str, section: str
+) -> MetricDefinition:
+    return MetricDefinition(name, title, unit, better, formula, section)
+
+
+_LATENCIES = (
+    _latency(
+        "ttft",
+        "Time to first token",
+        "T_first - T_submit, T_first the first non-whitespace content",
+        "5.1.3",
+        by_input_length=True,
+    ),
+    _latency("ttft_scheduled", "Time to first token from the schedule", "T_first - T_scheduled", "5.1.3"),
+    _latency(
+        "ttft_any",
+        "Time to first output of any kind",
+        "first output, whitespace and reasoning included, - T_submit",
+        "5.1.3.1",
+    ),
+    _latency("ttft_first_event", "Time to first event", "first event of any kind - T_submit", "5.1.3.1"),
+    _latency("ttft_queue_wait", "Queue wait", "server: accepted until first scheduled", "5.1.4.2"),
+    _latency("ttft_prefill", "Prefill latency", "server: first scheduled until first token", "5.1.4.2"),
+    _latency("tpot", "Time per output token", "(T_last - T_first) / (N_out - 1), N_out >= 2", "AMB-44"),
+    _latency("e2e", "End-to-end latency", "T_last - T_submit", "AMB-45"),
+    _latency("e2e_scheduled", "End-to-end latency from the schedule", "T_last - T_scheduled", "AMB-45"),
+    _latency("jitter", "Jitter", "per request: standard deviation of its ITL", "5.4.3"),
+    _latency("longest_pause", "Longest pause", "per request: its largest ITL", "5.4.3"),
+    MetricDefinition(
+        "itl", "Inter-token latency", "ms", "lower", "T(token_i) - T(token_i-1), i from 2", "5.4.3", SPREAD
+    ),
+)
+_RATES = (
+    _scalar(
+        "output_token_throughput",
+        "Output token throughput",
+        "tok/s",
+        "higher",
+        "output tokens arrived in the window / duration",
+        "5.2.4.1",
+    ),
+    _scalar(
+        "input_token_throughput",
+        "Input token throughput",
+        "tok/s",
+        "higher",
+        "input tokens (cached ones included) of requests with first content in the window / duration",
+        "5.2.4.1",
+    ),
+    _scalar(
+        "request_throughput",
+        "Request throughput",
+        "req/s",
+        "higher",
+        "requests completed in the window / duration",
+        "5.2.4.1",
+    ),
+    _scalar("completion_rate", "Completion rate", "ratio", "higher", "ok / submitted", "AMB-46"),
+)
+_CAPACITY = (
+    _scalar(
+        "max_output_token_throughput",
+        "Max output throughput",
+        "tok/s",
+        "higher",
+        "output token throughput at the highest sustainable load",
+        "5.2.4.1",
+    ),
+    _scalar(
+        "max_request_throughput",
+        "Max request throughput",
+        "req/s",
+        "higher",
+        "request throughput at the highest sustainable load",
+        "5.2.4.1",
+    ),
+    _scalar(
+        "max_input_token_throughput",
+        "Max input throughput",
+        "tok/s",
+        "higher",
+        "input token throughput at the highest sustainable load",
+        "5.2.4.1",
+    ),
+    _scalar(
+        "constrained_output_token_throughput",
+        "Output throughput under the objectives",
+        "tok/s",
+        "higher",
+        "output token throughput at the highest load that meets the latency objectives",
+        "5.2.2.3",
+    ),
+    _scalar(
+        "output_tokens_per_gpu_second",
+        "Tokens per GPU-second",
+        "tok/s",
+        "higher",
+        "max output token throughput / accelerators",
+        "5.2.4.2",
+    ),
+    _scalar(
+        "sustainable_rate", "Sustainable load", "req/s", "higher", "highest load not saturated", "5.2.4.1"
+    ),
+    _scalar(
+        "sustainable_concurrency",
+        "Sustainable load",
+        "count",
+        "higher",
+        "highest requests in flight not saturated",
+        "5.2.4.1",
+    ),
+    _scalar(
+        "batch_utilisation", "Batch utilisation", "ratio", "higher", "mean batch size / maximum", "5.2.4.2"
+    ),
+    _scalar("knee_rate", "Knee point", "req/s", "higher", "first level with P99 TTFT > 2 x lowest", "5.3.4"),
+    _scalar(
+        "saturation_rate",
+        "Saturation point",
+        "req/s",
+        "higher",
+        "first level with less throughput than the one before",
+        "5.3.4",
+    ),
+    _scalar(
+        "operating_point_rate",
+        "Operating point",
+        "req/s",
+        "higher",
+        "level of highest throughput that meets the objectives",
+        "5.3.4",
+    ),
+    _scalar(
+        "operating_point_throughput",
+        "Throughput at the operating point",
+        "tok/s",
+        "higher",
+        "output token throughput at the operating point",
+        "5.3.4",
+    ),
+    _scalar(
+        "max_concurrency",
+        "Maximum concurrent requests",
+        "count",
+        "higher",
+        "highest concurrency that meets the criteria",
+        "5.5.4",
+    ),
+    _scalar(
+        "tokens_in_flight",
+        "Tokens in flight",
+        "tokens",
+        "higher",
+        "mean of input plus output so far over all concurrent requests",
+        "5.5.4",
+    ),
+)
+_SHAPE = (
+    _scalar("itl_tail_ratio", "P99/P50 ratio", "ratio", "lower", "ITL P99 / ITL P50", "5.4.4"),
+    _scalar("itl_modes", "Modes of ITL", "count", "lower", "peaks of the density of log ITL", "5.4.4"),
+    _scalar(
+        "itl_tail_variation",
+        "Tail variation",
+        "ratio",
+        "lower",
+        "coefficient of variation of the excesses over P90",
+        "5.4.4",
+    ),
+)
+_FAIRNESS = (
+    _scalar(
+        "jain_index",
+        "Jain's fairness index",
+        "ratio",
+        "higher",
+        "(sum x)^2 / (n sum x^2), x = E2E / output tokens",
+        "5.6.4",
+    ),
+    _scalar(
+        "class_jain_index",
+        "Class-level fairness index",
+        "ratio",
+        "higher",
+        "Jain's index over the classes' mean slowdowns",
+        "AMB-09",
+    ),
+    _scalar(
+        "starvation_rate",
+        "Starvation rate",
+        "ratio",
+        "lower",
+        "share of requests that wait longer than 5 x the median of their class",
+        "5.6.4",
+    ),
+    MetricDefinition(
+        "ttft_inflation",
+        "Latency inflation",
+        "ratio",
+        "lower",
+        "TTFT in the mix / TTFT alone",
+        "5.6.4",
+        _TAILS,
+    ),
+)
+_CACHE = (
+    MetricDefinition(
+        "ttft_reduction",
+        "TTFT reduction",
+        "ratio",
+        "higher",
+        "(TTFT without cache - TTFT with cache) / TTFT without cache",
+        "5.7.4",
+        _TAILS,
+    ),
+    _scalar(
+        "cache_hit_rate",
+        "Cache hit rate",
+        "ratio",
+        "higher",
+        "sum min(cached, shared prefix) / sum shared prefix",
+        "AMB-18",
+    ),
+    _scalar(
+        "cached_input_share",
+        "Cached share of the input",
+        "ratio",
+        "higher",
+        "cached tokens / input tokens",
+        "AMB-18",
+    ),
+    _scalar(
+        "throughput_improvement",
+        "Throughput improvement",
+        "ratio",
+        "higher",
+        "(throughput with cache - without) / without",
+        "5.7.4",
+    ),
+)
+_MEMORY = (
+    _scalar(
+        "preemption_rate",
+        "Preemption rate",
+        "ratio",
+        "lower",
+        "share of requests preempted at least once",
+        "5.8.4",
+    ),
+    _scalar(
+        "preemption_recovery_rate",
+        "Preemption recovery rate",
+        "ratio",
+        "higher",
+        "share of preempted requests that finish",
+        "5.8.4",
+    ),
+    _scalar(
+        "preemption_loss",
+        "Preemption loss",
+        "tokens",
+        "lower",
+        "mean tokens discarded per preemption",
+        "5.8.4",
+    ),
+    _scalar(
+        "preemptions_per_request",
+        "Preemptions per request",
+        "ratio",
+        "lower",
+        "preemption events / requests, from the engine's counter",
+        "5.8.4",
+    ),
+    _scalar("fail_rate", "Fail rate", "ratio", "lower", "1 - completion rate", "5.8.5"),
+    _scalar(
+        "recovery_time",
+        "Recovery time",
+        "s",
+        "lower",
+        "from the end of the overload until probes are as fast as before it",
+        "5.8.4",
+    ),
+)
+_SCALING = (
+    _scalar("prefill_exponent", "Scaling exponent", "ratio", "lower", "k in TTFT ~ length^k", "5.9.4"),
+    _scalar(
+        "prefill_exponent_fit", "Fit of the power law", "ratio", "higher", "R^2 of the power law", "5.9.4"
+    ),
+    _scalar(
+        "prefill_slope", "TTFT per input token", "us/token", "lower", "slope of the straight line", "AMB-21"
+    ),
+    _scalar("prefill_linear_fit", "Fit of the straight line", "ratio", "higher", "R^2 of the line", "AMB-21"),
+)
+_GUARDRAILS = (
+    MetricDefinition(
+        "input_filter_overhead",
+        "Input filter overhead",
+        "ms",
+        "lower",
+        "TTFT(input filter) - TTFT(baseline)",
+        "5.10.4",
+        (*_TAILS, "mean"),
+    ),
+    MetricDefinition(
+        "guardrail_overhead",
+        "Total guardrail overhead",
+        "ms",
+        "lower",
+        "E2E(full) - E2E(baseline)",
+        "5.10.4",
+        (*_TAILS, "mean"),
+    ),
+    _scalar(
+        "throughput_reduction",
+        "Throughput reduction",
+        "ratio",
+        "lower",
+        "(throughput of the baseline - throughput) / throughput of the baseline",
+        "5.10.4",
+    ),
+)
+ROWS = (
+    *_LATENCIES, *_RATES, *_CAPACITY, *_SHAPE, *_FAIRNESS, *_CACHE, *_MEMORY, *_SCALING, *_GUARDRAILS
+)  # fmt: skip
+
+__all__ = ["ROWS", "Direction", "MetricDefinition", "Unit"]

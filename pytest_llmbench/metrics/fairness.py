@@ -1,0 +1,175 @@
+"""Fairness between requests and between classes of requests (section 5.6.4, AMB-08 to AMB-10).
+
+Only requests that ended ``ok`` enter (AMB-37); one that starved until it timed out is a failure and shows in
+the completion rate of its class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pytest_llmbench.metrics.differences import independent_changes
+from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
+from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR, bootstrap_method
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.stats import bootstrap
+from pytest_llmbench.stats import fairness as statistics
+from pytest_llmbench.stats.dependence import block_length, effective_size
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
+
+WaitSource = Literal["server queue wait", "TTFT"]
+TAILS = ("p50", "p95", "p99")
+STARVATION_FACTOR = 5.0
+_NS_PER_MS = 1e6
+
+
+class Waits(NamedTuple):
+    source: WaitSource
+    by_class: dict[str, list[FloatArray]]
+    """Waits in ms, class by class, one vector per run."""
+
+
+def by_class(
+    runs: Sequence[Records], measure: Callable[[Records], FloatArray]
+) -> dict[str, list[FloatArray]]:
+    """``measure`` of each class, one vector per run; classes in order of first appearance."""
+    labels = [np.array(run.class_label, dtype=object) for run in runs]
+    names = dict.fromkeys(str(label) for own in labels for label in own)
+    return {
+        name: [measure(run.select(own == name)) for run, own in zip(runs, labels, strict=True)]
+        for name in names
+    }
+
+
+def normalised_latency_ms(records: Records) -> FloatArray:
+    """x = E2E / output tokens, ms per token (AMB-09), of requests with an output token count."""
+    counted = records.select(
+        records.ok
+        & (records.output_tokens > 0)
+        & (records.submitted_ns != MISSING)
+        & (records.last_content_ns != MISSING)
+    )
+    return np.asarray(e2e_ms(counted) / counted.output_tokens, dtype=np.float64)
+
+
+def waits(runs: Sequence[Records]) -> Waits:
+    """The server's queue wait if every successful request has one, else TTFT for all (AMB-10)."""
+    known = [run.queue_wait_ns[run.ok] != MISSING for run in runs]
+    if any(map(len, known)) and all(bool(own.all()) for own in known):
+        return Waits("server queue wait", by_class(runs, _queue_wait_ms))
+    return Waits("TTFT", by_class(runs, ttft_ms))
+
+
+def starvation_rate(
+    class_waits: Samples, *, factor: float = STARVATION_FACTOR, level: float = 0.95
+) -> Estimate:
+    """Share of the waits of a class longer than ``factor`` times their median."""
+    found = statistics.starvation(class_waits, factor=factor, level=level)
+    if found is None:
+        return Estimate.undefined(unit="ratio", method="no samples", level=level)
+    return Estimate(
+        point=found.share,
+        lower=found.interval.lower,
+        upper=found.interval.upper,
+        level=level,
+        n=found.of,
+        method=f"Wilson score interval at effective n={math.floor(found.effective_n)}",
+        unit="ratio",
+    )
+
+
+def inflation(
+    mixed: Samples, isolated: Samples, *, name: str = "ttft_inflation", seed: int, level: float = 0.95
+) -> dict[str, Estimate]:
+    """``{name}.p50``, ``.p95``, ``.p99`` of one class: its TTFT in the mix / its TTFT alone."""
+    return independent_changes(name, isolated, mixed, "ratio", statistics=TAILS, seed=seed, level=level)
+
+
+def jain_index(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
+    """J over the normalised latencies of all successful requests of the mix (AMB-09)."""
+    samples = as_runs([normalised_latency_ms(run) for run in runs])
+    every = pooled(samples)
+    point = statistics.jain_index(every) if len(every) else None
+    if point is None:
+        return Estimate.undefined(unit="ratio", method="no samples", level=level, n=len(every))
+    influence = statistics.jain_influence(samples)
+    worth = effective_size(influence)
+    if worth < BOOTSTRAP_FLOOR:
+        method = f"no interval at effective n={math.floor(worth)}"
+        required = math.ceil(BOOTSTRAP_FLOOR * len(every) / worth)
+        return _estimate(point, OPEN, level, len(every), method, required)
+    block = block_length(influence)
+    interval = statistics.jain_interval(samples, seed=seed, level=level, block=block)
+    return _estimate(point, interval, level, len(every), f"studentised {bootstrap_method(block)}")
+
+
+def class_jain_index(
+    mixed: Mapping[str, Samples], isolated: Mapping[str, Samples], *, seed: int, level: float = 0.95
+) -> Estimate:
+    """J over the classes' mean slowdowns: mean TTFT in the mix / mean TTFT alone (AMB-09)."""
+    arms = {name: (as_runs(mixed[name]), as_runs(isolated.get(name, ()))) for name in mixed}
+    n = sum(len(run) for pair in arms.values() for arm in pair for run in arm)
+    lacking = [name for name, pair in arms.items() if not all(pair) or not pooled(pair[1]).mean() > 0]
+    if lacking or not arms:
+        reason = f"no TTFT in the mix or alone: {', '.join(lacking) or 'no class'}"
+        return Estimate.undefined(unit="ratio", method=reason, level=level, n=n)
+    slowdowns = [float(pooled(mix).mean() / pooled(alone).mean()) for mix, alone in arms.values()]
+    point = statistics.jain_index(np.array(slowdowns))
+    if point is None:
+        return Estimate.undefined(unit="ratio", method="no slowdown", level=level, n=n)
+    worth = min(effective_size(arm) for pair in arms.values() for arm in pair)
+    if worth < BOOTSTRAP_FLOOR:
+        method = f"no interval at effective n={math.floor(worth)} of a class"
+        return _estimate(point, OPEN, level, n, method)
+    drawn, blocks = [], math.inf
+    for place, pair in enumerate(arms.values()):
+        lengths = [block_length(arm) for arm in pair]
+        means = [
+            bootstrap.resampled_means(arm, seed=seed + 2 * place + side, block=lengths[side])
+            for side, arm in enumerate(pair)
+        ]
+        drawn.append(means[0] / means[1])
+        blocks = min(blocks, *(sum(map(len, arm)) / own for arm, own in zip(pair, lengths, strict=True)))
+    interval = statistics.jain_of_means_interval(drawn, freedom=blocks - 1, level=level)
+    method = f"circular block bootstrap within each class and run, {bootstrap.RESAMPLES} resamples"
+    return _estimate(point, interval, level, n, method)
+
+
+def _queue_wait_ms(records: Records) -> FloatArray:
+    return np.asarray(records.queue_wait_ns[records.ok] / _NS_PER_MS, dtype=np.float64)
+
+
+def _estimate(
+    point: float, interval: Interval, level: float, n: int, method: str, required: int | None = None
+) -> Estimate:
+    lower, upper = interval
+    return Estimate(
+        point=point,
+        lower=None if lower is None else min(lower, point),
+        upper=None if upper is None else max(upper, point),
+        level=level,
+        n=n,
+        method=method,
+        unit="ratio",
+        n_required=required,
+    )
+
+
+__all__ = [
+    "STARVATION_FACTOR",
+    "TAILS",
+    "WaitSource",
+    "Waits",
+    "by_class",
+    "class_jain_index",
+    "inflation",
+    "jain_index",
+    "normalised_latency_ms",
+    "starvation_rate",
+    "waits",
+]

@@ -1,0 +1,86 @@
+"""Preemption as the server reports it per request (section 5.8.4).
+
+Undefined where the server says nothing; the method is then ``not measurable`` with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.metrics.ratios import ratio_of_sums
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.stats.dependence import effective_size
+from pytest_llmbench.stats.proportion import wilson_interval
+
+_SILENT = "not measurable: the server gives no preemption counts per request"
+
+
+def preemption_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
+    """Requests preempted at least once / requests with a preemption count, of whatever outcome.
+
+    Where requests without a count remain (they failed before the server could tell), the method says so.
+    """
+    known = [run.select(run.preemptions != MISSING) for run in runs]
+    counted, submitted = sum(map(len, known)), sum(map(len, runs))
+    if counted == 0:
+        return Estimate.undefined(unit="ratio", method=_SILENT, level=level, n=submitted)
+    some = "" if counted == submitted else f", over {counted} of {submitted} requests with a count"
+    return _share([run.preemptions > 0 for run in known], some, level)
+
+
+def preemption_recovery_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
+    """Preempted requests that ended ``ok`` / preempted requests.
+
+    Not measurable if an unsuccessful request lacks its count: servers report at the end of a response, and
+    those that never ended would go missing from the denominator only.
+    """
+    known = [run.select(run.preemptions != MISSING) for run in runs]
+    n = sum(map(len, known))
+    if n == 0:
+        return Estimate.undefined(unit="ratio", method=_SILENT, level=level, n=0)
+    silent = sum(int((~run.ok & (run.preemptions == MISSING)).sum()) for run in runs)
+    if silent:
+        reason = f"not measurable: {silent} unsuccessful requests have no preemption count"
+        return Estimate.undefined(unit="ratio", method=reason, level=level, n=n)
+    preempted = [run.select(run.preemptions > 0) for run in known]
+    if not any(map(len, preempted)):
+        return Estimate.undefined(unit="ratio", method="no request was preempted", level=level, n=0)
+    return _share([run.ok for run in preempted], "", level)
+
+
+def preemption_loss(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
+    """Σ discarded tokens / Σ preemptions: mean tokens discarded per preemption."""
+    known = [run.select((run.preemptions != MISSING) & (run.preempted_tokens != MISSING)) for run in runs]
+    if not any(map(len, known)):
+        reason = "not measurable: the server does not say how many tokens a preemption discards"
+        return Estimate.undefined(unit="tokens", method=reason, level=level, n=sum(map(len, runs)))
+    preempted = [run.select(run.preemptions > 0) for run in known]
+    if not any(map(len, preempted)):
+        return Estimate.undefined(unit="tokens", method="no request was preempted", level=level, n=0)
+    tokens = [run.preempted_tokens.astype(np.float64) for run in preempted]
+    events = [run.preemptions.astype(np.float64) for run in preempted]
+    return ratio_of_sums(tokens, events, unit="tokens", seed=seed, level=level)
+
+
+def _share(happened: Sequence[npt.NDArray[np.bool_]], some: str, level: float) -> Estimate:
+    series = [run.astype(np.float64) for run in happened]
+    count, of = sum(int(run.sum()) for run in series), sum(map(len, series))
+    worth = effective_size(series)
+    lower, upper = wilson_interval(count, of, level=level, effective_n=worth)
+    return Estimate(
+        point=count / of,
+        lower=lower,
+        upper=upper,
+        level=level,
+        n=of,
+        method=f"Wilson score interval at effective n={math.floor(worth)}{some}",
+        unit="ratio",
+    )
+
+
+__all__ = ["preemption_loss", "preemption_rate", "preemption_recovery_rate"]

@@ -1,0 +1,56 @@
+"""What a prefix cache answered (section 5.7.4, AMB-18), over the requests that ended ``ok``.
+
+Both figures need the server's count of cached tokens. A count missing for a part of the requests is no count:
+the figure is then undefined, and its method says ``not measurable`` and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytest_llmbench.metrics.ratios import ratio_of_sums
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.records import MISSING, Records
+
+
+def cache_hit_rate(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
+    """Σ min(cached, shared prefix) / Σ shared prefix, over requests that begin with a shared prefix."""
+    sharing = [run.select(run.ok & (run.shared_prefix_tokens > 0)) for run in runs]
+    reason = _not_measurable(sharing, "share a prefix")
+    if reason is not None:
+        return Estimate.undefined(unit="ratio", method=reason, level=level, n=sum(map(len, sharing)))
+    hits = [np.minimum(run.cached_tokens, run.shared_prefix_tokens).astype(np.float64) for run in sharing]
+    asked = [run.shared_prefix_tokens.astype(np.float64) for run in sharing]
+    return ratio_of_sums(hits, asked, unit="ratio", seed=seed, level=level)
+
+
+def cached_input_share(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
+    """Σ cached / Σ input tokens, whatever the tokens are part of."""
+    successful = [run.select(run.ok) for run in runs]
+    n = sum(map(len, successful))
+    reason = _not_measurable(successful, "succeeded")
+    uncounted = sum(int((run.input_tokens <= 0).sum()) for run in successful)
+    if reason is None and uncounted:
+        reason = f"not measurable: {uncounted} of {n} successful requests have no input token count"
+    if reason is not None:
+        return Estimate.undefined(unit="ratio", method=reason, level=level, n=n)
+    cached = [run.cached_tokens.astype(np.float64) for run in successful]
+    tokens = [run.input_tokens.astype(np.float64) for run in successful]
+    return ratio_of_sums(cached, tokens, unit="ratio", seed=seed, level=level)
+
+
+def _not_measurable(runs: Sequence[Records], which: str) -> str | None:
+    n = sum(map(len, runs))
+    if n == 0:
+        return f"not measurable: no requests that {which}"
+    missing = sum(int((run.cached_tokens == MISSING).sum()) for run in runs)
+    if missing == n:
+        return "not measurable: the server gives no cached token counts"
+    if missing:
+        return f"not measurable: {missing} of {n} requests that {which} have no cached token count"
+    return None
+
+
+__all__ = ["cache_hit_rate", "cached_input_share"]

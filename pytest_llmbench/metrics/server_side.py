@@ -1,0 +1,69 @@
+"""Figures that only the serving engine can state: parts of TTFT, and how full its batch was.
+
+What the server does not say is undefined, with ``not measurable`` and the reason as the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.throughput import Window
+from pytest_llmbench.model.engine_readings import EngineReadings
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.records import MISSING, IntColumn, Records
+
+FloatArray = npt.NDArray[np.float64]
+NOT_MEASURABLE = "not measurable"
+
+
+def queue_wait_ms(records: Records) -> FloatArray:
+    """Accepted until first scheduled, as the server reports it (section 5.1.4.2)."""
+    return _reported(records, records.queue_wait_ns)
+
+
+def prefill_ms(records: Records) -> FloatArray:
+    """First scheduled until the first token, as the server reports it (section 5.1.4.2)."""
+    return _reported(records, records.prefill_ns)
+
+
+PARTS_OF_TTFT: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
+    {"ttft_queue_wait": queue_wait_ms, "ttft_prefill": prefill_ms}
+)
+
+
+def batch_utilisation(
+    seen: Sequence[tuple[EngineReadings | None, Window]], *, seed: int, level: float = 0.95
+) -> Estimate:
+    """Mean batch size / largest batch the engine forms, over samples inside the windows (section 5.2.4.2)."""
+    largest = {readings.max_num_seqs for readings, _ in seen if readings is not None} - {None}
+    samples = [running for readings, window in seen if (running := _running(readings, window)) is not None]
+    if len(samples) < len(seen) or not samples:
+        return _unknown("the engine does not serve the size of its batch", level)
+    if len(largest) != 1:
+        return _unknown("the engine does not say how large its batch may be", level)
+    most = float(next(iter(largest)) or 0)
+    if most <= 0:
+        return _unknown("the engine does not say how large its batch may be", level)
+    shares = [running / most for running in samples]
+    return distribution("batch", shares, unit="ratio", level=level, seed=seed)["batch.mean"]
+
+
+def _running(readings: EngineReadings | None, window: Window) -> FloatArray | None:
+    read = None if readings is None else readings.gauge("running", window.start_ns, window.end_ns)
+    return None if read is None or not len(read[1]) else read[1]
+
+
+def _unknown(why: str, level: float) -> Estimate:
+    return Estimate.undefined(unit="ratio", method=f"{NOT_MEASURABLE}: {why}", level=level)
+
+
+def _reported(records: Records, column: IntColumn) -> FloatArray:
+    return np.asarray(column[records.ok & (column != MISSING)] / 1e6, dtype=np.float64)
+
+
+__all__ = ["NOT_MEASURABLE", "PARTS_OF_TTFT", "batch_utilisation", "prefill_ms", "queue_wait_ms"]

@@ -1,0 +1,68 @@
+"""What the serving engine says about itself around and during a run, on its metrics page or as a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+GAUGES = ("running", "waiting", "kv_use")
+"""Requests in the batch, requests that wait for a place in it, share of the KV cache in use (0 to 1)."""
+
+TOTALS = (
+    "preemptions",
+    "prefix_queries_tokens",
+    "prefix_hits_tokens",
+    "prompt_tokens",
+    "generated_tokens",
+    "requests_finished",
+    "queue_wait_s",
+    "queue_wait_count",
+    "prefill_s",
+    "prefill_count",
+)
+"""Counters that only grow; their difference over a run is what happened in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReadings:
+    """Samples of the gauges during a run, and the counters before and after it.
+
+    ``gauges`` maps a name of :data:`GAUGES` to one value per instant in ``at_ns`` (NaN where a page lacked
+    it); names that the engine never serves are absent. ``totals_before`` and ``totals_after`` hold names of
+    :data:`TOTALS`.
+    """
+
+    at_ns: IntArray
+    gauges: Mapping[str, FloatArray]
+    totals_before: Mapping[str, float] = field(default_factory=dict)
+    totals_after: Mapping[str, float] = field(default_factory=dict)
+    max_num_seqs: int | None = None
+    """Largest batch the engine forms, where it says so."""
+    source: str = ""
+    """The URL of the page, or ``the embedded engine's model``."""
+    gap: str | None = None
+    """Why something is missing, in words; a page that stopped answering, say."""
+
+    def grown(self, name: str) -> float | None:
+        """By how much a counter grew; None where it is not served, or fell (the engine was restarted)."""
+        before, after = self.totals_before.get(name), self.totals_after.get(name)
+        if before is None or after is None or after < before:
+            return None
+        return after - before
+
+    def gauge(self, name: str, start_ns: int, end_ns: int) -> tuple[IntArray, FloatArray] | None:
+        """Instants and values of a gauge inside [start, end]; None where it is not served."""
+        values = self.gauges.get(name)
+        if values is None:
+            return None
+        inside = (self.at_ns >= start_ns) & (self.at_ns <= end_ns) & np.isfinite(values)
+        return self.at_ns[inside], values[inside]
+
+
+__all__ = ["GAUGES", "TOTALS", "EngineReadings"]

@@ -1,0 +1,64 @@
+"""One load level, or one configuration, of a test that has several: what was offered and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_llmbench.model.estimate import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A row of a sweep or a search, in the words of the evidence vocabulary (requirements.yaml).
+
+    ``metrics`` holds the level's own estimates under plain names (``ttft.p99``, ``output_token_throughput``).
+    The window is the part of the duration that counts: the first tenth is ramp-up (AMB-16).
+    """
+
+    label: str
+    """Names the level within its test: ``80%``, ``20 req/s``, ``64 in flight``, ``cache cold``."""
+    load_model: str
+    """``open`` or ``closed``."""
+    duration_s: float
+    """Of the offered load, ramp-up included, drain not."""
+    window_s: float
+    n_submitted: int
+    """Over the whole level; so are the next two."""
+    n_ok: int
+    n_failed: int
+    completion_ratio: float | None
+    """ok / submitted, over the whole level."""
+    metrics: Mapping[str, Estimate] = field(default_factory=dict)
+    offered_rps: float | None = None
+    concurrency: int | None = None
+    percent_of_capacity: float | None = None
+    variant: str = ""
+    """SUT variant on which it ran; empty for the SUT itself."""
+    class_label: str = ""
+    """Request class that ran alone; empty for all."""
+    in_flight_means: tuple[float, ...] = ()
+    """Mean requests in flight (or the server's waiting gauge) in five equal segments of the window."""
+    queue_source: str = ""
+    """``requests in flight`` or ``server waiting gauge``."""
+    queue_growing: bool | None = None
+    throughput_slices: tuple[float, ...] = ()
+    """Output tokens per second in ten equal slices of the window."""
+    steady: bool | None = None
+    """Queue not growing and throughput level; None where that cannot be said."""
+    saturated: bool | None = None
+    saturation_reasons: tuple[str, ...] = ()
+    passed: bool | None = None
+    """Met the criteria of the test (service-level objectives, completion …); None where there are none."""
+    fail_reasons: tuple[str, ...] = ()
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """Outcome → count, for outcomes other than ok."""
+    role: str = ""
+    """What the level is in its test: ``probe``, ``reported``, ``baseline``, ``mix``, ``cold``, ``warm`` …"""
+    observation: int | None = None
+    """Index into the result's observations; None when the observation is not kept."""
+    shared_from: str | None = None
+    """Node id of the test that ran it, when this test only used it."""
+
+
+__all__ = ["Level"]

@@ -1,0 +1,355 @@
+"""The serving engine's own metrics page, read around and during a run (METHODOLOGY §10 and §11.8, AMB-14).
+
+While load is running a page is fetched, stamped and put away; it is parsed after the run.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.model.engine_readings import GAUGES, TOTALS, EngineReadings, FloatArray
+from pytest_llmbench.probes.control_plane import Access, Answer, ControlPlane, without_query
+from pytest_llmbench.probes.model_list import below
+
+PATHS = ("/metrics", "/metrics/", "/prometheus/metrics")
+"""Below the root of the server: most engines; those that redirect there; TensorRT-LLM."""
+PATIENCE_S = 5.0
+"""Longest wait for one page."""
+
+_MOST_BYTES = 512 * 1024
+"""The control plane reads no more of an answer: what is longer is incomplete."""
+_SHARDS = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")
+"""Labels of the parts of one engine, each of which repeats what all of them do together."""
+_MAX_NUM_SEQS = "max_num_seqs"
+
+
+def _histogram(name: str, series: str) -> dict[str, tuple[str, ...]]:
+    return {f"{name}_s": (f"{series}_sum",), f"{name}_count": (f"{series}_count",)}
+
+
+Series = Mapping[str, tuple[str, ...]]
+ENGINES: Mapping[str, Series] = {
+    "vLLM": {
+        "running": ("vllm_num_requests_running",),
+        "waiting": ("vllm_num_requests_waiting",),
+        "kv_use": ("vllm_kv_cache_usage_perc", "vllm_gpu_cache_usage_perc"),
+        "preemptions": ("vllm_num_preemptions",),
+        "prefix_queries_tokens": ("vllm_prefix_cache_queries",),
+        "prefix_hits_tokens": ("vllm_prefix_cache_hits",),
+        "prompt_tokens": ("vllm_prompt_tokens",),
+        "generated_tokens": ("vllm_generation_tokens",),
+        "requests_finished": ("vllm_request_success",),
+        **_histogram("queue_wait", "vllm_request_queue_time_seconds"),
+        **_histogram("prefill", "vllm_request_prefill_time_seconds"),
+    },
+    "SGLang": {
+        "running": ("sglang_num_running_reqs",),
+        "waiting": ("sglang_num_queue_reqs",),
+        "kv_use": ("sglang_token_usage",),
+        # Not num_retracted_reqs, which is a gauge of the last batch.
+        "preemptions": ("sglang_num_retracted_requests",),
+        "prefix_queries_tokens": ("sglang_prompt_tokens",),
+        "prefix_hits_tokens": ("sglang_cached_tokens",),
+        "prompt_tokens": ("sglang_prompt_tokens",),
+        "generated_tokens": ("sglang_generation_tokens",),
+        "requests_finished": ("sglang_num_requests",),
+        **_histogram("queue_wait", "sglang_queue_time_seconds"),
+    },
+    "TensorRT-LLM": {
+        "running": ("trtllm_num_requests_running",),
+        "waiting": ("trtllm_num_requests_waiting",),
+        "kv_use": ("trtllm_kv_cache_utilization",),
+        "prefix_queries_tokens": ("trtllm_prompt_tokens",),
+        "prefix_hits_tokens": ("trtllm_prompt_cached_tokens",),
+        "prompt_tokens": ("trtllm_prompt_tokens",),
+        "generated_tokens": ("trtllm_generation_tokens",),
+        "requests_finished": ("trtllm_request_success",),
+        _MAX_NUM_SEQS: ("trtllm_max_num_active_requests",),
+        **_histogram("queue_wait", "trtllm_request_queue_time_seconds"),
+        **_histogram("prefill", "trtllm_request_prefill_time_seconds"),
+    },
+    "llama.cpp": {
+        "running": ("llamacpp_requests_processing",),
+        "waiting": ("llamacpp_requests_deferred",),
+        "kv_use": ("llamacpp_kv_cache_usage_ratio",),
+        "prompt_tokens": ("llamacpp_prompt_tokens",),
+        "generated_tokens": ("llamacpp_tokens_predicted",),
+        "prefill_s": ("llamacpp_prompt_seconds",),
+    },
+}
+"""Engine → name of ours → its series, the first that is there. Keys as :func:`series_key` makes them."""
+
+_SETTINGS = {"vLLM": {_MAX_NUM_SEQS: ("vllm_scheduler_config_info", "max_num_seqs")}}
+"""Engine → name of ours → a series that is always 1, and the label of it that is the value. vLLM itself has
+no such series for its batch; the embedded engine adds one."""
+
+_KEYS = {
+    name: {key for keys in table.values() for key in keys}
+    | {series for series, _ in _SETTINGS.get(name, {}).values()}
+    for name, table in ENGINES.items()
+}
+_ALL_KEYS = frozenset[str]().union(*_KEYS.values())
+
+
+def series_key(name: str) -> str:
+    """A series' name without what exporters and relays change in it: ``vllm:x_total`` → ``vllm_x``."""
+    return name.replace(":", "_").removesuffix("_total")
+
+
+def server_root(base_url: str) -> str:
+    """``base_url`` of an API without its version: where engines have what is not of the API."""
+    parts = urlsplit(base_url.strip())
+    path = parts.path.rstrip("/")
+    root, _, last = path.rpartition("/")
+    versioned = last.startswith("v") and last[1:2].isdigit()
+    return parts._replace(path=root if versioned else path, fragment="").geturl()
+
+
+def page_urls(base_url: str) -> list[str]:
+    """Where the metrics page of an API that begins at ``base_url`` (``…/v1``) may be, most likely first."""
+    return [below(server_root(base_url), path) for path in PATHS]
+
+
+def read_page(text: str) -> dict[str, float]:
+    """The known series of a page in Prometheus's text format, by our names; empty if it has none of them.
+
+    Of several label sets (replicas of the engine, finish reasons) counters and gauges are summed; a share in
+    use is averaged. Raises ValueError for a known series that cannot be read.
+    """
+    samples: dict[str, list[Sample]] = {}
+    for sample in _known_samples(text):
+        samples.setdefault(series_key(sample.name), []).append(sample)
+    engine = next((name for name in ENGINES if _KEYS[name] & samples.keys()), None)
+    if engine is None:
+        return {}
+    values: dict[str, float] = {}
+    for name, keys in ENGINES[engine].items():
+        key = next((key for key in keys if key in samples), None)
+        if key is not None:
+            own = _one_per_engine(samples[key])
+            values[name] = math.fsum(own) / len(own) if name == "kv_use" else math.fsum(own)
+    for name, (series, label) in _SETTINGS.get(engine, {}).items():
+        told = [sample.labels[label] for sample in samples.get(series, ()) if label in sample.labels]
+        if told:
+            values[name] = math.fsum(float(value) for value in told)
+    return values
+
+
+def _known_samples(text: str) -> Iterator[Sample]:
+    """Pages are long and mostly buckets: the parser is given the lines of known series alone."""
+    for line in text.splitlines():
+        if line[:1] != "#" and series_key(line.partition("{")[0].partition(" ")[0]) in _ALL_KEYS:
+            for family in text_string_to_metric_families(f"{line}\n"):
+                yield from family.samples
+
+
+def _one_per_engine(samples: Sequence[Sample]) -> list[float]:
+    """The values, of engines that are split over devices only that of the first part."""
+    first: dict[tuple[tuple[str, str], ...], tuple[list[str], float]] = {}
+    for sample in samples:
+        engine = tuple(sorted(item for item in sample.labels.items() if item[0] not in _SHARDS))
+        part = [sample.labels.get(label, "").rjust(8) for label in _SHARDS]
+        if engine not in first or part < first[engine][0]:
+            first[engine] = (part, sample.value)
+    return [value for _, value in first.values()]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Pages as they came, and what did not come."""
+
+    pages: list[tuple[int, bytes]] = field(default_factory=list)
+    """Instant, and the page compressed: an hour of pages would be hundreds of megabytes."""
+    missed: list[tuple[int, str]] = field(default_factory=list)
+
+
+class EngineMetricsProbe:
+    """Watches one metrics page: :meth:`before` the load, :meth:`start`, and :meth:`stop` after it; again for
+    the next load. A context manager.
+
+    ``url`` is the page, or several that it may be at (:func:`page_urls`). ``monotonic_ns`` is the clock of
+    the records: the instant of a page is halfway between the question and the answer.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        access: Access | None = None,
+        *,
+        interval_s: float = 1.0,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        access = Access() if access is None else access
+        connect_s, answer_s = min(PATIENCE_S, access.connect_s), min(PATIENCE_S, access.answer_s)
+        self._urls = [url] if isinstance(url, str) else list(url)
+        self._control = ControlPlane(self._urls[0], replace(access, connect_s=connect_s, answer_s=answer_s))
+        self._interval_ns = round(interval_s * 1e9)
+        self._now = monotonic_ns
+        self._page_url: str | None = None
+        self._kept = _Kept()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.absent: str | None = None
+        """Why there is nothing to read, as :meth:`before` found; the reason of ``not measurable``."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_thread()
+        self._control.__exit__(kind, error, trace)
+
+    def before(self) -> str | None:
+        """Reads the counters before the load. Returns why there is no page; ``None`` when there is one."""
+        self._end_thread()
+        self._page_url, self.absent = None, None
+        reasons = []
+        for url in self._urls:
+            self._kept = _Kept()
+            reason = self._fetch(url)
+            if reason is None:
+                reason = _read(self._kept.pages[0][1])[1]
+            if reason is None:
+                self._page_url = url
+                return None
+            reasons.append(f"{without_query(url)}: {reason}")
+        self.absent = "no metrics page of the engine: " + "; ".join(reasons)
+        return self.absent
+
+    def start(self) -> None:
+        """Watches in a thread of its own from now on; does nothing where there is no page."""
+        if self._page_url is None or self._thread is not None:
+            return
+        self._stopping.clear()
+        self._thread = threading.Thread(
+            target=self._watch, args=[self._page_url], name="llmbench-metrics", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> EngineReadings | None:
+        """Ends the watching, reads the counters once more, says what was seen; ``None`` without a page."""
+        self._end_thread()
+        url = self._page_url
+        if url is None:
+            return None
+        at_the_end = self._fetch(url)
+        self._page_url = None
+        return _readings(self._kept, without_query(url), at_the_end)
+
+    def _watch(self, url: str) -> None:
+        due_ns = self._now()
+        while not self._stopping.wait(max(0, due_ns - self._now()) / 1e9):
+            self._fetch(url)
+            due_ns = max(due_ns + self._interval_ns, self._now())
+
+    def _fetch(self, url: str) -> str | None:
+        """Keeps a page as it is. Returns why there is none; ``None`` when there is one."""
+        asked_ns = self._now()
+        try:
+            answer = self._control.get(url)
+        except SUTError as error:
+            reason: str | None = error.what
+        else:
+            reason = _unusable(answer)
+        now_ns = self._now()
+        if reason is None:
+            self._kept.pages.append(((asked_ns + now_ns) // 2, zlib.compress(answer.body, 1)))
+        else:
+            self._kept.missed.append((now_ns, reason))
+        return reason
+
+    def _end_thread(self) -> None:
+        if self._thread is not None:
+            self._stopping.set()
+            self._thread.join()
+            self._thread = None
+
+
+def _unusable(answer: Answer) -> str | None:
+    if answer.status != 200:
+        return f"HTTP {answer.status}"
+    if len(answer.body) > _MOST_BYTES:
+        return f"a page of more than {_MOST_BYTES // 1024} KiB"
+    return None
+
+
+def _read(compressed: bytes) -> tuple[dict[str, float], str | None]:
+    """The values of a page that was kept, or why it has none."""
+    try:
+        values = read_page(zlib.decompress(compressed).decode(errors="replace"))
+    except ValueError as error:
+        return {}, f"a page that cannot be read: {error}"
+    return values, None if values else f"none of the series that are known of {', '.join(ENGINES)}"
+
+
+def _readings(kept: _Kept, source: str, at_the_end: str | None) -> EngineReadings:
+    """What the pages say, from that before the load to that after it."""
+    read, gaps = [], list(kept.missed)
+    for at_ns, compressed in kept.pages:
+        values, unreadable = _read(compressed)
+        if unreadable is None:
+            read.append((at_ns, values))
+        else:
+            gaps.append((at_ns, unreadable))
+        if at_ns == kept.pages[-1][0] and at_the_end is None:
+            at_the_end = unreadable
+    first, last = read[0][1], read[-1][1] if at_the_end is None else {}
+    before, after = _totals(first), _totals(last)
+    if after:  # a counter that shows up when it first counts began at 0
+        before = dict.fromkeys(after, 0.0) | before
+    limit = last.get(_MAX_NUM_SEQS, first.get(_MAX_NUM_SEQS))
+    return EngineReadings(
+        at_ns=np.array([at_ns for at_ns, _ in read], dtype=np.int64),
+        gauges=_gauges([values for _, values in read]),
+        totals_before=before,
+        totals_after=after,
+        max_num_seqs=round(limit) if limit is not None and math.isfinite(limit) else None,
+        source=source,
+        gap="; ".join([*_missing(gaps, len(read), read[0][0], at_the_end), *_fallen(before, after)]) or None,
+    )
+
+
+def _totals(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: values[name] for name in TOTALS if math.isfinite(values.get(name, math.nan))}
+
+
+def _gauges(pages: Sequence[Mapping[str, float]]) -> dict[str, FloatArray]:
+    served = [name for name in GAUGES if any(name in page for page in pages)]
+    return {name: np.array([page.get(name, math.nan) for page in pages], dtype=np.float64) for name in served}
+
+
+def _missing(
+    gaps: Sequence[tuple[int, str]], read: int, began_ns: int, at_the_end: str | None
+) -> Iterator[str]:
+    if gaps:
+        at_ns, reason = min(gaps)
+        yield (
+            f"{len(gaps)} of {len(gaps) + read} readings of the metrics page are missing, the first"
+            f" {(at_ns - began_ns) / 1e9:.1f} s after the one before the load: {reason}"
+        )
+    if at_the_end is not None:
+        yield f"there is no reading after the load: {at_the_end}"
+
+
+def _fallen(before: Mapping[str, float], after: Mapping[str, float]) -> Iterator[str]:
+    fell = [name for name in after if after[name] < before[name]]
+    if fell:
+        yield f"the engine was restarted during the load: {', '.join(fell)} fell"
+
+
+__all__ = ["ENGINES", "PATHS", "EngineMetricsProbe", "page_urls", "read_page", "series_key", "server_root"]

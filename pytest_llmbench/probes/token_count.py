@@ -1,0 +1,214 @@
+"""How many tokens a prompt is for the server itself, with its chat template (AMB-32)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.probes.control_plane import Access, Answer, ControlPlane, without_query
+from pytest_llmbench.probes.engine_metrics import server_root
+from pytest_llmbench.probes.model_list import below
+from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.wire.dialect import EncodeOptions
+from pytest_llmbench.wire.http_status import read_error_body
+from pytest_llmbench.wire.reply import read_stream
+from pytest_llmbench.wire.stream import chunks_of
+
+MOST_CALLS = 2_000
+"""Requests that one counter may send, unless told otherwise."""
+
+_SAMPLE = "Hello"
+_TEMPLATE_FIELDS = ("chat_template", "chat_template_kwargs", "add_generation_prompt", "tools")
+"""Fields of a request that change what the chat template makes of a prompt."""
+_COUNT_FIRST = re.compile(rb'\s*\{\s*"count"\s*:\s*(\d+)\s*,')
+"""Beginning of vLLM's answer, which goes on with all the ids; of a long prompt they are not all read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to have a text counted."""
+
+    url: str
+    body: Callable[[str], bytes]
+    read: Callable[[Answer], int | str]
+    """The count, or why the answer holds none."""
+    completes: bool = False
+
+
+class ServerTokenCount:
+    """``count(text)``: tokens of the prompt, as the server will count it in ``usage.prompt_tokens``.
+
+    Asked in this order: ``POST /tokenize`` as vLLM and SGLang have it, or llama.cpp, if what it says of a
+    sample agrees with the usage of a completion; else the usage of completions of one token each. The first
+    count finds out. Counts are remembered. A context manager.
+
+    Raises :class:`SUTError` where the server does not say, stops saying, or was asked ``most_calls`` times.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api: str,
+        access: Access | None = None,
+        *,
+        extra_body: Mapping[str, Any] | None = None,
+        most_calls: int = MOST_CALLS,
+    ) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._dialect = dialect(api)
+        self._options = EncodeOptions(model, extra_body=extra_body or {})
+        self._control = ControlPlane(self._base_url, access or Access())
+        self._most_calls = most_calls
+        self._seen: dict[bytes, int] = {}
+        self._way: _Way | None = None
+        self.calls = 0
+        """Requests sent so far."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._control.__exit__(kind, error, trace)
+
+    def __call__(self, text: str) -> int:
+        # The digest, since prompts may be long and many.
+        key = hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).digest()
+        if key not in self._seen:
+            if self._way is None:
+                self._way = self._find_way()
+            self._seen[key] = self._count(self._way, text)
+        return self._seen[key]
+
+    @property
+    def source(self) -> str:
+        """Where the counts come from, for reports; empty before the first one."""
+        if self._way is None:
+            return ""
+        where = without_query(self._way.url)
+        return f"usage of one-token completions, {where}" if self._way.completes else f"POST {where}"
+
+    @property
+    def leaves_traces(self) -> bool:
+        """True when counting runs the model: counted prompts may then lie in the server's prefix cache."""
+        return self._way is not None and self._way.completes
+
+    def _count(self, way: _Way, text: str) -> int:
+        found = self._ask(way, text)
+        if isinstance(found, str):
+            raise SUTError(
+                f"the tokens of a prompt of {len(text)} characters cannot be counted: {found}",
+                where=without_query(way.url),
+                remedy="look at the server's log; the prompt may be longer than its context",
+            )
+        return found
+
+    def _ask(self, way: _Way, text: str) -> int | str:
+        if self.calls >= self._most_calls:
+            raise SUTError(
+                f"the server was asked {self.calls} times for token counts, which is the limit",
+                where=without_query(way.url),
+                remedy="use fewer different prompts of exact length, or send prompts as token ids",
+            )
+        self.calls += 1
+        return way.read(self._control.post(way.url, way.body(text)))
+
+    def _find_way(self) -> _Way:
+        completion = self._completion()
+        told = self._ask(completion, _SAMPLE)
+        reasons = []
+        for way in self._tokenizers():
+            found = self._ask(way, _SAMPLE)
+            if isinstance(found, int) and (isinstance(told, str) or found == told):
+                return way
+            reason = found if isinstance(found, str) else f"says {found} where the usage says {told}"
+            reasons.append(f"POST {without_query(way.url)}: {reason}")
+        if isinstance(told, int):
+            return completion
+        reasons.append(f"POST {without_query(completion.url)}: {told}")
+        raise SUTError(
+            "the server does not say how many tokens a prompt is: " + "; ".join(reasons),
+            where=without_query(self._base_url),
+            remedy="serve /tokenize or usage in streams, or send prompts as token ids"
+            ' ([request] prompt = "token_ids")',
+        )
+
+    def _completion(self) -> _Way:
+        def body(text: str) -> bytes:
+            return self._dialect.encode(PlannedRequest(0, 1, 1, text=text), self._options)
+
+        def read(answer: Answer) -> int | str:
+            if not 200 <= answer.status < 300:
+                return _refusal(answer)
+            chunks = list(chunks_of([(answer.body, 0)], self._dialect))
+            counted = read_stream(chunks).input_tokens
+            said = next((chunk.error for chunk in chunks if chunk.error), "its stream holds no usage")
+            return said if counted is None else counted
+
+        return _Way(below(self._base_url, self._dialect.path), body, read, completes=True)
+
+    def _tokenizers(self) -> list[_Way]:
+        root = below(server_root(self._base_url), "/tokenize")
+        urls = list(dict.fromkeys([root, below(self._base_url, "/tokenize")]))
+        if self._dialect.accepts_token_ids:
+            ways = [_Way(url, self._as_prompt, _read_count) for url in urls]
+            return [*ways, _Way(root, _as_content, _read_tokens)]
+        return [_Way(url, self._as_messages, _read_count) for url in urls]
+
+    def _as_prompt(self, text: str) -> bytes:
+        return _json({"model": self._options.model, "prompt": text})
+
+    def _as_messages(self, text: str) -> bytes:
+        extra = self._options.extra_body
+        template = {name: extra[name] for name in _TEMPLATE_FIELDS if name in extra}
+        messages = [{"role": "user", "content": text}]
+        return _json({"model": self._options.model, "messages": messages, **template})
+
+
+def _as_content(text: str) -> bytes:
+    # A completion begins with the special tokens of the model, so they count.
+    return _json({"content": text, "add_special": True})
+
+
+def _read_count(answer: Answer) -> int | str:
+    if answer.status != 200:
+        return _refusal(answer)
+    beginning = _COUNT_FIRST.match(answer.body)
+    count = int(beginning[1]) if beginning else _member(answer, "count")
+    return count if count.__class__ is int else "an answer without a count"
+
+
+def _read_tokens(answer: Answer) -> int | str:
+    if answer.status != 200:
+        return _refusal(answer)
+    tokens = _member(answer, "tokens")
+    return len(tokens) if isinstance(tokens, list) else "an answer without tokens, or too long to be read"
+
+
+def _member(answer: Answer, name: str) -> Any:
+    try:
+        payload = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        return None
+    return payload.get(name) if isinstance(payload, dict) else None
+
+
+def _refusal(answer: Answer) -> str:
+    text = read_error_body(answer.body)[1]
+    return f"HTTP {answer.status}: {text}" if text else f"HTTP {answer.status}"
+
+
+def _json(payload: Mapping[str, Any]) -> bytes:
+    return json.dumps(payload).encode()
+
+
+__all__ = ["MOST_CALLS", "ServerTokenCount"]

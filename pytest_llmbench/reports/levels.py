@@ -1,0 +1,108 @@
+"""The levels of a test as one table: what was offered, what came of it, and whose measurement it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_llmbench.reports import numbers
+from pytest_llmbench.reports.entry import Entry
+
+INDICATIVE_BELOW = 1_000
+"""Samples below which a P99 is marked as indicative (AMB-47)."""
+FOOTNOTE = f"≈ indicative: fewer than {INDICATIVE_BELOW} samples."
+_FIGURES = (
+    ("Achieved", "output_token_throughput"),
+    ("TTFT P50", "ttft.p50"),
+    ("TTFT P99", "ttft.p99"),
+    ("TPOT P50", "tpot.p50"),
+    ("TPOT P99", "tpot.p99"),
+)
+
+
+@dataclass(frozen=True)
+class LevelTable:
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    footnote: str = ""
+
+
+def level_table(levels: Sequence[Entry]) -> LevelTable:
+    """One row per level. A column that would say nothing for any of them is left out."""
+    columns = ["Level", "Offered", *(title for title, _ in _FIGURES), "Completion", "Queue", "Saturated"]
+    rows = [[*_always(level)] for level in levels]
+    if all(level["label"] == offered(level) for level in levels):  # the label is the load
+        columns[:2] = ["Offered"]
+        rows = [[row[0], *row[2:]] for row in rows]
+    if any(level.get("passed") is not None for level in levels):
+        columns.append("Criteria")
+        for row, level in zip(rows, levels, strict=True):
+            row.append(_yes_no(level.get("passed"), ("met", "not met", "none"), level.get("fail_reasons")))
+    if any(level.get("shared_from") for level in levels):
+        columns.append("Measured by")
+        for row, level in zip(rows, levels, strict=True):
+            row.append(level.get("shared_from") or "this test")
+    return LevelTable(columns, rows, FOOTNOTE if any("≈" in cell for row in rows for cell in row) else "")
+
+
+def _always(level: Entry) -> list[str]:
+    return [
+        level_name(level),
+        offered(level),
+        *(_figure(level["metrics"].get(name), tail=name.endswith("p99")) for _, name in _FIGURES),
+        _completion(level),
+        _yes_no(level.get("queue_growing"), ("growing", "stable", "not known")),
+        _yes_no(level.get("saturated"), ("yes", "no", "not known"), level.get("saturation_reasons")),
+    ]
+
+
+def level_name(level: Entry) -> str:
+    """``80% (reported)``, with the variant and the class of requests where there is one."""
+    parts = [level["label"]]
+    parts += [f"variant {level['variant']}"] if level.get("variant") else []
+    parts += [f"class {level['class_label']}"] if level.get("class_label") else []
+    role = level.get("role")
+    return ", ".join(parts) + (f" ({role})" if role and role not in level["label"] else "")
+
+
+def offered(level: Entry) -> str:
+    """``20 req/s``, ``64 in flight``; with the share of the capacity where the level is defined by it."""
+    if level.get("concurrency") is not None:
+        text = f"{level['concurrency']} in flight"
+    elif level.get("offered_rps") is not None:
+        text = f"{numbers.number(level['offered_rps'])} req/s"
+    else:
+        text = "not known"
+    share = level.get("percent_of_capacity")
+    told = share is None or f"{share:g}%" in level["label"]
+    return text if told else f"{text}, {numbers.number(share)} %"
+
+
+def load_text(level: Entry) -> str:
+    """``open loop, 20 req/s``."""
+    return f"{level['load_model']} loop, {offered(level)}"
+
+
+def _figure(metric: Entry | None, *, tail: bool) -> str:
+    if metric is None or metric["point"] is None:
+        return numbers.undefined(metric)
+    text = numbers.quantity(metric["point"], metric["unit"])
+    return f"≈ {text}" if tail and metric["n"] < INDICATIVE_BELOW else text
+
+
+def _completion(level: Entry) -> str:
+    ratio = level.get("completion_ratio")
+    text = numbers.NOT_MEASURED if ratio is None else numbers.percentage(ratio)
+    errors = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in level.get("errors", {}).items())
+    return f"{text}; {errors}" if errors else text
+
+
+def _yes_no(value: Any, words: tuple[str, str, str], reasons: Iterable[str] | None = None) -> str:
+    """The word for true, false or not known; reasons belong to what is bad."""
+    word = words[2] if value is None else words[0] if value else words[1]
+    listed = "; ".join(reasons or ())
+    return f"{word}: {listed}" if listed else word
+
+
+__all__ = ["FOOTNOTE", "INDICATIVE_BELOW", "LevelTable", "level_name", "level_table", "load_text", "offered"]

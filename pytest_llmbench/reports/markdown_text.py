@@ -1,0 +1,56 @@
+"""Markdown built from values: text stays text, whatever a server wrote into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_SHOWN_ERROR_CHARACTERS = 1_500
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Cells are Markdown already."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Cells are text."""
+    return table([escape(column) for column in columns], [[escape(cell) for cell in row] for row in rows])
+
+
+def bullets(texts: Iterable[str]) -> str:
+    return "".join(f"- {escape(text)}\n" for text in texts)
+
+
+def folded(title: str, body: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>\n\n{body}\n</details>\n"
+
+
+def escape(text: str) -> str:
+    """Text as text: no markup, no mentions, one line."""
+    flat = " ".join(text.split())
+    escaped = re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", flat.replace("&", "&amp;"))
+    return escaped.replace("<", "&lt;").replace(">", "&gt;").replace("@", "@\u200b")
+
+
+def code(text: str) -> str:
+    fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    pad = " " if "`" in text else ""
+    return f"{fence}{pad}{' '.join(text.split())}{pad}{fence}"
+
+
+def bar(text: str) -> str:
+    """For a table cell: a bar ends it even inside a code span."""
+    return text.replace("|", "\\|")
+
+
+def fence(text: str) -> str:
+    """A block of the text as it is; a very long one is cut."""
+    shown = text if len(text) <= _SHOWN_ERROR_CHARACTERS else text[:_SHOWN_ERROR_CHARACTERS] + " …"
+    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", shown)), default=0))
+    return f"{ticks}text\n{shown}\n{ticks}\n"
+
+
+__all__ = ["bar", "bullets", "code", "escape", "fence", "folded", "table", "text_table"]

@@ -1,0 +1,80 @@
+"""The view over a whole report: its tests and what is known about the system under test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pytest_llmbench.reports.document import TestView
+from pytest_llmbench.reports.entry import Entry
+
+_OF_ONE_RUN = ("workload.", "load.", "warmup.", "timing.", "cold_start")
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """The whole report."""
+
+    report: Entry
+
+    @cached_property
+    def tests(self) -> tuple[TestView, ...]:
+        return tuple(TestView(entry) for entry in self.report["tests"])
+
+    def fact(self, key: str) -> Any:
+        """A fact about the SUT: declared for the session, else found by a test. None when nobody knows."""
+        sources = [self.report["sut"]["facts"], *(test.entry.get("facts") or {} for test in self.tests)]
+        return next((facts[key]["value"] for facts in sources if key in facts), None)
+
+    @property
+    def facts(self) -> dict[str, Entry]:
+        """All facts about the SUT and its surroundings; what belongs to one run stays with its test."""
+        found: dict[str, Entry] = {}
+        for test in self.tests:
+            found |= test.entry.get("facts") or {}
+        found |= self.report["sut"]["facts"]
+        return {key: fact for key, fact in sorted(found.items()) if not key.startswith(_OF_ONE_RUN)}
+
+    @property
+    def tally(self) -> str:
+        """``1 PASS, 2 INCONCLUSIVE``."""
+        headlines = [test.headline for test in self.tests]
+        return (
+            ", ".join(f"{headlines.count(word)} {word}" for word in dict.fromkeys(headlines)) or "no test ran"
+        )
+
+    @property
+    def model(self) -> str:
+        name = self.fact("sut.model.name") or self.report["sut"]["model"]
+        parts = [name, self.fact("sut.model.version"), self.fact("sut.model.quantization")]
+        return " ".join(str(part) for part in parts if part not in (None, "none")) or "not declared"
+
+    @property
+    def hardware(self) -> str:
+        if self.fact("sut.hardware.disclosed") is False:
+            return "undisclosed"
+        kind, count = self.fact("sut.hardware.accelerator_type"), self.fact("sut.hardware.accelerator_count")
+        if kind is None:
+            return "not declared"
+        return f"{kind} x {count}" if count is not None else str(kind)
+
+    @property
+    def software(self) -> str:
+        parts = [self.fact("sut.software.engine"), self.fact("sut.software.version")]
+        return " ".join(str(part) for part in parts if part is not None) or "not declared"
+
+    @property
+    def boundary(self) -> str:
+        declared = self.fact("sut.boundary")
+        return _BOUNDARIES.get(str(declared), str(declared)) if declared is not None else "not declared"
+
+
+_BOUNDARIES = {
+    "model_engine": "Model Engine",
+    "application_gateway": "Gateway",
+    "compound_system": "Compound",
+}
+"""As appendix C.1 writes them."""
+
+__all__ = ["ReportView"]

@@ -1,0 +1,278 @@
+"""The sections of the full report (appendix C.2, METHODOLOGY §15) as rows of text, for every page format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pytest_llmbench.reports import levels, numbers
+from pytest_llmbench.reports.document import TestView, fact_text
+from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.report_view import ReportView
+from pytest_llmbench.reports.vocabulary import metric_label, statistic_label
+
+SECTIONS = (
+    "System Identification",
+    "Test Configuration",
+    "Results",
+    "Detailed Results",
+    "Methodology Compliance",
+    "Reproduction Information",
+)
+_LATENCY = ("p50", "p90", "p95", "p99", "p99_9", "mean")
+Pairs = list[tuple[str, str]]
+
+
+class Rows(NamedTuple):
+    """A table without a title."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def identification(view: ReportView) -> Pairs:
+    return [
+        ("Model", view.model),
+        ("Hardware", view.hardware),
+        ("Software", view.software),
+        ("SUT boundary", view.boundary),
+        ("Endpoint", str(view.report["sut"]["endpoint"])),
+        ("API", str(view.report["sut"]["api"] or "not declared")),
+    ]
+
+
+def configuration(test: TestView) -> Pairs:
+    """Workload, load and execution parameters; empty when nothing was sent."""
+    workload, load, warmup = test.entry["workload"], test.entry["load"], test.entry["warmup"]
+    if workload is None or load is None:
+        return []
+    kind = "reference workload" if workload["standard"] else "custom workload"
+    variants = dict.fromkeys(stretch.get("variant") for stretch in test.entry.get("stretches") or ())
+    objectives = (test.entry.get("facts") or {}).get("load.slo")
+    found = [
+        ("Workload", f"{workload['name']} ({kind}), seed {workload['seed']}"),
+        ("Load", load["description"]),
+        ("Requests", str(load["requests"])),
+        ("Measured for", numbers.duration(load["duration_s"])),
+        ("Levels", str(len(test.levels)) if test.levels else ""),
+        (
+            "SUT variants",
+            ", ".join(variant or "the SUT itself" for variant in variants) if any(variants) else "",
+        ),
+        ("Latency objectives", "" if objectives is None else fact_text(objectives["value"])),
+        ("Warm-up", numbers.NOT_MEASURED if warmup is None else warmup["description"]),
+        ("Sharing", "; ".join(test.sharing)),
+    ]
+    return [(name, text) for name, text in found if text]
+
+
+def headline_rows(tests: Iterable[TestView]) -> Rows:
+    """The figures each test is about."""
+    rows = [
+        (test.name, metric_label(name), test.claim(name))
+        for test in tests
+        if test.valid
+        for name in test.headlines
+    ]
+    return Rows(("Test", "Metric", "Value and interval"), rows)
+
+
+def latency_rows(tests: Iterable[TestView]) -> Rows:
+    """Of each test as a whole; its levels, classes and configurations stand in its own tables."""
+    rows = [
+        (test.name, metric_label(family), *(_claim_or_dash(test, f"{family}.{key}") for key in _LATENCY))
+        for test in tests
+        if test.valid
+        for family in test.families()
+        if "[" not in family
+    ]
+    return Rows(("Test", "Metric", *map(statistic_label, _LATENCY)), rows)
+
+
+def _claim_or_dash(test: TestView, name: str) -> str:
+    """A statistic that the test does not report at all is no figure that is missing."""
+    return "–" if test.metric(name) is None else test.claim(name)
+
+
+def throughput_rows(tests: Iterable[TestView]) -> Rows:
+    rows = [
+        (test.name, metric_label(name), test.claim(name))
+        for test in tests
+        if test.valid
+        for name, metric in test.entry["metrics"].items()
+        if metric["unit"] in ("tok/s", "req/s") and "[" not in name
+    ]
+    return Rows(("Test", "Metric", "Value and interval"), rows)
+
+
+def success_rows(tests: Iterable[TestView]) -> Rows:
+    return Rows(("Test", "Requests"), [(test.name, test.completion) for test in tests])
+
+
+def metric_groups(test: TestView) -> list[tuple[str, list[tuple[str, str]]]]:
+    """All metrics by what they are of: ``("", …)`` for the test, ``("90%", …)`` for one level of it.
+
+    Each entry is the metric's full name and its label without the qualifier.
+    """
+    return [
+        (qualifier, [(name, metric_label(name, qualified=False)) for name in names])
+        for qualifier, names in test.by_qualifier().items()
+    ]
+
+
+def performed(view: ReportView) -> Pairs:
+    tests = dict.fromkeys(test.kind for test in view.tests if test.measured)
+    return [
+        ("Draft", str(view.report["generator"].get("draft", ""))),
+        ("Tests performed", "; ".join(sorted(tests)) or "none"),
+    ]
+
+
+def requirement_text(requirement: Entry) -> str:
+    """Which clause, what was seen, and what would meet it."""
+    text = f"{requirement['id']}: {requirement['reason']}"
+    statement = requirement.get("statement")
+    return f"{text} → {statement}" if statement else text
+
+
+def deviations(test: TestView) -> list[tuple[str, list[str]]]:
+    """Unmet requirements in groups with a heading: what keeps the run from the next class comes first."""
+    missing = test.next_class
+    first = [] if missing is None else missing[1]
+    rest = [r for r in test.unmet("blocks", "downgrades") if r not in first]
+    groups = []
+    if missing is not None and first:
+        heading = f"To be {missing[0]}, {_counted(len(first), 'requirement')} more must be met:"
+        groups.append((heading, [requirement_text(r) for r in first]))
+    if rest:
+        groups.append(
+            (f"Also unmet, {_counted(len(rest), 'requirement')}:", [requirement_text(r) for r in rest])
+        )
+    return groups
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def limitations(test: TestView) -> list[str]:
+    """What the run could not show: open findings, cut stretches, what was not measurable."""
+    texts = [finding["message"] for finding in test.noteworthy_findings]
+    for stretch in test.entry.get("stretches") or ():
+        texts += [
+            f"{stretch['label']}: {why}" for key in ("interrupted", "stopped") if (why := stretch.get(key))
+        ]
+        gap = (stretch.get("engine") or {}).get("gap")
+        texts += [f"engine readings of {stretch['label']}: {gap}"] if gap else []
+    texts += [
+        f"{metric_label(name)}: {numbers.undefined(metric)}"
+        for name, metric in test.entry["metrics"].items()
+        if metric["point"] is None
+    ]
+    return list(dict.fromkeys(texts))
+
+
+def harness(view: ReportView) -> Pairs:
+    generator, environment = view.report["generator"], view.report["environment"]
+    packages = ", ".join(f"{name} {version}" for name, version in environment.get("packages", {}).items())
+    settings = ", ".join(
+        f"{key}={fact_text(value)}" for key, value in environment.get("settings", {}).items()
+    )
+    return [
+        ("Test harness", f"{generator['name']} {generator['version']}"),
+        ("Command", " ".join(environment.get("command", [])) or "not recorded"),
+        ("Settings", settings or "defaults"),
+        ("Started", str(view.report["started"])),
+        ("Python", f"{environment['implementation']} {environment['python']}"),
+        ("Platform", f"{environment['platform']}, {environment['cpu_count'] or '?'} CPUs"),
+        ("Packages", packages or "not recorded"),
+    ]
+
+
+def data(test: TestView) -> Pairs:
+    workload = test.entry["workload"]
+    return [
+        ("Seed", numbers.NOT_MEASURED if workload is None else str(workload["seed"])),
+        ("Sequence SHA-256", str((workload or {}).get("sequence_sha256") or "not recorded")),
+        ("Records", str(test.entry["records_file"] or "not kept")),
+    ]
+
+
+def stretch_rows(test: TestView) -> Rows:
+    """Each stretch of load; what no stretch has gets no column."""
+    stretches = test.entry.get("stretches") or ()
+    columns = ["Stretch", "Load", "Requests", "Started", "Duration", "Plan"]
+    rows = [
+        [
+            s["label"],
+            s["load"],
+            str(s["requests"]),
+            s["started"],
+            numbers.duration(s["duration_s"]),
+            s["key"][:12],
+        ]
+        for s in stretches
+    ]
+    optional = {
+        "Variant": [s.get("variant") or "" for s in stretches],
+        "Ended early": [s.get("interrupted") or s.get("stopped") or "" for s in stretches],
+        "Measured by": [s.get("shared_from") or "" for s in stretches],
+    }
+    for title, cells in optional.items():
+        if any(cells):
+            columns.append(title)
+            rows = [[*row, cell] for row, cell in zip(rows, cells, strict=True)]
+    return Rows(columns, rows)
+
+
+def engine_rows(test: TestView) -> Rows:
+    """What the serving engine said about itself, stretch by stretch."""
+    stretches = [s for s in test.entry.get("stretches") or () if s.get("engine") is not None]
+    rows = [(s["label"], s["load"], _engine(s["engine"]), s["engine"]["source"]) for s in stretches]
+    return Rows(("Stretch", "Load", "Readings", "Source"), rows)
+
+
+def _engine(engine: Entry) -> str:
+    """``running mean 31.2, max 40; preemptions +3``."""
+    parts = [
+        f"{name.replace('_', ' ')} mean {_gauge(name, gauge['mean'])}, max {_gauge(name, gauge['max'])}"
+        for name, gauge in engine["gauges"].items()
+        if gauge["n"]
+    ]
+    parts += [
+        f"{name.replace('_', ' ')} +{numbers.number(grown)}"
+        for name, grown in engine["growth"].items()
+        if grown is not None
+    ]
+    return "; ".join(parts + ([engine["gap"]] if engine.get("gap") else []))
+
+
+def _gauge(name: str, value: float) -> str:
+    return numbers.percentage(value) if name == "kv_use" else numbers.number(value)
+
+
+def levels_of(test: TestView) -> levels.LevelTable | None:
+    return levels.level_table(test.levels) if test.levels else None
+
+
+__all__ = [
+    "SECTIONS",
+    "Pairs",
+    "Rows",
+    "configuration",
+    "data",
+    "deviations",
+    "engine_rows",
+    "harness",
+    "headline_rows",
+    "identification",
+    "latency_rows",
+    "levels_of",
+    "limitations",
+    "metric_groups",
+    "performed",
+    "requirement_text",
+    "stretch_rows",
+    "success_rows",
+    "throughput_rows",
+]

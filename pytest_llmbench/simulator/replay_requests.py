@@ -1,0 +1,63 @@
+"""The requests of a plan, drawn no further than the load goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.workloads.sequence import SequenceDigest, drawn
+
+
+class PlanRequests:
+    """Hands out the plan's requests in order, and knows which were taken.
+
+    A closed loop with a duration may send ``plan.ceiling`` requests and mostly sends far fewer: it draws a
+    slice at a time, each as long as all before it.
+    """
+
+    def __init__(self, plan: LoadPlan) -> None:
+        self._plan = plan
+        lasting = isinstance(plan.load, ClosedLoop) and plan.duration_s is not None
+        self._most = plan.ceiling if lasting else plan.requests
+        self._slice: Sequence[PlannedRequest] = ()
+        self._slice_start = 0
+        self._drawn = 0
+        self.taken = 0
+        self._digest = SequenceDigest()
+        self._draw(plan.requests)
+
+    @property
+    def exhausted(self) -> bool:
+        """There are no more; a workload of ours never ends before the plan does."""
+        if self.taken < self._drawn:
+            return False
+        if self.taken < self._most:
+            self._draw(max(self.taken, 64))
+        return self.taken >= self._drawn
+
+    def __len__(self) -> int:
+        """How many there are at most."""
+        return self._most
+
+    def take(self) -> PlannedRequest:
+        """The next one; ask ``exhausted`` before."""
+        request = self._slice[self.taken - self._slice_start]
+        self.taken += 1
+        self._digest.add(request)
+        return request
+
+    def sha256(self) -> str:
+        """Identity of what was taken, in METHODOLOGY §4.3's format."""
+        return self._digest.hexdigest()
+
+    def _draw(self, count: int) -> None:
+        start, plan = self._drawn, self._plan
+        count = min(count, self._most - start)
+        self._slice, self._slice_start = drawn(plan.workload, plan.first + start, count, plan.seed), start
+        self._drawn = start + len(self._slice)
+        if len(self._slice) < count:
+            self._most = self._drawn
+
+
+__all__ = ["PlanRequests"]

@@ -1,0 +1,101 @@
+"""Does a queue grow without bound during a window? (METHODOLOGY §10, saturation rule 1, AMB-14)
+
+The window is cut into five equal segments. The queue grows when its time-weighted mean rises strictly from
+segment to segment, by at least max(2, 20 % of the first) from the first to the last.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.stats.runs import FloatArray
+
+SEGMENTS = 5
+_LEAST_RISE = 2.0
+_LEAST_RELATIVE_RISE = 0.2
+
+IntArray = npt.NDArray[np.int64]
+
+
+class Steps(NamedTuple):
+    """A piecewise constant series: ``values[i]`` holds from ``at_ns[i]`` (ascending) until the next one."""
+
+    at_ns: IntArray
+    values: FloatArray
+    before: float
+    """The value before the first instant."""
+
+
+class Growth(NamedTuple):
+    means: tuple[float, ...]
+    """Time-weighted mean of each segment."""
+    growing: bool
+
+
+def in_flight_steps(starts_ns: IntArray, ends_ns: IntArray) -> Steps:
+    """How many of the requests [start, end) are under way, as a step series.
+
+    A negative start (``MISSING``): never begun, left out. A negative end: not ended, under way from then on.
+    """
+    begun = starts_ns >= 0
+    ended = begun & (ends_ns >= 0)
+    instants = np.concatenate((starts_ns[begun], ends_ns[ended]))
+    changes = np.concatenate((np.ones(int(begun.sum())), -np.ones(int(ended.sum()))))
+    at_ns, places = np.unique(instants, return_inverse=True)
+    change = np.bincount(places, weights=changes, minlength=len(at_ns))
+    return Steps(at_ns.astype(np.int64), np.cumsum(change), 0.0)
+
+
+def gauge_steps(at_ns: IntArray, values: FloatArray) -> Steps:
+    """Readings of a gauge, ascending in time: each holds until the next, the first also before itself.
+
+    ValueError without readings.
+    """
+    if len(at_ns) == 0 or len(at_ns) != len(values):
+        raise ValueError(f"a gauge needs readings and an instant for each: {len(values)}, {len(at_ns)}")
+    return Steps(np.asarray(at_ns, dtype=np.int64), np.asarray(values, dtype=np.float64), float(values[0]))
+
+
+def segment_means(steps: Steps, start_ns: int, end_ns: int, segments: int = SEGMENTS) -> tuple[float, ...]:
+    """Time-weighted mean in each of equal segments of the window. ValueError for an empty window."""
+    if end_ns <= start_ns:
+        raise ValueError("a window ends after it starts")
+    edges = (end_ns - start_ns) * np.arange(segments + 1) / segments
+    # Relative to the window: floats keep nanoseconds there.
+    inside = (steps.at_ns > start_ns) & (steps.at_ns < end_ns)
+    first = int(np.searchsorted(steps.at_ns, start_ns, side="right"))
+    held = steps.before if first == 0 else float(steps.values[first - 1])
+    instants = np.concatenate(([0.0], (steps.at_ns[inside] - start_ns).astype(np.float64)))
+    values = np.concatenate(([held], steps.values[inside]))
+    lasting = np.diff(instants, append=edges[-1])
+    area = np.concatenate(([0.0], np.cumsum(values * lasting)))
+    at_edges = np.interp(edges, np.append(instants, edges[-1]), area)
+    return tuple(float(mean) for mean in np.diff(at_edges) / np.diff(edges))
+
+
+def growth(steps: Steps, start_ns: int, end_ns: int) -> Growth:
+    """The five means of the window and the verdict of the rule. ValueError for an empty window."""
+    means = segment_means(steps, start_ns, end_ns)
+    return Growth(means, is_growing(means))
+
+
+def is_growing(means: tuple[float, ...]) -> bool:
+    """Strictly rising each time, and by max(2, 20 % of the first) in all."""
+    rising = all(later > earlier for earlier, later in pairwise(means))
+    return rising and means[-1] - means[0] >= max(_LEAST_RISE, _LEAST_RELATIVE_RISE * means[0])
+
+
+__all__ = [
+    "SEGMENTS",
+    "Growth",
+    "Steps",
+    "gauge_steps",
+    "growth",
+    "in_flight_steps",
+    "is_growing",
+    "segment_means",
+]

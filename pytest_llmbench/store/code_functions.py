@@ -1,0 +1,53 @@
+"""Functions of source files, up to the point where a model is to complete them (METHODOLOGY §4.2, AMB-34).
+
+The completion point is the beginning of the body: signature and documentation are the prompt.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+
+HOW = "functions extracted; each prompt is signature and documentation, the body is to be completed"
+"""For ``preprocessing``."""
+
+_JAVASCRIPT = re.compile(
+    r"(?P<doc>/\*\*(?:[^*]|\*(?!/))*\*/\s*)?"
+    r"^[ \t]*(?:export\s+)?(?:default\s+)?(?:async\s+)?function\s*\*?\s*\w+\s*(?:<[^>\n]*>)?"
+    r"\([^)]*\)[^{};\n]*\{",
+    re.MULTILINE,
+)
+
+
+def function_prompts(language: str, text: str) -> list[str]:
+    """The beginnings of the functions in a source text, in its order; empty where there are none."""
+    if language.lower() == "python":
+        return _python(text)
+    return [textwrap.dedent(found.group()) + "\n" for found in _JAVASCRIPT.finditer(text)]
+
+
+def _python(text: str) -> list[str]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):  # Python 2, templates, null bytes, generated monsters
+        return []
+    lines = text.splitlines(keepends=True)
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    prompts = []
+    for node in sorted(found, key=lambda node: node.lineno):
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        end = _body_begins(node)
+        if end > node.lineno:  # a body on the line of the signature leaves nothing to cut
+            prompts.append(textwrap.dedent("".join(lines[first - 1 : end - 1])))
+    return prompts
+
+
+def _body_begins(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Line of the first statement that is no documentation."""
+    if ast.get_docstring(node, clean=False) is None:
+        return node.body[0].lineno
+    return (node.body[0].end_lineno or node.body[0].lineno) + 1
+
+
+__all__ = ["HOW", "function_prompts"]

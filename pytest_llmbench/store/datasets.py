@@ -1,0 +1,295 @@
+"""Data sets from files: rows, and what the known formats make of them (METHODOLOGY §4.2, §4.5, AMB-35).
+
+Only values come out of here; which workload is made of them is decided elsewhere. No data set is bundled.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.workloads.conversation import Conversation
+from pytest_llmbench.workloads.trace import TraceEntry
+
+FileFormat = Literal["json", "jsonl", "csv", "parquet"]
+_SUFFIXES: Mapping[str, FileFormat] = {
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+_READ_AT_ONCE = 1 << 20
+
+_HUMAN = ("human", "user")
+_ASSISTANT = ("gpt", "assistant", "chatgpt", "bing", "bard")
+
+PROMPT_FIELDS = ("prompt", "problem", "question", "instruction", "text")
+"""Where a prompt is looked for, in this order, when no field is named."""
+ANSWER_FIELDS = ("solution", "canonical_solution", "answer", "output", "response", "completion")
+"""Where the answer that limits the output is looked for."""
+CODE_FIELDS = ("content", "whole_func_string", "original_string", "code", "function")
+
+
+def file_sha256(path: Path) -> str:
+    """Digest of the file as it lies there. Raises SuiteError if it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_READ_AT_ONCE):
+                digest.update(piece)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return digest.hexdigest()
+
+
+def read_rows(path: Path, format_: FileFormat | None = None) -> Iterator[Mapping[str, Any]]:
+    """The rows of a JSON array, JSON Lines, CSV or Parquet file, in file order.
+
+    The format is that of the suffix, ``.gz`` aside, unless it is given. Raises SuiteError that names the
+    file and the line for what cannot be read.
+    """
+    chosen = format_ or _format_of(path)
+    if chosen == "parquet":
+        return _parquet_rows(path)
+    return {"json": _json_rows, "jsonl": _jsonl_rows, "csv": _csv_rows}[chosen](path)
+
+
+def conversations(rows: Iterable[Mapping[str, Any]], path: Path) -> list[Conversation]:
+    """Conversations of ShareGPT, ``{"id", "conversations": [{"from", "value"}]}``, with an assistant turn.
+
+    AMB-35: the first human turn, and the first assistant turn after it; conversations without either are
+    left out, and so are those whose human turn is blank. Raises SuiteError when nothing is left.
+    """
+    found = []
+    for row in rows:
+        turns = row.get("conversations") or row.get("messages") or ()
+        pair = _first_pair(turns if isinstance(turns, list) else ())
+        if pair is not None:
+            found.append(pair)
+    if not found:
+        raise SuiteError(
+            "holds no conversation with a human and an assistant turn",
+            where=str(path),
+            remedy='give a file of {"conversations": [{"from": "human", "value": "…"}, …]} objects',
+        )
+    return found
+
+
+def exercises(
+    rows: Iterable[Mapping[str, Any]], path: Path, prompt_field: str = "", answer_field: str = ""
+) -> list[tuple[str, str | None]]:
+    """(prompt, answer or None) of data sets such as MATH-500 (``problem``, ``solution``) and HumanEval
+    (``prompt``, ``canonical_solution``). Raises SuiteError naming the row and its fields where there is no
+    prompt."""
+    found = []
+    for number, row in enumerate(rows):
+        prompt = _text(row, (prompt_field,) if prompt_field else PROMPT_FIELDS)
+        if prompt is None:
+            wanted = prompt_field or " or ".join(PROMPT_FIELDS)
+            raise SuiteError(
+                f"row {number} has no text under {wanted}; it has {', '.join(row) or 'nothing'}",
+                where=str(path),
+                remedy='name the field, prompt_field = "…"',
+            )
+        found.append((prompt, _text(row, (answer_field,) if answer_field else ANSWER_FIELDS)))
+    if not found:
+        raise SuiteError("holds no rows", where=str(path), remedy="give the file of the data set")
+    return found
+
+
+def code_texts(
+    rows: Iterable[Mapping[str, Any]], path: Path, languages: Sequence[str]
+) -> list[tuple[str, str]]:
+    """(language, source text) of files or functions such as those of The Stack (``content``, ``lang``).
+
+    Rows in other languages are left out; a row that names none counts as the first of ``languages``.
+    """
+    wanted = {language.lower(): language for language in languages}
+    found = []
+    for row in rows:
+        named = _text(row, ("lang", "language", "programming_language"))
+        language = wanted.get(named.lower()) if named else languages[0]
+        text = _text(row, CODE_FIELDS)
+        if language is not None and text is not None:
+            found.append((language, text))
+    if not found:
+        raise SuiteError(
+            f"holds no source text in {', '.join(languages)} under {' or '.join(CODE_FIELDS)}",
+            where=str(path),
+            remedy="give an extract of the data set with its columns content and lang",
+        )
+    return found
+
+
+def trace_entries(rows: Iterable[Mapping[str, Any]], path: Path) -> list[TraceEntry]:
+    """Requests of a Mooncake trace (``timestamp`` in ms, ``input_length``, ``output_length``, ``hash_ids``)
+    or of an Azure LLM trace (``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``), from its start.
+
+    Ascending in time. Requests without input or output tokens are left out. Raises SuiteError naming the row
+    that is neither.
+    """
+    found = []
+    for number, row in enumerate(rows):
+        try:
+            found.append(_azure(row) if "TIMESTAMP" in row else _mooncake(row))
+        except (KeyError, TypeError, ValueError) as error:
+            raise SuiteError(
+                f"row {number} is no request of a trace ({type(error).__name__}: {error}); it has "
+                f"{', '.join(row)}",
+                where=str(path),
+                remedy="give a Mooncake trace (timestamp, input_length, output_length) or an Azure LLM trace "
+                "(TIMESTAMP, ContextTokens, GeneratedTokens)",
+            ) from error
+    kept = sorted(
+        (row for row in found if row.input_tokens > 0 and row.output_tokens > 0),
+        key=lambda row: row.offset_ms,
+    )
+    if not kept:
+        raise SuiteError("holds no requests", where=str(path), remedy="give the file of a trace")
+    start = kept[0].offset_ms
+    return [
+        TraceEntry(row.offset_ms - start, row.input_tokens, row.output_tokens, row.hash_ids) for row in kept
+    ]
+
+
+def _first_pair(turns: Sequence[Any]) -> Conversation | None:
+    human: str | None = None
+    for turn in turns:
+        if not isinstance(turn, Mapping):
+            continue
+        speaker, said = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
+        if not isinstance(said, str):
+            continue
+        if human is None and speaker in _HUMAN:
+            human = said
+        elif human is not None and speaker in _ASSISTANT:
+            return Conversation(human, said) if human.strip() and said.strip() else None
+    return None
+
+
+def _text(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    for name in names:
+        value = row.get(name)
+        if isinstance(value, str) and value.strip():
+            return value
+    return None
+
+
+def _mooncake(row: Mapping[str, Any]) -> TraceEntry:
+    ids = row.get("hash_ids") or ()
+    return TraceEntry(
+        float(row["timestamp"]),
+        int(row["input_length"]),
+        int(row["output_length"]),
+        tuple(int(block) for block in ids),
+    )
+
+
+def _azure(row: Mapping[str, Any]) -> TraceEntry:
+    # Azure writes seven digits of a second ("2023-11-16 18:17:03.9799600"), Python reads six.
+    head, dot, tail = str(row["TIMESTAMP"]).strip().partition(".")
+    digits = "".join(char for char in tail if char.isdigit())[:6]
+    at = datetime.fromisoformat(head[:19])
+    seconds = (at - datetime(1970, 1, 1)).total_seconds() + (float(f"0.{digits}") if dot and digits else 0.0)
+    return TraceEntry(seconds * 1000.0, int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+
+
+def _format_of(path: Path) -> FileFormat:
+    name = path.name.lower().removesuffix(".gz")
+    found = _SUFFIXES.get(Path(name).suffix)
+    if found is None:
+        known = ", ".join(_SUFFIXES)
+        raise SuiteError(
+            f"the suffix says nothing about the format: {known} are known",
+            where=str(path),
+            remedy='say it: format = "jsonl"',
+        )
+    return found
+
+
+def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        content = json.loads(_bytes(path))
+    except ValueError as error:
+        raise SuiteError(f"no JSON: {error}", where=str(path), remedy="check the file") from error
+    if isinstance(content, dict):  # {"data": […]}, as some exports have it
+        lists = [value for value in content.values() if isinstance(value, list)]
+        content = lists[0] if len(lists) == 1 else content
+    if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
+        raise SuiteError("no JSON array of objects", where=str(path), remedy="check the file, or its format")
+    yield from content
+
+
+def _jsonl_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    for number, line in enumerate(_bytes(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise SuiteError(f"line {number} is no JSON: {error}", where=str(path)) from error
+        if not isinstance(row, dict):
+            raise SuiteError(f"line {number} is no JSON object", where=str(path))
+        yield row
+
+
+def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        text = _bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SuiteError(f"not UTF-8 text: {error}", where=str(path)) from error
+    yield from csv.DictReader(io.StringIO(text, newline=""))
+
+
+def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SuiteError(
+            "Parquet files need pyarrow, which is not installed",
+            where=str(path),
+            remedy="pip install 'pytest-llmbench[parquet]', or convert the file to JSON Lines",
+        ) from error
+    try:
+        file = parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are of these two
+        raise SuiteError(f"no Parquet file: {error}", where=str(path), remedy="check the file") from error
+    with file:
+        for batch in file.iter_batches():
+            yield from batch.to_pylist()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        raw = path.read_bytes()
+        return gzip.decompress(raw) if path.name.lower().endswith(".gz") else raw
+    except (OSError, EOFError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> SuiteError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return SuiteError(f"cannot be read: {reason}", where=str(path), remedy="check the path")
+
+
+__all__ = [
+    "ANSWER_FIELDS",
+    "CODE_FIELDS",
+    "PROMPT_FIELDS",
+    "FileFormat",
+    "code_texts",
+    "conversations",
+    "exercises",
+    "file_sha256",
+    "read_rows",
+    "trace_entries",
+]

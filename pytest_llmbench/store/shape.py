@@ -1,0 +1,44 @@
+"""What every object of the report is made of: the base of the models, instants, numbers with intervals."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Instant = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
+
+
+class Shape(BaseModel):
+    """Base of every object in the report: nothing unknown, nothing infinite, nothing changed later."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        from_attributes=True,
+        use_attribute_docstrings=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
+
+
+class Metric(Shape):
+    """A number with its interval. ``null`` as point: undefined; as an end: the interval is open there."""
+
+    point: float | None
+    lower: float | None
+    upper: float | None
+    level: float
+    """Confidence level, 0 to 1."""
+    n: int
+    """Samples the estimate rests on."""
+    method: str
+    """How the interval was found; of an undefined number why: ``not measurable: no server data``."""
+    unit: str
+    n_required: int | None = None
+    """Samples from which on the interval closes on both sides, if it is open for want of them."""
+
+
+__all__ = ["Instant", "Metric", "Shape"]

@@ -1,0 +1,93 @@
+"""What the server itself says about a reply: its timing figures, and the instants of its tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.openai_stream import TOKEN_TIMES, as_count
+
+_NS_PER_MS = 1e6
+_BEYOND = 2**63
+"""Records keep whole numbers in 64 bits: what does not fit is no figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFigures:
+    """Names and units are those of a ``RequestRecord``; ``None``: the server does not say."""
+
+    server_timings: dict[str, float] = field(default_factory=dict)
+    """Every figure under the server's own name; of several with one name the last."""
+    queue_wait_ns: int | None = None
+    prefill_ns: int | None = None
+    preemptions: int | None = None
+    preempted_tokens: int | None = None
+    cached_tokens: int | None = None
+    """Part of the input that a cache served."""
+    server_token_ns: Sequence[int] = ()
+
+
+NOTHING_SAID = ServerFigures()
+
+
+def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
+    """The figures in the chunks of one reply; :data:`NOTHING_SAID` where there are none.
+
+    Queue wait is ``queue_ms``, or vLLM's ``queue_time_ms``; prefill is ``prompt_ms`` and what a cache served
+    ``cache_n``, llama.cpp's names.
+    """
+    timed = [chunk.server_timings for chunk in chunks if chunk.server_timings is not None]
+    if not timed:
+        return NOTHING_SAID
+    figures = _figures(timed)
+    return ServerFigures(
+        server_timings=figures,
+        queue_wait_ns=_ns(figures.get("queue_ms", figures.get("queue_time_ms"))),
+        prefill_ns=_ns(figures.get("prompt_ms")),
+        preemptions=_count(figures.get("preemptions")),
+        preempted_tokens=_count(figures.get("preempted_tokens")),
+        cached_tokens=_count(figures.get("cache_n")),
+        server_token_ns=_token_instants(timed),
+    )
+
+
+def _figures(timed: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    merged = {name: value for timings in timed for name, value in timings.items()}
+    return {
+        name: float(value)
+        for name, value in merged.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
+    }
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
+
+
+def _ns(ms: float | None) -> int | None:
+    return None if ms is None or not 0 <= ms * _NS_PER_MS < _BEYOND else round(ms * _NS_PER_MS)
+
+
+def _count(value: float | None) -> int | None:
+    count = as_count(value)
+    return count if count is not None and count < _BEYOND else None
+
+
+def _token_instants(timed: Sequence[Mapping[str, Any]]) -> list[int]:
+    """All instants in the order of the stream; none at all if anything else stands among them."""
+    found: list[int] = []
+    for timings in timed:
+        instants = timings.get(TOKEN_TIMES, ())
+        if instants.__class__ not in (list, tuple):
+            return []
+        found += instants
+    return found if all(one.__class__ is int and 0 <= one < _BEYOND for one in found) else []
+
+
+__all__ = ["NOTHING_SAID", "ServerFigures", "server_figures"]

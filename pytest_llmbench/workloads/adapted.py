@@ -1,0 +1,199 @@
+"""Workloads made from another one by a declared change: fixed outputs, salt, a prefix ahead.
+
+Each draws the base workload's own sequence first and changes its requests afterwards, with randomness of its
+own, so that whatever is not changed stays bit for bit what the base would have asked.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.bulk_random import BulkRandom
+from pytest_llmbench.workloads.dataset import name_mistakes
+from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, specification_of
+from pytest_llmbench.workloads.readable import as_ids, readable_ids, word_ids
+from pytest_llmbench.workloads.sharing import FLAG_BLOCK, SharesPrefixes, sharing_flags
+from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, stream_of
+from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SHARING
+
+
+@dataclass(frozen=True, slots=True)
+class WithFixedOutput(StreamedWorkload):
+    """The base workload with another output limit, put in after all its draws (AMB-11).
+
+    Inputs are those of the base. It keeps the base's name and standing, since the draft itself asks for it
+    (section 5.5.2), and declares the change under ``deviations``.
+    """
+
+    base: Workload
+    output_tokens: int
+
+    def __post_init__(self) -> None:
+        Fixed(self.output_tokens)
+
+    @property
+    def name(self) -> str:
+        return self.base.name
+
+    @property
+    def standard(self) -> bool:
+        return self.base.standard
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:
+        """Those of the base."""
+        return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        for request in stream_of(self.base, seed):
+            yield replace(request, max_tokens=self.output_tokens)
+
+    def specification(self) -> Mapping[str, Any]:
+        base = dict(self.base.specification())
+        replaced = base["output_length"]
+        fixed = specification_of(Fixed(self.output_tokens), replaced["tokenizer"])
+        deviation = {
+            "what": "output_length",
+            "instead_of": {"type": replaced["type"], "params": replaced["params"]},
+            "rule": f"output limit fixed at {self.output_tokens} after all draws (AMB-11)",
+        }
+        deviations = [*base.get("deviations", ()), deviation]
+        return base | {"output_length": replaced | fixed, "deviations": deviations}
+
+
+@dataclass(frozen=True, slots=True)
+class Salted(StreamedWorkload):
+    """The base workload with a different beginning for every request, so that no prefix cache can help.
+
+    Of ids the first six are replaced: three that number the request, then three drawn for the salt and the
+    seed; words where the base has readable text, so the length stays exact. A text gets a short mark ahead
+    and is counted again. Prefixes that the base shares are shared no more.
+    """
+
+    base: Workload
+    salt: str
+
+    def __post_init__(self) -> None:
+        if not self.salt:
+            raise SuiteError("the salt is empty: give any word", where=f"salted {self.base.name!r}")
+
+    @property
+    def name(self) -> str:
+        return f"{self.base.name} (salted)"
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        generator = BulkRandom(derived_seed(seed, f"salt {self.salt}"))
+        alphabet = range(highest_id(self.base) + 1) if _is_random(self.base) else word_ids().tolist()
+        mark = [generator.choice(alphabet) for _ in range(3)]
+        word = f"{generator.getrandbits(32):08x}"
+        for request in stream_of(self.base, seed):
+            yield _salted(request, mark, alphabet, word)
+
+    def specification(self) -> Mapping[str, Any]:
+        base = dict(self.base.specification())
+        change = {"what": "prompt", "rule": "a different beginning for every request", "salt": self.salt}
+        return base | {
+            "prefix_sharing": dict(NO_SHARING),
+            "deviations": [*base.get("deviations", ()), change],
+        }
+
+
+def _salted(request: PlannedRequest, mark: list[int], alphabet: Sequence[int], word: str) -> PlannedRequest:
+    alone = replace(request, prefix_id=None, shared_prefix_tokens=0)
+    if request.token_ids is None:
+        text = f"[{request.index} {word}] {request.text}"
+        return replace(alone, text=text, input_tokens=reference_tokenizer().count(text))
+    size = len(alphabet)
+    number = [alphabet[request.index // size**place % size] for place in range(3)]
+    beginning = array("I", number + mark)
+    ids = array("I", request.token_ids)
+    kept = min(len(beginning), len(ids))
+    return replace(alone, text=None, token_ids=beginning[:kept] + ids[kept:])
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefix(StreamedWorkload):
+    """The base workload, of which a fraction of the requests begins with one of ``prefixes`` shared prefixes.
+
+    The prefix comes ahead of the base's prompt and makes it longer. Draw order, from a seed of its own: the
+    lengths of all prefixes, their content one after the other, then per request whether it shares
+    (``sharing_flags``) and, if so, ``randrange(prefixes)``. Prefixes are ids like those of the base, or
+    readable text where the base has text.
+    """
+
+    name: str
+    base: Workload
+    prefix_tokens: LengthLaw
+    fraction: float
+    prefixes: int = 1
+
+    def __post_init__(self) -> None:
+        mistakes = name_mistakes(self.name)
+        if not 0 <= self.fraction <= 1:
+            mistakes.append(f"fraction is {self.fraction}: give a share between 0 and 1")
+        if not isinstance(self.prefixes, int) or self.prefixes < 1:
+            mistakes.append(f"prefixes is {self.prefixes}: give a whole number, at least 1")
+        if self.base.specification()["prefix_sharing"]["fraction"] != 0:
+            mistakes.append(f"{self.base.name!r} shares prefixes already")
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=self.where)
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:
+        """Lengths of the prefixes."""
+        generator = BulkRandom(derived_seed(seed, "shared prefixes"))
+        return tuple(self.prefix_tokens.draw(generator) for _ in range(self.prefixes))
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        generator = BulkRandom(derived_seed(seed, "shared prefixes"))
+        lengths = [self.prefix_tokens.draw(generator) for _ in range(self.prefixes)]
+        highest = highest_id(self.base) if _is_random(self.base) else None
+        heads = [_head(generator, tokens, highest) for tokens in lengths]
+        flags = sharing_flags(generator, self.fraction)
+        for request in stream_of(self.base, seed):
+            rank = generator.randrange(self.prefixes) if next(flags) else None
+            yield request if rank is None else _prefixed(request, heads[rank], rank)
+
+    def specification(self) -> Mapping[str, Any]:
+        base = dict(self.base.specification())
+        length = {"type": self.prefix_tokens.type, "params": dict(self.prefix_tokens.params)}
+        sharing = {"fraction": self.fraction, "length": length, "prefixes": self.prefixes}
+        order = ["prefix lengths", "prefixes", f"flags of every {FLAG_BLOCK} requests", "which prefix"]
+        return base | {
+            "prefix_sharing": sharing,
+            "generation": {"base": base.get("generation", self.base.name), "prefix_order": order},
+        }
+
+
+def _head(generator: BulkRandom, tokens: int, highest: int | None) -> array[int]:
+    if highest is None:
+        return as_ids(readable_ids(generator, tokens))
+    return generator.randints(0, highest, tokens)
+
+
+def _prefixed(request: PlannedRequest, head: array[int], rank: int) -> PlannedRequest:
+    shared = replace(request, prefix_id=rank, shared_prefix_tokens=len(head))
+    if request.token_ids is not None and request.text is None:
+        ids = head + array("I", request.token_ids)
+        return replace(shared, token_ids=ids, input_tokens=len(ids))
+    text = f"{reference_tokenizer().decode(list(head))}\n\n{request.text}"
+    return replace(shared, token_ids=None, text=text, input_tokens=reference_tokenizer().count(text))
+
+
+def _is_random(workload: Workload) -> bool:
+    """Whether its prompts are random ids; readable text otherwise."""
+    return bool(workload.specification()["content"]["domain"] == "random")
+
+
+def highest_id(workload: Workload) -> int:
+    """The highest id that the workload draws, as its specification states it; that of cl100k_base else."""
+    ids = workload.specification().get("generation", {})
+    stated = ids.get("token_ids", {}).get("max") if isinstance(ids, Mapping) else None
+    return stated if isinstance(stated, int) else HIGHEST_CL100K_ID
+
+
+__all__ = ["Salted", "SharedPrefix", "WithFixedOutput", "highest_id"]

@@ -1,0 +1,204 @@
+"""Workloads taken from a data set: prompts as text, and where they come from (METHODOLOGY §4.5).
+
+Nothing is read here. Whoever has the file parses it and hands over values; no data set is bundled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.bulk_random import BulkRandom
+from pytest_llmbench.workloads.stream import StreamedWorkload
+from pytest_llmbench.workloads.synthetic import (
+    NO_SHARING,
+    NO_SYSTEM_PROMPT,
+    RESERVED_NAMES,
+    temperature_mistakes,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetIdentity:
+    """What the draft wants said about a data set: which, which version, which part, what was done to it."""
+
+    name: str
+    version: str
+    subset_method: str
+    """How the part that is used was chosen; ``all`` for the whole."""
+    preprocessing: tuple[str, ...] = ()
+    """Every step, in order; empty means none."""
+    subset: str = ""
+    """Name of the part, where it has one."""
+    file_sha256: str = ""
+    """Digest of the file that was read."""
+
+    def mistakes(self) -> list[str]:
+        """What is not said, in words."""
+        needed = {"name": self.name, "version": self.version, "subset_method": self.subset_method}
+        return [f"the data set has no {key}" for key, value in needed.items() if not value]
+
+    def specification(self) -> dict[str, Any]:
+        """The facts ``workload.dataset``."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "subset": self.subset,
+            "subset_method": self.subset_method,
+            "preprocessing": list(self.preprocessing),
+            "file_sha256": self.file_sha256,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt of a data set, with the output limit it is sent with."""
+
+    text: str
+    max_tokens: int
+    input_tokens: int | None = None
+    """In tokens of cl100k_base; counted where it is not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetWorkload(StreamedWorkload):
+    """Prompts of a data set such as MATH-500 or HumanEval, as a custom workload.
+
+    Draw order: the list of indices is shuffled once (``shuffle``), unless ``shuffled`` is False; request i is
+    prompt i of that order, beginning again after the last. Two such workloads are equal when their settings
+    and the digest of their prompts are.
+    """
+
+    name: str
+    prompts: tuple[Prompt, ...] = field(compare=False, repr=False)
+    dataset: DatasetIdentity
+    domain: str = "general"
+    language: str = "English"
+    shuffled: bool = True
+    temperature: float = 0.0
+    digest: str = field(init=False, repr=False)
+    """SHA-256 of the prompts and their limits."""
+
+    def __post_init__(self) -> None:
+        mistakes = self.dataset.mistakes() + temperature_mistakes(self.temperature)
+        mistakes += name_mistakes(self.name) + text_mistakes(prompt.text for prompt in self.prompts)
+        limits = [prompt.max_tokens for prompt in self.prompts if prompt.max_tokens < 1]
+        if limits:
+            mistakes.append(f"{len(limits)} prompts have an output limit below 1, the first {limits[0]}")
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=self.where)
+        rows = (f"{prompt.max_tokens} {prompt.text}" for prompt in self.prompts)
+        object.__setattr__(self, "digest", texts_digest(rows))
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        order = list(range(len(self.prompts)))
+        if self.shuffled:
+            BulkRandom(seed).shuffle(order)
+        index = 0
+        while True:
+            prompt = self.prompts[order[index % len(order)]]
+            yield PlannedRequest(
+                index=index,
+                max_tokens=prompt.max_tokens,
+                input_tokens=_tokens(prompt),
+                text=prompt.text,
+                temperature=self.temperature,
+            )
+            index += 1
+
+    def specification(self) -> Mapping[str, Any]:
+        lengths = _lengths(self)
+        return {
+            "input_length": dict(lengths["input"]),
+            "output_length": lengths["output"] | {"control": "max_tokens"},
+            "content": {
+                "domain": self.domain,
+                "language": self.language,
+                "system_prompt": dict(NO_SYSTEM_PROMPT),
+            },
+            "prefix_sharing": dict(NO_SHARING),
+            "temperature": self.temperature,
+            "stop": [],
+            "dataset": self.dataset.specification() | {"content_sha256": self.digest},
+            "generation": {
+                "generator": "Python random.Random(seed)",
+                "order": ["shuffled indices"] if self.shuffled else ["file order"],
+            },
+        }
+
+
+def name_mistakes(name: str) -> list[str]:
+    """What is wrong with the name of a custom workload, in words."""
+    if not name:
+        return ["it has no name: give it one, reports show it"]
+    if name in RESERVED_NAMES:
+        return [f"{name!r} is the name of a reference workload: choose another name"]
+    return []
+
+
+def text_mistakes(texts: Iterable[str]) -> list[str]:
+    """What is wrong with a list of prompts, in words."""
+    listed = list(texts)
+    if not listed:
+        return ["there are no prompts"]
+    empty = sum(not text.strip() for text in listed)
+    return [f"{empty} prompts are empty: leave them out"] if empty else []
+
+
+def texts_digest(texts: Iterable[str]) -> str:
+    """SHA-256 of texts, each with its length ahead, so that no two lists have the same."""
+    digest = hashlib.sha256()
+    for text in texts:
+        content = text.encode("utf-8", errors="surrogatepass")
+        digest.update(b"%d:" % len(content))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def observed_lengths(tokens: Sequence[int], tokenizer: str = "cl100k_base") -> dict[str, Any]:
+    """Lengths as found in a data set, stated as METHODOLOGY §4.1 wants. The data set is the histogram."""
+    p50, p95, p99 = (float(value) for value in np.percentile(tokens, (50, 95, 99)))
+    params = {
+        "source": "the data set, each entry once",
+        "entries": len(tokens),
+        "min": int(min(tokens)),
+        "max": int(max(tokens)),
+        "mean": statistics.fmean(tokens),
+        "p50": p50,
+        "p95": p95,
+        "p99": p99,
+    }
+    return {"type": "empirical", "params": params, "unit": "tokens", "tokenizer": tokenizer}
+
+
+def _tokens(prompt: Prompt) -> int:
+    return reference_tokenizer().count(prompt.text) if prompt.input_tokens is None else prompt.input_tokens
+
+
+@lru_cache(maxsize=8)
+def _lengths(workload: DatasetWorkload) -> dict[str, dict[str, Any]]:
+    # Counting a whole data set takes seconds, and every plan's key asks for the specification.
+    return {
+        "input": observed_lengths([_tokens(prompt) for prompt in workload.prompts]),
+        "output": observed_lengths([prompt.max_tokens for prompt in workload.prompts]),
+    }
+
+
+__all__ = [
+    "DatasetIdentity",
+    "DatasetWorkload",
+    "Prompt",
+    "name_mistakes",
+    "observed_lengths",
+    "text_mistakes",
+    "texts_digest",
+]

@@ -1,0 +1,203 @@
+"""The reference workload Long Context: a document and a short question about it (METHODOLOGY §4.2, A.5).
+
+The structure defines the workload (AMB-03): the document fills the target length minus 100 tokens, the
+question has 100, the output is fixed at 256 tokens, every document is different. The lengths depend on the
+test: one fixed length per level in the scaling test, the appendix's list as a mixed workload, the body's
+uniform law under the name ``long-context-uniform``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.workloads.bulk_random import BulkRandom
+from pytest_llmbench.workloads.lengths import Choice, Fixed, LengthLaw, Uniform, specification_of
+from pytest_llmbench.workloads.readable import WORDS, as_ids, encoded, readable_ids
+from pytest_llmbench.workloads.stream import StreamedWorkload
+from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT, RESERVED_NAMES
+
+QUESTION_TOKENS: Final = 100
+OUTPUT_TOKENS: Final = 256
+MIXED_TARGETS: Final = (8192, 16384, 32768, 65536, 131072)
+"""Lengths of the mixed workload (appendix A.5.1)."""
+SCALING_TARGETS: Final = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+"""Lengths of the scaling test, unless it names others (section 5.9.2, AMB-03)."""
+UNIFORM_NAME: Final = "long-context-uniform"
+FEWEST_LEVELS: Final = 3
+
+_QUOTED = 12
+_SHORTEST_TARGET = QUESTION_TOKENS + 2 * _QUOTED
+_BEFORE_QUOTE = (
+    "Question: The document above contains many short sentences, and somewhere among them stand the words"
+)
+_AFTER_QUOTE = (
+    ", in exactly this order. Find that place in the document. Then write a careful summary in plain"
+    " prose of what the document says there: begin with the sentence in which those words stand, continue"
+    " with the sentences that follow it, and end with one remark on how that part differs from the"
+    " beginning of the document. Use only what the document itself contains."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LongContextWorkload(StreamedWorkload):
+    """Documents of readable random text, each followed by a question that quotes a part of it.
+
+    One generator; per request: the target length from ``targets``, the words and sentence lengths of the
+    document (``readable_ids``), then ``randint`` for the place of the quoted words. The prompt has exactly as
+    many tokens as the target says, as ids and as text.
+    """
+
+    targets: LengthLaw
+    name: str = "long-context"
+    output_tokens: int = OUTPUT_TOKENS
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        mistakes = []
+        if not self.name:
+            mistakes.append("it has no name: give it one, reports show it")
+        if self.targets.bounds[0] < _SHORTEST_TARGET:
+            mistakes.append(
+                f"targets start at {self.targets.bounds[0]}: at least {_SHORTEST_TARGET} are needed"
+            )
+        if self.output_tokens < 1:
+            mistakes.append(f"output_tokens is {self.output_tokens}: give a whole number, at least 1")
+        if self.name in RESERVED_NAMES and not self._is_reference:
+            mistakes.append("the name belongs to a reference workload: choose another name")
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=self.where)
+
+    @property
+    def _is_reference(self) -> bool:
+        laws = {"long-context": isinstance(self.targets, Fixed | Choice)}
+        laws[UNIFORM_NAME] = self.targets == Uniform(8192, 32768)
+        return laws.get(self.name, False) and (self.output_tokens, self.temperature) == (OUTPUT_TOKENS, 0.0)
+
+    @property
+    def standard(self) -> bool:
+        return self._is_reference
+
+    def at_length(self, target: int) -> LongContextWorkload:
+        """The same workload at one fixed target length, as a level of the scaling test."""
+        name = "long-context" if self.name == UNIFORM_NAME else self.name
+        return replace(self, targets=Fixed(target), name=name)
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        generator = BulkRandom(seed)
+        index = 0
+        while True:
+            target = self.targets.draw(generator)
+            yield PlannedRequest(
+                index=index,
+                max_tokens=self.output_tokens,
+                input_tokens=target,
+                token_ids=as_ids(_prompt(generator, target)),
+                temperature=self.temperature,
+            )
+            index += 1
+
+    def specification(self) -> Mapping[str, Any]:
+        output = specification_of(Fixed(self.output_tokens), "cl100k_base") | {"control": "max_tokens"}
+        return {
+            "input_length": specification_of(self.targets, "cl100k_base"),
+            "output_length": output,
+            "content": {
+                "domain": "general",
+                "language": "English",
+                "system_prompt": dict(NO_SYSTEM_PROMPT),
+                "structure": "a document of random plain words in sentences, then a question that quotes it",
+                "question_tokens": QUESTION_TOKENS,
+            },
+            "prefix_sharing": dict(NO_SHARING),
+            "temperature": self.temperature,
+            "stop": [],
+            "generation": {
+                "generator": "Python random.Random(seed)",
+                "order": ["target length", "words", "sentence lengths", "place of the quoted words"],
+                "words": len(WORDS),
+            },
+        }
+
+
+def long_context(limit_tokens: int | None = None) -> LongContextWorkload:
+    """The mixed workload: targets of the appendix's list that leave room for the output in the context."""
+    return LongContextWorkload(Choice(fitting_targets(MIXED_TARGETS, limit_tokens)))
+
+
+def scaling_targets(
+    limit_tokens: int | None = None, targets: Sequence[int] = SCALING_TARGETS
+) -> tuple[int, ...]:
+    """Target lengths of the scaling test, ascending; at least three have to fit the model's context."""
+    return fitting_targets(tuple(sorted(set(targets))), limit_tokens, at_least=FEWEST_LEVELS)
+
+
+def fitting_targets(
+    targets: Sequence[int], limit_tokens: int | None, *, at_least: int = 1, output_tokens: int = OUTPUT_TOKENS
+) -> tuple[int, ...]:
+    """The targets that fit a context of ``limit_tokens`` together with the output; all without a limit.
+
+    Raises SuiteError when fewer than ``at_least`` are left.
+    """
+    fitting = tuple(t for t in targets if limit_tokens is None or t + output_tokens <= limit_tokens)
+    if len(fitting) >= at_least:
+        return fitting
+    room = "" if limit_tokens is None else f" into a context of {limit_tokens} tokens"
+    raise SuiteError(
+        f"{len(fitting)} of the lengths {', '.join(map(str, targets))} fit{room} beside {output_tokens} "
+        f"output tokens: at least {at_least} are needed",
+        where="workload 'long-context'",
+        remedy="name shorter lengths, or serve the model with a longer context",
+    )
+
+
+def _prompt(generator: BulkRandom, target: int) -> npt.NDArray[np.uint32]:
+    before, after, end, stop = _question()
+    ids = np.empty(target, dtype=np.uint32)
+    document = target - QUESTION_TOKENS
+    ids[: document - 1] = readable_ids(generator, document - 1)
+    ids[document - 1] = end
+    if ids[document - 2] == stop:
+        ids[document - 2] = ids[document - 3]  # two stops in a row would become one token
+    place = generator.randint(1, document - 1 - _QUOTED)
+    if ids[place + _QUOTED - 1] == stop:
+        place -= 1  # and so would a stop and the comma behind the quoted words
+    quote = document + len(before)
+    ids[document:quote] = before
+    ids[quote : quote + _QUOTED] = ids[place : place + _QUOTED]
+    ids[quote + _QUOTED :] = after
+    return ids
+
+
+@cache
+def _question() -> tuple[list[int], list[int], int, int]:
+    """Ids of the question before and after the quoted words, of the document's end and of a full stop."""
+    return encoded(_BEFORE_QUOTE), encoded(_AFTER_QUOTE), encoded(".\n\n")[0], encoded(".")[0]
+
+
+LONG_CONTEXT: Final = LongContextWorkload(Choice(MIXED_TARGETS))
+"""The mixed workload without a context limit (appendix A.5)."""
+
+LONG_CONTEXT_UNIFORM: Final = LongContextWorkload(Uniform(8192, 32768), name=UNIFORM_NAME)
+"""The variant in the body of the draft (section 4.3.2.5)."""
+
+__all__ = [
+    "LONG_CONTEXT",
+    "LONG_CONTEXT_UNIFORM",
+    "MIXED_TARGETS",
+    "OUTPUT_TOKENS",
+    "QUESTION_TOKENS",
+    "SCALING_TARGETS",
+    "UNIFORM_NAME",
+    "LongContextWorkload",
+    "fitting_targets",
+    "long_context",
+    "scaling_targets",
+]

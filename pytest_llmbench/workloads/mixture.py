@@ -1,0 +1,171 @@
+"""Mixtures: several workloads in one stream, each request from one of them by chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.workloads.bulk_random import BulkRandom
+from pytest_llmbench.workloads.dataset import name_mistakes
+from pytest_llmbench.workloads.specification import check_specification
+from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, stream_of
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a mixture. ``weight`` is relative to those of the other parts."""
+
+    name: str
+    workload: Workload
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture(StreamedWorkload):
+    """Requests of several workloads; ``class_label`` says which part a request is from.
+
+    Draw order: one ``random()`` per request picks the part by the cumulative weights in the order given.
+    Part k is its own sequence, with the seed derived from the seed and ``part k``, and each of its requests
+    is taken in turn.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        mistakes = name_mistakes(self.name) + _part_mistakes(self.parts)
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=self.where)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Expected share of each part."""
+        total = math.fsum(part.weight for part in self.parts)
+        return tuple(part.weight / total for part in self.parts)
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        generator = BulkRandom(seed)
+        streams = [stream_of(p.workload, derived_seed(seed, f"part {k}")) for k, p in enumerate(self.parts)]
+        cumulated = list(accumulate(self.shares))
+        index = 0
+        while True:
+            point = generator.random()
+            picked = next((k for k, end in enumerate(cumulated) if point < end), len(cumulated) - 1)
+            request = next(streams[picked], None)
+            if request is None:
+                return
+            prefix = request.prefix_id
+            yield replace(
+                request,
+                index=index,
+                class_label=self.parts[picked].name,
+                # The prefixes of two parts are different ones, whatever numbers the parts gave them.
+                prefix_id=None if prefix is None else prefix * len(self.parts) + picked,
+            )
+            index += 1
+
+    def specification(self) -> Mapping[str, Any]:
+        shares = self.shares
+        parts = [(p, s, p.workload.specification()) for p, s in zip(self.parts, shares, strict=True)]
+        stated = [specification for _, _, specification in parts]
+        controls = {each["output_length"]["control"] for each in stated}
+        prompts = [each["content"]["system_prompt"] for each in stated]
+        typical = [prompt["typical_tokens"] for prompt in prompts if prompt["present"]]
+        sharing = [each["prefix_sharing"] for each in stated]
+        return {
+            "input_length": _mixed_length(parts, "input_length"),
+            "output_length": _mixed_length(parts, "output_length")
+            | {"control": controls.pop() if len(controls) == 1 else "both"},
+            "content": {
+                "domain": _joined(each["content"]["domain"] for each in stated),
+                "language": _joined(each["content"]["language"] for each in stated),
+                "system_prompt": {"present": bool(typical), "typical_tokens": max(typical, default=0)},
+            },
+            "prefix_sharing": {
+                "fraction": math.fsum(s * each["fraction"] for s, each in zip(shares, sharing, strict=True)),
+                "length": {"type": "mixture", "params": [each["length"] for each in sharing]},
+            },
+            "temperature": stated[0]["temperature"],
+            "stop": list(stated[0]["stop"]),
+            "parts": [
+                {"name": part.name, "workload": part.workload.name, "share": share, **specification}
+                for part, share, specification in parts
+            ],
+            "generation": {
+                "generator": "Python random.Random(seed)",
+                "order": ["part by one random()", "next request of that part, from a seed of its own"],
+            },
+            **_datasets(parts),
+        }
+
+
+def chat_reasoning_mix(
+    chat: Workload, reasoning: Workload, ratio: float = 0.4, name: str = "chat-and-reasoning"
+) -> Mixture:
+    """Chat requests with a share ``ratio`` of reasoning requests among them (long thoughts, long answers)."""
+    if not 0 < ratio < 1:
+        raise SuiteError(f"ratio is {ratio}: give the share of reasoning, between 0 and 1", where=name)
+    return Mixture(name, (Part("chat", chat, 1 - ratio), Part("reasoning", reasoning, ratio)))
+
+
+def _mixed_length(parts: list[tuple[Part, float, Mapping[str, Any]]], side: str) -> dict[str, Any]:
+    laws = [
+        {"part": p.name, "share": share, **{key: stated[side][key] for key in ("type", "params")}}
+        for p, share, stated in parts
+    ]
+    tokenizer = parts[0][2][side]["tokenizer"]
+    return {"type": "empirical", "params": {"mixture": laws}, "unit": "tokens", "tokenizer": tokenizer}
+
+
+def _datasets(parts: list[tuple[Part, float, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The data sets of the parts as one; each is stated whole under ``parts``."""
+    found = [stated["dataset"] for _, _, stated in parts if "dataset" in stated]
+    if not found:
+        return {}
+    one = {key: _joined(each.get(key, "") for each in found) for key in _DATASET_KEYS}
+    steps = [step for each in found for step in each.get("preprocessing", ())]
+    return {"dataset": one | {"preprocessing": list(dict.fromkeys(steps))}}
+
+
+_DATASET_KEYS = ("name", "version", "subset", "subset_method", "file_sha256")
+
+
+def _joined(words: Any) -> str:
+    return ", ".join(dict.fromkeys(word for word in words if word))
+
+
+def _part_mistakes(parts: tuple[Part, ...]) -> list[str]:
+    if len(parts) < 2:
+        return [f"there are {len(parts)} parts: a mixture has at least two"]
+    found = []
+    names = [part.name for part in parts]
+    if len(set(names)) < len(names) or "" in names:
+        found.append(f"the parts are called {names}: give each a name of its own")
+    for part in parts:
+        if not (part.weight > 0 and math.isfinite(part.weight)):
+            found.append(f"the weight of {part.name!r} is {part.weight}: give a number above 0")
+        found += [f"part {part.name!r}: {mistake}" for mistake in check_specification(part.workload)]
+    return found or _disagreements(parts)
+
+
+def _disagreements(parts: tuple[Part, ...]) -> list[str]:
+    """What has to be one value for all requests and is not."""
+    stated = [part.workload.specification() for part in parts]
+    values = {
+        "temperature": [each["temperature"] for each in stated],
+        "stop": [list(each["stop"]) for each in stated],
+        "tokenizer": [each["input_length"]["tokenizer"] for each in stated],
+    }
+    return [
+        f"the parts have different values of {key}: {given}"
+        for key, given in values.items()
+        if any(value != given[0] for value in given)
+    ]
+
+
+__all__ = ["Mixture", "Part", "chat_reasoning_mix"]

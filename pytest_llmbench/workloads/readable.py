@@ -1,0 +1,109 @@
+"""Readable random text of an exact length: sentences of plain words, each word one cl100k token.
+
+Random ids fall apart on their way through text, and a document that is to have 131,072 tokens has to have
+them. A word that is one token with its leading space stays one wherever it stands between other words, and
+so does the full stop behind it; so the ids drawn here are exactly the ids that the text encodes to.
+"""
+
+from __future__ import annotations
+
+from array import array
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.bulk_random import BulkRandom
+
+_WORD_LIST = """
+about above across account action active address again against agree air allow almost alone along already
+also although always among amount animal another answer appear apply approach area argue arm army around
+arrive article ask attack attempt author autumn average away back bad bank base basic battle beach bear beat
+become bed before begin behind believe below benefit best better between big bill bird black blood blue
+board boat body book border born both bottom box boy branch bread break bridge brief bright bring broad
+brother brown build building burn business busy buy call camera camp capital captain car card care carry
+case castle cat catch cause cell center central century certain chair chance change chapter charge cheap
+check child choice church circle city claim class clean clear climb clock close cloth cloud coast coat code
+coffee cold collect college color come common company compare complete computer concern condition consider
+contain contract control cook cool copy corn corner correct cost cotton count country couple course court
+cover cow create cross crowd culture cup current customer cut daily damage dance danger dark data daughter
+day dead deal dear death debate decade decide deep degree depend describe desert design desk detail develop
+device dinner direct discover discuss distance divide doctor dog door double doubt down draw dream dress
+drink drive drop dry dust duty each early earth east easy edge education effect effort egg eight either
+electric element else empty end enemy energy engine enjoy enough enter entire equal evening event ever every
+exact example except exercise exist expect expert explain eye face fact factory fair fall family famous far
+farm fast father fear feature feel few field fight figure fill film final find fine finger finish fire first
+fish fit five flat flight floor flow flower fly follow food foot force foreign forest forget form former
+forward four free fresh friend front fruit full future game garden gas gate general gentle gift girl give
+glad glass goal gold good government grass gray great green ground group grow growth guard guess guide hair
+half hall hand happen happy harbor hard hat head health hear heart heat heavy height help hill history hold
+home honest hope horse hospital hot hotel hour house human hundred hunt husband ice idea image impact
+improve inch income increase industry inside insect iron island issue item job join journey judge jump keep
+key kind king kitchen knee knife know lady lake land language large last late laugh law lead leader leaf
+learn least leave left leg legal length lesson letter level library lift light limit line lion list listen
+little local long look lose loss loud love low lower luck lunch machine main major make manage map march
+mark market marriage master match matter meal meaning measure meat medicine meet member memory mention metal
+method middle might mile milk mind minute mirror miss mission mix model modern moment money month moon
+morning mother motion mountain mouth move music name narrow nation nature near neck need neighbor net
+network never new news night nine noise north nose note nothing notice number object ocean offer office
+often oil old open opinion orange order ordinary organ other outside oven over owner page pain paint pair
+paper parent park part party pass past path pattern pause peace pen pencil people pepper perfect period
+person phone photo picture piece pilot place plain plan plane plant plate play please pocket poem point
+police pool poor port position possible post potato pound power practice prepare present press price prince
+print prison private prize problem process produce product program project promise proof protect proud prove
+public pull purple push quality quarter queen question quick quiet race radio rain raise range rate reach
+read ready reason receive record red region report rest result return rice rich ride right ring rise risk
+river road rock role roof room root rope round route row royal rule run safe sail salt same sand save scale
+scene school science score sea search season seat second secret see seed seem sell send sense sentence
+series serve set seven shade shape share sharp sheep sheet shell ship shirt shoe shop short shoulder show
+sick side sign silence silver simple sing single sister site six size skill skin sky sleep slow small smell
+smile smoke smooth snow social soft soil soldier solution some song soon sound soup source south space speak
+special speech speed spend spirit sport spot spread spring square staff stage stand star start state station
+stay steam steel step stick still stock stone stop store storm story strange stream street strength strong
+student study subject sugar summer sun supply support sure surface surprise sweet swim system table tail
+talk tall task taste tax tea teacher team tear ten test thank theory thick thin thing think third thousand
+three throw ticket tie time tiny title today together tomorrow tone tongue tool tooth top total touch tour
+tower town track trade traffic train travel treat tree trial trip trouble truck true trust truth try turn
+twelve twenty two type uncle under unit until upper use useful usual valley value various vast view village
+visit voice vote wait walk wall want war warm wash watch water wave way weak wealth wear weather week weight
+well west wet wheel white whole wide wife wild win wind window wine wing winter wire wise wish woman wonder
+wood wool word work world worth write wrong year yellow yesterday young zero
+"""
+WORDS = tuple(_WORD_LIST.split())
+"""Part of the definition of every workload made of them: another list, other sequences."""
+
+_SHORTEST_SENTENCE, _LONGEST_SENTENCE = 8, 20
+
+
+def readable_ids(generator: BulkRandom, tokens: int) -> npt.NDArray[np.uint32]:
+    """``tokens`` ids of cl100k_base: sentences of random words, each ending with a full stop.
+
+    Draw order: ``tokens`` times ``randint`` for the words, then the sentence lengths, ``tokens // 8 + 1``
+    times ``randint(8, 20)``, each counting its full stop. The last sentence may be cut off.
+    """
+    words, stop = word_ids(), encoded(".")[0]
+    ids = words[np.array(generator.randints(0, len(WORDS) - 1, tokens), dtype=np.uint32)]
+    lengths = generator.randints(_SHORTEST_SENTENCE, _LONGEST_SENTENCE, tokens // _SHORTEST_SENTENCE + 1)
+    ends = np.cumsum(np.array(lengths, dtype=np.int64)) - 1
+    ids[ends[ends < tokens]] = stop
+    return ids
+
+
+def encoded(text: str) -> list[int]:
+    """Ids of ``text`` in cl100k_base."""
+    return reference_tokenizer().encode(text)
+
+
+def as_ids(ids: npt.NDArray[np.uint32]) -> array[int]:
+    """The array as a sequence of Python ints, four bytes each."""
+    return array("I", ids.astype(np.uint32).tobytes())
+
+
+@cache
+def word_ids() -> npt.NDArray[np.uint32]:
+    """Ids of :data:`WORDS`, each with its leading space."""
+    return np.array([encoded(f" {word}")[0] for word in WORDS], dtype=np.uint32)
+
+
+__all__ = ["WORDS", "as_ids", "encoded", "readable_ids", "word_ids"]

@@ -1,0 +1,70 @@
+"""What our workloads have in common: an endless stream of requests from a seed, and seeds for its parts."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.request import PlannedRequest, Workload
+
+
+class StreamedWorkload(ABC):
+    """A workload that is an endless stream, so that a longer sequence goes on where a shorter one ended."""
+
+    __slots__ = ()
+
+    @property
+    def where(self) -> str:
+        """The workload as errors call it."""
+        return f"workload {self.name!r}"  # type: ignore[attr-defined]
+
+    @property
+    def standard(self) -> bool:
+        return False
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+        """The first ``count`` requests of the sequence of ``seed``."""
+        return list(islice(self.stream(seed), count))
+
+    def stream(self, seed: int) -> Iterator[PlannedRequest]:
+        """The requests of ``seed``, one after the other, without end.
+
+        Raises SuiteError for a seed that is not a whole number, or is negative.
+        """
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            # Python's generator ignores the sign: seed -42 would quietly repeat the sequence of 42.
+            raise SuiteError(f"the seed is {seed!r}: give a whole number, not negative", where=self.where)
+        return self._stream(seed)
+
+    @abstractmethod
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]: ...
+
+    @abstractmethod
+    def specification(self) -> Mapping[str, Any]: ...
+
+
+def stream_of(workload: Workload, seed: int) -> Iterator[PlannedRequest]:
+    """The requests of any workload, one after the other; of a foreign one drawn again in doubling lengths."""
+    if isinstance(workload, StreamedWorkload):
+        yield from workload.stream(seed)
+        return
+    given, length = 0, 64
+    while True:
+        more = workload.requests(length, seed)[given:]
+        if not more:
+            return
+        yield from more
+        given, length = given + len(more), length * 2
+
+
+def derived_seed(seed: int, purpose: str) -> int:
+    """A seed for one part of a workload, fixed by ``seed``: 8 bytes of SHA-256 of ``"seed/purpose"``."""
+    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+__all__ = ["StreamedWorkload", "derived_seed", "stream_of"]

@@ -1,0 +1,186 @@
+"""Workloads with the lengths, and if wanted the shared prefixes, of a recorded trace."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.workloads.bulk_random import BulkRandom
+from pytest_llmbench.workloads.dataset import (
+    DatasetIdentity,
+    name_mistakes,
+    observed_lengths,
+    texts_digest,
+)
+from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed
+from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SYSTEM_PROMPT
+
+MOONCAKE_BLOCK: Final = 512
+"""Tokens that one hash id stands for in Mooncake's traces."""
+
+_REMEMBERED_BLOCKS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEntry:
+    """One request of a trace: when, how long, and what its prompt is made of."""
+
+    offset_ms: float
+    """From the start of the trace."""
+    input_tokens: int
+    output_tokens: int
+    hash_ids: tuple[int, ...] = ()
+    """Names of the blocks of the prompt, in order; equal names are equal content. Empty when not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceWorkload(StreamedWorkload):
+    """Random ids with the lengths of a trace, in its order. After the last entry it begins again.
+
+    An entry without hash ids takes its ids from one generator ``random.Random(seed)``. An entry with them
+    is made of blocks of ``block_tokens`` ids, each from a seed of its own made of the seed, the repetition
+    of the trace and the hash id, cut to the input length: prompts that began alike in the trace begin alike
+    here. ``prefix_id`` is the hash id of the last block shared with an earlier request. Lengths repeat when
+    the trace begins again, contents do not.
+    """
+
+    name: str
+    entries: tuple[TraceEntry, ...] = field(compare=False, repr=False)
+    dataset: DatasetIdentity
+    block_tokens: int = MOONCAKE_BLOCK
+    highest_token_id: int = HIGHEST_CL100K_ID
+    digest: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        mistakes = name_mistakes(self.name) + self.dataset.mistakes()
+        mistakes += _entry_mistakes(self.entries, self.block_tokens)
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=self.where)
+        rows = (f"{e.offset_ms} {e.input_tokens} {e.output_tokens} {e.hash_ids}" for e in self.entries)
+        object.__setattr__(self, "digest", texts_digest(rows))
+
+    @property
+    def offsets_ns(self) -> tuple[int, ...]:
+        """Arrival instants of the entries, for :class:`~pytest_llmbench.model.plan.OpenLoop`."""
+        return tuple(round(entry.offset_ms * 1_000_000) for entry in self.entries)
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        generator = BulkRandom(seed)
+        repetition = index = 0
+        while True:
+            blocks = _Blocks(seed, repetition, self.block_tokens, self.highest_token_id)
+            for entry in self.entries:
+                shared = blocks.shared_with_earlier(entry.hash_ids)
+                ids = (
+                    blocks.prompt(entry)
+                    if entry.hash_ids
+                    else generator.randints(0, self.highest_token_id, entry.input_tokens)
+                )
+                yield PlannedRequest(
+                    index=index,
+                    max_tokens=entry.output_tokens,
+                    input_tokens=entry.input_tokens,
+                    token_ids=ids,
+                    prefix_id=entry.hash_ids[shared - 1] if shared else None,
+                    shared_prefix_tokens=min(shared * self.block_tokens, entry.input_tokens),
+                )
+                index += 1
+            repetition += 1
+
+    def specification(self) -> Mapping[str, Any]:
+        input_length, output_length, sharing = _stated(self)
+        return {
+            "input_length": dict(input_length),
+            "output_length": output_length | {"control": "max_tokens"},
+            "content": {"domain": "random", "language": "none", "system_prompt": dict(NO_SYSTEM_PROMPT)},
+            "prefix_sharing": dict(sharing),
+            "temperature": 0.0,
+            "stop": [],
+            "dataset": self.dataset.specification() | {"content_sha256": self.digest},
+            "generation": {
+                "generator": "Python random.Random(seed)",
+                "order": ["token ids; of an entry with hash ids one generator per block"],
+                "token_ids": {"min": 0, "max": self.highest_token_id},
+                "block_tokens": self.block_tokens,
+            },
+        }
+
+
+@lru_cache(maxsize=8)
+def _stated(workload: TraceWorkload) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Input lengths, output limits and prefix sharing; remembered, since every plan's key asks for them."""
+    entries, size = workload.entries, workload.block_tokens
+    blocks = _Blocks(0, 0, size, workload.highest_token_id)
+    shared = [min(blocks.shared_with_earlier(e.hash_ids) * size, e.input_tokens) for e in entries]
+    sharers = [tokens for tokens in shared if tokens]
+    length: dict[str, Any] = {"type": "fixed", "params": {"tokens": 0}}
+    if sharers:
+        stated = observed_lengths(sharers)
+        length = {"type": stated["type"], "params": stated["params"]}
+    return (
+        observed_lengths([entry.input_tokens for entry in entries]),
+        observed_lengths([entry.output_tokens for entry in entries]),
+        {"fraction": len(sharers) / len(entries), "length": length},
+    )
+
+
+class _Blocks:
+    """The blocks of one pass through the trace: their content, and which beginnings have been seen."""
+
+    def __init__(self, seed: int, repetition: int, block_tokens: int, highest: int) -> None:
+        self._purpose = (seed, repetition)
+        self._block_tokens = block_tokens
+        self._highest = highest
+        self._seen: set[int] = set()
+        self._content: dict[int, array[int]] = {}
+
+    def shared_with_earlier(self, hash_ids: Sequence[int]) -> int:
+        """Number of leading blocks that an earlier request had; remembers those of this one."""
+        shared = next((k for k, block in enumerate(hash_ids) if block not in self._seen), len(hash_ids))
+        self._seen.update(hash_ids)
+        return shared
+
+    def prompt(self, entry: TraceEntry) -> array[int]:
+        ids = array("I")
+        for block in entry.hash_ids:
+            ids += self._block(block)
+        return ids[: entry.input_tokens]
+
+    def _block(self, block: int) -> array[int]:
+        if block not in self._content:
+            if len(self._content) >= _REMEMBERED_BLOCKS:
+                del self._content[next(iter(self._content))]
+            seed, repetition = self._purpose
+            generator = BulkRandom(derived_seed(seed, f"trace {repetition} block {block}"))
+            self._content[block] = generator.randints(0, self._highest, self._block_tokens)
+        return self._content[block]
+
+
+def _entry_mistakes(entries: tuple[TraceEntry, ...], block_tokens: int) -> list[str]:
+    if not entries:
+        return ["the trace has no entries"]
+    found = [f"block_tokens is {block_tokens}: give a whole number, at least 1"] if block_tokens < 1 else []
+    wrong: dict[str, list[int]] = {}
+    before = 0.0
+    for place, entry in enumerate(entries):
+        complaints = {
+            "have an input or output length below 1": entry.input_tokens < 1 or entry.output_tokens < 1,
+            "come before the entry ahead of them, or before 0": not entry.offset_ms >= before,
+            "have too few hash ids for their length": bool(entry.hash_ids)
+            and len(entry.hash_ids) * block_tokens < entry.input_tokens,
+        }
+        before = max(before, entry.offset_ms)
+        for complaint in (text for text, holds in complaints.items() if holds):
+            wrong.setdefault(complaint, []).append(place)
+    return found + [
+        f"{len(places)} entries {complaint}, the first is number {places[0]}"
+        for complaint, places in wrong.items()
+    ]
+
+
+__all__ = ["MOONCAKE_BLOCK", "TraceEntry", "TraceWorkload"]

@@ -1,0 +1,73 @@
+"""An audit never fails on what it is given: another test's result, nothing at all, nothing but failures."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from complete_run import complete as canned
+from mutations import with_result
+from replayed_runs import KEYWORDS, complete
+from test_compliance_verdicts import nothing_known
+
+from pytest_llmbench.compliance.audit import audit
+from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.model.judgement import ComplianceVerdict
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.records import MISSING, OUTCOMES, Records
+
+BLOCKED = ComplianceVerdict.NOT_COMPLIANT
+
+
+def with_records(evidence: Evidence, change: object) -> Evidence:
+    runs = tuple(
+        dataclasses.replace(run, records=change(run.records))  # type: ignore[operator]
+        for run in evidence.result.observations
+    )
+    return with_result(observations=runs)(evidence)
+
+
+def all_failed(records: Records) -> Records:
+    return dataclasses.replace(
+        records, outcome=np.full(len(records), OUTCOMES.index(Outcome.TIMEOUT), dtype=np.int8)
+    )
+
+
+def instantaneous(records: Records) -> Records:
+    """Every instant is the submission: all latencies and gaps are zero."""
+    at_ns = records.submitted_ns
+    return dataclasses.replace(
+        records,
+        first_content_ns=at_ns.copy(),
+        last_content_ns=at_ns.copy(),
+        finished_ns=at_ns.copy(),
+        chunk_ns=np.repeat(at_ns, np.diff(records.chunk_offsets)),
+    )
+
+
+def unknown_counts(records: Records) -> Records:
+    missing = np.full(len(records), MISSING, dtype=np.int64)
+    return dataclasses.replace(records, input_tokens=missing, output_tokens=missing.copy())
+
+
+def empty(records: Records) -> Records:
+    return records.select(np.zeros(len(records), dtype=bool))
+
+
+ODD = (all_failed, instantaneous, unknown_counts, empty, Records.without_streams)
+
+
+@pytest.mark.parametrize("test", KEYWORDS)
+@pytest.mark.parametrize("change", ODD)
+def test_odd_records_are_unmet_not_an_error(test: str, change: object) -> None:
+    assert audit(with_records(complete(test), change)).verdict is BLOCKED
+
+
+@pytest.mark.parametrize("test", KEYWORDS)
+def test_the_result_of_another_test_is_no_evidence(test: str) -> None:
+    for other in KEYWORDS:
+        if other != test:
+            assert audit(Evidence(test, complete(other).result)).verdict is BLOCKED
+    assert audit(Evidence(test, canned().result)).verdict is BLOCKED
+    assert audit(Evidence(test, nothing_known().result, systems=2)).verdict is BLOCKED

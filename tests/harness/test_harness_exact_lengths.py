@@ -1,0 +1,100 @@
+"""Prompts that the server counts as exactly the drawn length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.harness.exact_lengths import ExactLengths, TokenCounter, bound
+from pytest_llmbench.harness.session import BenchSession
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.workload_file import read_workload_file
+from pytest_llmbench.methodology.catalogue import definition
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.workloads.catalogue import workload
+from pytest_llmbench.workloads.lengths import Fixed, Uniform
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+
+BASE = SyntheticWorkload("mine", Uniform(30, 60), Fixed(4))
+TEMPLATE = 11
+
+
+def words_and_template(text: str) -> int:
+    return TEMPLATE + len(text.split())
+
+
+class FakeServerCount:
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def __call__(self, text: str) -> int:
+        return words_and_template(text)
+
+    def __exit__(self, *_: Any) -> None:
+        self.closed += 1
+
+
+def counter(server: str = "http://a/v1") -> tuple[TokenCounter, list[FakeServerCount]]:
+    made: list[FakeServerCount] = []
+
+    def make() -> Any:
+        made.append(FakeServerCount())
+        return made[-1]
+
+    return TokenCounter(make, server), made
+
+
+def test_bound_to_a_server_every_prompt_has_its_length() -> None:
+    count, made = counter()
+    exact = bound(ExactLengths(BASE), count)
+    assert made == []  # nothing is opened before it is asked
+    drawn = exact.requests(8, 1)
+    assert [words_and_template(request.text or "") for request in drawn] == [
+        request.input_tokens for request in BASE.requests(8, 1)
+    ]
+    assert len({request.text for request in drawn}) == 8
+    assert [request.text for request in exact.requests(3, 1)] == [request.text for request in drawn[:3]]
+    assert len(made) == 1
+    count.close()
+    count.close()
+    assert made[0].closed == 1
+
+
+def test_unbound_it_has_the_lengths_of_its_base() -> None:
+    exact = ExactLengths(BASE)
+    assert list(exact.requests(4, 1)) == list(BASE.requests(4, 1))
+    assert workload(exact) is exact  # completely specified
+    assert not exact.standard
+    assert bound(exact, None) is exact
+    assert bound(BASE, counter()[0]) is BASE
+
+
+def test_workloads_of_two_servers_are_two() -> None:
+    first, second = (bound(ExactLengths(BASE), counter(url)[0]) for url in ("http://a/v1", "http://b/v1"))
+    assert first != second
+    assert first.specification() != second.specification()
+    assert first != ExactLengths(BASE)
+    assert "http://a/v1" in first.specification()["input_length"]["tokenizer"]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_of_a_file(tmp_path: Any, exact: bool) -> None:
+    file = tmp_path / "w.toml"
+    file.write_text(f"[workloads.x]\ninput_tokens = 9\noutput_tokens = 1\nexact = {str(exact).lower()}\n")
+    assert isinstance(read_workload_file(file)["x"], ExactLengths) is exact
+
+
+def test_a_server_counts_what_was_asked_for() -> None:
+    test = definition("ttft")
+    bench = BenchSession(Settings(endpoint="sim", scale="quick"))
+    sut = bench.sut_from_settings()
+    assert sut is not None
+    parameters = build(test.parameters, {"concurrency": 2, "requests": 6, "workload": ExactLengths(BASE)})
+    try:
+        (run,) = bench.measure("t", test, parameters, sut, WarmupPolicy.none()).result.observations
+    finally:
+        bench.close()
+    assert run.records.counts()["ok"] == 6
+    assert run.records.input_tokens.tolist() == run.records.requested_input_tokens.tolist()

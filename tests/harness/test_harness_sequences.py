@@ -1,0 +1,70 @@
+"""``--llm-export-sequence``: the files, their digests, and the fact that they were published."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.errors import StoreError, SuiteError
+from pytest_llmbench.harness.sequence_files import with_sequence_files
+from pytest_llmbench.harness.session import BenchSession
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.methodology.catalogue import definition
+from pytest_llmbench.methodology.parameters import build
+
+# METHODOLOGY §4.3: SHA-256 of the first 100 requests of Synthetic-Uniform, seed 42.
+FIRST_100 = "aa2c099e10846e167bc132907b0da01d5715807166afd31a709906b812dbb226"
+
+
+def measured(requests: int, **settings: Any) -> Any:
+    test = definition("ttft")
+    bench = BenchSession(Settings(endpoint="replay", **settings))
+    sut = bench.sut_from_settings()
+    assert sut is not None
+    parameters = build(test.parameters, {"concurrency": 4, "requests": requests})
+    result = bench.measure("t::a", test, parameters, sut, bench.default_warmup()).result
+    bench.close()
+    return result
+
+
+def test_the_file_holds_exactly_what_was_sent(tmp_path: Path) -> None:
+    facts = measured(100, report=tmp_path, export_sequence=True).facts
+    assert facts.value("workload.published") == "sequence"
+    (file,) = facts.value("workload.sequence_files")
+    content = (tmp_path / file["file"]).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == FIRST_100 == file["sha256"]
+    assert file["sha256"] == facts.value("workload.sequence_sha256")
+    assert (file["workload"], file["seed"], file["requests"]) == ("synthetic-uniform", 42, 100)
+
+
+def test_long_sequences_are_compressed_and_the_same_again(tmp_path: Path) -> None:
+    result = measured(1)
+    run = result.observations[0]
+    long = replace(result, observations=(replace(run, plan=run.plan.with_(requests=1_500)),))
+    contents = []
+    for name in ("one", "two"):
+        (file,) = with_sequence_files(long, tmp_path / name).facts.value("workload.sequence_files")
+        assert file["file"].endswith(".json.gz")
+        contents.append((tmp_path / name / file["file"]).read_bytes())
+        assert hashlib.sha256(gzip.decompress(contents[-1])).hexdigest() == file["sha256"]
+    assert contents[0] == contents[1]
+
+
+def test_without_the_option_the_generator_is_what_is_published() -> None:
+    assert measured(10).facts.value("workload.published") == "generator"
+
+
+def test_it_needs_a_report() -> None:
+    with pytest.raises(SuiteError, match="--llm-export-sequence needs --llm-report"):
+        Settings.from_options({"export_sequence": True})
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "sequence").write_text("in the way")
+    with pytest.raises(StoreError, match="the request sequence cannot be written"):
+        with_sequence_files(measured(1), tmp_path)

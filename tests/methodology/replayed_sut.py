@@ -1,0 +1,69 @@
+"""A SUT with variants, in virtual time: what the harness puts around a procedure, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_llmbench.harness.drive import drive
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.procedure import Scale, Setting, TestDefinition, VariantInfo
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.simulator.replay import ReplayEngine
+from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.variants import STANDARD_VARIANTS, variant_facts, with_overrides
+from pytest_llmbench.workloads.catalogue import workload
+
+Change = Callable[[Observation], Observation]
+
+
+@dataclass
+class ReplayedSUT:
+    """The embedded engine and its standard variants; remembers every plan that was sent."""
+
+    scenario: str = "fast"
+    can_be_fresh: bool = True
+    change: Change = lambda seen: seen
+    """What the world does to an observation before the procedure sees it."""
+    plans: list[LoadPlan] = field(default_factory=list)
+    engines: dict[str, ReplayEngine] = field(default_factory=dict)
+
+    def setting(self, wanted: Any, scale: Scale = "standard", **more: Any) -> Setting:
+        base = parse_scenario(self.scenario)
+        variants = {
+            name: VariantInfo(name, variant_facts(with_overrides(base, options)), self.can_be_fresh)
+            for name, options in STANDARD_VARIANTS.items()
+        }
+        facts = ReplayEngine(base).disclosure()
+        return Setting(workload(wanted), 42, scale, facts=facts, variants=variants, **more)
+
+    def run(self, plan: LoadPlan) -> Observation:
+        self.plans.append(plan)
+        return self.change(self._engine(plan.variant).run(plan))
+
+    def measure(
+        self,
+        test: TestDefinition,
+        scale: Scale = "standard",
+        *,
+        keep: Mapping[str, Any] | None = None,
+        **given: Any,
+    ) -> TestResult:
+        """The test's result; ``given``: keywords of its marker, ``keep``: further fields of the setting."""
+        parameters = build(test.parameters, given)
+        setting = self.setting(parameters.workload, scale, **(keep or {}))
+        return drive(test.procedure(parameters, setting), self.run)
+
+    def _engine(self, variant: str) -> ReplayEngine:
+        if variant not in self.engines:
+            scenario = parse_scenario(self.scenario)
+            if variant:
+                scenario = with_overrides(scenario, STANDARD_VARIANTS[variant])
+            self.engines[variant] = ReplayEngine(scenario)
+        return self.engines[variant]
+
+
+__all__ = ["ReplayedSUT"]

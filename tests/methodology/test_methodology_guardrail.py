@@ -1,0 +1,161 @@
+"""Guardrail overhead: the same requests through four configurations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from replayed_sut import ReplayedSUT
+
+from pytest_llmbench.methodology.guardrail import TEST, Parameters
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.procedure import VariantInfo
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.records import OUTCOMES
+from pytest_llmbench.model.result import TestResult
+
+FILTER_MS = 20.0
+SCENARIO = (
+    "fast?input_filter_us=20000&input_filter_us_per_token=0"
+    "&output_filter_us=5000&output_filter_us_per_token=0&output_filter_window_tokens=32"
+)
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[ReplayedSUT, TestResult]:
+    sut = ReplayedSUT(SCENARIO)
+    return sut, sut.measure(TEST, "quick", capacity_rps=100.0)
+
+
+def test_overhead_of_the_input_filter_is_the_configured_one(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    """Known beforehand: the filter looks for 20 ms before the prompt is queued, whatever the load."""
+    for level in ("25%", "50%", "75%"):
+        overhead = measured[1].metrics[f"input_filter_overhead[{level}].p50"]
+        assert overhead.lower is not None
+        assert overhead.upper is not None
+        assert overhead.lower <= FILTER_MS <= overhead.upper
+        assert overhead.point == pytest.approx(FILTER_MS, abs=1.0)
+
+
+def test_total_overhead_is_that_of_both_filters(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    """Known beforehand: 20 ms ahead of the prompt, 5 ms for the last window of the answer, and at most one
+    step of the batch (some 2.5 ms at this load) until the next one takes the request in."""
+    overhead = measured[1].metrics["guardrail_overhead[25%].p50"]
+    assert overhead.point is not None
+    assert FILTER_MS + 5.0 <= overhead.point <= FILTER_MS + 5.0 + 2.5
+
+
+def test_configurations_get_the_same_requests_at_the_same_rates(
+    measured: tuple[ReplayedSUT, TestResult],
+) -> None:
+    _, result = measured
+    by_role: dict[str, list[tuple[float | None, str]]] = {}
+    for level in result.levels:
+        if level.percent_of_capacity is not None:
+            assert level.observation is not None
+            digest = result.observations[level.observation].sequence_sha256
+            by_role.setdefault(level.role, []).append((level.offered_rps, digest))
+    assert list(by_role) == ["baseline", "input_filter", "output_filter", "full"]
+    assert len({tuple(levels) for levels in by_role.values()}) == 1
+    assert [rate for rate, _ in by_role["full"]] == [25.0, 50.0, 75.0]
+
+
+def test_every_configuration_has_a_warm_up_of_its_own(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    sut, result = measured
+    first_measured = {}
+    warmed = set()
+    for plan in sut.plans:
+        if plan.phase is Phase.WARMUP:
+            warmed.add(plan.variant)
+        elif plan.phase is Phase.MEASURE:
+            first_measured.setdefault(plan.variant, plan.variant in warmed)
+    assert set(first_measured.values()) == {True}
+    assert result.warmup.description.startswith("4 warm-ups")
+
+
+def test_throughput_is_searched_for_in_every_configuration(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    metrics = measured[1].metrics
+    for name in ("baseline", "input_filter", "output_filter", "full"):
+        assert metrics[f"max_output_token_throughput[{name}]"].point is not None
+    assert metrics["throughput_reduction"] == metrics["throughput_reduction[full]"]
+
+
+def test_tables(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    tables = measured[1].tables
+    assert [table.id for table in tables] == ["guardrail_latency"] * 3 + ["guardrail_throughput"]
+    assert [row[0] for row in tables[0].rows] == ["Baseline", "Input Filter", "Output Filter", "Full Filter"]
+    assert tables[-1].rows[0][2] == "-"
+    assert tables[-1].rows[3][2][0] in "+-"
+
+
+def test_single_filters_may_be_declared_impossible() -> None:
+    result = ReplayedSUT(SCENARIO).measure(
+        TEST, "quick", capacity_rps=100.0, levels_percent=[50], without="the product has one switch"
+    )
+    roles = {level.role for level in result.levels if level.percent_of_capacity is not None}
+    assert roles == {"baseline", "full"}
+    overhead = result.metrics["input_filter_overhead[50%].p50"]
+    assert overhead.point is None
+    assert overhead.method.startswith("not measurable")
+    assert result.facts.value("guardrails.impossible") == "the product has one switch"
+
+
+def test_refusals_are_counted_by_configuration() -> None:
+    def refuse_some(seen: Observation) -> Observation:
+        if seen.plan.variant != "guardrails_full" or seen.plan.phase is not Phase.MEASURE:
+            return seen
+        outcome = seen.records.outcome.copy()
+        outcome[:2] = OUTCOMES.index(Outcome.REFUSED)
+        return replace(seen, records=replace(seen.records, outcome=outcome))
+
+    result = ReplayedSUT(SCENARIO, change=refuse_some).measure(
+        TEST, "quick", capacity_rps=100.0, levels_percent=[50]
+    )
+    refused = result.facts.value("guardrails.refusals_by_configuration")
+    assert refused == {"baseline": 0, "input_filter": 0, "output_filter": 0, "full": 2}
+    assert any("full at 50%: 2 requests refused" in note for note in result.notes)
+
+
+def test_a_prefix_cache_that_helps_later_configurations_voids_the_run() -> None:
+    def cached(seen: Observation) -> Observation:
+        if seen.plan.variant != "guardrails_full":
+            return seen
+        return replace(
+            seen, records=replace(seen.records, cached_tokens=np.full(len(seen.records), 100, dtype=np.int64))
+        )
+
+    result = ReplayedSUT(SCENARIO, change=cached).measure(
+        TEST, "quick", capacity_rps=100.0, levels_percent=[50]
+    )
+    finding = next(finding for finding in result.findings if finding.check == "equal_work")
+    assert not finding.ok
+    assert finding.voids
+
+
+def test_the_engine_boundary_is_refused() -> None:
+    setting = ReplayedSUT().setting("synthetic-uniform")
+    engine = Facts.of(Origin.DECLARED, {"sut.boundary": "model_engine"})
+    variants = {name: VariantInfo(name, engine) for name in setting.variants}
+    missing = TEST.needs(build(Parameters, {}), replace(setting, variants=variants))
+    assert len(missing) == 1
+    assert "AMB-40" in missing[0]
+
+
+def test_missing_variants_are_listed() -> None:
+    missing = TEST.needs(
+        build(Parameters, {}), replace(ReplayedSUT().setting("synthetic-uniform"), variants={})
+    )
+    assert len(missing) == 4
+
+
+def test_limits_hold_at_every_load() -> None:
+    parameters = build(Parameters, {"max_overhead_ms": 50, "max_throughput_loss": 0.2})
+    assert [str(objective) for objective in parameters.objectives] == [
+        "guardrail_overhead[25%].p50 <= 50 ms",
+        "guardrail_overhead[50%].p50 <= 50 ms",
+        "guardrail_overhead[75%].p50 <= 50 ms",
+        "throughput_reduction[full] <= 0.2 ratio",
+    ]

@@ -1,0 +1,168 @@
+"""Memory pressure: levels beyond capacity, preemptions, recovery, and the rule that ends it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from replayed_sut import ReplayedSUT
+
+from pytest_llmbench.methodology.memory_pressure import TEST, Parameters, fitted
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.records import MISSING, OUTCOMES
+from pytest_llmbench.model.result import TestResult
+
+TIGHT = "fast?kv_blocks=640&context_limit_tokens=1024"
+"""640 blocks of 16 tokens hold some 20 requests of Synthetic-Uniform with their answers, not 30."""
+ALLOWED = {"overload_allowed": True}
+
+
+def _measure(sut: ReplayedSUT, **given: object) -> TestResult:
+    marker = {"workload": "synthetic-uniform", "capacity": 20, "duration_s": 20.0} | given
+    return sut.measure(TEST, keep=ALLOWED, **marker)
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[ReplayedSUT, TestResult]:
+    sut = ReplayedSUT(TIGHT)
+    return sut, _measure(sut)
+
+
+def test_levels_are_totals_of_the_capacity(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    levels = measured[1].levels
+    assert [level.percent_of_capacity for level in levels] == [100, 110, 125, 150]
+    assert [level.concurrency for level in levels] == [20, 22, 25, 30]
+    assert [level.role for level in levels] == ["baseline", "overload", "overload", "overload"]
+
+
+def test_preemptions_are_those_of_the_records(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    """Known beforehand: memory holds the base level, and not the highest one."""
+    _, result = measured
+    rates = [result.metrics[f"preemption_rate[{percent}%]"].point for percent in (100, 110, 125, 150)]
+    assert rates[0] == pytest.approx(0.0, abs=0.01)
+    assert rates[3] is not None
+    assert rates[3] > 0.2
+    assert result.metrics["preemption_rate"].point == rates[3]
+    records = result.observations[-1].records
+    assert rates[3] == pytest.approx(float(np.mean(records.preemptions > 0)))
+    lost = float(records.preempted_tokens.sum() / records.preemptions.sum())
+    assert result.metrics["preemption_loss"].point == pytest.approx(lost)
+    assert result.metrics["preemption_recovery_rate"].point == 1.0
+    events = result.metrics["preemptions_per_request"].point
+    assert events == pytest.approx(records.preemptions.sum() / len(records))
+
+
+def test_fail_rate_is_what_completion_leaves(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    metrics = measured[1].metrics
+    completed, failed = metrics["completion_rate[150%]"], metrics["fail_rate[150%]"]
+    assert completed.point is not None
+    assert failed.point == pytest.approx(1 - completed.point)
+    assert failed.upper == pytest.approx(1 - (completed.lower or 0.0))
+
+
+def test_recovery_is_timed_from_the_end_of_the_load(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    """Known beforehand: a first probe finds an engine that is idle after the drain, half a second later."""
+    _, result = measured
+    last = result.observations[-1]
+    assert last.load_ended_ns is not None
+    drain_s = (last.ended_ns - last.load_ended_ns) / 1e9
+    recovery = result.metrics["recovery_time[150%]"]
+    assert recovery.point == pytest.approx(drain_s + 0.5, abs=0.2)
+
+
+def test_without_counts_of_the_server_the_figures_are_not_measurable() -> None:
+    def silent(seen: Observation) -> Observation:
+        missing = np.full(len(seen.records), MISSING)
+        records = replace(seen.records, preemptions=missing, preempted_tokens=missing)
+        return replace(seen, records=records, engine=None)
+
+    result = _measure(ReplayedSUT(TIGHT, change=silent), levels_percent=[100, 150], duration_s=5.0)
+    for name in ("preemption_rate", "preemption_recovery_rate", "preemption_loss", "preemptions_per_request"):
+        assert result.metrics[name].point is None
+        assert result.metrics[name].method.startswith("not measurable")
+    row = result.tables[0].rows[-1]
+    assert row[3].startswith("not measurable")
+
+
+def test_failures_beyond_capacity_are_data_and_at_the_base_they_void() -> None:
+    def failing(percent: str) -> ReplayedSUT:
+        def fail(seen: Observation) -> Observation:
+            if not seen.plan.label.startswith(percent):
+                return seen
+            outcome = seen.records.outcome.copy()
+            outcome[: len(outcome) // 2] = OUTCOMES.index(Outcome.HTTP_ERROR)
+            return replace(seen, records=replace(seen.records, outcome=outcome))
+
+        return ReplayedSUT(TIGHT, change=fail)
+
+    for percent, voids in (("150%", False), ("100%", True)):
+        result = _measure(failing(percent), levels_percent=[100, 150], duration_s=5.0)
+        reasons = validity(result.observations, Budget(), result.budgeted).reasons
+        assert any("failed, budget" in reason for reason in reasons) is voids
+
+
+def test_a_system_that_does_not_come_back_ends_the_test() -> None:
+    """After the level at 110 % every probe fails: the higher levels are not run, and it is said."""
+    broken = False
+
+    def breaks(seen: Observation) -> Observation:
+        nonlocal broken
+        broken = broken or seen.plan.label.startswith("110%")
+        if not broken or seen.plan.phase is Phase.MEASURE:
+            return seen
+        outcome = np.full(len(seen.records), OUTCOMES.index(Outcome.DISCONNECTED), dtype=np.int8)
+        return replace(seen, records=replace(seen.records, outcome=outcome))
+
+    result = _measure(ReplayedSUT(TIGHT, change=breaks), duration_s=5.0)
+    assert [level.percent_of_capacity for level in result.levels] == [100, 110]
+    assert any("does not answer any more" in note for note in result.notes)
+    assert result.metrics["recovery_time[110%]"].point is None
+
+
+def test_an_engine_that_runs_out_of_memory_is_recorded() -> None:
+    result = _measure(ReplayedSUT(TIGHT + "&preemption=off"), levels_percent=[100, 150], duration_s=10.0)
+    assert any("150%" in note and "out-of-memory" in note for note in result.notes)
+    completion = result.metrics["completion_rate[150%]"].point
+    assert completion is not None
+    assert completion < 1
+
+
+def test_capacity_is_searched_for_on_the_same_workload() -> None:
+    sut = ReplayedSUT(TIGHT)
+    result = sut.measure(
+        TEST, "quick", keep=ALLOWED, workload="synthetic-uniform", ttft_p99_ms=100, levels_percent=[100, 150]
+    )
+    probes = [level for level in result.levels if level.role == "probe"]
+    assert probes
+    capacity = result.facts.value("load.capacity_concurrency")
+    assert result.levels[-1].concurrency == math.ceil(1.5 * capacity)
+    assert {run.plan.workload.name for run in result.observations} == {"synthetic-uniform"}
+
+
+def test_long_context_is_cut_to_what_the_model_takes() -> None:
+    setting = ReplayedSUT("fast?context_limit_tokens=20000&kv_blocks=2000").setting("long-context")
+    lengths = fitted(setting).workload.specification()["input_length"]["params"]
+    assert "16384" in str(lengths)
+    assert "32768" not in str(lengths)
+
+
+def test_it_wants_to_be_allowed() -> None:
+    setting = ReplayedSUT().setting("long-context")
+    (missing,) = TEST.needs(build(Parameters, {}), setting)
+    assert "--llm-allow-overload" in missing
+    assert not TEST.needs(build(Parameters, {}), replace(setting, overload_allowed=True))
+
+
+def test_limits_hold_beyond_capacity_only() -> None:
+    parameters = build(
+        Parameters, {"min_completion": 0.9, "max_recovery_s": 30, "levels_percent": [100, 120]}
+    )
+    assert [str(objective) for objective in parameters.objectives] == [
+        "completion_rate[120%] >= 0.9 ratio",
+        "recovery_time[120%] <= 30 s",
+    ]

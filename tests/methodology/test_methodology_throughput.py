@@ -1,0 +1,306 @@
+"""The throughput procedure (METHODOLOGY §11.2) against a server of known capacity: 40 req/s, 400 tok/s."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from canned_levels import QueueServer, canned_setting, replay_engine, replay_setting
+
+from pytest_llmbench.compare.gate import gate
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.drive import drive
+from pytest_llmbench.methodology import throughput
+from pytest_llmbench.methodology.levels import Seen
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.probing import meets
+from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
+from pytest_llmbench.model.judgement import GateVerdict
+from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.result import TestResult
+
+RANGE: dict[str, Any] = {"min_rate": 8, "max_rate": 72, "rate_step": 4}
+EXACT = RANGE | {"arrival": "uniform"}
+"""Evenly spaced arrivals: 40 req/s never wait, 44 req/s queue without end."""
+
+
+def run(server: QueueServer | None = None, scale: str = "quick", **keywords: Any) -> TestResult:
+    facts = {"sut.hardware.accelerator_count": 4}
+    parameters = build(throughput.Parameters, keywords)
+    return drive(
+        throughput.procedure(parameters, canned_setting(scale, **facts)),  # type: ignore[arg-type]
+        server or QueueServer(),
+    )
+
+
+def cells(result: TestResult, table: str) -> dict[str, tuple[str, ...]]:
+    found = next(one for one in result.tables if one.id == table)
+    return {row[0]: row[1:] for row in found.rows}
+
+
+def roles(result: TestResult) -> list[tuple[str, str]]:
+    return [(level.label, level.role) for level in result.levels]
+
+
+def test_known_answers_of_an_open_loop() -> None:
+    result = run(**EXACT)
+    found = result.metrics["sustainable_rate"]
+    assert (found.point, found.lower, found.upper) == (40.0, 40.0, 44.0)
+    assert result.metrics["max_output_token_throughput"].point == pytest.approx(400, rel=0.01)
+    assert result.metrics["max_request_throughput"].point == pytest.approx(40, rel=0.02)
+    assert result.metrics["max_input_token_throughput"].point == pytest.approx(640, rel=0.02)
+    assert result.metrics["ttft.p50"].point == pytest.approx(20.0, abs=0.1)
+    assert result.metrics["e2e.p95"].point == pytest.approx(100.0, abs=0.1)
+    assert result.metrics["output_tokens_per_gpu_second"].point == pytest.approx(100, rel=0.01)
+    assert result.facts.value("throughput.raw_output_tok_s") == pytest.approx(395, rel=0.02)
+
+
+def test_every_metric_is_in_the_catalogue() -> None:
+    result = run(ttft_p99_ms=60, **RANGE)
+    for name, estimate in result.metrics.items():
+        assert is_metric(name), name
+        assert estimate.unit == metric_unit(name), name
+
+
+def test_bisection_visits_the_ends_first_and_stops_at_the_step() -> None:
+    labels = [label for label, role in roles(run(**EXACT)) if role == "probe"]
+    assert labels == ["8 req/s", "72 req/s", "40 req/s", "56 req/s", "48 req/s", "44 req/s"]
+
+
+def test_the_reported_level_is_longer_than_the_probes() -> None:
+    server = QueueServer()
+    run(server, scale="standard", probe_s=2, duration_s=5, **EXACT)
+    assert {plan.duration_s for plan in server.measured[:-1]} == {2}
+    assert server.measured[-1].duration_s == 5
+    assert server.measured[-1].load == OpenLoop(40.0, "uniform")
+
+
+def test_no_prompt_is_sent_twice() -> None:
+    server = QueueServer()
+    run(server, **EXACT)
+    ends = 0
+    for plan in server.measured:
+        assert plan.first == ends
+        ends += plan.requests
+
+
+def test_tables_follow_the_draft() -> None:
+    result = run(**EXACT)
+    summary = cells(result, "throughput_summary")
+    assert list(summary)[:5] == [
+        "Max Output Throughput",
+        "Max Request Throughput",
+        "Max Input Throughput",
+        "Sustainable Load",
+        "Tokens per GPU-second",
+    ]
+    assert summary["Sustainable Load"] == ("40 req/s (offered)", "40 … 44 (bracket of the search)")
+    assert summary["Tokens per GPU-second"][0].endswith(" tok/s/GPU")
+    assert summary["Latency Constraint"][0].startswith("none")
+    assert summary["Batch Utilisation"][0].startswith("not measurable")
+    latency = cells(result, "latency_at_max")
+    assert list(latency) == ["TTFT", "TPOT", "End-to-End"]
+    assert latency["End-to-End"][0] == "100.0 ms"
+    assert "(indicative)" in latency["TTFT"][2]
+    assert [plot.id for plot in result.plots] == ["throughput_load"]
+    assert result.plots[0].marks == {"sustainable": 40.0}
+
+
+def test_facts_state_range_duration_and_objectives() -> None:
+    facts = run(ttft_p99_ms=60, **RANGE).facts
+    assert facts.value("load.model") == "open"
+    assert facts.value("load.rate_range") == [8.0, 72.0, 4.0]
+    assert facts.value("load.duration_s") == 6.0
+    assert facts.value("load.slo") == {"ttft_p99_ms": 60}
+
+
+def test_under_a_constraint_a_level_of_its_own_that_meets_it() -> None:
+    result = run(ttft_p99_ms=60, **RANGE)
+    constrained = next(
+        Seen(level, result.observations[level.observation or 0])
+        for level in result.levels
+        if level.role == "constrained"
+    )
+    assert meets(constrained, {"ttft.p99": 60})
+    whole, under = (
+        result.metrics[name].point
+        for name in ("max_output_token_throughput", "constrained_output_token_throughput")
+    )
+    assert whole is not None
+    assert under is not None
+    assert under < whole
+    above = [
+        level
+        for level in result.levels
+        if level.role == "probe" and (level.offered_rps or 0) > (constrained.level.offered_rps or 0)
+    ]
+    nearest = min(above, key=lambda level: level.offered_rps or 0)
+    assert not meets(Seen(nearest, result.observations[0]), {"ttft.p99": 60})
+    assert cells(result, "throughput_summary")["Latency Constraint"][0] == "TTFT P99 <= 60 ms"
+
+
+def test_a_constraint_that_the_maximum_meets_needs_no_further_level() -> None:
+    result = run(ttft_p99_ms=60, **EXACT)
+    assert "constrained" not in {role for _, role in roles(result)}
+    assert (
+        result.metrics["constrained_output_token_throughput"] == result.metrics["max_output_token_throughput"]
+    )
+
+
+def test_a_constraint_that_nothing_meets() -> None:
+    result = run(ttft_p99_ms=5, min_constrained_tok_s=10, **EXACT)
+    assert result.metrics["constrained_output_token_throughput"].point is None
+    assert cells(result, "throughput_summary")["Output Throughput under it"][0] == "no tested level meets it"
+    assert gate(result.objectives, result.metrics).verdict is GateVerdict.INCONCLUSIVE
+
+
+def test_steps_down_while_the_longer_level_is_saturated() -> None:
+    # At 6 s and longer the server is slower by a fifth: it carries 33 req/s.
+    result = run(QueueServer(slow_after_s=6.0), **EXACT)
+    tail = roles(result)[-3:]
+    assert tail == [
+        ("reported: 40 req/s", "reported (given up)"),
+        ("reported: 36 req/s", "reported (given up)"),
+        ("reported: 32 req/s", "reported"),
+    ]
+    found = result.metrics["sustainable_rate"]
+    assert (found.point, found.upper) == (32.0, 36.0)
+    assert any("36 req/s did not hold" in note for note in result.notes)
+    # what was given up is beyond capacity: the error budget is not about it
+    assert result.budgeted == (len(result.observations) - 1,)
+
+
+def test_steps_down_are_bounded() -> None:
+    result = run(
+        QueueServer(slow_after_s=6.0, slots=4), min_rate=39, max_rate=41, rate_step=0.5, arrival="uniform"
+    )
+    assert sum("given up" in role for _, role in roles(result)) <= 5
+    assert min(level.offered_rps or 0 for level in result.levels) == 39.0  # not below the range
+    assert result.metrics["max_output_token_throughput"].point is None
+    assert cells(result, "throughput_summary")["Sustainable Load"][0].startswith("not reached")
+
+
+def test_closed_loop_finds_the_knee_of_the_throughput() -> None:
+    result = run(min_concurrency=1, max_concurrency=64, concurrency_step=1)
+    found = result.metrics["sustainable_concurrency"]
+    assert (found.point, found.upper) == (4.0, 5.0)
+    assert result.metrics["max_output_token_throughput"].point == pytest.approx(400, rel=0.02)
+    assert result.facts.value("load.concurrency_range") == [1.0, 64.0, 1.0]
+    assert cells(result, "throughput_summary")["Sustainable Load"][0] == "4 requests in flight"
+    reported = result.levels[-1]
+    assert reported.role == "reported"
+    assert reported.saturated is False
+
+
+def test_batch_utilisation_from_the_gauge() -> None:
+    result = run(QueueServer(gauges=True), load_model="closed")
+    assert result.metrics["batch_utilisation"].point == pytest.approx(1.0, abs=0.01)
+    half = run(
+        QueueServer(gauges=True, service_s=0.1), min_rate=10, max_rate=20, rate_step=5, arrival="uniform"
+    )
+    # 20 req/s of 0.1 s each keep 2 of 4 places busy
+    assert half.metrics["batch_utilisation"].point == pytest.approx(0.5, abs=0.05)
+    assert half.metrics["sustainable_rate"].upper is None
+    assert any("raise the maximum" in note for note in half.notes)
+
+
+def test_a_range_of_its_own_from_bursts() -> None:
+    result = run()
+    assert [role for _, role in roles(result)][:2] == ["burst", "burst"]
+    found = result.metrics["sustainable_rate"]
+    assert found.point is not None
+    assert found.upper is not None
+    assert 24 <= found.point <= 40
+    low, high, step = result.facts.value("load.rate_range")
+    assert low < found.point < high
+    assert found.upper - found.point <= step * 1.01
+
+
+def test_repetitions_of_the_reported_level_are_pooled() -> None:
+    result = run(scale="standard", probe_s=2, duration_s=4, runs=3, **EXACT)
+    assert [role for _, role in roles(result)].count("reported") == 3
+    one = run(scale="standard", probe_s=2, duration_s=4, **EXACT)
+    assert result.metrics["ttft.p50"].n > 2.9 * one.metrics["ttft.p50"].n
+    assert result.metrics["max_output_token_throughput"].point == pytest.approx(400, rel=0.02)
+
+
+def test_a_server_that_answers_nothing_gives_no_number() -> None:
+    class Dies(QueueServer):
+        def __call__(self, plan: Any) -> Any:
+            self.fails_above = 0 if plan.duration_s is not None else None
+            return super().__call__(plan)
+
+    result = run(Dies(), min_output_tok_s=100, **EXACT)
+    assert result.metrics["max_output_token_throughput"].point is None
+    assert result.metrics["sustainable_rate"].point is None
+    assert gate(result.objectives, result.metrics).verdict is GateVerdict.INCONCLUSIVE
+    assert result.budgeted == (0,)
+    assert any("lowest level" in note for note in result.notes)
+
+
+def test_accelerators_that_nobody_declared() -> None:
+    parameters = throughput.Parameters(**EXACT)
+    result = drive(throughput.procedure(parameters, canned_setting()), QueueServer())
+    assert result.metrics["output_tokens_per_gpu_second"].point is None
+    assert cells(result, "throughput_summary")["Tokens per GPU-second"][0].startswith("not measurable")
+
+
+def test_limits_become_objectives() -> None:
+    parameters = throughput.Parameters(
+        min_output_tok_s=100, min_request_s=2, min_input_tok_s=3, min_tokens_per_gpu_s=4,
+        min_constrained_tok_s=5, tpot_p99_ms=50,
+    )  # fmt: skip
+    assert [str(objective) for objective in parameters.objectives] == [
+        "max_output_token_throughput >= 100 tok/s",
+        "max_request_throughput >= 2 req/s",
+        "max_input_token_throughput >= 3 tok/s",
+        "constrained_output_token_throughput >= 5 tok/s",
+        "output_tokens_per_gpu_second >= 4 tok/s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "complaint"),
+    [
+        ({"min_rate": 1}, "belong together"),
+        (RANGE | {"max_rate": 8}, "max_rate must be above min_rate"),
+        (RANGE | {"load_model": "closed"}, "takes a concurrency range"),
+        (RANGE | {"min_concurrency": 1, "max_concurrency": 2, "concurrency_step": 1}, "not both"),
+        ({"load_model": "closed", "arrival": "uniform"}, "describe an open loop"),
+        ({"arrival": "gamma"}, "burstiness belong together"),
+        ({"min_constrained_tok_s": 5}, "needs ttft_p99_ms or tpot_p99_ms"),
+    ],
+)
+def test_contradictions(keywords: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SuiteError, match=complaint):
+        build(throughput.Parameters, keywords)
+
+
+def test_plans_for_the_cost_estimate_cover_the_run() -> None:
+    parameters = throughput.Parameters(**EXACT)
+    server = QueueServer()
+    run(server, **EXACT)
+    planned = throughput.plans(parameters, canned_setting())
+    assert len(planned) >= len(server.measured)
+    assert sum(plan.requests for plan in planned) >= sum(plan.requests for plan in server.measured)
+    assert throughput.plans(throughput.Parameters(), canned_setting())[0].label == "burst of 8"
+
+
+def test_recovers_what_a_replayed_engine_can_do() -> None:
+    parameters = throughput.Parameters(min_rate=8, max_rate=80, rate_step=4)
+    result = drive(throughput.procedure(parameters, replay_setting()), replay_engine().run)
+    found = result.metrics["sustainable_rate"]
+    assert found.point is not None
+    assert found.upper is not None
+    assert 28 <= found.point <= 40
+    offered = found.point * 20
+    metric = result.metrics["max_output_token_throughput"]
+    assert metric.lower is not None
+    assert metric.upper is not None
+    assert metric.lower <= offered <= metric.upper
+    assert metric.point is not None
+    assert metric.point <= 800
+    slots = throughput.Parameters(load_model="closed")
+    closed = drive(throughput.procedure(slots, replay_setting()), replay_engine().run)
+    assert closed.metrics["max_output_token_throughput"].point == pytest.approx(800, rel=0.02)
+    assert closed.metrics["batch_utilisation"].point == pytest.approx(1.0, abs=0.05)

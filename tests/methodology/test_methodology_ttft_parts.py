@@ -1,0 +1,75 @@
+"""Components of TTFT and the other reading of "first token" (sections 5.1.3.1 and 5.1.4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from canned_levels import TINY, QueueServer, canned_setting
+from canned_runs import answer
+
+from pytest_llmbench.harness.drive import drive
+from pytest_llmbench.methodology import ttft
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.result import Table, TestResult
+
+
+def table(result: TestResult, name: str) -> Table | None:
+    return next((one for one in result.tables if one.id == name), None)
+
+
+def test_queue_wait_and_prefill_where_the_server_states_them() -> None:
+    # Eight in flight on four places of 100 ms: everyone waits for one reply, prefill takes 20 ms.
+    parameters = ttft.Parameters(concurrency=8, requests=40)
+    result = drive(ttft.procedure(parameters, canned_setting()), QueueServer())
+    assert result.metrics["ttft_queue_wait.p50"].point == pytest.approx(100.0)
+    assert result.metrics["ttft_prefill.p99"].point == pytest.approx(20.0)
+    assert result.metrics["ttft.p50"].point == pytest.approx(120.0)
+    found = table(result, "ttft_components")
+    assert found is not None
+    assert [row[0] for row in found.rows] == ["Queue wait", "Prefill"]
+    assert found.rows[0][1] == "100.0"
+    assert found.rows[1][-1] == "40"
+    assert not any("not measurable" in note for note in result.notes)
+
+
+def test_not_measurable_where_it_does_not() -> None:
+    result = drive(ttft.procedure(ttft.Parameters(requests=20), canned_setting()), answer)
+    assert "ttft_queue_wait.p50" not in result.metrics
+    assert table(result, "ttft_components") is None
+    assert any("not measurable" in note for note in result.notes)
+
+
+def test_one_component_alone() -> None:
+    server = QueueServer()
+
+    def without_prefill(plan: LoadPlan) -> Observation:
+        seen = server(plan)
+        missing = np.full(len(seen.records), MISSING, dtype=np.int64)
+        return replace(seen, records=replace(seen.records, prefill_ns=missing))
+
+    result = drive(ttft.procedure(ttft.Parameters(requests=20), canned_setting()), without_prefill)
+    found = table(result, "ttft_components")
+    assert found is not None
+    assert found.rows[1][1:5] == ("not measurable",) * 4
+
+
+def test_both_readings_where_other_output_comes_first() -> None:
+    def whitespace_first(plan: LoadPlan) -> Observation:
+        seen = answer(plan.with_(workload=TINY))
+        early = seen.records.first_nonempty_ns - 30_000_000
+        return replace(seen, plan=plan, records=replace(seen.records, first_nonempty_ns=early))
+
+    result = drive(ttft.procedure(ttft.Parameters(requests=50), canned_setting()), whitespace_first)
+    found = table(result, "ttft_any_token")
+    assert found is not None
+    assert found.rows[0] == ("P50", "100.0 ms", "70.0 ms")
+    assert any("non-content output" in note for note in result.notes)
+
+
+def test_one_reading_where_content_comes_first() -> None:
+    result = drive(ttft.procedure(ttft.Parameters(requests=20), canned_setting()), answer)
+    assert table(result, "ttft_any_token") is None

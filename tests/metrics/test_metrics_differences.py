@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from metric_rows import row
+
+from pytest_llmbench.metrics.differences import Kind, change, independent_changes, paired_changes, pairs
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.records import Records
+
+
+def estimate(point: float | None, lower: float | None, upper: float | None, unit: str = "tok/s") -> Estimate:
+    required = None if lower is not None and upper is not None else 500
+    return Estimate(point, lower, upper, 0.95, 200, "given", unit, required)
+
+
+BASE, LESS = estimate(200.0, 190.0, 210.0), estimate(150.0, 140.0, 160.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "point", "unit"),
+    [
+        ("difference", -50.0, "tok/s"),
+        ("relative_change", -0.25, "ratio"),
+        ("reduction", 0.25, "ratio"),
+        ("ratio", 0.75, "ratio"),
+    ],
+)
+def test_four_ways_to_put_it(kind: Kind, point: float, unit: str) -> None:
+    found = change(BASE, LESS, kind)
+    assert found.point == pytest.approx(point)
+    assert (found.unit, found.n) == (unit, 200)
+    assert found.lower is not None
+    assert found.upper is not None
+    assert found.lower < point < found.upper
+    assert found.n_required is None
+
+
+def test_known_ends() -> None:
+    found = change(BASE, LESS)
+    assert (found.lower, found.upper) == pytest.approx((-50 - 200**0.5, -50 + 200**0.5))
+    relative, reduction = change(BASE, LESS, "relative_change"), change(BASE, LESS, "reduction")
+    assert relative.upper is not None
+    assert reduction.lower == pytest.approx(-relative.upper)
+    ratio = change(BASE, LESS, "ratio")
+    assert ratio.upper == pytest.approx(1 + relative.upper)
+
+
+def test_an_open_arm_leaves_the_change_open_and_says_what_would_close_it() -> None:
+    found = change(estimate(200.0, 190.0, None), LESS, "reduction")
+    assert found.upper is None or found.lower is None
+    assert found.n_required == 500
+    # The baseline may be any higher, so the reduction may.
+    assert found.lower is not None
+
+
+def test_undefined_arms() -> None:
+    nothing = estimate(None, None, None)
+    assert change(nothing, LESS).method == "the baseline is undefined"
+    assert change(BASE, nothing).method == "the candidate is undefined"
+    zero = estimate(0.0, 0.0, 1.0)
+    assert change(zero, LESS, "ratio").method == "the baseline is zero"
+    assert change(zero, LESS).point == 150
+    gone = change(BASE, zero, "reduction")
+    assert (gone.point, gone.lower, gone.upper) == (1.0, None, None)
+
+
+def test_only_like_compares_with_like() -> None:
+    with pytest.raises(ValueError, match="does not compare"):
+        change(BASE, estimate(1.0, 0.0, 2.0, unit="ms"))
+
+
+def test_independent_samples() -> None:
+    random = np.random.default_rng(1)
+    before, after = random.lognormal(4, 0.5, size=2000), random.lognormal(3, 0.5, size=2000)
+    found = independent_changes("ttft_reduction", before, after, "reduction", seed=1)
+    assert list(found) == [f"ttft_reduction.{name}" for name in ("p50", "p95", "p99", "mean")]
+    for value in found.values():
+        assert value.lower is not None
+        assert value.upper is not None
+        assert value.lower < 1 - np.exp(-1) < value.upper
+    p95 = 1 - np.percentile(after, 95) / np.percentile(before, 95)
+    assert found["ttft_reduction.p95"].point == pytest.approx(p95)
+
+
+def test_a_small_sample_supports_no_p99() -> None:
+    random = np.random.default_rng(1)
+    before, after = random.lognormal(size=(2, 200))
+    found = independent_changes("x", before, after, seed=1)["x.p99"]
+    assert found.point is not None
+    assert (found.lower, found.upper) == (None, None)
+    assert found.n_required == distribution("x", before, seed=1)["x.p99"].n_required == 368
+
+
+def arm(*latencies: tuple[int, float], failed: tuple[int, ...] = ()) -> Records:
+    """Requests by index, submitted in the order given, with a TTFT in ms."""
+    rows = []
+    for place, (index, latency) in enumerate(latencies):
+        at = 1000.0 * place
+        outcome = Outcome.TIMEOUT if index in failed else Outcome.OK
+        rows.append(row(index, submitted=at, chunks=(at + latency, at + latency + 50), outcome=outcome))
+    return Records.from_rows(rows)
+
+
+def test_pairs_are_the_same_requests_in_the_order_of_the_baseline() -> None:
+    before = arm((3, 30), (1, 10), (2, 20), (4, 40), (5, 50), failed=(4,))
+    after = arm((1, 11), (2, 22), (3, 33), (4, 44), (6, 66))
+    found = pairs("ttft", [before], [after])
+    assert found.baseline[0].tolist() == [30, 10, 20]
+    assert found.candidate[0].tolist() == [33, 11, 22]
+    assert found.unpaired == 3
+    assert pairs("e2e", [before], [after]).baseline[0].tolist() == [80, 60, 70]
+
+
+def test_runs_pair_with_runs() -> None:
+    found = pairs("ttft", [arm((1, 10)), arm((1, 20))], [arm((1, 11)), arm((1, 22))])
+    assert [run.tolist() for run in found.candidate] == [[11], [22]]
+    with pytest.raises(ValueError, match="2 runs do not pair with 1"):
+        pairs("ttft", [arm((1, 10)), arm((1, 20))], [arm((1, 11))])
+
+
+def test_overhead_of_pairs_is_sharper_than_that_of_arms() -> None:
+    random = np.random.default_rng(1)
+    base = random.lognormal(5, 1, size=1000)
+    slower = base + random.normal(20, 2, size=1000)
+    first, second = arm(*enumerate(base)), arm(*enumerate(slower))
+    found = paired_changes("overhead", pairs("ttft", [first], [second]), seed=1)
+    apart = independent_changes("overhead", base, slower, seed=1)
+    for name, value in found.items():
+        assert value.point == pytest.approx(apart[name].point, abs=1e-3)
+        assert value.lower is not None
+        assert value.upper is not None
+        assert value.lower < 20 < value.upper
+        assert value.upper - value.lower < 0.8 * (apart[name].upper - apart[name].lower)  # type: ignore[operator]
+    assert found["overhead.mean"].n == 1000
+    mean = found["overhead.mean"]
+    assert mean.upper - mean.lower == pytest.approx(4 * 2 / 1000**0.5, rel=0.2)  # type: ignore[operator]
+
+
+def test_paired_reduction() -> None:
+    base = np.random.default_rng(1).lognormal(5, 1, size=1000)
+    arms = pairs("ttft", [arm(*enumerate(base))], [arm(*enumerate(base / 4))])
+    found = paired_changes("ttft_reduction", arms, "reduction", statistics=("p50", "p99"), seed=1)
+    for value in found.values():
+        assert value.unit == "ratio"
+        ends = (value.point, value.lower, value.upper)
+        assert ends == pytest.approx((0.75, 0.75, 0.75), abs=1e-4)
+
+
+def test_few_pairs() -> None:
+    base = np.random.default_rng(1).lognormal(5, 1, size=20)
+    arms = pairs("ttft", [arm(*enumerate(base))], [arm(*enumerate(base + 1))])
+    found = paired_changes("x", arms, seed=1)
+    assert found["x.p99"].n_required is not None
+    assert found["x.p99"].n_required >= 368
+    nothing = paired_changes("x", pairs("ttft", [arm((1, 5))], [arm((2, 5))]), seed=1)
+    assert not any(value.defined for value in nothing.values())
+    assert paired_changes("x", pairs("ttft", [], []), seed=1)["x.p50"].n == 0

@@ -1,0 +1,60 @@
+"""Figures that only the engine can state: components of TTFT, batch utilisation (5.1.4.2, 5.2.4.2)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from metric_rows import EPOCH_NS, row
+
+from pytest_llmbench.metrics.server_side import batch_utilisation, prefill_ms, queue_wait_ms
+from pytest_llmbench.metrics.throughput import Window
+from pytest_llmbench.model.engine_readings import EngineReadings
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.records import Records
+
+
+def readings(values: list[float], most: int | None = 8) -> EngineReadings:
+    at_ns = EPOCH_NS + np.arange(len(values)) * 1_000_000_000
+    return EngineReadings(at_ns, {"running": np.array(values)}, max_num_seqs=most)
+
+
+def window(end_s: float) -> Window:
+    return Window(Records.from_rows([row()]), EPOCH_NS, EPOCH_NS + round(end_s * 1e9))
+
+
+def test_components_in_milliseconds_of_the_requests_that_have_them() -> None:
+    rows = [
+        row(0, queue_wait_ns=5_000_000, prefill_ns=40_000_000),
+        row(1, queue_wait_ns=None, prefill_ns=41_000_000),
+        row(2, queue_wait_ns=9_000_000, prefill_ns=1, outcome=Outcome.TIMEOUT),
+    ]
+    records = Records.from_rows(rows)
+    assert queue_wait_ms(records).tolist() == [5.0]
+    assert prefill_ms(records).tolist() == [40.0, 41.0]
+
+
+def test_batch_utilisation_is_the_mean_inside_the_window_over_the_largest_batch() -> None:
+    found = batch_utilisation([(readings([2, 4, 6, 8, 100]), window(3.0))], seed=1)
+    assert found.point == pytest.approx(5 / 8)
+    assert found.unit == "ratio"
+
+
+def test_batch_utilisation_pools_runs() -> None:
+    pairs = [(readings([2, 2]), window(3.0)), (readings([4, 4]), window(3.0))]
+    assert batch_utilisation(pairs, seed=1).point == pytest.approx(3 / 8)
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        None,
+        readings([2, 4], most=None),
+        readings([]),
+        EngineReadings(np.array([EPOCH_NS + 1]), {}, max_num_seqs=8),
+        readings([float("nan")]),
+    ],
+)
+def test_not_measurable(reading: EngineReadings | None) -> None:
+    found = batch_utilisation([(reading, window(3.0))], seed=1)
+    assert found.point is None
+    assert found.method.startswith("not measurable")

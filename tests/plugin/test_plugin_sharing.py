@@ -1,0 +1,154 @@
+"""One measurement for many gates, workloads of a file, variants by hook, the audit of the whole report."""
+
+from __future__ import annotations
+
+import pytest
+from plugin_suite import Suite
+from test_plugin_hooks import example
+
+TWO_GATES = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(p50_ms=500, rate=20)
+def test_median(): ...
+
+@llmbench.ttft(p90_ms=900, rate=20)
+def test_tail(llm_result):
+    assert llm_result.observations[0].shared_from.endswith("::test_median")
+
+@llmbench.ttft(p90_ms=900, rate=20, fresh=True)
+def test_anew(llm_result):
+    assert llm_result.observations[0].shared_from is None
+"""
+
+LATER = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(rate=20, arrival="uniform")
+def test_uniform(): ...
+
+@llmbench.ttft(rate=20)
+def test_poisson(): ...
+"""
+
+
+def poisson_status(suite: Suite, name: str) -> list[str]:
+    (entry,) = [test for test in suite.report["tests"] if test["nodeid"].endswith(name)]
+    return [
+        requirement["status"]
+        for requirement in entry["compliance"]["requirements"]
+        if "poisson" in requirement["id"] and requirement["id"].startswith("M-5.1")
+    ]
+
+
+def test_two_gates_on_one_run(suite: Suite) -> None:
+    suite.write(TWO_GATES)
+    suite.measure("replay").assert_outcomes(passed=3)
+    first, second, third = suite.report["tests"]
+    assert [test["shared"] for test in (first, second, third)] == [False, True, False]
+    assert first["metrics"]["ttft.p50"] == second["metrics"]["ttft.p50"]
+
+
+def test_the_plan_says_what_is_shared(suite: Suite) -> None:
+    suite.write(TWO_GATES)
+    suite.run("--llm-plan", "--llm-endpoint=replay").stdout.fnmatch_lines(
+        [
+            "*::test_median",
+            "*1,100 requests with the warm-up*",
+            "*::test_tail",
+            "*0 requests*",
+            "*1 of 1 loads shared with test_suite.py::test_median",
+            "*warm-up shared with test_suite.py::test_median",
+            "*::test_anew",
+            "*1,100 requests with the warm-up*",
+            "*total of 3 tests: 2,200 requests*",
+        ]
+    )
+
+
+def test_the_audit_sees_later_tests(suite: Suite) -> None:
+    suite.write(LATER)
+    suite.measure("replay").assert_outcomes(passed=2)
+    assert poisson_status(suite, "test_uniform") == poisson_status(suite, "test_poisson")
+    assert "unmet" not in poisson_status(suite, "test_uniform")
+
+
+def test_the_audit_sees_later_tests_of_the_same_worker(suite: Suite) -> None:
+    pytest.importorskip("xdist")
+    suite.write(LATER)
+    suite.measure("replay", "-n1").assert_outcomes(passed=2)
+    assert poisson_status(suite, "test_uniform")
+    assert "unmet" not in poisson_status(suite, "test_uniform")
+
+
+def test_without_the_later_test_the_clause_is_unmet(suite: Suite) -> None:
+    suite.write(LATER)
+    suite.measure("replay", "-k", "uniform").assert_outcomes(passed=1, deselected=1)
+    assert "unmet" in poisson_status(suite, "test_uniform")
+
+
+def test_workloads_of_a_file(suite: Suite) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(concurrency=2, workload="tiny")
+        def test_x(llm_result):
+            assert llm_result.facts.value("workload.name") == "tiny"
+        """
+    )
+    (suite.path / "w.toml").write_text("[workloads.tiny]\ninput_tokens = 8\noutput_tokens = 2\n")
+    suite.measure("replay", "--llm-workloads=w.toml", "--llm-export-sequence").assert_outcomes(passed=1)
+    (file,) = (suite.path / "out" / "sequence").iterdir()
+    assert file.name.startswith("tiny-")
+    (suite.path / "w.toml").write_text("[workloads.tiny]\ninput_tokens = 8\n")
+    wrong = suite.measure("replay", "--llm-workloads=w.toml")
+    assert wrong.ret == pytest.ExitCode.USAGE_ERROR
+    wrong.stderr.fnmatch_lines(["*w.toml: workloads.tiny: output_tokens is missing*"])
+
+
+def test_variants_by_hook(suite: Suite) -> None:
+    suite.write(
+        """
+        import pytest
+        from pytest_llmbench import ClosedLoop, LoadPlan, SUTError, SuiteError
+
+        def plan(llm_workload, variant):
+            workload = llm_workload(input_tokens=8, output_tokens=2)
+            return LoadPlan("by hand", workload, ClosedLoop(1), 3, seed=1, variant=variant)
+
+        def test_declared(llm_bench, llm_workload):
+            seen = llm_bench.run(plan(llm_workload, "low_priority"))
+            assert seen.records.counts()["ok"] == 3
+
+        def test_unknown(llm_bench, llm_workload):
+            with pytest.raises(SuiteError, match="it has cache_disabled, .*, low_priority"):
+                llm_bench.run(plan(llm_workload, "high_priority"))
+        """,
+        conftest=example("pytest_llmbench_variants"),
+    )
+    suite.measure("sim").assert_outcomes(passed=2)
+
+
+def test_a_test_that_misses_something_says_all_of_it_before_any_load(suite: Suite) -> None:
+    suite.write(
+        "from pytest_llmbench import llmbench\n\n@llmbench.ttft(concurrency=2)\ndef test_x(): ...\n",
+        conftest="""
+        from dataclasses import replace
+        import pytest
+        from pytest_llmbench.plugin.collection import MARKED
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_collection_modifyitems(items):
+            for item in items:
+                marked = item.stash[MARKED]
+                test = replace(marked.definition, needs=lambda p, s: ["a variant warm", "a tokenizer"])
+                item.stash[MARKED] = replace(marked, definition=test)
+        """,
+    )
+    result = suite.measure("replay")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*Time to First Token: cannot be measured here*", "*- a variant warm*", "*- a tokenizer*"]
+    )
+    assert not list((suite.path / "out").glob("records/*"))

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from queue_models import ar1
+
+from pytest_llmbench.stats.bootstrap import resampled_means
+from pytest_llmbench.stats.fairness import (
+    jain_index,
+    jain_influence,
+    jain_interval,
+    jain_of_means_interval,
+    starvation,
+)
+from pytest_llmbench.stats.proportion import wilson_interval
+
+
+def test_jain_of_known_shares() -> None:
+    assert jain_index(np.array([1.0, 1.0, 1.0])) == 1.0
+    assert jain_index(np.array([1.0, 0.0, 0.0, 0.0])) == 0.25
+    assert jain_index(np.array([1.0, 2.0, 3.0])) == pytest.approx(36 / 42)
+    assert jain_index(np.array([1e200, 2e200, 3e200])) == pytest.approx(36 / 42)
+
+
+def test_jain_is_undefined_without_shares() -> None:
+    assert jain_index(np.array([])) is None
+    assert jain_index(np.zeros(4)) is None
+    with pytest.raises(ValueError, match="not negative"):
+        jain_index(np.array([1.0, -1.0]))
+    assert jain_interval(np.zeros(50), seed=1) == (None, None)
+    assert jain_interval(np.array([3.0]), seed=1) == (None, None)
+
+
+def test_influence_is_the_change_one_sample_makes() -> None:
+    x = np.random.default_rng(0).lognormal(size=2000)
+    (influence,) = jain_influence(x)
+    assert influence.mean() == pytest.approx(0, abs=1e-12)
+    without = jain_index(np.delete(x, 7))
+    whole = jain_index(x)
+    assert without is not None
+    assert whole is not None
+    assert (whole - without) * len(x) == pytest.approx(influence[7], rel=0.01)
+
+
+def test_equal_shares_are_certain() -> None:
+    assert jain_interval(np.full(100, 2.5), seed=1) == (1.0, 1.0)
+
+
+def test_the_interval_stays_within_the_range_of_the_index_and_around_it() -> None:
+    for seed in range(20):
+        x = np.random.default_rng(seed).lognormal(sigma=2, size=40)
+        point = jain_index(x)
+        lower, upper = jain_interval(x, seed=seed)
+        assert lower is not None
+        assert upper is not None
+        assert point is not None
+        assert 1 / 40 <= lower <= point <= upper <= 1
+
+
+def test_the_interval_does_not_depend_on_the_unit() -> None:
+    x = np.random.default_rng(3).lognormal(size=500)
+    assert jain_interval(x, seed=3) == pytest.approx(jain_interval(x * 1000, seed=3))
+
+
+def test_dependence_widens() -> None:
+    x = np.repeat(np.random.default_rng(3).lognormal(size=200), 10)
+    wide, narrow = jain_interval(x, seed=3), jain_interval(x, seed=3, block=1)
+    assert wide.upper - wide.lower > 2 * (narrow.upper - narrow.lower)  # type: ignore[operator]
+
+
+def held_by_jain(sigma: float, correlation: float, n: int, times: int) -> float:
+    held = []
+    for time in range(times):
+        random = np.random.default_rng([11, time])
+        normal = ar1(correlation, n, random) if correlation else random.normal(size=n)
+        lower, upper = jain_interval(np.exp(sigma * normal), seed=time)
+        assert lower is not None
+        assert upper is not None
+        # Log-normal: J = E[x]² / E[x²].
+        held.append(lower <= math.exp(-(sigma**2)) <= upper)
+    return float(np.mean(held))
+
+
+def test_coverage_of_jain() -> None:
+    assert held_by_jain(0.4, 0.0, 500, times=100) >= 0.88
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sigma", "correlation", "floor"), [(0.3, 0.0, 0.9), (0.5, 0.8, 0.87), (1.0, 0.0, 0.8)]
+)
+def test_coverage_of_jain_of_dependent_and_of_heavy_samples(
+    sigma: float, correlation: float, floor: float
+) -> None:
+    assert held_by_jain(sigma, correlation, 2000, times=300) >= floor
+
+
+def class_means(truth: tuple[float, ...], seed: int, n: int = 400) -> list[np.ndarray]:
+    random = np.random.default_rng([12, seed])
+    samples = [random.gamma(4.0, mean / 4, size=n) for mean in truth]
+    return [resampled_means(x, seed=seed + place, block=1) for place, x in enumerate(samples)]
+
+
+@pytest.mark.parametrize("truth", [(2.0, 2.0), (2.0, 2.0, 2.0), (1.0, 1.6), (1.0, 1.2, 3.0)])
+def test_coverage_of_jain_over_means(truth: tuple[float, ...]) -> None:
+    """Alike in truth is the hard case: no resample reaches an index of 1."""
+    value = jain_index(np.array(truth))
+    assert value is not None
+    held = []
+    for seed in range(100):
+        lower, upper = jain_of_means_interval(class_means(truth, seed), freedom=399)
+        assert lower is not None
+        assert upper is not None
+        held.append(lower <= value <= upper)
+    assert np.mean(held) >= 0.88
+
+
+def test_unequal_means_bound_the_index_below_one() -> None:
+    _, upper = jain_of_means_interval(class_means((1.0, 1.6), 1), freedom=399)
+    assert upper is not None
+    assert upper < 0.98
+
+
+def test_jain_over_means_needs_groups() -> None:
+    assert jain_of_means_interval([np.ones(10)], freedom=9) == (None, None)
+    assert jain_of_means_interval([np.ones(10), np.zeros(10)], freedom=9) == (None, None)
+    assert jain_of_means_interval([np.ones(10), np.ones(10)], freedom=9) == (1.0, 1.0)
+
+
+def test_starvation_counts_waits_beyond_five_medians() -> None:
+    found = starvation(np.array([1.0] * 7 + [5.0, 5.1, 80.0]))
+    assert found is not None
+    assert (found.share, found.starved, found.of) == (0.2, 2, 10)
+    assert found.interval == wilson_interval(2, 10, effective_n=found.effective_n)
+    assert starvation(np.array([])) is None
+
+
+def test_starvation_pools_runs_for_the_median() -> None:
+    found = starvation([np.full(90, 1.0), np.full(10, 6.0)])
+    assert found is not None
+    assert found.starved == 10
+    stricter = starvation([np.full(90, 1.0), np.full(10, 6.0)], factor=7)
+    assert stricter is not None
+    assert stricter.starved == 0
+
+
+def test_bursts_of_starvation_are_less_sure() -> None:
+    waits = np.ones(2000)
+    waits[500:540] = 9
+    scattered = np.ones(2000)
+    scattered[::50] = 9
+    burst, spread = starvation(waits), starvation(scattered)
+    assert burst is not None
+    assert spread is not None
+    assert burst.share == spread.share
+    assert burst.effective_n < spread.effective_n / 5
+    assert burst.interval.upper > spread.interval.upper  # type: ignore[operator]

@@ -1,0 +1,157 @@
+"""What the server says about a reply: timing figures, preemptions, and the instants of its tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from wire_events import DONE, NO_CHOICES, ROLE, chat, sse, text, usage
+
+from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.reply import StreamSummary, read_stream
+from pytest_llmbench.wire.server_figures import server_figures
+from pytest_llmbench.wire.stream import chunks_of
+
+TIMINGS = {"queue_ms": 1.5, "prompt_ms": 20, "preemptions": 2, "preempted_tokens": 300}
+TOLD = {
+    "queue_wait_ns": 1_500_000,
+    "prefill_ns": 20_000_000,
+    "preemptions": 2,
+    "preempted_tokens": 300,
+}
+
+
+def chat_stream() -> list[Any]:
+    return [
+        ROLE,
+        chat({"content": "Hé"}, token_times_ns=[1_000_000_007]),
+        chat({"content": " llo"}, token_times_ns=[1_000_000_107, 1_000_000_207]),
+        chat({"content": ""}, token_times_ns=[1_000_000_307]),
+        chat({}, "stop"),
+        {**NO_CHOICES, **usage(9, 4), "timings": TIMINGS},
+        DONE,
+    ]
+
+
+def completions_stream() -> list[Any]:
+    return [
+        text("a", token_times_ns=[5]),
+        text("b", token_times_ns=[6]),
+        text("", "length", **usage(3, 2), timings=TIMINGS),
+        DONE,
+    ]
+
+
+def read(reads: list[tuple[bytes, int]], api: str) -> StreamSummary:
+    return read_stream(list(chunks_of(reads, dialect(api))))
+
+
+def said(summary: StreamSummary) -> dict[str, Any]:
+    names = [*TOLD, "server_timings", "server_token_ns", "output_tokens", "text", "outcome"]
+    return {name: getattr(summary, name) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("events", "api", "instants"),
+    [
+        (chat_stream(), "chat", [1_000_000_007, 1_000_000_107, 1_000_000_207, 1_000_000_307]),
+        (completions_stream(), "completions", [5, 6]),
+    ],
+    ids=["chat", "completions"],
+)
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n"], ids=["LF", "CRLF"])
+def test_the_same_wherever_a_read_ends(events: list[Any], api: str, instants: list[int], end: str) -> None:
+    body = sse(*events, end=end)
+    whole = said(read([(body, 1)], api))
+    assert {name: whole[name] for name in TOLD} == TOLD
+    assert whole["server_token_ns"] == instants
+    assert whole["server_timings"] == TIMINGS  # no list among the figures
+    assert (whole["output_tokens"], whole["outcome"]) == (len(instants), Outcome.OK)
+    for cut in range(1, len(body)):
+        assert said(read([(body[:cut], 1), (body[cut:], 2)], api)) == whole
+    byte_by_byte = [(body[at : at + 1], at) for at in range(len(body))]
+    assert said(read(byte_by_byte, api)) == whole
+
+
+def test_on_the_finish_event_where_there_is_no_usage() -> None:
+    body = sse(chat({"content": "a"}), chat({}, "stop", timings={"prompt_ms": 3.25}), DONE)
+    summary = read([(body, 1)], "chat")
+    assert (summary.prefill_ns, summary.queue_wait_ns, summary.preemptions) == (3_250_000, None, None)
+
+
+def test_nothing_said_is_nothing_known() -> None:
+    summary = read([(sse(chat({"content": "a"}), chat({}, "stop"), DONE), 1)], "chat")
+    assert (summary.server_timings, summary.server_token_ns) == ({}, ())
+    assert [getattr(summary, name) for name in TOLD] == [None] * 4
+
+
+def timed(**figures: Any) -> Chunk:
+    return Chunk(1, 0, server_timings=figures)
+
+
+def test_the_last_word_counts() -> None:
+    figures = server_figures([timed(prompt_ms=1, preemptions=0), timed(prompt_ms=2)])
+    assert (figures.prefill_ns, figures.preemptions) == (2_000_000, 0)
+
+
+def test_vllm_s_name_for_the_queue() -> None:
+    assert server_figures([timed(queue_time_ms=0)]).queue_wait_ns == 0
+
+
+@pytest.mark.parametrize("value", [-1, "5", True, None, float("nan"), float("inf"), 1e300, 10**400, [5], {}])
+def test_what_is_no_figure_is_not_known(value: Any) -> None:
+    names = ("queue_ms", "prompt_ms", "preemptions", "preempted_tokens")
+    figures = server_figures([timed(**dict.fromkeys(names, value))])
+    assert [getattr(figures, name) for name in TOLD] == [None] * 4
+
+
+def test_half_a_preemption_is_none() -> None:
+    assert server_figures([timed(preemptions=0.5)]).preemptions is None
+
+
+@pytest.mark.parametrize("broken", [None, 7, "7", {}, [1.5], [True], ["7"], [-1], [2**63], [[7]]])
+def test_instants_are_all_known_or_none(broken: Any) -> None:
+    """Half of the instants would be taken for those of other tokens."""
+    chunks = [timed(token_times_ns=[1, 2]), timed(token_times_ns=broken), timed(token_times_ns=[3])]
+    assert list(server_figures(chunks).server_token_ns) == []
+
+
+def test_events_without_instants_do_not_matter() -> None:
+    chunks = [timed(token_times_ns=[1, 2]), Chunk(2, 1), timed(prompt_ms=1), timed(token_times_ns=[3])]
+    assert list(server_figures(chunks).server_token_ns) == [1, 2, 3]
+
+
+def test_into_the_record_and_its_columns() -> None:
+    records = []
+    for at, body in enumerate([sse(*chat_stream()), sse(chat({"content": "a"}), chat({}, "stop"), DONE)]):
+        record = RequestRecord(at, f"r-{at}", Phase.MEASURE)
+        read([(body, 1)], "chat").fill(record)
+        records.append(record)
+    columns = Records.from_rows(records)
+    assert columns.queue_wait_ns.tolist() == [1_500_000, -1]
+    assert columns.prefill_ns.tolist() == [20_000_000, -1]
+    assert (columns.preemptions.tolist(), columns.preempted_tokens.tolist()) == ([2, -1], [300, -1])
+    assert columns.server_token_offsets.tolist() == [0, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("details", "timings", "cached"),
+    [
+        ({}, {"cache_n": 40, "prompt_n": 2}, 40),
+        ({}, {"cache_n": 0}, 0),
+        ({"prompt_tokens_details": {"cached_tokens": 32}}, {"cache_n": 40}, 32),
+        ({}, {"prompt_n": 42}, None),
+        ({}, {"cache_n": -1}, None),
+    ],
+)
+def test_what_a_cache_served_is_in_the_usage_or_in_llama_cpp_s_timings(
+    details: dict[str, Any], timings: dict[str, Any], cached: int | None
+) -> None:
+    counted = usage(42, 1)
+    counted["usage"] |= details
+    events = [ROLE, chat({"content": "a"}), chat({}, "stop"), {**NO_CHOICES, **counted, "timings": timings}]
+    assert read([(sse(*events, DONE), 1)], "chat").cached_tokens == cached

@@ -1,0 +1,87 @@
+"""Prompts of exactly a wanted length, found by asking whoever counts as rarely as possible."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.exact_length import MOST_CALLS, cut_to, exact_prompt, exact_text
+
+CL100K = reference_tokenizer().count
+O200K = reference_tokenizer("o200k_base").count
+
+
+def words(text):
+    return 1 + len(text.split())
+
+
+def halves(text):
+    """A tokenizer that makes a token of every two characters."""
+    return 9 + (len(text) + 1) // 2
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    target=st.integers(60, 3000),
+    count=st.sampled_from([CL100K, O200K, words, halves, lambda text: 31 + O200K(f"<user>{text}</user>")]),
+)
+def test_the_count_is_exactly_the_target(seed, target, count):
+    calls = []
+
+    def counted(text):
+        calls.append(text)
+        return count(text)
+
+    found = exact_prompt(target, counted, seed)
+    assert count(found.text) == found.tokens == target
+    assert found.calls == len(calls) <= MOST_CALLS
+    assert exact_prompt(target, count, seed) == found
+
+
+def test_a_constant_template_takes_two_counts():
+    assert exact_prompt(4096, CL100K, 1).calls == 1
+    assert exact_prompt(4096, lambda text: CL100K(text) + 37, 1).calls <= 4
+
+
+def test_gaps_are_filled_with_words_of_other_lengths():
+    pieces = [" alpha", " beta", " gamma", " delta"]
+
+    def count(text):
+        return sum(3 if word in "alpha beta gamma delta" else 1 for word in text.split())
+
+    found = exact_text(pieces, 10, count)
+    assert count(found.text) == 10
+    assert found.text.startswith(" alpha beta gamma")
+
+
+def test_what_cannot_be_reached_says_what_was():
+    with pytest.raises(SuiteError, match=r"exactly 20 tokens .* the shortest 100") as caught:
+        exact_prompt(20, lambda text: 100 + len(text.split()), 1)
+    assert "template" in str(caught.value)
+    asked = []
+
+    def even(text):
+        asked.append(text)
+        return 2 * len(text.split())
+
+    with pytest.raises(SuiteError, match=r"the closest had 10[02]"):
+        exact_prompt(101, even, 1)
+    assert len(asked) <= MOST_CALLS
+    with pytest.raises(SuiteError, match="after 5 counts"):
+        exact_prompt(1000, lambda text: len(text) % 7, 1, most_calls=5)
+
+
+@pytest.mark.parametrize(
+    "text", ["naïve café 東京タワー 🙂🙃 " * 40, "x = {'a': [1, 22, 333]}\n\n\n" * 40, "aaaa" * 400]
+)
+def test_texts_are_cut_to_exactly_so_many_tokens(text):
+    for tokens in range(1, 120):
+        cut = cut_to(text, tokens)
+        assert CL100K(cut) == tokens
+        assert text.startswith(cut[: max(0, len(cut) - 20)])
+    with pytest.raises(SuiteError, match="cannot be cut"):
+        cut_to(text, 10**6)

@@ -1,0 +1,193 @@
+"""Sequences that are drawn once: the same slices as drawing anew, bounded, from several threads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.workloads import sequence
+from pytest_llmbench.workloads.lengths import Fixed, Uniform
+from pytest_llmbench.workloads.sequence import (
+    drawn,
+    drawn_sha256,
+    sequence_json,
+    sequence_sha256,
+    slices_sha256,
+)
+from pytest_llmbench.workloads.stream import StreamedWorkload
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
+
+SMALL = SyntheticWorkload("small", Uniform(1, 9), Fixed(4))
+
+
+class Counting(StreamedWorkload):
+    """Numbers its requests and counts how many were drawn."""
+
+    name = "counting"
+
+    def __init__(self, input_tokens=1):
+        self.drawn = 0
+        self.input_tokens = input_tokens
+
+    def _stream(self, seed):
+        index = 0
+        while True:
+            self.drawn += 1
+            yield PlannedRequest(index, max_tokens=1, input_tokens=self.input_tokens, text=f"{seed}/{index}")
+            index += 1
+
+    def specification(self):
+        return {}
+
+
+class Foreign:
+    """A workload without a stream."""
+
+    name = "foreign"
+    standard = False
+
+    def __init__(self):
+        self.calls = []
+
+    def requests(self, count, seed):
+        self.calls.append(count)
+        return list(islice(Counting().stream(seed), count))
+
+
+class Unhashable(Foreign):
+    __hash__ = None
+
+
+def indices(requests):
+    return [request.index for request in requests]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    slices=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=6), seed=st.integers(0, 9)
+)
+def test_slices_are_those_of_drawing_anew(slices, seed):
+    for first, count in slices:
+        assert list(drawn(SMALL, first, count, seed)) == list(SMALL.requests(first + count, seed)[first:])
+
+
+def test_nothing_is_drawn_twice():
+    made = Counting()
+    for first in range(0, 1000, 100):
+        assert indices(drawn(made, first, 100, 1)) == list(range(first, first + 100))
+    assert indices(drawn(made, 0, 1000, 1)) == list(range(1000))
+    assert made.drawn == 1000
+
+
+def test_what_is_handed_out_can_be_changed_without_harm():
+    made = Counting()
+    drawn(made, 0, 10, 1).clear()
+    assert indices(drawn(made, 0, 10, 1)) == list(range(10))
+
+
+def test_no_more_is_kept_than_the_cap(monkeypatch):
+    made = Counting(input_tokens=sequence.TAPE_TOKENS // 1000)
+    for first in range(0, 5000, 500):
+        assert indices(drawn(made, first, 500, 1)) == list(range(first, first + 500))
+    assert made.drawn == 5000  # going on never draws again
+    tape = sequence._tape(made, 1)
+    assert len(tape._reels[0].kept) <= 1300
+    assert tape._reels[0].tokens == len(tape._reels[0].kept) * made.input_tokens
+    assert indices(drawn(made, 0, 10, 1)) == list(range(10))  # but going back does
+    assert made.drawn == 5010
+
+
+def test_a_slice_beyond_the_cap_is_answered_and_only_its_end_is_kept():
+    made = Counting(input_tokens=sequence.TAPE_TOKENS)
+    assert indices(drawn(made, 1, 3, 1)) == [1, 2, 3]
+    assert len(sequence._tape(made, 1)._reels[0].kept) == 1
+    assert indices(drawn(made, 4, 2, 1)) == [4, 5]
+    assert made.drawn == 6  # going on never draws again
+
+
+def test_a_foreign_workload_is_asked_once():
+    made = Foreign()
+    assert indices(drawn(made, 10, 20, 1)) == list(range(10, 30))
+    assert indices(drawn(made, 0, 25, 1)) == list(range(25))
+    assert made.calls == [30]
+    assert indices(drawn(made, 20, 20, 1)) == list(range(20, 40))
+    assert made.calls == [30, 40]
+
+
+def test_an_unhashable_workload_is_drawn_every_time():
+    made = Unhashable()
+    for _ in range(2):
+        assert indices(drawn(made, 3, 2, 1)) == [3, 4]
+        assert drawn_sha256(made, 3, 2, 1) == sequence_sha256(made.requests(5, 1)[3:])
+    assert made.calls == [5, 5, 5, 5, 5, 5]
+
+
+def test_a_mistake_while_drawing_leaves_the_tape_usable():
+    class Failing(Counting):
+        fails = True
+
+        def _stream(self, seed):
+            if self.fails:
+                raise SuiteError("not yet")
+            return super()._stream(seed)
+
+    made = Failing()
+    with pytest.raises(SuiteError, match="not yet"):
+        drawn(made, 0, 5, 1)
+    made.fails = False
+    assert indices(drawn(made, 0, 5, 1)) == list(range(5))
+
+
+def test_several_threads_get_the_same_sequence():
+    made = SyntheticWorkload("threads", Uniform(1, 99), Fixed(4))
+    plain = made.requests(3000, 5)
+
+    def right(k):
+        first = k * 37 % 2000
+        return list(drawn(made, first, 900, 5)) == list(plain[first : first + 900])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(right, range(30)))
+
+
+def test_the_digest_of_several_slices_is_that_of_all_their_requests():
+    requests = [*SMALL.requests(30, 1)[20:], *SMALL.requests(5, 1)]
+    for _ in range(2):
+        assert slices_sha256(SMALL, [(20, 10), (0, 5)], 1) == sequence_sha256(requests)
+    assert slices_sha256(SMALL, [[20, 10]], 1) == drawn_sha256(SMALL, 20, 10, 1)
+    assert slices_sha256(Unhashable(), [(1, 1), (0, 1)], 1) == sequence_sha256(
+        Unhashable().requests(2, 1)[::-1]
+    )
+
+
+def test_digests_are_remembered_and_those_of_the_slices():
+    made = Counting()
+    first = drawn_sha256(made, 10, 20, 1)
+    assert first == sequence_sha256(drawn(made, 10, 20, 1))
+    before = made.drawn
+    assert drawn_sha256(made, 10, 20, 1) == first
+    assert made.drawn == before
+    assert drawn_sha256(SYNTHETIC_UNIFORM, 0, 100, 42) == (
+        "aa2c099e10846e167bc132907b0da01d5715807166afd31a709906b812dbb226"
+    )
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    ids=st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 100_300), max_size=20),
+    kind=st.sampled_from([list, tuple, lambda ids: array("I", ids), lambda ids: array("q", ids)]),
+)
+def test_the_fast_text_is_the_compact_json(ids, kind):
+    requests = [PlannedRequest(0, max_tokens=3, input_tokens=len(ids), token_ids=kind(ids))] * 2
+    expected = json.dumps([[3, ids], [3, ids]], separators=(",", ":"))
+    assert sequence_json(requests) == expected
+    assert sequence_sha256(requests) == hashlib.sha256(expected.encode()).hexdigest()
