@@ -29,6 +29,8 @@ BURST = "burst"
 """Role of a rough estimate ahead of a search. It is no level of the test, and no rule for levels binds it."""
 CHARACTERISATION = "characterisation"
 """Role of a short run that only shows how the streams are cut into chunks."""
+NOT_OFFERED = " (not offered)"
+"""Ends the role of a level whose sends fell behind its schedule: it says nothing about the SUT."""
 GIVEN_UP = "(given up)"
 """Ends the role of a level that was to be reported and did not hold."""
 RAMP_UP_SHARE = 0.10
@@ -184,12 +186,16 @@ def tested(look: Look, *roles: str) -> tuple[Tested, ...]:
     found = tuple(
         level
         for level in look.result.levels
-        if (level.role in roles if roles else level.role not in (BURST, CHARACTERISATION))
+        if (level.role in roles if roles else _is_tested(level))
     )
     if not found:
         raise NoEvidenceError(f"levels of role {' or '.join(roles)}" if roles else "levels")
     look.note("levels", [level.label for level in found])
     return tuple(_tested(look, level) for level in found)
+
+
+def _is_tested(level: Level) -> bool:
+    return level.role not in (BURST, CHARACTERISATION) and not level.role.endswith(NOT_OFFERED)
 
 
 def any_level(look: Look, *roles: str) -> tuple[Level, ...]:

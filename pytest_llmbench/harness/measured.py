@@ -12,6 +12,7 @@ from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.reports.junit import properties
 from pytest_llmbench.reports.numbers import estimate
+from pytest_llmbench.reports.vocabulary import shown_unit
 from pytest_llmbench.store.entries import entry_from_error, entry_from_result
 from pytest_llmbench.store.redaction import Redactor
 from pytest_llmbench.store.schema import TestOutcome
@@ -94,9 +95,8 @@ class Measured:
 
 
 def _objective_line(judged: JudgedObjective) -> str:
-    seen = estimate(
-        {"point": judged.point, "lower": judged.lower, "upper": judged.upper, "unit": judged.objective.unit}
-    )
+    unit = shown_unit(judged.objective.metric, judged.objective.unit)
+    seen = estimate({"point": judged.point, "lower": judged.lower, "upper": judged.upper, "unit": unit})
     return f"{judged.verdict.upper()} {judged.objective}: {seen}, n={judged.n}; {judged.reason}"
 
 

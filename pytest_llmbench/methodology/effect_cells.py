@@ -10,7 +10,7 @@ def cell(estimate: Estimate | None, *, interval: bool = False) -> str:
     """``127 ms``, with ``interval`` also ``127 ms [120, 135]``; ratios as percentages."""
     if estimate is None or estimate.point is None:
         why = "" if estimate is None else estimate.method
-        return why if why.startswith("not measurable") else NOT_MEASURED
+        return why if why.startswith(("not measurable", "no ")) else NOT_MEASURED
     ratio = estimate.unit == "ratio"
     text = share(estimate.point) if ratio else f"{number(estimate.point)} {estimate.unit}".rstrip()
     if not interval or (estimate.lower is None and estimate.upper is None):

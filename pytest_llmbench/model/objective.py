@@ -63,7 +63,8 @@ class Objective:
         )
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.op} {self.limit:g} {self.unit}"
+        unit = "" if self.unit in _BARE else f" {self.unit}"
+        return f"{self.metric} {self.op} {self.limit:g}{unit}"
 
     @property
     def is_ceiling(self) -> bool:

@@ -71,3 +71,16 @@ def test_the_result_of_another_test_is_no_evidence(test: str) -> None:
             assert audit(Evidence(test, complete(other).result)).verdict is BLOCKED
     assert audit(Evidence(test, canned().result)).verdict is BLOCKED
     assert audit(Evidence(test, nothing_known().result, systems=2)).verdict is BLOCKED
+
+
+def test_levels_that_the_generator_could_not_offer_say_nothing() -> None:
+    """Whatever such a level claims is no matter: without its role it would break the saturation rules."""
+    evidence = complete("throughput")
+    wrong = dataclasses.replace(evidence.result.levels[-1], queue_growing=True, saturated=False)
+
+    def verdict(role: str) -> ComplianceVerdict:
+        levels = (*evidence.result.levels, dataclasses.replace(wrong, role=role))
+        return audit(with_result(levels=levels)(evidence)).verdict
+
+    assert verdict("probe (not offered)") is audit(evidence).verdict
+    assert verdict("probe") is BLOCKED

@@ -157,5 +157,5 @@ def test_limits_hold_at_every_load() -> None:
         "guardrail_overhead[25%].p50 <= 50 ms",
         "guardrail_overhead[50%].p50 <= 50 ms",
         "guardrail_overhead[75%].p50 <= 50 ms",
-        "throughput_reduction[full] <= 0.2 ratio",
+        "throughput_reduction[full] <= 0.2",
     ]

@@ -163,6 +163,6 @@ def test_limits_hold_beyond_capacity_only() -> None:
         Parameters, {"min_completion": 0.9, "max_recovery_s": 30, "levels_percent": [100, 120]}
     )
     assert [str(objective) for objective in parameters.objectives] == [
-        "completion_rate[120%] >= 0.9 ratio",
+        "completion_rate[120%] >= 0.9",
         "recovery_time[120%] <= 30 s",
     ]

@@ -156,10 +156,10 @@ def test_lower_load_never_needs_a_lower_bound() -> None:
 
 
 def test_a_search_that_found_nothing_is_void_and_says_so() -> None:
-    result = measured(itl, WeakGenerator(lambda *_: False, QueueServer(fails_above=0)))
-    assert "no load was found that the SUT sustains: there is no level to take a percentage of" in result.notes
+    result = measured(itl, WeakGenerator(lambda *_: True))
+    assert result.levels
+    assert any("no load was found that the SUT sustains" in note for note in result.notes)
     found = anything(result.metrics)
     assert found is not None
     assert found.voids
-    assert anything({"ttft.p50": Estimate.undefined(unit="ms", method="none")}) is not None
     assert anything({"completion_rate": Estimate(0.0, None, None, 0.95, 1, "observed", "ratio")}) is None

@@ -18,10 +18,14 @@ from pytest_llmbench.methodology.saturation import (
     queue_of,
 )
 from pytest_llmbench.metrics.balance import Balance, completion_balance
+from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
 
 
 def run(rate: float, server: QueueServer | None = None, duration_s: float = 5.0) -> Observation:
@@ -157,3 +161,31 @@ def test_nothing_completed_is_saturated() -> None:
 )
 def test_a_gain_below_one_percent_over_a_step_of_ten(lower: Level, higher: Level, spent: bool) -> None:
     assert (gain_is_spent(lower, higher) is not None) is spent
+
+
+def test_long_replies_among_short_ones_are_no_shortfall() -> None:
+    # One in four takes two seconds, the others a fifth: no single latency is that of all.
+    rows = []
+    for number in range(60):
+        submitted = 10**12 + number * 80_000_000
+        tokens = 200 if number % 4 == 0 else 20
+        rows.append(
+            RequestRecord(
+                index=number,
+                request_id=str(number),
+                phase=Phase.MEASURE,
+                submitted_ns=submitted,
+                first_content_ns=submitted + 10_000_000,
+                finished_ns=submitted + 10_000_000 * tokens,
+                output_tokens=tokens,
+                requested_max_tokens=tokens,
+                outcome=Outcome.OK,
+            )
+        )
+    records = Records.from_rows(rows)
+    window = Window(records, 10**12 + 480_000_000, 10**12 + 4_800_000_000)
+    found = completion_balance(records, window)
+    assert found is not None
+    assert found.share == 1.0
+    # under way: 12.5 requests a second that take 0.65 s on the average
+    assert found.under_way == pytest.approx(12.5 * 0.65, rel=0.05)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from pytest_llmbench.simulator.known_truth import (
 )
 from pytest_llmbench.simulator.replay import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -184,3 +185,24 @@ def test_without_preemption_the_one_that_finds_no_block_fails() -> None:
     seen = replayed(scenario, fixed(320, 100), ClosedLoop(2), 2)
     assert seen.records.counts()["in_band_error"] == 1
     assert seen.records.counts()["ok"] == 1
+
+
+class _AsText(Listed):
+    """The same prompts as text, as data sets have them."""
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+        decode = reference_tokenizer().decode
+        return [
+            replace(request, token_ids=None, text=decode(list(request.token_ids or ())))
+            for request in super().requests(count, seed)
+        ]
+
+
+def test_prompts_of_text_find_their_prefixes_too() -> None:
+    """Known beforehand: identical texts, so all whole blocks but the last are hits from the second on."""
+    workload = _AsText(((600, 4),), shared=600, prefixes=1)
+    seen = replayed("fast?prefix_caching=on", workload, ClosedLoop(1), 4)
+    first, *later = seen.records.cached_tokens.tolist()
+    assert first == 0
+    assert min(later) > 0
+    assert len(set(later)) == 1
