@@ -184,9 +184,7 @@ def tested(look: Look, *roles: str) -> tuple[Tested, ...]:
     """The levels of these roles, or all but bursts, at least one of them. Levels that were given up stand
     under their own role, ``reported (given up)``."""
     found = tuple(
-        level
-        for level in look.result.levels
-        if (level.role in roles if roles else _is_tested(level))
+        level for level in look.result.levels if (level.role in roles if roles else _is_tested(level))
     )
     if not found:
         raise NoEvidenceError(f"levels of role {' or '.join(roles)}" if roles else "levels")
