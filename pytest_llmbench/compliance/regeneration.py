@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pytest_llmbench.compliance.look import Look, NoEvidenceError
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.request import Workload
@@ -76,9 +78,18 @@ def _unlike(look: Look, run: Observation, seed: int, by_reference: bool) -> str 
     if plan.workload.name != name:
         return f"{plan.label!r} sent requests of {plan.workload.name}, not of {name}"
     workload = _drawing(look, plan.workload, by_reference)
-    if run.sequence_sha256 != drawn_sha256(workload, plan.first, len(run.records), seed):
+    if run.sequence_sha256 != slices_sha256(workload, _sent(run), seed):
         return f"the requests that {plan.label!r} planned are not those of seed {seed}"
     return None
+
+
+def _sent(run: Observation) -> list[tuple[int, int]]:
+    """(first, count) of the stretches of the sequence that were sent: several workers may leave gaps."""
+    index = np.unique(run.records.index)
+    gaps = np.flatnonzero(np.diff(index) > 1) + 1
+    if not len(gaps):
+        return [(run.plan.first, len(run.records))]
+    return [(int(stretch[0]), len(stretch)) for stretch in np.split(index, gaps)]
 
 
 def _drawing(look: Look, workload: Workload, by_reference: bool) -> Workload:

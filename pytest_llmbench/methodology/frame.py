@@ -118,7 +118,8 @@ def _facts(
 
 def _as_sent(run: Observation) -> LoadPlan:
     """The plan with the number of requests that were really sent: a level is defined by its time."""
-    return run.plan.with_(requests=len(run.records))
+    last = int(run.records.index.max()) + 1 - run.plan.first if len(run.records) else 0
+    return run.plan.with_(requests=max(len(run.records), last))
 
 
 def _shared_notes(seen: Sequence[Observation]) -> tuple[str, ...]:

@@ -247,7 +247,7 @@ def test_latency_rises_with_load() -> None:
         crowd = [tpot_ms(truth) for truth in engine.ground_truth() if truth.request_id != "alone"]
     assert len(crowd) == 8
     # One sequence: 2 + 2 ms a step; eight: 2 + 16 ms.
-    assert alone >= 3.9
+    assert alone >= 3.5  # a first write that the host delayed shortens the span
     assert sorted(crowd)[4] > 2.5 * alone
 
 
