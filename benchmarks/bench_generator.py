@@ -71,7 +71,8 @@ def ours(options: argparse.Namespace) -> Figures:
     figures = Figures()
     target, dialect = Target.parse(options.url), OpenAIChat()
     workload = FixedWorkload(options.tokens)
-    with LoadGenerator(target, dialect, model=options.model) as generator:
+    kernel = options.stamps == "kernel"
+    with LoadGenerator(target, dialect, model=options.model, kernel_stamps=kernel) as generator:
         closed = ClosedLoop(CONCURRENCY)
         generator.run(LoadPlan("warm-up", workload, closed, CONCURRENCY * 2, seed=1))
         cpu = time.process_time()
@@ -81,7 +82,8 @@ def ours(options: argparse.Namespace) -> Figures:
         figures.requests_per_s = options.requests / seen.duration_s
         figures.chunks_per_s = len(seen.records.chunk_ns) / seen.duration_s
     workload = FixedWorkload(options.open_tokens)
-    with LoadGenerator(target, dialect, model=options.open_model or options.model) as generator:
+    model = options.open_model or options.model
+    with LoadGenerator(target, dialect, model=model, kernel_stamps=kernel) as generator:
         load = OpenLoop(options.rate)
         seen = generator.run(LoadPlan("open", workload, load, options.open_requests, seed=3))
     records = seen.records
@@ -190,6 +192,7 @@ def main() -> None:
     parser.add_argument("--open-requests", type=int, default=500)
     parser.add_argument("--rate", type=float, default=100.0, help="requests per second, open loop")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--stamps", choices=("kernel", "user"), default="kernel", help="of our reads")
     options = parser.parse_args()
     rounds = [(ours(options), naive(options)) for _ in range(options.rounds)]
     report(rounds)

@@ -4,6 +4,9 @@ pytester's in-process runs forget the modules that they loaded, and extension mo
 be loaded twice in a process. "cannot load module more than once per process" means that one is missing here.
 """
 
+import os
+import tempfile
+
 import httpcore  # noqa: F401
 import matplotlib.backends.backend_svg
 import matplotlib.figure  # noqa: F401
@@ -17,3 +20,6 @@ import yaml  # noqa: F401
 
 import pytest_llmbench.harness.reporting
 import pytest_llmbench.harness.session  # noqa: F401
+
+# A selftest that the developer ran here would add findings of its own to the results under test.
+os.environ["PYTEST_LLMBENCH_STATE_DIR"] = tempfile.mkdtemp(prefix="llmbench-tests-")

@@ -10,6 +10,10 @@ import ssl
 
 from pytest_llmbench.generator.clock import Clock
 from pytest_llmbench.generator.http1_connection import Http1Connection
+from pytest_llmbench.generator.kernel_times import kernel_times
+from pytest_llmbench.generator.link import LoopLink
+from pytest_llmbench.generator.socket_link import READ_BYTES, SocketLink
+from pytest_llmbench.generator.stamping import Stamping
 from pytest_llmbench.generator.target import Target
 from pytest_llmbench.generator.tls import TlsChannel
 from pytest_llmbench.generator.transport import End, Exchange
@@ -29,9 +33,12 @@ class Http1Transport:
 
     name = "http/1.1"
 
-    def __init__(self, target: Target, clock: Clock) -> None:
+    def __init__(self, target: Target, clock: Clock, *, kernel_stamps: bool = True) -> None:
+        """``kernel_stamps``: use them where there are any; else reads are stamped in user space."""
         self._target = target
         self._clock = clock
+        self._times = kernel_times(clock) if kernel_stamps else None
+        self._buffer = memoryview(bytearray(READ_BYTES if self._times is not None else 0))
         self._addresses: list[str] = []
         self._connections: set[Http1Connection] = set()
         self._free: list[Http1Connection] = []
@@ -39,6 +46,14 @@ class Http1Transport:
         self._all_closed: asyncio.Event | None = None
         self.opened = 0
         self.eager = False
+        self.too_early = 0
+
+    @property
+    def stamping(self) -> Stamping:
+        times = self._times
+        if times is None:
+            return Stamping(too_early=self.too_early)
+        return Stamping(True, times.unstamped, times.distrusted, self.too_early, times.steps)
 
     async def prewarm(self, count: int, timeout_s: float) -> int:
         self._free = [connection for connection in self._free if connection.alive]
@@ -144,7 +159,12 @@ class Http1Transport:
         context = self._target.ssl_context
         tls = TlsChannel(context, self._target.host) if context is not None else None
         connection = Http1Connection(self, self._clock, tls, ready)
-        await loop.create_connection(lambda: connection, address, self._target.port)
+        port = self._target.port
+        if self._times is not None:
+            await SocketLink.connect(connection, address, port, self._times, self._buffer)
+        else:
+            link = LoopLink(connection, self._clock.monotonic_ns)
+            await loop.create_connection(lambda: link, address, port)
         try:
             await ready
         except BaseException:  # cancellation included: a connection that nobody will use must not stay open

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 import ssl
-from typing import Protocol, cast
+from typing import Protocol
 
 from pytest_llmbench.generator.clock import Clock
 from pytest_llmbench.generator.http_reply import Framing, NotHTTPError, ReplyParser
+from pytest_llmbench.generator.link import Link
 from pytest_llmbench.generator.tls import TlsChannel
 from pytest_llmbench.generator.transport import End, Exchange
 
@@ -29,6 +29,8 @@ class Owner(Protocol):
 
     eager: bool
     """Parse at every read: set once this server was seen to end replies in an unusual way."""
+    too_early: int
+    """Reads whose stamp lay before what must have come first; they have been given its instant."""
 
     def adopt(self, connection: Http1Connection) -> None:
         """A connection has come into being."""
@@ -43,7 +45,7 @@ class Owner(Protocol):
         """Send on a fresh connection; the reused one was stale."""
 
 
-class Http1Connection(asyncio.Protocol):
+class Http1Connection:
     def __init__(
         self, owner: Owner, clock: Clock, tls: TlsChannel | None, ready: asyncio.Future[None]
     ) -> None:
@@ -71,8 +73,7 @@ class Http1Connection(asyncio.Protocol):
         wire = exchange.request.wire
         payload = wire if self._tls is None else self._tls.encrypt(wire)
         before_ns = self._now()
-        self._transport.write(payload)
-        if self._transport.get_write_buffer_size() == 0:
+        if self._link.write(payload):
             exchange.submitted_ns = before_ns
 
     def inspect(self) -> None:
@@ -91,43 +92,63 @@ class Http1Connection(asyncio.Protocol):
     def shut(self) -> None:
         """Close at once, whatever is still on its way."""
         self.alive = False
-        self._transport.abort()
+        self._link.close()
 
-    # Callbacks of the event loop.
+    # What the link tells.
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, since uvloop's transports are none of asyncio's classes.
-        self._transport = transport = cast(asyncio.Transport, transport)
+    def attach(self, link: Link) -> None:
+        self._link = link
         self._owner.adopt(self)
-        # With a high-water mark of 0 the loop reports every byte that the kernel did not take at once.
-        transport.set_write_buffer_limits(high=0)
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is None:
             self._established()
         else:
-            transport.write(self._tls.handshake())
+            link.write(self._tls.handshake())
 
-    def data_received(self, data: bytes) -> None:
-        now = self._now()
+    def received(self, data: bytes, at_ns: int) -> None:
+        exchange = self._exchange
+        if exchange is not None:
+            # Stamps of the kernel come over from another clock, whose error must not make a time negative.
+            earliest = exchange.stamps[-1] if exchange.stamps else exchange.submitted_ns
+            if earliest is not None and at_ns < earliest:
+                at_ns = earliest
+                self._owner.too_early += 1
         if self._tls is None:
-            self._received(data, now)
+            self._received(data, at_ns)
         else:
-            self._received_tls(self._tls, data, now)
+            self._received_tls(self._tls, data, at_ns)
 
-    def resume_writing(self) -> None:
+    def written(self) -> None:
         exchange = self._exchange
         if exchange is not None and exchange.submitted_ns is None:
             exchange.submitted_ns = self._now()
 
-    def eof_received(self) -> bool:
-        self._ended_by_server(None)
-        return False
+    def ended(self, error: Exception | None) -> None:
+        now = self._now()
+        self.alive = False
+        if not self._ready.done():
+            self._ready.set_exception(_while_connecting(error))
+        exchange = self._exchange
+        if exchange is not None and exchange.unparsed:
+            self._parse(exchange)
+            exchange = self._exchange
+        if exchange is None:
+            return
+        if error is None and self._parser.framing is Framing.UNTIL_CLOSE:
+            self._give_up(exchange, End.COMPLETE, now)
+        elif self._is_stale(exchange, now):
+            self._exchange = None
+            exchange.stale_retries += 1
+            exchange.submitted_ns = None
+            self._owner.resend(exchange)
+        else:
+            how = "closed the connection" if error is None else f"broke the connection ({error})"
+            when = "before the response was complete" if exchange.stamps else "before the first byte"
+            self._give_up(exchange, End.BROKEN, now, f"the server {how} {when}")
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._ended_by_server(error)
+    def dropped(self) -> None:
         self._owner.drop(self)
 
-    # What they lead to.
+    # What it leads to.
 
     def _received(self, data: bytes, now: int) -> None:
         exchange = self._exchange
@@ -156,20 +177,20 @@ class Http1Connection(asyncio.Protocol):
                 data = b""
             plain = tls.decrypt(data)
         except ssl.SSLError as error:
-            self._transport.write(tls.pending())
-            self._ended_by_server(error)
-            self._transport.close()
+            self._link.write(tls.pending())
+            self.ended(error)
+            self._link.close()
             return
         if answer := tls.pending():
-            self._transport.write(answer)
+            self._link.write(answer)
         if plain:
             self._received(plain, now)
         if tls.closed:
-            self._ended_by_server(None)
-            self._transport.close()
+            self.ended(None)
+            self._link.close()
 
     def _shake_hands(self, tls: TlsChannel, data: bytes) -> bool:
-        self._transport.write(tls.handshake(data))
+        self._link.write(tls.handshake(data))
         if tls.established:
             self._established()
         return tls.established
@@ -217,29 +238,6 @@ class Http1Connection(asyncio.Protocol):
         self._exchange = None
         self.shut()
         exchange.finish(end, at_ns, error)
-
-    def _ended_by_server(self, error: Exception | None) -> None:
-        now = self._now()
-        self.alive = False
-        if not self._ready.done():
-            self._ready.set_exception(_while_connecting(error))
-        exchange = self._exchange
-        if exchange is not None and exchange.unparsed:
-            self._parse(exchange)
-            exchange = self._exchange
-        if exchange is None:
-            return
-        if error is None and self._parser.framing is Framing.UNTIL_CLOSE:
-            self._give_up(exchange, End.COMPLETE, now)
-        elif self._is_stale(exchange, now):
-            self._exchange = None
-            exchange.stale_retries += 1
-            exchange.submitted_ns = None
-            self._owner.resend(exchange)
-        else:
-            how = "closed the connection" if error is None else f"broke the connection ({error})"
-            when = "before the response was complete" if exchange.stamps else "before the first byte"
-            self._give_up(exchange, End.BROKEN, now, f"the server {how} {when}")
 
     def _is_stale(self, exchange: Exchange, now: int) -> bool:
         if not self._reused or exchange.stamps or exchange.stale_retries:

@@ -29,8 +29,12 @@ class ReplyParser:
     """
 
     def __init__(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
         self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append
+        """Callback of httptools, as are those below; called for every chunk, so it is no function of ours."""
+        self._pieces_of_body = 0
+        """How many of them belong to a response that is complete; what comes behind is surplus."""
+        self._parser = httptools.HttpResponseParser(self)
         self._began = False
         self.begin()
 
@@ -58,10 +62,13 @@ class ReplyParser:
                 raise NotHTTPError(f"not an HTTP response: {error}") from error
             self.surplus = True
         pieces = self._pieces
+        if self.complete:
+            del pieces[self._pieces_of_body :]
         if not pieces:
             return b""
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
+        self._pieces_of_body = 0
         if self.framing is Framing.LENGTH:
             self.missing -= len(body)
         return body
@@ -90,10 +97,6 @@ class ReplyParser:
                 self.framing = Framing.LENGTH
                 self.missing = int(value)
 
-    def on_body(self, piece: bytes) -> None:
-        if not self.complete:
-            self._pieces.append(piece)
-
     def on_message_complete(self) -> None:
         if self.complete:
             return
@@ -101,6 +104,7 @@ class ReplyParser:
             self.begin()
             return
         self.keep_alive = self._parser.should_keep_alive()
+        self._pieces_of_body = len(self._pieces)
         self.complete = True
 
 

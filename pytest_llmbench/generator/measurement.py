@@ -37,6 +37,10 @@ class Load(Protocol):
     def __call__(self, dispatcher: Dispatcher, start_ns: int) -> Coroutine[Any, Any, int]: ...
 
 
+Gate = Callable[[], Coroutine[Any, Any, int]]
+"""Holds a plan that is ready to start, and lets it pass with the instant of its start."""
+
+
 class Measurement:
     """Everything that belongs to one plan while it runs. To be made and used in the loop's thread."""
 
@@ -64,6 +68,7 @@ class Measurement:
         on_progress: Callable[[Progress], None] | None = None,
         session_deadline_ns: int | None = None,
         watch: FailureWatch | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._load = load
         self._planned = planned
@@ -78,6 +83,7 @@ class Measurement:
         self._decoding = DecodeQueue(decode, self._deliver, clock)
         self._heartbeat = Heartbeat(clock, self._chores)
         self._watch = watch
+        self._gate = gate
         self._work: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
         self._told_ns = 0
@@ -128,9 +134,11 @@ class Measurement:
         self.counters.connections_prewarmed = ready
 
     async def _measured(self) -> None:
+        start_ns = await self._unless_stopped(self._gate()) if self._gate is not None else None
         opened, cpu_ns = self._transport.opened, time.process_time_ns()
+        stamping = self._transport.stamping
         self._heartbeat.lags_ns = self._heartbeat.lags_ns[:0]
-        self.started_ns = self._clock.monotonic_ns()
+        self.started_ns = self._clock.monotonic_ns() if start_ns is None else start_ns
         if self._watch is not None:
             self._watch.begin(self.started_ns)
         load_ended_ns = await self._unless_stopped(self._load(self._dispatcher, self.started_ns))
@@ -144,6 +152,7 @@ class Measurement:
         self.counters.peak_in_flight = self._dispatcher.peak_in_flight
         self.counters.event_loop = describe_loop(asyncio.get_running_loop())
         self.counters.transport = self._transport.name
+        self.counters.stamping = self._transport.stamping.since(stamping)
         if self._failure is None:
             await self._decoding.join()
         self.ended_ns = max(
@@ -270,4 +279,4 @@ class Measurement:
         return failure
 
 
-__all__ = ["SESSION_DEADLINE", "Load", "Measurement"]
+__all__ = ["SESSION_DEADLINE", "Gate", "Load", "Measurement"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from pytest_llmbench.generator.decoding import Steps
@@ -16,7 +16,9 @@ from pytest_llmbench.wire.content_type import classify_unstreamed, is_event_stre
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.http_status import classify_status, header
 from pytest_llmbench.wire.reply import Ended, read_stream
+from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of
+from pytest_llmbench.wire.uniform import read_uniform
 
 _CHUNKS_PER_STEP = 4
 
@@ -45,6 +47,7 @@ class ReplyReader:
     dialect: Dialect
     phase: Phase = Phase.MEASURE
     count_text: Callable[[str], int] | None = None
+    memory: ReplyMemory = field(default_factory=ReplyMemory, compare=False)
 
     def steps(self, exchange: Exchange) -> Steps:
         """A generator that does a little at each step and returns the record."""
@@ -70,6 +73,14 @@ class ReplyReader:
             record.outcome = Outcome.UNDECODABLE
             record.error = f"the reply is compressed ({coding}) although identity was asked for"
             return
+        if whole:
+            usual = read_uniform(exchange.bodies, exchange.stamps, self.dialect, self.memory)
+            if usual is not None:
+                usual.fill(record)
+                if record.input_tokens is None:
+                    yield
+                    record.input_tokens = self._sent_tokens(exchange.request)
+                return
         chunks = yield from self._chunks(exchange)
         if whole and not chunks and not is_event_stream(headers):
             record.outcome, record.error = classify_unstreamed(headers, b"".join(exchange.bodies))

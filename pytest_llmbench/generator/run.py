@@ -21,7 +21,7 @@ from pytest_llmbench.generator.failing import FailureWatch
 from pytest_llmbench.generator.http1 import Http1Transport
 from pytest_llmbench.generator.http_request import RequestHead
 from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop
-from pytest_llmbench.generator.measurement import Load, Measurement
+from pytest_llmbench.generator.measurement import Gate, Load, Measurement
 from pytest_llmbench.generator.open_loop import keep_schedule
 from pytest_llmbench.generator.pacing import Pacer
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
@@ -50,7 +50,8 @@ class LoadGenerator:
     It has an event loop and a thread of its own, so :meth:`run` may be called from plain functions and from
     within somebody's running loop alike (which it then holds up). ``on_record`` and ``on_progress`` are
     called in that thread, the first once for each request as soon as it has been decoded, so that a killed
-    run keeps what it measured: keep both quick. Use as a context manager, or :meth:`close` it.
+    run keeps what it measured: keep both quick. ``kernel_stamps``: reads have the kernel's receive times
+    where there are any (Linux). Use as a context manager, or :meth:`close` it.
     """
 
     def __init__(
@@ -67,6 +68,8 @@ class LoadGenerator:
         count_text: Callable[[str], int] | None = None,
         session_deadline_ns: int | None = None,
         loop_factory: LoopFactory = fastest_loop,
+        gate: Gate | None = None,
+        kernel_stamps: bool = True,
     ) -> None:
         self._target = target
         self._dialect = dialect
@@ -79,7 +82,8 @@ class LoadGenerator:
         self._count_text = count_text
         self._session_deadline_ns = session_deadline_ns
         self._loop_factory = loop_factory
-        self._transport = Http1Transport(target, self._clock)
+        self._gate = gate
+        self._transport = Http1Transport(target, self._clock, kernel_stamps=kernel_stamps)
         self._head = RequestHead(target, dialect.path)
         self._thread: LoopThread | None = None
         self._busy = threading.Lock()
@@ -192,6 +196,7 @@ class LoadGenerator:
             on_progress=self._on_progress,
             session_deadline_ns=self._session_deadline_ns,
             watch=FailureWatch() if plan.stop_when_failing else None,
+            gate=self._gate,
         )
         self._measurement = measurement
         if self._stop_reason is not None:  # asked for while requests were being prepared

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from pytest_llmbench.generator.stamping import Stamping
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING, Records
@@ -29,6 +30,7 @@ class Counters:
     clock_resolution_ns: int | None = None
     event_loop: str = ""
     transport: str = ""
+    stamping: Stamping = field(default_factory=Stamping)
 
 
 def self_check(load: object, records: Records, counters: Counters) -> SelfCheck:
@@ -59,6 +61,7 @@ def self_check(load: object, records: Records, counters: Counters) -> SelfCheck:
         peak_in_flight=counters.peak_in_flight,
         clock=counters.clock,
         clock_resolution_ns=counters.clock_resolution_ns,
+        stamp_source=counters.stamping.source(counters.reads),
         event_loop=counters.event_loop,
         transport=counters.transport,
     )

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.generator.stamping import Stamping
 
 
 class End(Enum):
@@ -85,6 +86,10 @@ class Transport(Protocol):
     @property
     def opened(self) -> int:
         """Connections opened so far."""
+
+    @property
+    def stamping(self) -> Stamping:
+        """How reads have been stamped so far."""
 
     async def prewarm(self, count: int, timeout_s: float) -> int:
         """Have ``count`` idle connections ready; returns how many there are (fewer if it cannot)."""

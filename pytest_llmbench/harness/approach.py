@@ -24,6 +24,8 @@ class Approach:
     sut: SUT
     file: SUTFile | None
     credentials: Credentials
+    workers: int = 1
+    """Processes that send the load."""
 
     @classmethod
     def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> Approach:
@@ -35,7 +37,7 @@ class Approach:
             key_file=key_file,
             header_env=file.header_env if file is not None else None,
         )
-        return cls(sut, file, credentials)
+        return cls(sut, file, credentials, settings.workers)
 
     @property
     def access(self) -> Access:

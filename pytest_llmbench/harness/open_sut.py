@@ -19,6 +19,7 @@ from pytest_llmbench.harness.stations import Surroundings, reset_of, station
 from pytest_llmbench.harness.sut import SUT
 from pytest_llmbench.harness.switchboard import Station, Switchboard, Up
 from pytest_llmbench.harness.variants import Variant, declared_variants
+from pytest_llmbench.harness.worker_executor import worker_notes
 from pytest_llmbench.methodology.procedure import VariantInfo
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor
@@ -122,6 +123,7 @@ def _real(
         redactor=_redactor(approach, variants),
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.stations),
+        notes=worker_notes(approach.workers),
         counter=_counter(approach, reached),
     )
 
@@ -153,6 +155,7 @@ def _embedded(
         redactor=_redactor(approach, variants),
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.stations),
+        notes=worker_notes(approach.workers),
         counter=_counter(approach, server.reached),
     )
 
@@ -183,7 +186,7 @@ def _replayed(
         variants=_infos(board.stations),
         now_ns=replayer.clock.monotonic_ns,
         anchor=replayer.clock.anchor,
-        notes=(engine.note,),
+        notes=(engine.note, *worker_notes(approach.workers, replay=True)),
         virtual=True,
     )
 

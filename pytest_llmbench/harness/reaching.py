@@ -10,7 +10,8 @@ from pytest_llmbench.errors import SUTError
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.approach import Approach
 from pytest_llmbench.harness.executor import Executor
-from pytest_llmbench.harness.probed import with_engine_metrics
+from pytest_llmbench.harness.probed import Stoppable, with_engine_metrics
+from pytest_llmbench.harness.worker_executor import distributed
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.probes.endpoint import EndpointReport, examine
@@ -58,16 +59,21 @@ def reach(url: str, approach: Approach, ears: Ears) -> Reached:
     seen = examine(url, model=approach.model, api=approach.api, access=approach.access, asking=asking)
     _refuse_proxy(seen)
     target = approach.target(seen.base_url)
-    generator = LoadGenerator(
-        target,
-        dialect(seen.api),
-        model=seen.model,
-        prompt_form=asking.prompt_form,
-        extra_body=asking.extra_body,
-        on_record=ears.on_record,
-        on_progress=ears.on_progress,
-        count_text=reference_tokenizer().count,
-    )
+    if approach.workers > 1:
+        generator: Stoppable = distributed(
+            approach, seen, on_record=ears.on_record, on_progress=ears.on_progress
+        )
+    else:
+        generator = LoadGenerator(
+            target,
+            dialect(seen.api),
+            model=seen.model,
+            prompt_form=asking.prompt_form,
+            extra_body=asking.extra_body,
+            on_record=ears.on_record,
+            on_progress=ears.on_progress,
+            count_text=reference_tokenizer().count,
+        )
     return Reached(
         base_url=seen.base_url,
         model=seen.model,

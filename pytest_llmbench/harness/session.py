@@ -14,6 +14,7 @@ from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError, SUTError
+from pytest_llmbench.harness import certified
 from pytest_llmbench.harness.bench import Bench
 from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.harness.endpoint_lock import endpoint_lock
@@ -108,7 +109,8 @@ class BenchSession:
         began = time.monotonic()
         with self._alone_with(opened):
             result = self._run(nodeid, definition, parameters, setting, opened, path)
-        result = replace(result, notes=(*opened.notes, *result.notes))
+        beyond = () if opened.virtual else certified.beyond(result.observations, certified.find())
+        result = replace(result, notes=(*opened.notes, *result.notes), findings=(*result.findings, *beyond))
         judged = self._judge(result, parameters)
         measured = Measured(
             nodeid=nodeid,
@@ -137,11 +139,12 @@ class BenchSession:
             Origin.GENERATOR,
             {"manifest.sha256": digest, "manifest.frozen_ns": opened.now_ns()},
         )
+        selftest = Facts() if opened.virtual else certified.facts_of(certified.find())
         setting = setting_for(
             parameters,
             self.settings,
             warmup=warmup,
-            facts=opened.facts | frozen,
+            facts=opened.facts | frozen | selftest,
             ignore_eos=opened.ignore_eos,
             variants=opened.variants,
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.procedure import Scale
@@ -35,6 +35,14 @@ class Settings(BaseModel):
     workloads: Path | None = None
     export_sequence: bool = False
     allow_overload: bool = False
+    workers: int = Field(default=1, ge=1)
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _workers_are_of_this_host(cls, given: Any) -> Any:
+        if isinstance(given, str) and given.strip().lower().partition(":")[0] == "ray":
+            raise ValueError("Ray is not supported yet: give a number of worker processes on this host")
+        return given
 
     @model_validator(mode="after")
     def _sequences_need_a_place(self) -> Self:

@@ -15,6 +15,7 @@ from pytest_llmbench.plugin import collection, interplay, options, verdicts
 from pytest_llmbench.plugin.fixtures import (
     llm_bench,
     llm_result,
+    llm_selftest,
     llm_sim,
     llm_sut,
     llm_warmup,
@@ -79,4 +80,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-__all__ = ["llm_bench", "llm_result", "llm_sim", "llm_sut", "llm_warmup", "llm_workload"]
+__all__ = [
+    "llm_bench",
+    "llm_result",
+    "llm_selftest",
+    "llm_sim",
+    "llm_sut",
+    "llm_warmup",
+    "llm_workload",
+]

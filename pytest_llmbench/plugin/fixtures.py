@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmbench.errors import StoreError
 from pytest_llmbench.plugin.collection import MARKED
 from pytest_llmbench.plugin.session import NO_ENDPOINT, SESSION, failing_in_words
 from pytest_llmbench.plugin.verdicts import MEASURED, refuse_if_invalid
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.bench import Bench
+    from pytest_llmbench.harness.selftest import SelftestResult
     from pytest_llmbench.harness.sut import SUT
     from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
     from pytest_llmbench.model.request import Workload
@@ -120,4 +122,35 @@ def llm_sim() -> Iterator[Callable[..., EmbeddedEngine]]:
         yield start
 
 
-__all__ = ["llm_bench", "llm_result", "llm_sim", "llm_sut", "llm_warmup", "llm_workload"]
+@pytest.fixture(scope="session")
+def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
+    """What the load generator can be trusted with on this host: a quick selftest of some 13 s, run once.
+
+    The result is stored, if that can be done and no whole one is there, so that later tests cite it::
+
+        def test_this_host_can_load(llm_selftest):
+            assert llm_selftest.trusted
+            assert llm_selftest.highest_rate_rps >= 200
+            assert llm_selftest.gentle.ttft_error.p99 <= 500  # µs
+    """
+    from pytest_llmbench.harness.certified import store
+    from pytest_llmbench.harness.endpoint_lock import endpoint_lock
+    from pytest_llmbench.harness.selftest import QUICK, run_selftest
+
+    worker = getattr(pytestconfig, "workerinput", {}).get("workerid")
+    with failing_in_words(), endpoint_lock("selftest", worker):
+        result = run_selftest(QUICK)
+    with contextlib.suppress(StoreError):
+        store(result.plain())
+    return result
+
+
+__all__ = [
+    "llm_bench",
+    "llm_result",
+    "llm_selftest",
+    "llm_sim",
+    "llm_sut",
+    "llm_warmup",
+    "llm_workload",
+]

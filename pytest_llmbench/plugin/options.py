@@ -67,6 +67,11 @@ OPTIONS = (
         "allow tests that load the system up to failure (memory_pressure): on an isolated system only",
         flag=True,
     ),
+    Option(
+        "workers",
+        "processes that send the load together, each on a core of its own (default: 1)",
+        "N",
+    ),
     Option("api-key-file", "file with the API key (default: LLM_API_KEY or OPENAI_API_KEY)", "FILE"),
 )
 

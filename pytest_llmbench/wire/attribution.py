@@ -111,7 +111,12 @@ def spread(chunks: Sequence[Chunk], total: int, count_text: CountText | None) ->
 
 
 def _size(text: str, count_text: CountText | None) -> int:
-    return max(1, -(-len(text) // _CHARACTERS_PER_TOKEN) if count_text is None else count_text(text))
+    return estimated_size(len(text)) if count_text is None else max(1, count_text(text))
+
+
+def estimated_size(characters: int) -> int:
+    """Tokens that a text of this length may have: at least one."""
+    return max(1, -(-characters // _CHARACTERS_PER_TOKEN))
 
 
 def apportion(total: int, sizes: Sequence[int]) -> list[int]:
@@ -149,6 +154,7 @@ __all__ = [
     "apportion",
     "attribute",
     "counted_by_server",
+    "estimated_size",
     "largest_remainder",
     "spread",
 ]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Literal
 
 from pytest_llmbench.model.outcome import Outcome, TokenSource
@@ -89,13 +90,14 @@ class StreamSummary:
 
     def fill(self, record: RequestRecord) -> None:
         """Puts everything a record keeps of a stream into ``record``."""
-        for name in _RECORDED:
-            setattr(record, name, getattr(self, name))
+        for name, value in zip(_RECORDED, _values(self), strict=True):
+            setattr(record, name, value)
 
 
 _RECORDED = tuple(
     {each.name for each in fields(StreamSummary)} & {each.name for each in fields(RequestRecord)}
 )
+_values = attrgetter(*_RECORDED)
 
 
 def read_stream(

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from json import JSONDecoder
 
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.sse import SSEEvent
 
 _OTHER_TEXT = "another"
+_JSON = JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,15 @@ def learn(
     data = event.data
     at_value = data.find(f'"{key}":') + len(key) + 3
     start = data.find('"', at_value) + 1
-    end = start + len(chunk.text)
-    if chunk.text == "" or start == 0 or data[start:end] != chunk.text or data[end : end + 1] != '"':
+    if chunk.text == "" or start == 0:
         return None
-    template = TextTemplate(data[:start], data[end:], chunk.choice)
+    try:
+        value, end = _JSON.raw_decode(data, start - 1)
+    except ValueError:  # a quote that begins no string
+        return None
+    if value != chunk.text:
+        return None
+    template = TextTemplate(data[:start], data[end - 1 :], chunk.choice)
     proof = decode(replace(event, data=template.head + _OTHER_TEXT + template.tail))
     return template if proof == replace(chunk, text=_OTHER_TEXT) else None
 

@@ -33,6 +33,7 @@ LAYERS: dict[str, int] = {
     "marks": 7,
     "plugin": 7,
     "__init__": 7,
+    "__main__": 7,
 }
 ALLOWED_BETWEEN_PEERS = {
     ("workloads", "tokens"),

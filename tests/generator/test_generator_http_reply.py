@@ -116,3 +116,12 @@ def test_garbage_never_raises_anything_else(data: bytes, places: list[int]) -> N
     except NotHTTPError:
         return
     assert not parser.complete
+
+
+def test_a_second_response_is_no_part_of_the_first() -> None:
+    """Behind it in the same read, and in a read of its own."""
+    parser = ReplyParser()
+    assert parser.feed(REPLY + plain("200 OK", b"more")) == b"".join(STREAM)
+    assert parser.complete
+    assert parser.surplus
+    assert parser.feed(HEAD + chunk(b"even more")) == b""

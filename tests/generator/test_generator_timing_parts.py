@@ -17,6 +17,7 @@ from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.open_loop import keep_schedule
 from pytest_llmbench.generator.pacing import Pacer
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
+from pytest_llmbench.generator.stamping import Stamping
 from pytest_llmbench.generator.transport import End, Exchange
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import Deadlines
@@ -48,6 +49,7 @@ class SilentTransport:
 
     name = "silent"
     opened = 0
+    stamping = Stamping()
 
     def __init__(self) -> None:
         self.sent: list[Exchange] = []

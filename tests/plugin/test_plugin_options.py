@@ -12,7 +12,7 @@ from pytest_llmbench.plugin.options import OPTIONS
 
 NAMES = (
     "endpoint", "model", "api", "sut", "scale", "plan", "report", "runs", "seed", "inconclusive", "require",
-    "workloads", "export-sequence", "allow-overload", "api-key-file",
+    "workloads", "export-sequence", "allow-overload", "workers", "api-key-file",
 )  # fmt: skip
 
 PLANNED = """

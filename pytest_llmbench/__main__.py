@@ -1,0 +1,31 @@
+"""``pytest-llmbench``, also as ``python -m pytest_llmbench``: what is done outside of a pytest session."""
+
+from __future__ import annotations
+
+import sys
+
+_USAGE = """\
+usage: pytest-llmbench selftest [--quick] [--json FILE] [--out DIR] [--no-store]
+
+commands:
+  selftest   what the load generator can be trusted with on this host
+
+Load tests themselves are run by pytest: pytest --llm-endpoint=URL
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["selftest"]:
+        from pytest_llmbench.harness.selftest_report import main as selftest
+
+        return selftest(given[1:])
+    asked = given[:1] in (["-h"], ["--help"])
+    print(_USAGE, end="", file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2
+
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""The socket below a connection: what it offers, what it tells, and the event loop's own kind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Protocol, cast
+
+
+class Link(Protocol):
+    """Carries bytes. Nothing it does calls the connection back before it has returned."""
+
+    def write(self, data: bytes) -> bool:
+        """Sends, or keeps what the kernel does not take; True: the kernel took everything."""
+
+    def close(self) -> None:
+        """Close at once, whatever is still on its way. Safe to call twice."""
+
+
+class Linked(Protocol):
+    """A connection, as its link sees it."""
+
+    def attach(self, link: Link) -> None:
+        """The link is up. Called once, first."""
+
+    def received(self, data: bytes, at_ns: int) -> None:
+        """A read, and when it arrived."""
+
+    def written(self) -> None:
+        """The kernel has taken what ``write`` could not give it at once."""
+
+    def ended(self, error: Exception | None) -> None:
+        """No more will come. May be called twice: at the end of the stream, and when the link is down."""
+
+    def dropped(self) -> None:
+        """The link is down. Called once, last."""
+
+
+class LoopLink(asyncio.Protocol):
+    """A transport of the event loop: works everywhere; reads are stamped in user space."""
+
+    def __init__(self, linked: Linked, monotonic_ns: Callable[[], int]) -> None:
+        self._linked = linked
+        self._now = monotonic_ns
+
+    def write(self, data: bytes) -> bool:
+        self._transport.write(data)
+        return self._transport.get_write_buffer_size() == 0
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    # Callbacks of the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, since uvloop's transports are none of asyncio's classes.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        # With a high-water mark of 0 the loop reports every byte that the kernel did not take at once.
+        transport.set_write_buffer_limits(high=0)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._linked.attach(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._linked.received(data, self._now())
+
+    def resume_writing(self) -> None:
+        self._linked.written()
+
+    def eof_received(self) -> bool:
+        self._linked.ended(None)
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._linked.ended(error)
+        self._linked.dropped()
+
+
+__all__ = ["Link", "Linked", "LoopLink"]

@@ -1,0 +1,200 @@
+"""One plan, conducted: everybody prepares, all start on one instant, and what comes back is collected."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+
+from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.workers.columns import read_columns
+from pytest_llmbench.generator.workers.crew import Member
+from pytest_llmbench.generator.workers.protocol import Done, Failed, Go, Ping, Ready, Stop, Told, Work
+from pytest_llmbench.generator.workers.spool import SpoolReader
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
+
+MARGIN_NS = 20_000_000
+"""From the word to the start: far longer than the word takes to reach all workers."""
+_TICK_S = 0.25
+_ASK_AFTER_S = 5.0
+_GIVE_UP_S = 60.0
+"""A worker that does not answer for so long (stopped, swapped out) is killed."""
+
+
+class Part:
+    """One worker's share of the plan, from its preparation to its end."""
+
+    def __init__(self, member: Member, whole: int) -> None:
+        self.member = member
+        self.name = f"worker {member.setup.number + 1} of {whole}"
+        self.ready = False
+        self.over = False
+        self.done: Done | None = None
+        self.progress: Progress | None = None
+        self.records = Records.from_rows(())
+        self._spool = SpoolReader(member.setup.spool)
+        self._heard_s = time.monotonic()
+        self._asked_s: float | None = None
+
+    def clear(self) -> None:
+        """Away with what an earlier plan left."""
+        for path in (self.member.setup.spool, self.member.setup.columns):
+            path.unlink(missing_ok=True)
+
+    def spooled(self) -> list[RequestRecord]:
+        """Requests that have ended since the last call."""
+        return self._spool.read()
+
+    def salvage(self) -> None:
+        """Without its columns: the requests that it had written down."""
+        self.records = Records.from_rows(SpoolReader(self.member.setup.spool).read())
+
+    def collect(self, done: Done) -> None:
+        self.records = read_columns(self.member.setup.columns)
+        self.done, self.over = done, True
+
+    def heard(self) -> None:
+        self._heard_s, self._asked_s = time.monotonic(), None
+
+    def look_after(self) -> None:
+        """Ask one that has been silent; kill it when it does not answer."""
+        now_s = time.monotonic()
+        if self._asked_s is None:
+            if now_s - self._heard_s > _ASK_AFTER_S:
+                self._asked_s = now_s
+                self.member.line.say(Ping())
+        elif now_s - self._asked_s > _GIVE_UP_S:
+            self.member.process.kill()
+
+
+class Conduct:
+    """The coordinator's side of one plan. ``play`` in one thread, ``stop`` from any."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        on_record: Callable[[RequestRecord], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.parts = [Part(member, len(members)) for member in members]
+        self.start_ns: int | None = None
+        self.cause: str | None = None
+        """Why the plan was cut short, if it was."""
+        self.stopped: str | None = None
+        """Why the plan's own rule ended it. Each worker applies it to its share; the first ends all."""
+        self.failure: Exception | None = None
+        """Raised by the caller's code."""
+        self._on_record = on_record
+        self._on_progress = on_progress
+        self._deciding = threading.Lock()
+
+    def play(self, shards: Sequence[LoadPlan]) -> None:
+        """Returns when every worker has ended its share, or has ended."""
+        for part, shard in zip(self.parts, shards, strict=True):
+            part.clear()
+            part.member.line.say(Work(shard))
+        if self.cause is not None:  # asked for before there was anything to stop
+            self._stop_all(self.cause)
+        while not all(part.over for part in self.parts):
+            self._listen()
+            self._start_when_ready()
+            self._hand_on()
+        self._hand_on()
+        for part in self.parts:
+            part.clear()
+
+    def stop(self, reason: str) -> None:
+        """End the load early; what was measured is kept. The first reason is the one that is told."""
+        with self._deciding:
+            if self.cause is None:
+                self.cause = reason
+        self._stop_all(reason)
+
+    def _stop_all(self, reason: str) -> None:
+        for part in self.parts:
+            if not part.over:
+                part.member.line.say(Stop(reason))
+
+    def _listen(self) -> None:
+        waiting = {part.member.line.connection: part for part in self.parts if not part.over}
+        for connection in wait(list(waiting), timeout=_TICK_S):
+            part = waiting[connection]  # type: ignore[index]
+            part.heard()
+            self._take(part, part.member.line.hear())
+        for part in waiting.values():
+            if not part.over:
+                part.look_after()
+
+    def _take(self, part: Part, message: object) -> None:
+        if message is None:
+            part.over = True
+            part.salvage()
+            self.stop(f"{part.name} {part.member.ending()}")
+            part.member.kill()  # and nothing of it is left
+        elif isinstance(message, Failed):
+            part.over = True
+            part.salvage()
+            self.stop(f"{part.name} failed: {message.why}")
+        elif isinstance(message, Done):
+            part.collect(message)
+            if message.stopped is not None and self.stopped is None:
+                self.stopped = message.stopped
+                self._stop_all(message.stopped)
+        elif isinstance(message, Ready):
+            part.ready = True
+        elif isinstance(message, Told):
+            part.progress = message.progress
+            self._show()
+
+    def _start_when_ready(self) -> None:
+        if self.start_ns is not None or self.cause is not None or self.stopped is not None:
+            return
+        if all(part.ready for part in self.parts):
+            self.start_ns = time.monotonic_ns() + MARGIN_NS
+            for part in self.parts:
+                part.member.line.say(Go(self.start_ns))
+            return
+        gone = next((part for part in self.parts if part.over), None)
+        if gone is not None:  # such as one that the session deadline has ended: there can be no start
+            told = gone.done.interrupted if gone.done is not None else None
+            self.stop(told or f"{gone.name} ended before the start")
+
+    def _hand_on(self) -> None:
+        if self._on_record is None:
+            return
+        try:
+            for part in self.parts:
+                for record in part.spooled():
+                    self._on_record(record)
+        except Exception as error:  # noqa: BLE001 - the caller's code: any error of it ends the run
+            self._on_record = None
+            self._fail(error)
+
+    def _show(self) -> None:
+        known = [part.progress for part in self.parts if part.progress is not None]
+        if self._on_progress is None:
+            return
+        try:
+            self._on_progress(
+                Progress(
+                    submitted=sum(each.submitted for each in known),
+                    ok=sum(each.ok for each in known),
+                    failed=sum(each.failed for each in known),
+                    in_flight=sum(each.in_flight for each in known),
+                    planned=sum(each.planned for each in known),
+                    elapsed_s=max(each.elapsed_s for each in known),
+                )
+            )
+        except Exception as error:  # noqa: BLE001 - the caller's code: any error of it ends the run
+            self._on_progress = None
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = self.failure or error
+        self.stop(f"the load generator failed: {error}")
+
+
+__all__ = ["MARGIN_NS", "Conduct", "Part"]

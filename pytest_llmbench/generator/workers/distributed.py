@@ -1,0 +1,169 @@
+"""The load generator of several processes: the same public surface as the one of a single process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from types import TracebackType
+from typing import Any, Self
+
+from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.generator.clock import MonotonicClock, anchor
+from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.workers.conduct import Conduct
+from pytest_llmbench.generator.workers.crew import Crew
+from pytest_llmbench.generator.workers.merging import merged_observation
+from pytest_llmbench.generator.workers.protocol import Address, Setup
+from pytest_llmbench.generator.workers.sharding import deal, mistakes
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.wire.catalogue import dialect as dialect_named
+from pytest_llmbench.wire.dialect import PromptForm
+
+_CLOSE_S = 10.0
+_GIVE_UP_S = 3.0
+
+
+class DistributedLoadGenerator:
+    """Runs one LoadPlan after another in ``workers`` processes, each with its own loop and connections.
+
+    Stands in for :class:`~pytest_llmbench.generator.run.LoadGenerator`. The processes start with the first
+    plan and are kept. ``on_record`` and ``on_progress`` are called in a thread of this process, the first
+    about half a second after a request has ended, so a killed run keeps all but its last second. A worker
+    that dies voids the run: ``Observation.interrupted`` says which, how it ended and what it printed last;
+    what it had written down and what the others measured is in the records.
+
+    ``count_text``: count with the reference tokenizer what the server does not count. ``cpus``: cores to put
+    the workers on, in turn; none of them is asked for by default.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        dialect: str,
+        *,
+        workers: int,
+        model: str,
+        prompt_form: PromptForm = "text",
+        extra_body: Mapping[str, Any] | None = None,
+        on_record: Callable[[RequestRecord], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        count_text: bool = False,
+        session_deadline_ns: int | None = None,
+        cpus: Sequence[int] = (),
+    ) -> None:
+        if workers < 1:
+            raise SuiteError(f"{workers} workers", remedy="give at least 1")
+        address.target()  # what is wrong with it is said here, not in a worker
+        self._setup = Setup(
+            address=address,
+            dialect=dialect_named(dialect).name,
+            model=model,
+            prompt_form=prompt_form,
+            extra_body=dict(extra_body or {}),
+            count_text=count_text,
+            session_deadline_ns=session_deadline_ns,
+        )
+        self.workers = workers
+        self._on_record = on_record
+        self._on_progress = on_progress
+        self._cpus = tuple(cpus)
+        self._crew: Crew | None = None
+        self._busy = threading.Lock()
+        self._conduct: Conduct | None = None
+        self._stop_reason: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, plan: LoadPlan) -> Observation:
+        """Send the plan's requests, wait for their ends, and say what came of them.
+
+        As ``LoadGenerator.run``: Ctrl-C while load is running does not raise, a second one does.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise GeneratorError(
+                "a plan is already running", where=plan.label, remedy="one generator runs one plan at a time"
+            )
+        try:
+            self._stop_reason, self._conduct = None, None
+            return self._run(plan)
+        finally:
+            self._conduct = None
+            self._busy.release()
+
+    def stop(self, reason: str) -> None:
+        """End the running plan early, from any thread; without one this does nothing."""
+        self._stop_reason = reason
+        conduct = self._conduct
+        if conduct is not None:
+            conduct.stop(reason)
+
+    def close(self) -> None:
+        """End the workers and remove their files; a plan that is running is stopped. Safe to call twice."""
+        self.stop("the load generator is being closed")
+        # The plan that is running needs its workers until it has been brought to its end.
+        idle = self._busy.acquire(timeout=_CLOSE_S)
+        try:
+            crew, self._crew = self._crew, None
+            if crew is not None:
+                crew.close()
+        finally:
+            if idle:
+                self._busy.release()
+
+    def _run(self, plan: LoadPlan) -> Observation:
+        if found := mistakes(plan):
+            raise SuiteError.from_mistakes(found, where=plan.label)
+        shards = deal(plan, self.workers)
+        crew = self._crew = self._crew or Crew(self._setup, self._cpus)
+        conduct = Conduct(crew.members(len(shards)), self._on_record, self._on_progress)
+        self._conduct = conduct
+        if self._stop_reason is not None:  # asked for while requests were being drawn
+            conduct.cause = self._stop_reason
+        taken_at = anchor(MonotonicClock())
+        self._play(conduct, shards, crew)
+        if conduct.failure is not None:
+            raise GeneratorError(
+                f"the measurement was broken off: {type(conduct.failure).__name__}: {conduct.failure}",
+                remedy="requests measured until then have been handed on; the traceback shows the cause",
+            ) from conduct.failure
+        return merged_observation(plan, conduct, taken_at)
+
+    def _play(self, conduct: Conduct, shards: Sequence[LoadPlan], crew: Crew) -> None:
+        """In a thread of its own, so that Ctrl-C cannot tear a message in two."""
+        played: Future[None] = Future()
+
+        def play() -> None:
+            try:
+                conduct.play(shards)
+            except BaseException as error:  # noqa: BLE001 - it is raised where the plan was asked for
+                played.set_exception(error)
+            else:
+                played.set_result(None)
+
+        threading.Thread(target=play, name="llmbench-workers", daemon=True).start()
+        try:
+            try:
+                played.result()
+            except KeyboardInterrupt:
+                conduct.stop(INTERRUPTED_BY_CTRL_C)
+                played.result()
+        except BaseException:  # a second Ctrl-C, a test's time limit, a fault of ours: load must end
+            try:
+                conduct.stop("the caller gave up waiting")
+                wait([played], timeout=_GIVE_UP_S)
+            finally:
+                if not played.done() or played.exception() is not None:
+                    crew.kill()
+            raise
+
+
+__all__ = ["DistributedLoadGenerator"]

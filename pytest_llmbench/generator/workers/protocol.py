@@ -1,0 +1,213 @@
+"""What coordinator and worker say to each other: a dozen messages per plan, none per request.
+
+Pickled over a socket pair that only the two hold. Keys and headers go this way too, so that they stand in
+no file and on no command line.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.target import Target
+from pytest_llmbench.model.facts import Fact
+from pytest_llmbench.model.observation import SelfCheck
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.wire.dialect import PromptForm
+
+PROTOCOL = 1
+
+
+def own_version() -> str:
+    """Coordinator and workers must agree in it."""
+    return f"{metadata.version('pytest-llmbench')} (worker protocol {PROTOCOL})"
+
+
+@dataclass(frozen=True, repr=False)
+class Address:
+    """Where requests go, in a form that can be handed to another process."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    ca_file: Path | None = None
+    insecure: bool = False
+
+    def target(self) -> Target:
+        return Target.parse(
+            self.url, headers=dict(self.headers), ca_file=self.ca_file, insecure=self.insecure
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Setup:
+    """All that a worker's load generator is made of."""
+
+    address: Address
+    dialect: str
+    model: str
+    prompt_form: PromptForm = "text"
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    count_text: bool = False
+    """Count prompts and replies with the reference tokenizer where the server gives no figures."""
+    session_deadline_ns: int | None = None
+    directory: Path = Path()
+    """For spools and columns; private to the coordinator and its workers."""
+    number: int = 0
+    cpu: int | None = None
+    """The core to stay on, as far as the system allows it."""
+
+    @property
+    def spool(self) -> Path:
+        """Ended requests of the plan that is running."""
+        return self.directory / f"worker-{self.number}.spool"
+
+    @property
+    def columns(self) -> Path:
+        """Everything about the plan that has ended."""
+        return self.directory / f"worker-{self.number}.npz"
+
+    @property
+    def log(self) -> Path:
+        """What the process printed."""
+        return self.directory / f"worker-{self.number}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """From a worker, first of all."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A plan to prepare. Answered by ``Ready`` and, in the end, by ``Done`` or ``Failed``."""
+
+    plan: LoadPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Requests encoded, connections open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Start at this instant of CLOCK_MONOTONIC, which all processes of a machine share."""
+
+    start_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the plan early, or do not begin."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Are you there? Answered by ``Pong`` at once, whatever else goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Yes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How far the worker has got, four times a second."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a worker's plan, without the records: those lie in its file of columns."""
+
+    started_ns: int
+    ended_ns: int
+    load_ended_ns: int | None
+    in_flight_at_end: int
+    interrupted: str | None
+    stopped: str | None
+    selfcheck: SelfCheck
+    facts: Mapping[str, Fact]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The worker's load generator could not go on."""
+
+    why: str
+
+
+class Line:
+    """One end of the connection. Any thread may speak; one thread listens."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._speaking = threading.Lock()
+
+    def say(self, message: object) -> bool:
+        """False if the other end is gone."""
+        try:
+            with self._speaking:
+                self.connection.send(message)
+        except OSError:
+            return False
+        return True
+
+    def hear(self) -> object:
+        """The next message; None when the other end is gone."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            return None
+
+    def close(self) -> None:
+        """The other end hears of it even if a process forked meanwhile holds a copy of this one."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self.connection.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+
+def refuse_other_version(said: object, where: str) -> None:
+    """Raises SuiteError unless ``said`` is the greeting of a worker of this version."""
+    version = said.version if isinstance(said, Hello) else f"unknown ({said!r})"
+    if version != own_version():
+        raise SuiteError(
+            f"the worker is of version {version}, this process of {own_version()}",
+            where=where,
+            remedy="let all processes load the same installation of pytest-llmbench; restart after upgrades",
+        )
+
+
+__all__ = [
+    "Address",
+    "Done",
+    "Failed",
+    "Go",
+    "Hello",
+    "Line",
+    "Ping",
+    "Pong",
+    "Ready",
+    "Setup",
+    "Stop",
+    "Told",
+    "Work",
+    "own_version",
+    "refuse_other_version",
+]

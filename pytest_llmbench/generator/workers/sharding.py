@@ -1,0 +1,127 @@
+"""One LoadPlan, dealt to several workers: who sends which request, and when. Nothing is drawn twice.
+
+Requests and arrival instants are drawn once, here, and dealt by position, so the union of what the workers
+send is the declared load: with an open loop position p goes to worker p mod n at its own instant of the one
+schedule. (Workers that each draw a Poisson stream of their own from one seed are not Poisson together.)
+
+With a closed loop of C slots, slot s belongs to worker s mod n and position p to slot p mod C, so every
+worker gets requests in proportion to its slots, and all run out at about the same time. Which slot a request
+belongs to is known beforehand, so of a load that a duration ends the last few positions may have gaps: a
+worker that was faster has gone further. ``requests`` and the ceiling are split in the same way, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.workloads.sequence import drawn
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DealtWorkload:
+    """The requests of one worker, ready drawn. Its requests keep their numbers in the whole sequence."""
+
+    name: str
+    planned: list[PlannedRequest]
+    """A list, so that it cannot be hashed: nothing remembers it beyond its plan."""
+    standard: bool = False
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:  # noqa: ARG002 - drawn already
+        return self.planned[:count]
+
+    def specification(self) -> Mapping[str, Any]:
+        return {}
+
+
+def deal(plan: LoadPlan, workers: int) -> list[LoadPlan]:
+    """The plans of the workers. Fewer than ``workers`` where there are fewer slots or requests than that."""
+    most = most_requests(plan)
+    planned = drawn(plan.workload, plan.first, most, plan.seed)
+    count = active_workers(plan, workers)
+    whose = owners(plan, count)
+    offsets_ns = _offsets_ns(plan, plan.load) if isinstance(plan.load, OpenLoop) else None
+    dealt = []
+    for worker in range(count):
+        own: Positions = np.flatnonzero(whose == worker)
+        workload = DealtWorkload(
+            plan.workload.name, [_portable(planned[position]) for position in own.tolist()]
+        )
+        least = int(np.count_nonzero(own < plan.requests))
+        changes: dict[str, Any] = {"workload": workload, "requests": least, "first": 0}
+        if isinstance(plan.load, OpenLoop):
+            assert offsets_ns is not None
+            instants = tuple(offsets_ns[own].tolist())
+            changes["load"] = OpenLoop(plan.load.rate / count, arrival="trace", offsets_ns=instants)
+        else:
+            changes["load"] = ClosedLoop(split(plan.load.concurrency, count)[worker])
+            changes["max_requests"] = len(own) if plan.duration_s is not None else None
+        dealt.append(plan.with_(**changes))
+    return dealt
+
+
+def active_workers(plan: LoadPlan, workers: int) -> int:
+    """How many of ``workers`` there is something to do for: no more than slots, nor than requests."""
+    slots = plan.load.concurrency if isinstance(plan.load, ClosedLoop) else workers
+    return max(1, min(workers, slots, plan.requests))
+
+
+def owners(plan: LoadPlan, workers: int) -> Positions:
+    """The worker of each position of the plan."""
+    positions = np.arange(most_requests(plan), dtype=np.int64)
+    if isinstance(plan.load, ClosedLoop):
+        positions %= plan.load.concurrency
+    owner: Positions = positions % workers
+    return owner
+
+
+def split(total: int, parts: int) -> list[int]:
+    """``total`` in ``parts`` whole numbers that differ by one at most, the larger ones first."""
+    return [total // parts + (part < total % parts) for part in range(parts)]
+
+
+def most_requests(plan: LoadPlan) -> int:
+    """The most requests that the plan may send: its ceiling, where a time decides how many there will be."""
+    timed = isinstance(plan.load, ClosedLoop) and plan.duration_s is not None
+    return plan.ceiling if timed else plan.requests
+
+
+def mistakes(plan: LoadPlan) -> list[str]:
+    """What keeps a plan from being dealt, in words."""
+    found = []
+    if plan.first < 0 or plan.requests < 0:
+        found.append(f"a plan of {plan.requests} requests from number {plan.first} on")
+    if isinstance(plan.load, ClosedLoop) and plan.load.concurrency < 1:
+        found.append(f"concurrency is {plan.load.concurrency}, least is 1")
+    if plan.duration_s is not None and not 0 < plan.duration_s < math.inf:
+        found.append(f"the duration is {plan.duration_s!r} s: give a number above 0, or none")
+    return found
+
+
+def _portable(request: PlannedRequest) -> PlannedRequest:
+    """Without types that only the author's process knows: a worker does not load the suite's modules."""
+    if request.token_ids is None or type(request.token_ids) in (array, list, tuple):
+        return request
+    return replace(request, token_ids=[int(token) for token in request.token_ids])
+
+
+def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> Positions:
+    """Instants from the start. A plan that takes up a sequence in the middle does so with its schedule."""
+    whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed))
+    base_ns = int(whole[plan.first - 1]) if plan.first else 0
+    offsets: Positions = whole[plan.first :] - base_ns
+    return offsets
+
+
+__all__ = ["DealtWorkload", "active_workers", "deal", "mistakes", "most_requests", "owners", "split"]

@@ -1,0 +1,117 @@
+"""Ended requests of a worker on their way to the coordinator: a file that one writes and the other follows.
+
+The worker's loop only packs a record and appends it to a list; a thread takes the list to the file now and
+then. So the coordinator's records file grows while load is running, a worker that is killed leaves behind
+what had ended, and no message is sent for a request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import struct
+import threading
+from dataclasses import fields
+from io import FileIO
+from operator import attrgetter
+from pathlib import Path
+
+from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
+from pytest_llmbench.model.record import RequestRecord
+
+FLUSH_S = 0.25
+
+_LENGTH = struct.Struct("<I")
+_NAMES = [field.name for field in fields(RequestRecord)]
+_values = attrgetter(*_NAMES)
+_KINDS = tuple(
+    (_NAMES.index(name), kind)
+    for name, kind in (("phase", Phase), ("token_source", TokenSource), ("outcome", Outcome))
+)
+"""Members of enumerations go as their values: whole, they cost more to pack than all the rest."""
+
+
+class SpoolWriter:
+    """Writes the records of one plan. To be closed."""
+
+    def __init__(self, path: Path, *, flush_s: float = FLUSH_S) -> None:
+        self._file = FileIO(path, "w")
+        self._flush_s = flush_s
+        self._waiting: list[bytes] = []
+        self._closing = threading.Event()
+        self._failure: OSError | None = None
+        self._thread = threading.Thread(target=self._flush_until_closed, name="llmbench-spool", daemon=True)
+        self._thread.start()
+
+    def write(self, record: RequestRecord) -> None:
+        """Does not touch the disk. Raises OSError once the disk has failed: then records are being lost."""
+        if self._failure is not None:
+            raise self._failure
+        values = list(_values(record))
+        for place, _ in _KINDS:
+            values[place] = values[place].value
+        packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+        self._waiting.append(_LENGTH.pack(len(packed)) + packed)
+
+    def close(self) -> None:
+        """Everything is in the file then. Safe to call twice."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._thread.join()
+        self._file.close()
+
+    def _flush_until_closed(self) -> None:
+        last = False
+        while not last:
+            last = self._closing.wait(self._flush_s)
+            try:
+                self._flush()
+            except OSError as error:
+                self._failure = error
+                return
+
+    def _flush(self) -> None:
+        # The loop may append in between: only what was seen is taken out.
+        frames = self._waiting[:]
+        del self._waiting[: len(frames)]
+        rest = memoryview(b"".join(frames))
+        while rest:
+            rest = rest[self._file.write(rest) :]
+
+
+class SpoolReader:
+    """Follows a spool. Whoever writes it may be killed in the middle of a record, which is left out."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+
+    def read(self) -> list[RequestRecord]:
+        """The records that were completed since the last call; none if there is no such file."""
+        with contextlib.suppress(FileNotFoundError), FileIO(self._path) as file:
+            file.seek(self._at)
+            data = file.readall()
+            records, used = _unpacked(data)
+            self._at += used
+            return records
+        return []
+
+
+def _unpacked(data: bytes) -> tuple[list[RequestRecord], int]:
+    records = []
+    at = 0
+    while at + _LENGTH.size <= len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        end = at + _LENGTH.size + length
+        if end > len(data):
+            break
+        values = pickle.loads(data[at + _LENGTH.size : end])
+        for place, kind in _KINDS:
+            values[place] = kind(values[place])
+        records.append(RequestRecord(*values))
+        at = end
+    return records, at
+
+
+__all__ = ["FLUSH_S", "SpoolReader", "SpoolWriter"]

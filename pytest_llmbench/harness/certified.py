@@ -1,0 +1,211 @@
+"""What a stored selftest says about this host, and whether a run stayed within it.
+
+A selftest is of one host, kernel, package version, Python and event loop. It lies under a name that is made
+of them, so that one of other circumstances is not found rather than believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.probes.host import environment
+
+STATE_DIR_VARIABLE = "PYTEST_LLMBENCH_STATE_DIR"
+FACT = "generator.selftest"
+NOT_RUN = "not run on this host"
+_ROUNDING = 1.001
+"""A rate of a search may differ from the certified one in its last digit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The figures of a stored selftest that results are held against. None: nothing held."""
+
+    date: str
+    extent: str
+    trusted: bool
+    highest_rate_rps: float | None
+    highest_streams: int | None
+    ttft_error_p50_us: float | None
+    ttft_error_p99_us: float | None
+    """At the gentle rate, as the one above."""
+    worst_ttft_error_p99_us: float | None
+    """Over all levels that held."""
+    itl_error_p99_us: float | None
+    path: str = ""
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any], path: str = "") -> Certificate:
+        """From the JSON of a selftest. :raises KeyError: it is none."""
+        gentle = plain["gentle"]
+        return cls(
+            date=plain["date"],
+            extent=plain["extent"],
+            trusted=plain["trusted"],
+            highest_rate_rps=plain["highest_rate_rps"],
+            highest_streams=plain["highest_streams"],
+            ttft_error_p50_us=gentle["ttft_error"]["p50"],
+            ttft_error_p99_us=gentle["ttft_error"]["p99"],
+            worst_ttft_error_p99_us=plain["worst_ttft_error_p99_us"],
+            itl_error_p99_us=gentle["itl_error"]["p99"],
+            path=path,
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """The fact ``generator.selftest``: measurement uncertainty, and the range that it was found for."""
+        return {
+            "date": self.date,
+            "extent": self.extent,
+            "highest_rate_rps": self.highest_rate_rps,
+            "highest_streams": self.highest_streams,
+            "ttft_error_p50_us": self.ttft_error_p50_us,
+            "ttft_error_p99_us": self.ttft_error_p99_us,
+            "worst_ttft_error_p99_us": self.worst_ttft_error_p99_us,
+            "itl_error_p99_us": self.itl_error_p99_us,
+        }
+
+
+@cache
+def host_identity() -> dict[str, Any]:
+    """What a selftest holds for."""
+    seen = environment()
+    packages = seen["packages"]
+    loop = f"uvloop {packages['uvloop']}" if "uvloop" in packages else "asyncio"
+    return {
+        "hostname": platform.node(),
+        "cpu": seen.get("cpu"),
+        "cpus_usable": seen.get("cpus_usable"),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "version": packages.get("pytest-llmbench"),
+        "python": seen["python"],
+        "loop": loop,
+    }
+
+
+def state_dir() -> Path:
+    """Where selftests are kept: the variable's directory, else the user's state directory."""
+    if chosen := os.environ.get(STATE_DIR_VARIABLE):
+        return Path(chosen)
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "pytest-llmbench"
+
+
+def certificate_path(directory: Path | None = None, identity: Mapping[str, Any] | None = None) -> Path:
+    text = json.dumps(dict(identity or host_identity()), sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return (directory or state_dir()) / f"selftest-{digest}.json"
+
+
+def store(plain: Mapping[str, Any], directory: Path | None = None) -> Path | None:
+    """Keep a selftest; a quick one never takes the place of a full one. None: it did not.
+
+    :raises StoreError: it cannot be written.
+    """
+    path = certificate_path(directory, plain["host"])
+    known = read(path)
+    if known is not None and known.extent == "full" and plain["extent"] != "full":
+        return None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Whole or not at all: another session may be reading.
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(json.dumps(dict(plain), indent=1))
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise StoreError(
+            f"the selftest cannot be stored: {error}",
+            where=str(path),
+            remedy=f"name a directory with --out, or with the variable {STATE_DIR_VARIABLE}",
+        ) from error
+    return path
+
+
+def read(path: Path) -> Certificate | None:
+    """The certificate at ``path``; None where there is none that can be read."""
+    try:
+        return Certificate.of(json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def find() -> Certificate | None:
+    """Of this host under these circumstances, if it has had a selftest."""
+    try:
+        return read(certificate_path())
+    except RuntimeError:  # a user without a home directory
+        return None
+
+
+def facts_of(certificate: Certificate | None) -> Facts:
+    if certificate is None:
+        return Facts.of(Origin.GENERATOR, {FACT: NOT_RUN}, "pytest-llmbench selftest")
+    return Facts.of(Origin.GENERATOR, {FACT: certificate.summary()}, certificate.path)
+
+
+def beyond(seen: Sequence[Observation], certificate: Certificate | None) -> tuple[Finding, ...]:
+    """A warning where the generator was asked for more than its selftest found to hold."""
+    if certificate is None or not seen:
+        return ()
+    rate = max((run.plan.load.rate for run in seen if isinstance(run.plan.load, OpenLoop)), default=0.0)
+    streams = max(run.selfcheck.peak_in_flight for run in seen)
+    checks = (
+        ("offered", rate, certificate.highest_rate_rps, "req/s"),
+        ("had", float(streams), certificate.highest_streams, "requests in flight"),
+    )
+    worst = [
+        _warning(verb, value, limit, unit, certificate)
+        for verb, value, limit, unit in checks
+        if value > (limit or 0) * _ROUNDING
+    ]
+    return tuple(worst[:1])
+
+
+def _warning(verb: str, value: float, limit: float | None, unit: str, certificate: Certificate) -> Finding:
+    known = "nothing held there" if limit is None else f"it held up to {limit:g} {unit}"
+    more = (
+        "run a whole selftest, which looks further than a quick one"
+        if certificate.extent != "full"
+        else "load from a faster or less busy host, or test this one again when it is quiet"
+    )
+    return Finding(
+        "beyond_certified_range",
+        ok=False,
+        voids=False,
+        message=(
+            f"the run {verb} {value:g} {unit}, more than the generator's selftest of {certificate.date[:10]} "
+            f"covers ({known}): latencies may hold delays of the generator; {more} (pytest-llmbench selftest)"
+        ),
+        value=value,
+        limit=limit,
+        unit=unit,
+    )
+
+
+__all__ = [
+    "FACT",
+    "NOT_RUN",
+    "STATE_DIR_VARIABLE",
+    "Certificate",
+    "beyond",
+    "certificate_path",
+    "facts_of",
+    "find",
+    "host_identity",
+    "read",
+    "state_dir",
+    "store",
+]

@@ -1,0 +1,262 @@
+"""The usual reply, read as a whole: text events that differ in their text alone, and a few others.
+
+A reply of this shape need not become a chunk object per event. One text event is read as JSON and taught
+(:mod:`~pytest_llmbench.wire.text_template`); what stands between the text of one event and the text of the
+next is then known byte by byte, and compared for all of them at once. Every other event is read as JSON, or
+known from an earlier reply (:mod:`~pytest_llmbench.wire.reply_memory`). The summary is that of
+:func:`~pytest_llmbench.wire.reply.read_stream`, which is asked for it with one text chunk in the place of
+all; where anything is unusual there is none, and the reply has to be read event by event.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate
+
+from pytest_llmbench.model.outcome import TokenSource
+from pytest_llmbench.wire.attribution import apportion, estimated_size
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.reply import Ended, StreamSummary, read_stream
+from pytest_llmbench.wire.reply_memory import HOLE, KnownShape, ReplyMemory, SummaryKey, id_is_alone, id_of
+from pytest_llmbench.wire.sse import SSEEvent
+from pytest_llmbench.wire.text_template import learn
+
+MOST_BYTES = 128 * 1024
+"""Longer replies are read event by event: this reading is done in one go, and sends must not wait for it."""
+_MOST_AFTER = 8
+"""Events after the last text event."""
+_DATA = b"data: "
+_BREAK = b"\n\n"
+_FIELDS = tuple(each.name for each in fields(StreamSummary))
+
+
+class _UnusualError(Exception):
+    """The reply is not of this shape."""
+
+
+def read_uniform(
+    bodies: Sequence[bytes],
+    stamps: Sequence[int],
+    dialect: Dialect,
+    memory: ReplyMemory | None = None,
+    ended: Ended = "eof",
+) -> StreamSummary | None:
+    """What ``read_stream`` makes of the chunks of this body, faster; ``None``: read it event by event.
+
+    ``memory`` is what earlier replies to the same dialect, with the same ``ended``, have taught.
+    """
+    body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
+    usual = len(body) <= MOST_BYTES and body.endswith(_BREAK) and b"\r" not in body and HOLE not in body
+    if dialect.text_key is None or not usual:
+        return None
+    try:
+        reading = _Reading(body, bodies, stamps, dialect, ReplyMemory() if memory is None else memory)
+        return reading.summary(ended)
+    except _UnusualError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The text events of a reply, from ``start`` to ``end`` in its body."""
+
+    start: int
+    end: int
+    pieces: Sequence[str | bytes]
+    """The text of each: characters, or bytes where each is one."""
+    text: str
+    line_ends: Sequence[int]
+    """Position at which the data line of each ends; empty where one read brought everything."""
+
+
+class _Reading:
+    """One body, on its way to a summary. Methods raise :class:`_UnusualError`."""
+
+    def __init__(
+        self,
+        body: bytes,
+        bodies: Sequence[bytes],
+        stamps: Sequence[int],
+        dialect: Dialect,
+        memory: ReplyMemory,
+    ) -> None:
+        self._body = body
+        self._stamps = stamps
+        self._read_ends = list(accumulate(map(len, bodies)))
+        self._dialect = dialect
+        self._memory = memory
+        self._id = id_of(body)
+
+    def summary(self, ended: Ended) -> StreamSummary:
+        shape, start = self._shape()
+        found = self._texts(shape, start)
+        visible = next((n for n, piece in enumerate(found.pieces) if not piece.isspace()), None)
+        around = self._body[: found.start] + HOLE + self._body[found.end :]
+        key = around.replace(self._id, HOLE) if self._id else around, len(found.pieces), visible is not None
+        known = self._memory.summaries.get(key)
+        if known is None:
+            summary = self._first_of_its_kind(found, shape, ended, key)
+        else:
+            summary = StreamSummary(**known)
+            summary.chunk_tokens = [1] * len(found.pieces)
+            summary.server_timings = {}
+        self._set_instants(summary, found, visible)
+        summary.text = found.text
+        return summary
+
+    def _shape(self) -> tuple[KnownShape, int]:
+        """The shape of the text events, and where the first begins."""
+        known = self._memory.shape
+        if known is not None and self._id:
+            start = self._body.find(known.before + self._id + known.between)
+            if start >= 0 and self._body[max(0, start - len(_BREAK)) : start] in (b"", _BREAK):
+                return KnownShape(known.before + self._id, known.between, known.tail, known.choice), start
+        return self._taught()
+
+    def _taught(self) -> tuple[KnownShape, int]:
+        """By the first event with text."""
+        decode = self._dialect.decode
+        for start, end in self._blocks(0, len(self._body)):
+            event = self._event(start, end)
+            chunk = decode(event)
+            if not chunk.text:
+                continue
+            template = learn(event, chunk, self._dialect.text_key or "", decode)
+            if template is None:
+                break
+            head = _DATA + template.head.encode()
+            shape = KnownShape(head, b"", template.tail.encode() + _BREAK, template.choice)
+            before, identity, between = head.partition(self._id) if self._id else (b"", b"", b"")
+            if identity and id_is_alone([(event, chunk)], identity.decode(), decode):
+                self._memory.shape = KnownShape(before, between, shape.tail, shape.choice)
+            return shape, start
+        raise _UnusualError
+
+    def _first_of_its_kind(
+        self, found: _Texts, shape: KnownShape, ended: Ended, key: SummaryKey
+    ) -> StreamSummary:
+        """The summary with the instants of another reply, as it were: they are yet to be set."""
+        before = self._others(0, found.start)
+        after = self._others(found.end, len(self._body))
+        piece = next((piece for piece in found.pieces if not piece.isspace()), found.pieces[0])
+        standing = Chunk(0, 0, piece if isinstance(piece, str) else piece.decode(), choice=shape.choice)
+        others = [*before, *after]
+        if any(chunk.choice not in (None, shape.choice) for _, chunk in others):
+            raise _UnusualError
+        chunks = [*(chunk for _, chunk in before), standing, *(chunk for _, chunk in after)]
+        summary = read_stream(chunks, ended=ended)
+        total = summary.output_tokens
+        if summary.token_source is not TokenSource.SERVER_USAGE or total is None or total == 0:
+            raise _UnusualError
+        if total == len(found.pieces):
+            summary.chunk_tokens, summary.attribution = [1] * total, "exact"
+            lasting = bool(self._id) and not summary.server_timings and not summary.server_token_ns
+            if lasting and id_is_alone(others, self._id.decode(), self._dialect.decode):
+                self._memory.keep(key, {name: getattr(summary, name) for name in _FIELDS})
+        elif any(chunk.blank for _, chunk in others):
+            raise _UnusualError  # they may be tokens
+        else:
+            sizes = [estimated_size(len(piece)) for piece in found.pieces]
+            summary.chunk_tokens, summary.attribution = apportion(total, sizes), "apportioned"
+        return summary
+
+    def _others(self, start: int, end: int) -> list[tuple[SSEEvent, Chunk]]:
+        """Events that change nothing about which chunks hold output."""
+        found = []
+        for from_, to in self._blocks(start, end):
+            event = self._event(from_, to)
+            chunk = self._dialect.decode(event)
+            if chunk.text or chunk.reasoning or chunk.error is not None or chunk.problem:
+                raise _UnusualError
+            found.append((event, chunk))
+        return found
+
+    def _blocks(self, at: int, last: int) -> Iterator[tuple[int, int]]:
+        """Start and end of each event from ``at`` to ``last``, without the break."""
+        while at < last:
+            end = self._body.find(_BREAK, at)
+            yield at, end
+            at = end + len(_BREAK)
+
+    def _event(self, start: int, end: int) -> SSEEvent:
+        """An event of a single data line."""
+        block = self._body[start:end]
+        if not block.startswith(_DATA) or b"\n" in block:
+            raise _UnusualError
+        try:
+            return SSEEvent(block[len(_DATA) :].decode(), "message", 0, 0)
+        except UnicodeDecodeError:
+            raise _UnusualError from None
+
+    def _texts(self, shape: KnownShape, start: int) -> _Texts:
+        """All text events from ``start`` on."""
+        head, tail = shape.before + shape.between, shape.tail
+        blocks = self._body[start:].split(b"\n")[:-2:2]
+        for _ in range(_MOST_AFTER):
+            if blocks and not (blocks[-1].startswith(head) and blocks[-1].endswith(tail[:-2])):
+                blocks.pop()
+        skip, drop = len(head), len(_BREAK) - len(tail)
+        pieces = [block[skip:drop] for block in blocks]
+        # What stands around the pieces has not been looked at: this compares all of it.
+        whole = head + (tail + head).join(pieces) + tail
+        if not pieces or not self._body.startswith(whole, start):
+            raise _UnusualError
+        texts, text = _plain(pieces)
+        line_ends: Sequence[int] = ()
+        if len(self._read_ends) > 1:
+            lengths = map((len(head) + len(tail)).__add__, map(len, pieces))
+            line_ends = list(accumulate(lengths, initial=start - len(_BREAK)))[1:]
+        return _Texts(start, start + len(whole), texts, text, line_ends)
+
+    def _set_instants(self, summary: StreamSummary, found: _Texts, visible: int | None) -> None:
+        """An event has the stamp of the read that brought the end of its data line."""
+        instants: list[int] = []
+        reads = 0
+        if len(self._read_ends) == 1:
+            instants, reads = [self._stamps[0]] * len(found.pieces), 1
+        else:
+            for read_end, stamp in zip(self._read_ends, self._stamps, strict=False):
+                count = bisect_left(found.line_ends, read_end) - len(instants)
+                if count > 0:
+                    instants += [stamp] * count
+                    reads += 1
+        summary.chunk_ns = instants
+        summary.coalesced_chunks = len(instants) - reads
+        summary.first_nonempty_ns, summary.last_content_ns = instants[0], instants[-1]
+        summary.first_content_ns = None if visible is None else instants[visible]
+        first_end = self._body.find(b"\n")
+        summary.first_event_ns = self._stamps[bisect_left(self._read_ends, first_end + 1)]
+
+
+def _plain(pieces: list[bytes]) -> tuple[Sequence[str | bytes], str]:
+    """The texts that stand between quotes, as JSON reads them, and all in one. None is empty.
+
+    A line break in a piece would be an event in between: JSON strings hold none, so it is not read as text.
+    """
+    whole = b"".join(pieces)
+    texts: Sequence[str | bytes] = pieces
+    try:
+        text = whole.decode("ascii" if whole.isascii() else "utf-8")
+        if not whole.isascii() or not _needs_no_escape(text):
+            texts = read = [_unescaped(piece.decode()) for piece in pieces]
+            text = "".join(read)
+    except ValueError:  # not UTF-8, or not a JSON string
+        raise _UnusualError from None
+    if not all(texts):
+        raise _UnusualError
+    return texts, text
+
+
+def _needs_no_escape(text: str) -> bool:
+    return text.isprintable() and '"' not in text and "\\" not in text
+
+
+def _unescaped(text: str) -> str:
+    return text if _needs_no_escape(text) else str(json.loads(f'"{text}"'))
+
+
+__all__ = ["MOST_BYTES", "read_uniform"]

@@ -1,0 +1,306 @@
+"""Kernel receive times: on our clock, whatever the wall clock does, and through the same connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from scripted_server import HEAD, REPLY, Conversation, ScriptedServer, chunked, reply, text_event
+
+from pytest_llmbench.generator.clock import MonotonicClock, VirtualClock
+from pytest_llmbench.generator.kernel_times import SO_TIMESTAMPNS, TOLERANCE_NS, KernelTimes, kernel_times
+from pytest_llmbench.generator.link import Link
+from pytest_llmbench.generator.loop_thread import LoopFactory
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.socket_link import SocketLink
+from pytest_llmbench.generator.stamping import KERNEL, USER_SPACE, Stamping
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+
+Serve = Callable[..., ScriptedServer]
+GeneratorFor = Callable[..., LoadGenerator]
+MakePlan = Callable[..., LoadPlan]
+
+MS = 1_000_000
+S = 1_000_000_000
+EPOCH_NS = 1_700_000_000 * S
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel option is Linux's")
+
+
+@dataclass
+class Clocks:
+    """A machine's two clocks; the wall clock can be set."""
+
+    now_ns: int = 5 * S
+    offset_ns: int = EPOCH_NS
+
+    def monotonic(self) -> int:
+        self.now_ns += 20
+        return self.now_ns
+
+    def wall(self) -> int:
+        self.now_ns += 20
+        return self.now_ns + self.offset_ns
+
+    def packet(self) -> list[tuple[int, int, bytes]]:
+        """The control message of a packet that comes in now."""
+        stamp = struct.pack("@ll", *divmod(self.now_ns + self.offset_ns, S))
+        return [(socket.SOL_SOCKET, SO_TIMESTAMPNS, stamp)]
+
+
+@dataclass
+class Machine:
+    clocks: Clocks = field(default_factory=Clocks)
+
+    def __post_init__(self) -> None:
+        self.times = KernelTimes(self.clocks.monotonic, self.clocks.wall)
+
+    def read(self, packet: Sequence[tuple[int, int, bytes]], delay_ns: int) -> int:
+        self.clocks.now_ns += delay_ns
+        return self.times.instant(packet)
+
+
+def test_the_wait_in_the_socket_is_not_in_the_stamp() -> None:
+    machine = Machine()
+    for _ in range(3):
+        arrived = machine.clocks.now_ns
+        assert abs(machine.read(machine.clocks.packet(), 3 * MS) - arrived) <= 50
+    assert (machine.times.steps, machine.times.distrusted, machine.times.unstamped) == (0, 0, 0)
+
+
+def test_a_read_without_a_stamp_has_its_own_instant() -> None:
+    machine = Machine()
+    assert machine.read([], MS) == pytest.approx(machine.clocks.now_ns, abs=200)
+    assert machine.times.unstamped == 1
+
+
+@pytest.mark.parametrize("step_ns", [-3600 * S, -S, -5 * MS, 5 * MS, S, 3600 * S])
+def test_a_step_of_the_wall_clock_is_no_latency(step_ns: int) -> None:
+    """Packets from before the step and after it, read after it: no stamp is off by more than the wait."""
+    machine = Machine()
+    before, arrived_before = machine.clocks.packet(), machine.clocks.now_ns
+    machine.clocks.offset_ns += step_ns
+    after, arrived_after = machine.clocks.packet(), machine.clocks.now_ns
+    for packet, arrived in ((before, arrived_before), (after, arrived_after)):
+        assert arrived <= machine.read(packet, MS) <= machine.clocks.now_ns
+    assert (machine.times.steps, machine.times.distrusted) == (1, 2)
+    arrived = machine.clocks.now_ns
+    assert abs(machine.read(machine.clocks.packet(), MS) - arrived) <= 50  # trusted again, on the new offset
+    assert (machine.times.steps, machine.times.distrusted) == (1, 2)
+
+
+def test_being_descheduled_between_the_two_clocks_is_no_step() -> None:
+    machine = Machine()
+    slow = machine.clocks.wall
+    arrived = machine.clocks.now_ns
+    packet = machine.clocks.packet()
+    calls = 0
+
+    def descheduled() -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            machine.clocks.now_ns += 4 * MS
+        return slow()
+
+    machine.times._wall = descheduled
+    assert abs(machine.read(packet, MS) - arrived) <= 50
+    assert (machine.times.steps, machine.times.distrusted) == (0, 0)
+
+
+def test_a_drift_is_followed_without_a_step() -> None:
+    """A few hundred nanoseconds each second, as no step is: the next second's look takes it in."""
+    machine = Machine()
+    for _ in range(50):
+        machine.clocks.offset_ns += 300
+        machine.read(machine.clocks.packet(), S + MS)
+        arrived = machine.clocks.now_ns
+        assert abs(machine.read(machine.clocks.packet(), MS) - arrived) <= 50
+    assert machine.times.steps == 0
+
+
+def test_the_error_of_the_difference_is_no_stamp_from_the_future() -> None:
+    machine = Machine()
+    machine.clocks.offset_ns += TOLERANCE_NS // 2
+    assert machine.read(machine.clocks.packet(), 0) <= machine.clocks.now_ns
+    assert machine.times.distrusted == 0
+
+
+def test_only_the_clock_of_the_machine_has_kernel_times() -> None:
+    assert kernel_times(VirtualClock()) is None
+    assert (kernel_times(MonotonicClock()) is not None) == sys.platform.startswith("linux")
+
+
+def test_the_source_names_what_was_used_and_the_exceptions() -> None:
+    assert Stamping().source(10) == USER_SPACE
+    assert Stamping(kernel=True).source(10) == KERNEL
+    assert Stamping(kernel=True).source(0) == KERNEL
+    assert Stamping(kernel=True, unstamped=10).source(10) == USER_SPACE
+    later = Stamping(True, 5, 4, 3, 2)
+    assert later.since(Stamping(True, 1, 1, 1, 1)) == Stamping(True, 4, 3, 2, 1)
+    told = later.source(100)
+    assert told.startswith(KERNEL)
+    assert "9 of 100 reads in user space" in told
+    assert "2 steps of the wall clock" in told
+
+
+@LINUX
+def test_a_loop_that_was_held_up_does_not_move_the_stamps(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
+) -> None:
+    """The loop sleeps while the reply comes in; the stamps are those of the arrival all the same."""
+    sent: list[int] = []
+    held: list[int] = []
+
+    def hold() -> None:
+        time.sleep(0.3)
+        held.append(time.monotonic_ns())
+
+    def script(conversation: Conversation) -> None:
+        generator._thread.loop.call_soon_threadsafe(hold)  # type: ignore[union-attr]
+        conversation.wait(0.1)
+        sent.append(time.monotonic_ns())
+        conversation.send(REPLY)
+
+    server = serve(script)
+    generator = generator_for(server, loop_factory=loop_factory)
+    seen = generator.run(plan(1))
+    assert seen.selfcheck.stamp_source.startswith(KERNEL)
+    late_ns = seen.records.first_byte_ns[0] - sent[0]
+    assert -TOLERANCE_NS < late_ns < 50 * MS
+    assert held[0] - sent[0] > 100 * MS
+
+
+def test_user_space_on_request(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
+) -> None:
+    generator = generator_for(serve(reply(REPLY)), loop_factory=loop_factory, kernel_stamps=False)
+    seen = generator.run(plan(20, load=ClosedLoop(3)))
+    assert seen.records.counts()["ok"] == 20
+    assert seen.selfcheck.stamp_source == USER_SPACE
+
+
+@LINUX
+def test_a_stamp_before_the_submission_is_moved_and_counted(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    generator = generator_for(serve(reply(REPLY)))
+    times = generator._transport._times
+    assert times is not None
+    times.instant = lambda _ancillary: 1  # type: ignore[method-assign]
+    seen = generator.run(plan(5))
+    assert seen.records.counts()["ok"] == 5
+    assert (seen.records.first_byte_ns >= seen.records.submitted_ns).all()
+    assert "moved to what came before" in seen.selfcheck.stamp_source
+
+
+@LINUX
+def test_a_reply_longer_than_the_buffer(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
+) -> None:
+    words = [text_event(f" {'w' * 500}{at}") for at in range(2000)]
+    body = HEAD + chunked([*words, text_event(".", "stop")])
+    seen = generator_for(serve(reply(body)), loop_factory=loop_factory).run(plan(3))
+    assert seen.records.counts()["ok"] == 3
+    assert len(seen.records.chunk_ns) == 3 * 2001
+
+
+class Heard:
+    """What a link told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def attach(self, link: Link) -> None:
+        self.link = link
+
+    def received(self, data: bytes, at_ns: int) -> None:
+        self.told.append(data)
+
+    def written(self) -> None:
+        self.told.append("written")
+
+    def ended(self, error: Exception | None) -> None:
+        self.told.append(("ended", type(error)))
+
+    def dropped(self) -> None:
+        self.told.append("dropped")
+
+
+async def linked() -> tuple[Heard, socket.socket]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    heard, times = Heard(), kernel_times(MonotonicClock())
+    assert times is not None
+    await SocketLink.connect(heard, "127.0.0.1", listener.getsockname()[1], times, memoryview(bytearray(64)))
+    other, _ = listener.accept()
+    listener.close()
+    return heard, other
+
+
+async def settle() -> None:
+    await asyncio.sleep(0.05)
+
+
+def on_loop(factory: LoopFactory, course: Callable[[], object]) -> None:
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(course())  # type: ignore[arg-type]
+
+
+@LINUX
+def test_a_link_reads_to_the_end_and_says_so_once(loop_factory: LoopFactory) -> None:
+    async def course() -> None:
+        heard, other = await linked()
+        other.sendall(b"a" * 100)
+        other.close()
+        await settle()
+        assert heard.told == [b"a" * 64, b"a" * 36, ("ended", type(None)), ("ended", type(None)), "dropped"]
+        assert heard.link.write(b"late")
+        heard.link.close()
+        await settle()
+        assert len(heard.told) == 5
+
+    on_loop(loop_factory, course)
+
+
+@LINUX
+def test_a_link_sends_what_the_kernel_would_not_take_at_once(loop_factory: LoopFactory) -> None:
+    async def course() -> None:
+        heard, other = await linked()
+        assert not heard.link.write(b"x" * 20_000_000)
+        assert not heard.link.write(b"y")
+        received = await asyncio.to_thread(drain, other, 20_000_001)
+        await settle()
+        assert heard.told == ["written"]
+        assert received.endswith(b"xy")
+        heard.link.close()
+        await settle()
+        assert heard.told == ["written", ("ended", type(None)), "dropped"]
+        other.close()
+
+    on_loop(loop_factory, course)
+
+
+def drain(sock: socket.socket, count: int) -> bytes:
+    last, seen = b"", 0
+    while seen < count:
+        piece = sock.recv(1 << 20)
+        seen += len(piece)
+        last = (last + piece)[-8:]
+    return last
+
+
+@LINUX
+def test_a_reset_is_told_with_its_error(loop_factory: LoopFactory) -> None:
+    async def course() -> None:
+        heard, other = await linked()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        other.close()
+        await settle()
+        assert heard.told == [("ended", ConnectionResetError), "dropped"]
+
+    on_loop(loop_factory, course)

@@ -1,0 +1,403 @@
+"""The load generator of several processes, against scripted servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from planned_load import TextWorkload
+from scipy import stats
+from scripted_server import REPLY, Conversation, Script, ScriptedServer
+
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.generator.measurement import SESSION_DEADLINE
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.workers import conduct, crew, distributed
+from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
+from pytest_llmbench.generator.workers.protocol import Address
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import RequestRecord
+
+Serve = Callable[..., ScriptedServer]
+MakePlan = Callable[..., LoadPlan]
+WorkersFor = Callable[..., DistributedLoadGenerator]
+
+
+def reply(delay_s: float = 0.0) -> Script:
+    def script(conversation: Conversation) -> None:
+        if delay_s:
+            conversation.wait(delay_s)
+        conversation.send(REPLY)
+
+    return script
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the workers' files go. Nothing of them, and no process, is left at the end."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(psutil.Process().children(recursive=True))
+    yield tmp_path
+    assert set(psutil.Process().children(recursive=True)) <= before
+    assert list(tmp_path.glob("llmbench-*")) == []
+
+
+@pytest.fixture
+def workers_for(temporary: Path) -> Iterator[WorkersFor]:
+    made: list[DistributedLoadGenerator] = []
+
+    def make(server: ScriptedServer | str, workers: int = 2, **options: Any) -> DistributedLoadGenerator:
+        address = Address(server if isinstance(server, str) else server.url)
+        options = {"dialect": "openai-chat", "model": "m"} | options
+        made.append(DistributedLoadGenerator(address, workers=workers, **options))
+        return made[-1]
+
+    yield make
+    for generator in made:
+        generator.close()
+        generator.close()
+
+
+def worker_pids() -> list[int]:
+    """In the order of their start."""
+    return [
+        child.pid for child in psutil.Process().children() if "workers.process" in " ".join(child.cmdline())
+    ]
+
+
+def in_thread(
+    generator: DistributedLoadGenerator, plan: LoadPlan
+) -> tuple[threading.Thread, list[Observation]]:
+    seen: list[Observation] = []
+    thread = threading.Thread(target=lambda: seen.append(generator.run(plan)))
+    thread.start()
+    return thread, seen
+
+
+def until(condition: Callable[[], bool], limit_s: float = 15.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_workers_send_what_a_single_generator_sends(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
+) -> None:
+    """One pair of workers, plan after plan; and the same plans from one process."""
+    server = serve(reply())
+    kept: list[RequestRecord] = []
+    several = workers_for(server, on_record=kept.append)
+    plans = [plan(90, load=OpenLoop(300.0), first=5), plan(41, load=ClosedLoop(5)), plan(0)]
+    with LoadGenerator(Address(server.url).target(), _chat(), model="m") as single:
+        for each in plans:
+            kept.clear()
+            one, many = single.run(each), several.run(each)
+            assert many.interrupted is None
+            assert many.plan is each
+            assert many.sequence_sha256 == one.sequence_sha256
+            for name in ("index", "outcome", "output_tokens", "requested_max_tokens", "http_status"):
+                rows = [
+                    sorted(zip(seen.records.index, getattr(seen.records, name), strict=True))
+                    for seen in (one, many)
+                ]
+                assert rows[0] == rows[1], name
+            assert many.records.counts()["ok"] == each.requests
+            assert np.all(np.diff(many.records.submitted_ns) >= 0)
+            assert sorted(record.request_id for record in kept) == sorted(many.records.request_id)
+            assert many.selfcheck.reads >= each.requests
+            assert set(many.facts) == {*one.facts, "generator.workers"}
+    assert len(worker_pids()) == 2
+
+
+def _chat() -> Any:
+    from pytest_llmbench.wire.catalogue import dialect
+
+    return dialect("openai-chat")
+
+
+def test_the_merged_sends_keep_the_one_schedule(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
+) -> None:
+    seen = workers_for(serve(reply()), 3).run(plan(240, load=OpenLoop(300.0), seed=8))
+    records = seen.records
+    assert seen.facts.value("generator.workers") == 3
+    expected = seen.started_ns + schedule_ns(OpenLoop(300.0), 240, arrival_seed(8))
+    assert np.array_equal(records.scheduled_ns[np.argsort(records.index)], expected)
+    gaps_s = np.diff(np.sort(records.dispatched_ns)) / 1e9
+    assert stats.kstest(gaps_s, stats.expon(scale=1 / 300).cdf).pvalue > 0.001
+    assert seen.selfcheck.send_lag_p50_ns is not None
+    assert np.all(records.dispatched_ns >= records.scheduled_ns)
+
+
+def test_a_closed_loop_keeps_its_slots_full_until_its_time_is_over(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
+) -> None:
+    whole = plan(10, load=ClosedLoop(5), duration_s=0.6, max_requests=2000)
+    server = serve(reply(0.02))
+    seen = workers_for(server, 2).run(whole)
+    records = seen.records
+    assert seen.selfcheck.peak_in_flight == server.peak_in_service == 5
+    for instant in seen.started_ns + np.arange(50, 550, 25) * 1_000_000:
+        running = (records.dispatched_ns <= instant) & (records.finished_ns > instant)
+        # A replacement follows an end within microseconds; the instant may fall in between.
+        assert 3 <= np.count_nonzero(running) <= 5
+    assert seen.load_ended_ns == seen.started_ns + 600_000_000
+    assert 60 <= len(records) <= 150
+    assert records.submitted_ns.max() < seen.load_ended_ns
+    assert len(set(records.index.tolist())) == len(records)
+
+
+def test_no_more_than_the_ceiling_is_sent(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+    whole = plan(3, load=ClosedLoop(4), duration_s=5.0, max_requests=30)
+    seen = workers_for(serve(reply()), 3).run(whole)
+    assert sorted(seen.records.index.tolist()) == list(range(30))
+    assert seen.duration_s < 4
+
+
+def test_a_killed_worker_voids_the_run_and_is_replaced(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
+) -> None:
+    kept: list[RequestRecord] = []
+    server = serve(reply())
+    generator = workers_for(server, on_record=kept.append)
+    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)))
+    until(lambda: len(kept) > 40)
+    victim = worker_pids()[1]
+    os.kill(victim, signal.SIGKILL)
+    thread.join(10)
+    (observation,) = seen
+    assert observation.interrupted == "worker 2 of 2 was killed by SIGKILL"
+    counts = observation.records.counts()
+    assert 40 <= counts["ok"] <= counts["submitted"] < 2000
+    # What the dead one had written down is there, too.
+    assert {int(index) % 2 for index in observation.records.index[:40]} == {0, 1}
+    assert len(kept) == counts["submitted"]
+    again = generator.run(plan(10, load=ClosedLoop(2)))
+    assert again.interrupted is None
+    assert again.records.counts()["ok"] == 10
+    assert victim not in worker_pids()
+
+
+def test_a_worker_that_dies_before_the_start_ends_the_plan(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
+) -> None:
+    def greet(conversation: Conversation) -> None:
+        if not killed.is_set():  # a connection is being opened: nobody has started
+            killed.set()
+            os.kill(worker_pids()[0], signal.SIGKILL)
+
+    killed = threading.Event()
+    seen = workers_for(serve(reply(), greet=greet)).run(plan(40, load=OpenLoop(20.0)))
+    assert seen.interrupted == "worker 1 of 2 was killed by SIGKILL"
+    assert len(seen.records) == 0
+
+
+def test_workers_ask_as_they_were_told(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+    server = serve(reply())
+    address = Address(server.url, {"Authorization": "Bearer key-1"})
+    assert "key-1" not in repr(address)
+    with DistributedLoadGenerator(
+        address, "chat", workers=2, model="mine", extra_body={"top_k": 3}, count_text=True
+    ) as generator:
+        seen = generator.run(plan(6, load=ClosedLoop(2), ignore_eos=True))
+    assert seen.records.counts()["ok"] == 6
+    assert len(server.served) == 6
+    for served in server.served:
+        assert "Bearer key-1" in served.head
+        said = json.loads(served.body)
+        assert (said["model"], said["top_k"], said["ignore_eos"]) == ("mine", 3, True)
+
+
+def test_a_worker_that_fails_says_why(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+    generator = workers_for(serve(reply()), dialect="openai-completions", prompt_form="token_ids")
+    seen = generator.run(plan(4, load=ClosedLoop(2)))  # texts, where token ids are wanted
+    assert seen.interrupted is not None
+    assert seen.interrupted.startswith("worker ")
+    assert "of 2 failed: " in seen.interrupted
+    assert len(seen.records) == 0
+
+
+def test_a_worker_that_cannot_start_shows_what_it_printed(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "__package__", "pytest_llmbench.no_such")
+    with pytest.raises(
+        GeneratorError, match=r"(?s)worker 1: did not start: it ended with exit code 1;.*no_such"
+    ):
+        workers_for("http://127.0.0.1:9/v1").run(plan(4, load=ClosedLoop(2)))
+
+
+def test_a_worker_that_hangs_is_killed(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "_ASK_AFTER_S", 0.3)
+    monkeypatch.setattr(conduct, "_GIVE_UP_S", 0.3)
+    kept: list[RequestRecord] = []
+    thread, seen = in_thread(
+        workers_for(serve(reply()), on_record=kept.append), plan(4000, load=OpenLoop(100.0))
+    )
+    until(lambda: len(kept) > 10)
+    os.kill(worker_pids()[0], signal.SIGSTOP)
+    thread.join(10)
+    assert [each.interrupted for each in seen] == ["worker 1 of 2 was killed by SIGKILL"]
+
+
+def test_stopping_and_closing_keep_what_was_measured(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
+) -> None:
+    kept: list[RequestRecord] = []
+    generator = workers_for(serve(reply(0.05)), on_record=kept.append)
+    generator.stop("nothing is running")
+    for end, reason in ((lambda: generator.stop("enough"), "enough"), (generator.close, "being closed")):
+        kept.clear()
+        thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)))
+        until(lambda: len(kept) > 10)
+        with pytest.raises(GeneratorError, match="already running"):
+            generator.run(plan(1))
+        end()
+        thread.join(10)
+        (observation,) = seen
+        assert reason in str(observation.interrupted)
+        counts = observation.records.counts()
+        assert counts["ok"] > 10
+        assert counts["cancelled"] <= 20
+        assert counts["ok"] + counts["cancelled"] == counts["submitted"] == len(kept)
+
+
+def test_a_stop_while_requests_are_drawn_is_not_lost(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = workers_for(serve(reply()))
+
+    def stopped_meanwhile(*arguments: Any) -> list[LoadPlan]:
+        generator.stop("too early")
+        return deal(*arguments)
+
+    deal = distributed.deal
+    monkeypatch.setattr(distributed, "deal", stopped_meanwhile)
+    seen = generator.run(plan(1000, load=OpenLoop(10.0)))
+    assert seen.interrupted == "too early"
+    assert len(seen.records) == 0
+
+
+def test_ctrl_c_is_told_and_does_not_reach_the_workers(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
+) -> None:
+    kept: list[RequestRecord] = []
+
+    def interrupt() -> None:
+        until(lambda: len(kept) > 10)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    generator = workers_for(serve(reply()), on_record=kept.append)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    seen = generator.run(plan(4000, load=OpenLoop(100.0)))
+    thread.join()
+    assert seen.interrupted == INTERRUPTED_BY_CTRL_C
+    assert seen.records.counts()["ok"] > 10
+    assert len(worker_pids()) == 2
+
+
+def test_an_error_of_the_caller_ends_the_run(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+    def broken(record: RequestRecord) -> None:
+        raise ZeroDivisionError("of the caller")
+
+    generator = workers_for(serve(reply()), on_record=broken)
+    with pytest.raises(GeneratorError, match="ZeroDivisionError: of the caller"):
+        generator.run(plan(4000, load=OpenLoop(100.0)))
+
+
+def test_the_session_deadline_ends_all(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+    generator = workers_for(serve(reply()), session_deadline_ns=time.monotonic_ns())
+    assert generator.run(plan(10, load=ClosedLoop(2))).interrupted == SESSION_DEADLINE
+
+
+def test_a_server_that_is_gone_ends_the_load_by_its_own_rule(workers_for: WorkersFor, plan: MakePlan) -> None:
+    seen = workers_for("http://127.0.0.1:9/v1").run(plan(4000, load=OpenLoop(100.0), stop_when_failing=True))
+    assert seen.interrupted is None
+    assert "the SUT has stopped answering" in str(seen.stopped)
+    assert seen.duration_s < 5
+
+
+def test_mistakes_are_told_before_anything_starts(workers_for: WorkersFor, plan: MakePlan) -> None:
+    generator = workers_for("http://127.0.0.1:9/v1")
+    with pytest.raises(SuiteError, match="concurrency is 0"):
+        generator.run(plan(1, load=ClosedLoop(0)))
+    assert worker_pids() == []
+    with pytest.raises(SuiteError, match="0 workers"):
+        workers_for("http://127.0.0.1:9/v1", 0)
+    with pytest.raises(SuiteError, match="unknown API dialect"):
+        workers_for("http://127.0.0.1:9/v1", dialect="morse")
+    with pytest.raises(SuiteError):
+        workers_for("gopher://127.0.0.1")
+
+
+def test_workers_on_cores_of_their_own(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+    core = min(os.sched_getaffinity(0))
+    generator = workers_for(serve(reply()), cpus=[core, 10_000])  # a core that there is, and one there is not
+    assert generator.run(plan(4, load=ClosedLoop(2))).records.counts()["ok"] == 4
+    first, second = worker_pids()
+    assert os.sched_getaffinity(first) == {core}
+    assert os.sched_getaffinity(second) == os.sched_getaffinity(0)
+
+
+def test_workers_end_though_a_forked_process_holds_their_line(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = workers_for(serve(reply()))
+    generator.run(plan(2, load=ClosedLoop(2)))
+    held = [os.dup(member.line.connection.fileno()) for member in generator._crew._members.values()]  # type: ignore[union-attr]
+    monkeypatch.setattr(crew, "_END_S", 20.0)  # so long would it take to give up and kill them
+    began = time.monotonic()
+    generator.close()
+    assert time.monotonic() - began < 8
+    for copy in held:
+        os.close(copy)
+
+
+ORPHANS = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    from planned_load import TextWorkload
+    from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
+    from pytest_llmbench.generator.workers.protocol import Address
+    from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+
+    generator = DistributedLoadGenerator(
+        Address({url!r}), "openai-chat", workers=2, model="m", on_record=lambda _: print("one", flush=True)
+    )
+    generator.run(LoadPlan("long", TextWorkload(), OpenLoop(50.0), requests=4000, seed=1))
+"""
+
+
+def test_workers_do_not_outlive_a_coordinator_that_is_killed(serve: Serve, temporary: Path) -> None:
+    script = textwrap.dedent(ORPHANS).format(tests=str(Path(__file__).parent), url=serve(reply()).url)
+    run = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(temporary)}
+    )
+    try:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"one\n"
+        orphans = psutil.Process(run.pid).children()
+        assert len(orphans) == 2
+    finally:
+        run.kill()
+        run.communicate()
+    assert psutil.wait_procs(orphans, timeout=10)[1] == []
+    assert TextWorkload().standard is False

@@ -1,0 +1,181 @@
+"""Records, self-checks and spools of several workers, put together."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.workers.columns import merged, read_columns, write_columns
+from pytest_llmbench.generator.workers.conduct import Part
+from pytest_llmbench.generator.workers.merging import merged_selfcheck, peak_in_flight
+from pytest_llmbench.generator.workers.protocol import (
+    Address,
+    Hello,
+    Ping,
+    Setup,
+    own_version,
+    refuse_other_version,
+)
+from pytest_llmbench.generator.workers.spool import SpoolReader, SpoolWriter
+from pytest_llmbench.model.observation import SelfCheck
+from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
+
+
+def row(index: int, submitted_ns: int | None, chunks: int = 0, **changes: object) -> RequestRecord:
+    made = RequestRecord(
+        index,
+        f"r-{index}",
+        Phase.MEASURE,
+        scheduled_ns=index,
+        dispatched_ns=submitted_ns,
+        submitted_ns=submitted_ns,
+        finished_ns=None if submitted_ns is None else submitted_ns + 50,
+        chunk_ns=[1000 * index + chunk for chunk in range(chunks)],
+        chunk_tokens=[1] * chunks,
+        server_token_ns=[index] * (chunks // 2),
+        outcome=Outcome.OK,
+        error=None if index % 3 else f"fault \udcff {index}",
+    )
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def same(one: Records, other: Records) -> None:
+    for name in one.__dataclass_fields__:
+        mine, theirs = getattr(one, name), getattr(other, name)
+        assert list(mine) == list(theirs), name
+        assert type(mine) is type(theirs), name
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_merged_columns_are_those_of_all_rows_together(tmp_path: Path, workers: int) -> None:
+    chance = random.Random(3)
+    rows = [row(index, chance.randrange(60) or None, chunks=index % 4) for index in range(80)]
+    parts = []
+    for own in range(workers):
+        write_columns(Records.from_rows(rows[own::workers]), tmp_path / f"{own}.npz")
+        parts.append(read_columns(tmp_path / f"{own}.npz"))
+    same(merged(parts), Records.from_rows(rows))
+
+
+def test_parts_without_requests_merge(tmp_path: Path) -> None:
+    empty = Records.from_rows(())
+    write_columns(empty, tmp_path / "none.npz")
+    same(merged([read_columns(tmp_path / "none.npz"), empty]), empty)
+    same(merged([empty, Records.from_rows([row(4, 7, 2)])]), Records.from_rows([row(4, 7, 2)]))
+
+
+def test_a_spool_gives_each_record_once_and_leaves_out_half_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "spool"
+    reader = SpoolReader(path)
+    assert reader.read() == []
+    writer = SpoolWriter(path, flush_s=0.005)
+    rows = [row(index, 10 * index, chunks=3, server_timings={"queue_ms": 1.5}) for index in range(20)]
+    for each in rows[:10]:
+        writer.write(each)
+    seen: list[RequestRecord] = []
+    while len(seen) < 10:
+        seen += reader.read()
+    for each in rows[10:]:
+        writer.write(each)
+    writer.close()
+    writer.close()
+    seen += reader.read()
+    assert seen == rows
+    os.truncate(path, path.stat().st_size - 5)
+    assert SpoolReader(path).read() == rows[:-1]
+
+
+def test_a_disk_that_fails_is_told_to_the_generator() -> None:
+    writer = SpoolWriter(Path("/dev/full"), flush_s=0.001)
+    writer.write(row(1, 1))
+    writer.close()
+    with pytest.raises(OSError, match="No space left"):
+        writer.write(row(1, 1))
+
+
+def test_the_self_check_is_that_of_the_worst_worker_and_counts_are_sums() -> None:
+    calm = SelfCheck(
+        send_lag_p50_ns=10,
+        send_lag_p99_ns=100,
+        send_lag_first_tenth_p50_ns=500,
+        send_lag_last_tenth_p50_ns=500,
+        loop_lag_p99_ns=None,
+        cpu_share=0.2,
+        reads=5,
+        connections_opened=1,
+        gc_collections=2,
+        peak_in_flight=9,
+        event_loop="uvloop",
+    )
+    behind = SelfCheck(
+        send_lag_p50_ns=4,
+        send_lag_p99_ns=900,
+        send_lag_first_tenth_p50_ns=1,
+        send_lag_last_tenth_p50_ns=400,
+        loop_lag_p99_ns=7,
+        cpu_share=0.9,
+        reads=6,
+        connections_opened=2,
+        peak_in_flight=8,
+        event_loop="asyncio",
+    )
+    both = merged_selfcheck([calm, behind], Records.from_rows([row(0, 1), row(1, 2), row(2, 51)]))
+    assert (both.send_lag_p50_ns, both.send_lag_p99_ns, both.send_lag_max_ns) == (10, 900, None)
+    # The trend of one worker, not a mixture in which it disappears.
+    assert (both.send_lag_first_tenth_p50_ns, both.send_lag_last_tenth_p50_ns) == (1, 400)
+    assert (both.loop_lag_p99_ns, both.cpu_share) == (7, 0.9)
+    assert (both.reads, both.connections_opened, both.gc_collections) == (11, 3, 2)
+    assert both.peak_in_flight == 2
+    assert both.event_loop == "uvloop; asyncio"
+
+
+def test_peak_in_flight_takes_an_end_before_the_dispatch_that_replaces_it() -> None:
+    assert peak_in_flight(Records.from_rows(())) == 0
+    assert peak_in_flight(Records.from_rows([row(0, 0), row(1, 50), row(2, 100)])) == 1
+    assert peak_in_flight(Records.from_rows([row(0, 0), row(1, 49), row(2, None)])) == 2
+    many = Records.from_rows([row(index, index) for index in range(200)])
+    assert peak_in_flight(many) == 50
+    assert np.all(many.finished_ns - many.dispatched_ns == 50)
+
+
+def test_a_silent_worker_is_asked_and_only_one_that_does_not_answer_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, said, killed = [100.0], [], []
+    monkeypatch.setattr("pytest_llmbench.generator.workers.conduct.time.monotonic", lambda: now_s[0])
+    member: Any = SimpleNamespace(
+        setup=Setup(Address("http://127.0.0.1:9/v1"), "openai-chat", "m", directory=tmp_path),
+        line=SimpleNamespace(say=said.append),
+        process=SimpleNamespace(kill=lambda: killed.append(now_s[0])),
+    )
+    part = Part(member, 2)
+    for now_s[0] in (104.0, 106.0, 150.0, 165.0):
+        part.look_after()
+    assert said == [Ping()]  # at 106
+    part.heard()
+    for now_s[0] in (169.0, 171.0, 230.0):
+        part.look_after()
+    assert said == [Ping(), Ping()]
+    assert killed == []
+    now_s[0] = 232.0
+    part.look_after()
+    assert killed == [232.0]
+
+
+def test_a_worker_of_another_version_is_refused() -> None:
+    refuse_other_version(Hello(own_version()), "worker 1")
+    with pytest.raises(SuiteError, match=r"worker 2: the worker is of version 0\.0\.1, this process of"):
+        refuse_other_version(Hello("0.0.1"), "worker 2")
+    with pytest.raises(SuiteError, match="of version unknown"):
+        refuse_other_version("hello", "worker 1")

@@ -1,0 +1,75 @@
+"""``--llm-workers``: as an option, and through the plugin to the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.worker_executor import worker_notes
+
+
+def test_the_number_of_workers_is_an_option_like_others() -> None:
+    assert Settings.from_options({"workers": ""}).workers == 1
+    assert Settings.from_options({"workers": "4"}).workers == 4
+
+
+@pytest.mark.parametrize("given", ["ray", "ray:auto", "RAY:10.0.0.1:6379"])
+def test_ray_is_answered_clearly(given: str) -> None:
+    with pytest.raises(SuiteError, match=r"--llm-workers: .*ray is not supported yet.*got '(?i:ray)"):
+        Settings.from_options({"workers": given})
+
+
+@pytest.mark.parametrize("given", ["0", "-2", "many", "1.5"])
+def test_other_values_are_mistakes(given: str) -> None:
+    with pytest.raises(SuiteError, match=f"--llm-workers: .*got '{given}'"):
+        Settings.from_options({"workers": given})
+
+
+def test_more_workers_than_cores_are_told() -> None:
+    assert worker_notes(1, cores=1) == ()
+    assert worker_notes(2, cores=2) == ()
+    (note,) = worker_notes(3, cores=2)
+    assert note.startswith("3 worker processes share 2 cores: they delay one another")
+    (note,) = worker_notes(2, replay=True)
+    assert "no effect on a replay" in note
+
+
+SUITE = """
+from pytest_llmbench import WarmupPolicy, llmbench, s, ttft
+import pytest
+
+@pytest.fixture(scope="session")
+def llm_warmup():
+    return WarmupPolicy(requests=6, output_tokens=0, probes=0)
+
+@llmbench.ttft(slo=[ttft.p50 <= 20 * s], rate=60, requests=50)
+def test_load(llm_result):
+    (seen,) = [run for run in llm_result.observations if run.plan.label == "measure"][:1]
+    assert seen.facts.value("generator.workers") == 2
+    assert sorted(seen.records.index.tolist()) == list(range(seen.plan.first, seen.plan.first + 50))
+    assert seen.engine is not None
+"""
+
+
+def test_two_workers_measure_the_embedded_engine(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LLM_API_KEY", "OPENAI_API_KEY", "CI", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\nllm_workers = 2\n")
+    pytester.makepyfile(test_suite=SUITE)
+    run = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "--llm-endpoint=sim", "--llm-scale=quick", "--llm-report=out"
+    )
+    run.assert_outcomes(passed=1)
+    directory = pytester.path / "out"
+    entry = json.loads((directory / "report.json").read_text("utf-8"))["tests"][0]
+    assert entry["outcome"] == "passed"
+    lines = Path(directory / entry["records_file"]).read_text("utf-8").splitlines()[1:]
+    measured = [row for row in map(json.loads, lines) if row["phase"] == "measure"]
+    assert len(measured) == 50
+    assert {row["outcome"] for row in measured} == {"ok"}

@@ -1,0 +1,241 @@
+"""The usual reply read as a whole: always what reading it event by event gives, or nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire_corpus import REPLIES, Reply
+from wire_events import DONE, NO_CHOICES, ROLE, chat, sse, text, usage
+
+from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.wire.reply import StreamSummary, read_stream
+from pytest_llmbench.wire.reply_memory import ReplyMemory
+from pytest_llmbench.wire.stream import chunks_of
+from pytest_llmbench.wire.uniform import MOST_BYTES, read_uniform
+
+CHAT = "openai-chat"
+
+
+def exactly(pieces: Sequence[bytes], api: str = CHAT) -> StreamSummary:
+    reads = ((piece, 1000 + number) for number, piece in enumerate(pieces))
+    return read_stream(list(chunks_of(reads, dialect(api))), ended="eof")
+
+
+def at_once(
+    pieces: Sequence[bytes], api: str = CHAT, memory: ReplyMemory | None = None
+) -> StreamSummary | None:
+    return read_uniform(pieces, [1000 + number for number in range(len(pieces))], dialect(api), memory)
+
+
+def usual(words: Sequence[str], tokens: int | None = None, *, ascii_only: bool = True) -> bytes:
+    total = len(words) if tokens is None else tokens
+    events = [ROLE, *(chat({"content": word}) for word in words), chat({}, "length")]
+    events.append({**NO_CHOICES, **usage(9, total)})
+    lines = [*(json.dumps(each, ensure_ascii=ascii_only) for each in events), DONE]
+    return "".join(f"data: {line}\n\n" for line in lines).encode()
+
+
+USUAL = {
+    "plain": usual(["one", " two", " three", "."]),
+    "one": usual(["one"]),
+    "escaped": usual(["Grüße", " 🦀", "\n\n", ' "x"', "\\", "\t", "\u2028", "end"]),
+    "not escaped": usual(["Grüße", " 🦀", "\u2028", "\x7f", "end"], ascii_only=False),
+    "white space first": usual(["\n", " ", "word"]),
+    "nothing else": usual(["\n", " "]),
+    "several tokens a chunk": usual(["one", " two three four five", " six"], 7),
+    "fewer tokens than chunks": usual(["on", "e", " tw", "o"], 2),
+    "no role": sse(chat({"content": "a"}), chat({"content": "b"}), chat({}, "stop"), usage(3, 2), DONE),
+    "completions": sse(text(" a"), text(" b"), text("", "length"), {"choices": [], **usage(1, 2)}, DONE),
+    "figures": sse(
+        chat({"content": "a"}),
+        chat({"content": "b"}),
+        chat({}, "stop"),
+        {**NO_CHOICES, **usage(3, 2), "timings": {"queue_ms": 2, "prompt_ms": 30.5, "preemptions": 1}},
+        DONE,
+    ),
+    "no end marker": sse(chat({"content": "a"}), chat({}, "stop"), {**NO_CHOICES, **usage(3, 1)}),
+    "filtered": sse(chat({"content": "a"}), chat({}, "content_filter"), {**NO_CHOICES, **usage(3, 1)}, DONE),
+    "unfinished": sse(chat({"content": "a"}), {**NO_CHOICES, **usage(3, 1)}, DONE),
+}
+UNUSUAL = {
+    "no usage": sse(chat({"content": "a"}), chat({"content": "b"}), chat({}, "stop"), DONE),
+    "empty text": usual(["a", "", "b"]),
+    "no break at the end": usual(["a", "b"])[:-1],
+    "CRLF": usual(["a", "b"]).replace(b"\n", b"\r\n"),
+    "a comment between": usual(["a", "b"]).replace(b"\n\ndata:", b"\n\n: ping\n\ndata:", 2),
+    "an empty line between": usual(["a", "b", "c"]).replace(b"\n\ndata:", b"\n\n\ndata:"),
+    "a named event": usual(["a", "b"]).replace(b"data: ", b"event: error\ndata: ", 3),
+    "a byte order mark": b"\xef\xbb\xbf" + usual(["a", "b"]),
+    "half a character": usual(["\u00e9", "\u00e9"], ascii_only=False).replace(b"\xc3", b"", 1),
+    "half a character each": usual(["AA", "BB"]).replace(b"AA", b"x\xc3").replace(b"BB", b"\xa9x"),
+    "a control character": usual(["AA", "BB"]).replace(b"BB", b"B\x01"),
+    "a tab": usual(["AA", "BB"]).replace(b"BB", b"B\t"),
+    "an open escape": usual(["AA", "BB"]).replace(b"BB", b"BB\\"),
+    "a bad escape": usual(["AA", "BB"]).replace(b"BB", b"\\q"),
+    "a break in a text": usual(["AA", "BB"]).replace(b"BB", b"B\n\nB"),
+    "more than text in one": usual(["a", "b"]).replace(b'"content": "b"', b'"content": "b", "refusal": "c"'),
+    "another head later": usual(["a", "b", "c"]).replace(b"1763700000", b"1763700001", 2),
+    "reasoning": sse(chat({"reasoning": "a"}), chat({"content": "b"}), chat({}, "stop"), usage(1, 2), DONE),
+    "error at the end": usual(["a", "b"])[: -len(b"data: [DONE]\n\n")] + sse({"error": {"message": "no"}}),
+    "garbage at the end": usual(["a", "b"]) + b"data: {\n\n",
+    "another choice": sse(
+        chat({"content": "a"}), text("", "stop") | {"choices": [{"index": 1}]}, usage(1, 1)
+    ),
+    "blank events that may be tokens": sse(
+        chat({"content": "a"}), chat({"content": ""}, "stop"), usage(1, 2)
+    ),
+    "nothing": b"",
+    "breaks": b"\n\n\n\n",
+    "no text": sse(ROLE, chat({}, "stop"), usage(1, 1), DONE),
+    "long": usual(["a" * MOST_BYTES, "b"]),
+}
+
+
+def api_of(name: str) -> str:
+    return "openai-completions" if name == "completions" else CHAT
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_the_usual_is_read_at_once_and_the_same(name: str) -> None:
+    body, api = USUAL[name], api_of(name)
+    assert at_once([body], api) == exactly([body], api)
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_the_usual_cut_at_every_byte(name: str) -> None:
+    body, api = USUAL[name], api_of(name)
+    bytewise = [body[at : at + 1] for at in range(len(body))]
+    assert at_once(bytewise, api) == exactly(bytewise, api)
+    for place in range(1, len(body)):
+        halves = [body[:place], body[place:]]
+        assert at_once(halves, api) == exactly(halves, api)
+    thirds = [body[: len(body) // 3], b"", body[len(body) // 3 : -5], body[-5:]]
+    assert at_once(thirds, api) == exactly(thirds, api)
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_the_unusual_is_left_to_the_exact_reader(name: str) -> None:
+    assert at_once([UNUSUAL[name]]) is None
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.name)
+def test_replies_of_real_servers_cut_at_every_byte(reply: Reply) -> None:
+    for place in range(len(reply.body) + 1):
+        halves = [reply.body[:place], reply.body[place:]]
+        found = at_once(halves, reply.dialect)
+        if found is not None:
+            assert found == exactly(halves, reply.dialect)
+
+
+LONG_MEMORY = ReplyMemory()
+PIECES = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(
+    ['"', "\\", "\n", '"}', "another", "\u2028", "\x7f", " ", "é", "🦀", "x", "data: ", "\\u0041", "\r", "\0"]
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    words=st.lists(PIECES, min_size=1, max_size=8),
+    tokens=st.integers(0, 12),
+    ascii_only=st.booleans(),
+    cuts=st.lists(st.integers(0, 2000), max_size=6),
+    broken=st.none() | st.tuples(st.integers(0, 2000), st.binary(max_size=3)),
+)
+def test_equals_the_exact_reader(
+    words: list[str], tokens: int, ascii_only: bool, cuts: list[int], broken: tuple[int, bytes] | None
+) -> None:
+    body = usual(words, tokens, ascii_only=ascii_only)
+    if broken is not None:
+        body = body[: broken[0]] + broken[1] + body[broken[0] + len(broken[1]) :]
+    places = sorted(min(cut, len(body)) for cut in cuts)
+    pieces = [body[start:end] for start, end in zip([0, *places], [*places, len(body)], strict=True)]
+    found = at_once(pieces)
+    at_once([usual(["an", " earlier", " one"])], memory=LONG_MEMORY)
+    assert at_once(pieces, memory=LONG_MEMORY) == found
+    if found is not None:
+        assert found == exactly(pieces)
+    elif broken is None and all(words) and tokens > 0:
+        pytest.fail("a usual reply was not read at once")
+
+
+def with_id(body: bytes, identity: str) -> bytes:
+    return body.replace(b"chatcmpl-1f", identity.encode())
+
+
+@pytest.mark.parametrize("name", [name for name in USUAL if name != "completions"])
+def test_what_earlier_replies_taught(name: str) -> None:
+    """Under another id, cut at every byte, with a memory of everything usual and unusual."""
+    memory = ReplyMemory()
+    for one in (*USUAL.values(), *UNUSUAL.values(), *USUAL.values()):
+        at_once([with_id(one, "chatcmpl-first")], memory=memory)
+    body = with_id(USUAL[name], "chatcmpl-0123")
+    for place in range(1, len(body)):
+        halves = [body[:place], body[place:]]
+        assert at_once(halves, memory=memory) == exactly(halves)
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_memory_does_not_make_the_unusual_usual(name: str) -> None:
+    memory = ReplyMemory()
+    for one in USUAL.values():
+        at_once([with_id(one, "chatcmpl-first")], memory=memory)
+    assert at_once([with_id(UNUSUAL[name], "chatcmpl-other")], memory=memory) is None
+
+
+def test_the_next_reply_is_known_without_reading_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, spoken = ReplyMemory(), dialect(CHAT)
+    assert at_once([with_id(usual(["a", " b"]), "chatcmpl-first")], memory=memory) is not None
+    monkeypatch.setattr(type(spoken), "decode", lambda *_: pytest.fail("read as JSON"))
+    found = at_once([with_id(usual(["c", "d"]), "chatcmpl-next")], memory=memory)
+    monkeypatch.undo()
+    assert found == exactly([usual(["c", "d"])])
+    assert found.chunk_tokens is not at_once([usual(["c", "d"])], memory=memory).chunk_tokens  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b'"finish_reason": "length"', b'"finish_reason": "content_filter"'),
+        (b'"completion_tokens": 2', b'"completion_tokens": 3'),
+        (b'"prompt_tokens": 9', b'"prompt_tokens": 10'),
+        (b"[DONE]", b"[NONE]"),
+        (b'"role": "assistant"', b'"tool_calls": []'),
+        (b'"id": "chatcmpl-next"', b'"id": "chatcmpl-n\\u0065xt"'),
+        (b'"index": 0', b'"index": 1'),
+    ],
+)
+def test_a_change_anywhere_is_seen(change: tuple[bytes, bytes]) -> None:
+    memory = ReplyMemory()
+    assert at_once([with_id(usual(["a", " b"]), "chatcmpl-first")], memory=memory) is not None
+    for count in (1, -1):
+        body = with_id(usual(["c", "d"]), "chatcmpl-next").replace(*change, count)
+        found = at_once([body], memory=memory)
+        assert found is None or found == exactly([body])
+        assert found == at_once([body])
+
+
+def test_an_id_that_says_something_is_not_passed_over() -> None:
+    """The id of a reply stands in its finish reason too: then the other's finish reason is another."""
+    memory = ReplyMemory()
+    for identity in ("chatcmpl-first", "chatcmpl-next"):
+        body = with_id(usual(["a", "b"]), identity).replace(b'"length"', f'"{identity}"'.encode())
+        found = at_once([body], memory=memory)
+        assert found is not None
+        assert found.finish_reason == identity
+        assert found == exactly([body])
+
+
+def test_memory_is_bounded() -> None:
+    memory = ReplyMemory()
+    for prompt in range(1200):
+        body = usual(["a"]).replace(b'"prompt_tokens": 9', b'"prompt_tokens": %d' % prompt)
+        found = at_once([body], memory=memory)
+        assert found is not None
+        assert found.input_tokens == prompt
+    assert len(memory.summaries) <= 512
+    assert replace(found) == exactly([body])
