@@ -196,11 +196,6 @@ def _is_tested(level: Level) -> bool:
     return level.role not in (BURST, CHARACTERISATION) and not level.role.endswith(NOT_OFFERED)
 
 
-def any_level(look: Look, *roles: str) -> tuple[Level, ...]:
-    """The same without their runs, and without complaint where there are none: for conditions."""
-    return tuple(level for level in look.result.levels if level.role in roles or not roles)
-
-
 def _tested(look: Look, level: Level) -> Tested:
     known: dict[int, Tested] = look.evidence.counted.setdefault("levels", {})
     key = next(place for place, other in enumerate(look.result.levels) if other is level)
@@ -301,7 +296,6 @@ __all__ = [
     "SEGMENTS",
     "FloatArray",
     "Tested",
-    "any_level",
     "close",
     "e2e_ms",
     "names_of",

@@ -140,9 +140,9 @@ class LoadGenerator:
     # One plan.
 
     def _run(self, plan: LoadPlan) -> Observation:
-        if mistakes := _mistakes(plan):
+        if mistakes := plan.mistakes():
             raise SuiteError.from_mistakes(mistakes, where=plan.label)
-        planned = drawn(plan.workload, plan.first, _most(plan), plan.seed)
+        planned = drawn(plan.workload, plan.first, plan.most_requests, plan.seed)
         requests = PreparedRequests(planned, self._preparer(plan))
         load, connections = self._load_of(plan, requests)
         del planned
@@ -284,23 +284,6 @@ class LoadGenerator:
             },
             "load generator",
         )
-
-
-def _most(plan: LoadPlan) -> int:
-    """The most requests that the plan may send: its ceiling, where a time decides how many there will be."""
-    timed = isinstance(plan.load, ClosedLoop) and plan.duration_s is not None
-    return plan.ceiling if timed else plan.requests
-
-
-def _mistakes(plan: LoadPlan) -> list[str]:
-    found = []
-    if plan.first < 0 or plan.requests < 0:
-        found.append(f"a plan of {plan.requests} requests from number {plan.first} on")
-    if isinstance(plan.load, ClosedLoop) and plan.load.concurrency < 1:
-        found.append(f"concurrency is {plan.load.concurrency}, least is 1")
-    if plan.duration_s is not None and not 0 < plan.duration_s < math.inf:
-        found.append(f"the duration is {plan.duration_s!r} s: give a number above 0, or none")
-    return found
 
 
 __all__ = ["LoadGenerator"]

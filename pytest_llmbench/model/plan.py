@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -132,6 +133,23 @@ class LoadPlan:
     def ceiling(self) -> int:
         """The most requests that may be sent."""
         return self.requests if self.max_requests is None else max(self.requests, self.max_requests)
+
+    @property
+    def most_requests(self) -> int:
+        """The most requests that may be sent: the ceiling, where a time decides how many there will be."""
+        timed = isinstance(self.load, ClosedLoop) and self.duration_s is not None
+        return self.ceiling if timed else self.requests
+
+    def mistakes(self) -> list[str]:
+        """What keeps it from being run, in words."""
+        found = []
+        if self.first < 0 or self.requests < 0:
+            found.append(f"a plan of {self.requests} requests from number {self.first} on")
+        if isinstance(self.load, ClosedLoop) and self.load.concurrency < 1:
+            found.append(f"concurrency is {self.load.concurrency}, least is 1")
+        if self.duration_s is not None and not 0 < self.duration_s < math.inf:
+            found.append(f"the duration is {self.duration_s!r} s: give a number above 0, or none")
+        return found
 
     @property
     def key(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.sequence import SequenceDigest, drawn
 
@@ -18,8 +18,7 @@ class PlanRequests:
 
     def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
-        lasting = isinstance(plan.load, ClosedLoop) and plan.duration_s is not None
-        self._most = plan.ceiling if lasting else plan.requests
+        self._most = plan.most_requests
         self._slice: Sequence[PlannedRequest] = ()
         self._slice_start = 0
         self._drawn = 0

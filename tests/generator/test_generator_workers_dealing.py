@@ -14,7 +14,7 @@ from scipy import stats
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.workers.sharding import active_workers, deal, mistakes, owners, split
+from pytest_llmbench.generator.workers.sharding import active_workers, deal, owners, split
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
 
@@ -140,6 +140,6 @@ def test_requests_can_be_loaded_by_a_process_without_the_suite(plan: MakePlan) -
 
 
 def test_a_plan_that_cannot_be_dealt_is_told_in_words(plan: MakePlan) -> None:
-    assert len(mistakes(plan(-1, load=ClosedLoop(0), duration_s=0.0))) == 3
+    assert len(plan(-1, load=ClosedLoop(0), duration_s=0.0).mistakes()) == 3
     with pytest.raises(SuiteError, match="positive number of requests per second"):
         deal(plan(3, load=OpenLoop(-1.0), workload=TextWorkload()), 2)

@@ -15,7 +15,7 @@ from pytest_llmbench.generator.workers.conduct import Conduct
 from pytest_llmbench.generator.workers.crew import Crew
 from pytest_llmbench.generator.workers.merging import merged_observation
 from pytest_llmbench.generator.workers.protocol import Address, Setup
-from pytest_llmbench.generator.workers.sharding import deal, mistakes
+from pytest_llmbench.generator.workers.sharding import deal
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import RequestRecord
@@ -120,7 +120,7 @@ class DistributedLoadGenerator:
                 self._busy.release()
 
     def _run(self, plan: LoadPlan) -> Observation:
-        if found := mistakes(plan):
+        if found := plan.mistakes():
             raise SuiteError.from_mistakes(found, where=plan.label)
         shards = deal(plan, self.workers)
         crew = self._crew = self._crew or Crew(self._setup, self._cpus)

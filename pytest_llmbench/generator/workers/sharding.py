@@ -12,7 +12,6 @@ worker that was faster has gone further. ``requests`` and the ceiling are split 
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +46,7 @@ class DealtWorkload:
 
 def deal(plan: LoadPlan, workers: int) -> list[LoadPlan]:
     """The plans of the workers. Fewer than ``workers`` where there are fewer slots or requests than that."""
-    most = most_requests(plan)
+    most = plan.most_requests
     planned = drawn(plan.workload, plan.first, most, plan.seed)
     count = active_workers(plan, workers)
     whose = owners(plan, count)
@@ -79,7 +78,7 @@ def active_workers(plan: LoadPlan, workers: int) -> int:
 
 def owners(plan: LoadPlan, workers: int) -> Positions:
     """The worker of each position of the plan."""
-    positions = np.arange(most_requests(plan), dtype=np.int64)
+    positions = np.arange(plan.most_requests, dtype=np.int64)
     if isinstance(plan.load, ClosedLoop):
         positions %= plan.load.concurrency
     owner: Positions = positions % workers
@@ -89,24 +88,6 @@ def owners(plan: LoadPlan, workers: int) -> Positions:
 def split(total: int, parts: int) -> list[int]:
     """``total`` in ``parts`` whole numbers that differ by one at most, the larger ones first."""
     return [total // parts + (part < total % parts) for part in range(parts)]
-
-
-def most_requests(plan: LoadPlan) -> int:
-    """The most requests that the plan may send: its ceiling, where a time decides how many there will be."""
-    timed = isinstance(plan.load, ClosedLoop) and plan.duration_s is not None
-    return plan.ceiling if timed else plan.requests
-
-
-def mistakes(plan: LoadPlan) -> list[str]:
-    """What keeps a plan from being dealt, in words."""
-    found = []
-    if plan.first < 0 or plan.requests < 0:
-        found.append(f"a plan of {plan.requests} requests from number {plan.first} on")
-    if isinstance(plan.load, ClosedLoop) and plan.load.concurrency < 1:
-        found.append(f"concurrency is {plan.load.concurrency}, least is 1")
-    if plan.duration_s is not None and not 0 < plan.duration_s < math.inf:
-        found.append(f"the duration is {plan.duration_s!r} s: give a number above 0, or none")
-    return found
 
 
 def _portable(request: PlannedRequest) -> PlannedRequest:
@@ -124,4 +105,4 @@ def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> Positions:
     return offsets
 
 
-__all__ = ["DealtWorkload", "active_workers", "deal", "mistakes", "most_requests", "owners", "split"]
+__all__ = ["DealtWorkload", "active_workers", "deal", "owners", "split"]
