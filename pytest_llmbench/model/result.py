@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from pytest_llmbench.model.comparison import Comparison
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Compliance, Finding, Gate, Validity
@@ -104,6 +105,10 @@ class TestResult:
     budgeted: tuple[int, ...] | None = None
     """Indices of the observations that the error budget is about; None for all. A level beyond capacity is
     meant to fail requests: that is its result."""
+    by_run: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """Metric to its value in each independent run, in their order; None where a run has none. Empty for one run."""
+    comparisons: tuple[Comparison, ...] = ()
+    """With a baseline, or with other systems."""
     validity: Validity = field(default_factory=Validity)
     compliance: Compliance | None = None
     gate: Gate = field(default_factory=Gate)
