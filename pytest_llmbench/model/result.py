@@ -106,7 +106,8 @@ class TestResult:
     """Indices of the observations that the error budget is about; None for all. A level beyond capacity is
     meant to fail requests: that is its result."""
     by_run: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """Metric to its value in each independent run, in their order; None where a run has none. Empty for one run."""
+    """Metric to its value in each independent run, in their order; None where a run has none. Empty for a
+    single run."""
     comparisons: tuple[Comparison, ...] = ()
     """With a baseline, or with other systems."""
     validity: Validity = field(default_factory=Validity)
