@@ -5,6 +5,7 @@ be loaded twice in a process. "cannot load module more than once per process" me
 """
 
 import os
+import signal
 import tempfile
 
 import httpcore  # noqa: F401
@@ -23,3 +24,8 @@ import pytest_llmbench.harness.session  # noqa: F401
 
 # A selftest that the developer ran here would add findings of its own to the results under test.
 os.environ["PYTEST_LLMBENCH_STATE_DIR"] = tempfile.mkdtemp(prefix="llmbench-tests-")
+
+# A run in the background of a shell without job control inherits an ignored SIGINT, and so would the
+# processes that tests start in order to interrupt them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
