@@ -16,7 +16,7 @@ def gamma_gaps_s(rate: float, burstiness: float, count: int, seed: int) -> npt.N
     """
     draw = random.Random(seed).gammavariate
     scale = 1.0 / (burstiness * rate)
-    return np.array([draw(burstiness, scale) for _ in range(count)], dtype=np.float64)
+    return np.fromiter((draw(burstiness, scale) for _ in range(count)), dtype=np.float64, count=count)
 
 
 __all__ = ["gamma_gaps_s"]

@@ -15,7 +15,7 @@ def poisson_gaps_s(rate: float, count: int, seed: int) -> npt.NDArray[np.float64
     rebuild the schedule with a Python interpreter alone.
     """
     draw = random.Random(seed).expovariate
-    return np.array([draw(rate) for _ in range(count)], dtype=np.float64)
+    return np.fromiter((draw(rate) for _ in range(count)), dtype=np.float64, count=count)
 
 
 __all__ = ["poisson_gaps_s"]

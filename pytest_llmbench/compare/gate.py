@@ -11,28 +11,50 @@ from collections.abc import Mapping, Sequence
 
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective
+from pytest_llmbench.model.looks import judged_name
 from pytest_llmbench.model.objective import Objective
 
 _MOST_REQUESTS_WORTH_NAMING = 10_000_000
+_USUAL = 0.95
 
 
 def gate(objectives: Sequence[Objective], metrics: Mapping[str, Estimate]) -> Gate:
-    return Gate(tuple(judge(objective, metrics.get(objective.metric)) for objective in objectives))
+    """Judged on the interval made for that where there is one, else on that of the metric."""
+    return Gate(tuple(judge(objective, _estimate(objective, metrics)) for objective in objectives))
+
+
+def _estimate(objective: Objective, metrics: Mapping[str, Estimate]) -> Estimate | None:
+    own = metrics.get(judged_name(objective.metric))
+    return metrics.get(objective.metric) if own is None else own
 
 
 def judge(objective: Objective, estimate: Estimate | None) -> JudgedObjective:
-    """One objective against its metric's interval."""
-    if estimate is None or estimate.point is None:
+    """One objective against its metric's interval. A point may be missing where an end is known: of failed
+    requests that count as over the limit."""
+    if estimate is None or (estimate.point is None and estimate.lower is None and estimate.upper is None):
         n = 0 if estimate is None else estimate.n
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, n))
     good_end, bad_end = _ends(objective, estimate)
     # good_end is the end of the interval that has to reach the limit for a pass.
-    if good_end is not None and _holds(objective, good_end):
-        return _judged(objective, estimate, GateVerdict.PASS, "the whole interval is on the good side")
-    if bad_end is not None and not _holds(objective, bad_end):
-        return _judged(objective, estimate, GateVerdict.FAIL, "the whole interval is beyond the limit")
+    if good_end is not None and objective.holds(good_end):
+        return _judged(
+            objective, estimate, GateVerdict.PASS, f"the whole interval is on the good side{_level(estimate)}"
+        )
+    if bad_end is not None and not objective.holds(bad_end):
+        return _judged(
+            objective, estimate, GateVerdict.FAIL, f"the whole interval is beyond the limit{_level(estimate)}"
+        )
+    if estimate.point is None:
+        return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, estimate.n))
     needed, reason = _what_would_decide(objective, estimate, good_end)
-    return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason, needed)
+    return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason + _level(estimate), needed)
+
+
+def _level(estimate: Estimate) -> str:
+    """That of an interval with a level of its own, such as of one of many looks."""
+    if math.isclose(estimate.level, _USUAL):
+        return ""
+    return f" (at the level of this look, {100 * estimate.level:.6g} %)"
 
 
 def _ends(objective: Objective, estimate: Estimate) -> tuple[float | None, float | None]:
@@ -40,11 +62,6 @@ def _ends(objective: Objective, estimate: Estimate) -> tuple[float | None, float
     if objective.is_ceiling:
         return estimate.upper, estimate.lower
     return estimate.lower, estimate.upper
-
-
-def _holds(objective: Objective, value: float) -> bool:
-    limit = objective.limit
-    return {"<=": value <= limit, "<": value < limit, ">=": value >= limit, ">": value > limit}[objective.op]
 
 
 def _undefined(objective: Objective, n: int) -> str:
@@ -76,7 +93,7 @@ def _requests_to_resolve(objective: Objective, estimate: Estimate, unfavourable:
     distance = abs(estimate.point - objective.limit)
     halfwidth = abs(unfavourable - estimate.point)
     # A point beyond the limit is decided when the other end passes the limit.
-    if not _holds(objective, estimate.point):
+    if not objective.holds(estimate.point):
         other = estimate.lower if objective.is_ceiling else estimate.upper
         halfwidth = abs(estimate.point - other) if other is not None else halfwidth
     if distance == 0:

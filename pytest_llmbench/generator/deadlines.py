@@ -1,9 +1,10 @@
-"""Every wait is bounded: one sweep over what is in flight, instead of a timer for each request."""
+"""Every wait is bounded, and every reply: one sweep over what is in flight, not a timer for each request."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from pytest_llmbench.generator.socket_link import READ_BYTES
 from pytest_llmbench.generator.transport import End, Exchange, abandon
 from pytest_llmbench.model.plan import Deadlines
 
@@ -11,6 +12,14 @@ _LOOK_AGAIN_NS = 250_000_000
 """An exchange is looked at no less often than this, for the sake of replies with an unusual end."""
 _QUIET_NS = 100_000_000
 """Unparsed reads this old are parsed, in case the response is complete."""
+
+MOST_REPLY_BYTES = 64 * 1024 * 1024
+"""Of one reply, and what comes in until the next look. It is kept until it has ended, so one without an end
+would take all memory. 100,000 tokens in events of 300 bytes are half of it."""
+_TOO_LARGE = (
+    f"the reply has more than {MOST_REPLY_BYTES // 1024**2} MiB and was cut off: "
+    "a measured reply is kept whole until its end"
+)
 
 
 def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str | None, int]:
@@ -38,6 +47,16 @@ def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str 
     return None, earliest
 
 
+def too_large(exchange: Exchange, most_bytes: int | None = None) -> bool:
+    """More than the ceiling has arrived, or a head without end. Few reads cannot hold so much."""
+    most = MOST_REPLY_BYTES if most_bytes is None else most_bytes
+    if len(exchange.stamps) < most // READ_BYTES:
+        return False
+    if exchange.status is None and not exchange.unparsed:
+        return True
+    return sum(map(len, exchange.unparsed)) + sum(map(len, exchange.bodies)) > most
+
+
 def sweep(in_flight: Collection[Exchange], deadlines: Deadlines, now_ns: int) -> None:
     """Ends what is overdue as TIMEOUT, and looks into replies that have fallen silent."""
     for exchange in [exchange for exchange in in_flight if exchange.due_ns <= now_ns]:
@@ -45,9 +64,13 @@ def sweep(in_flight: Collection[Exchange], deadlines: Deadlines, now_ns: int) ->
             exchange.channel.inspect()
         if exchange.end is not None:
             continue
+        if too_large(exchange):
+            exchange.unparsed.clear()  # which is not worth parsing any more
+            abandon(exchange, End.GARBAGE, now_ns, _TOO_LARGE)
+            continue
         reason, exchange.due_ns = overdue(exchange, deadlines, now_ns)
         if reason is not None:
             abandon(exchange, End.TIMEOUT, now_ns, reason)
 
 
-__all__ = ["overdue", "sweep"]
+__all__ = ["MOST_REPLY_BYTES", "overdue", "sweep", "too_large"]

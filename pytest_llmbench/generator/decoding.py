@@ -13,7 +13,7 @@ from pytest_llmbench.model.record import RequestRecord
 Steps = Generator[None, None, RequestRecord]
 
 _SLICE_NS = 20_000
-_SLICE_PER_WAITING_NS = 20_000
+_SLICE_PER_WAITING_NS = 5_000
 
 
 class DecodeQueue:

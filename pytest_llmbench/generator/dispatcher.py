@@ -23,7 +23,9 @@ class Dispatcher:
         self.submitted = 0
         self.peak_in_flight = 0
         self.halted: str | None = None
-        """Why nothing more is sent."""
+        """Why nothing more is sent, and what was in flight has been given up."""
+        self.closed: str | None = None
+        """Why nothing more is sent, while what is in flight goes on to its end."""
         self.then: Callable[[Exchange], None] | None = None
         """Called at each end, before anything else is done with it: the closed loop's replacement."""
 
@@ -49,13 +51,17 @@ class Dispatcher:
         self.halted = reason
         self.cancel(reason)
 
+    def close(self, reason: str) -> None:
+        """Send nothing more."""
+        self.closed = reason
+
     async def drained(self) -> None:
         """Returns when nothing is in flight."""
         await self._idle.wait()
 
     def _ended(self, exchange: Exchange) -> None:
         self.in_flight.discard(exchange)
-        if self.then is not None and self.halted is None:
+        if self.then is not None and self.halted is None and self.closed is None:
             self.then(exchange)
         if not self.in_flight:
             self._idle.set()

@@ -37,7 +37,7 @@ class FailureWatch:
         self._answered_ns = now_ns
 
     def note(self, record: RequestRecord) -> None:
-        """A request has ended."""
+        """A request has ended; to be told in the order of the ends."""
         if record.outcome is Outcome.CANCELLED:
             return
         if _unanswered(record):
@@ -49,17 +49,24 @@ class FailureWatch:
 
     def verdict(self, in_flight: Collection[Exchange], now_ns: int) -> str | None:
         """Why the load is to end now; ``None`` while the SUT answers, or may."""
-        if self._streak == 0:
-            return None
-        moved = [exchange.stamps[-1] for exchange in in_flight if _flows(exchange)]
-        quiet_ns = now_ns - max([self._answered_ns, *moved])
-        many = self._streak >= STREAK and quiet_ns >= QUIET_NS
-        if not many and not (quiet_ns >= LONG_NS and self._streak >= max(1, len(in_flight))):
+        return self.judge(len(in_flight), last_moved_ns(in_flight), now_ns) if self._streak else None
+
+    def judge(self, in_flight: int, moved_ns: int | None, now_ns: int) -> str | None:
+        """:meth:`verdict` by the number in flight and the last instant at which one of them moved."""
+        streak = self._streak
+        quiet_ns = now_ns - max(self._answered_ns, moved_ns or 0)
+        many = streak >= STREAK and quiet_ns >= QUIET_NS
+        if not many and not (quiet_ns >= LONG_NS and streak >= max(1, in_flight)):
             return None
         return (
-            f"the SUT has stopped answering: the last {self._streak} requests that ended failed"
+            f"the SUT has stopped answering: the last {streak} requests that ended failed"
             f" (the last one: {self._last}), and nothing was answered for {quiet_ns / 1e9:.1f} s"
         )
+
+
+def last_moved_ns(in_flight: Collection[Exchange]) -> int | None:
+    """The last instant at which something came in on a response under way."""
+    return max((exchange.stamps[-1] for exchange in in_flight if _flows(exchange)), default=None)
 
 
 def _unanswered(record: RequestRecord) -> bool:
@@ -75,4 +82,4 @@ def _flows(exchange: Exchange) -> bool:
     )
 
 
-__all__ = ["LONG_NS", "QUIET_NS", "STREAK", "FailureWatch"]
+__all__ = ["LONG_NS", "QUIET_NS", "STREAK", "FailureWatch", "last_moved_ns"]

@@ -11,6 +11,7 @@ import ssl
 from pytest_llmbench.generator.clock import Clock
 from pytest_llmbench.generator.http1_connection import Http1Connection
 from pytest_llmbench.generator.kernel_times import kernel_times
+from pytest_llmbench.generator.known_replies import KnownReplies
 from pytest_llmbench.generator.link import LoopLink
 from pytest_llmbench.generator.socket_link import READ_BYTES, SocketLink
 from pytest_llmbench.generator.stamping import Stamping
@@ -47,6 +48,7 @@ class Http1Transport:
         self.opened = 0
         self.eager = False
         self.too_early = 0
+        self.known = KnownReplies()
 
     @property
     def stamping(self) -> Stamping:

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection on the measured path: one exchange at a time.
 
-In the read callback there is only: the stamp, the bytes into a list, a test for the end. HTTP is parsed when
-the response seems to have ended, and that parse, which is exact, has the last word.
+In the read callback there is only: the stamp, the bytes into a list, a test for the end. When the response
+seems to have ended it is recognised as a whole or, failing that, parsed: either is exact.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
+from functools import partial
 from typing import Protocol
 
 from pytest_llmbench.generator.clock import Clock
 from pytest_llmbench.generator.http_reply import Framing, NotHTTPError, ReplyParser
+from pytest_llmbench.generator.known_replies import KnownReplies
 from pytest_llmbench.generator.link import Link
 from pytest_llmbench.generator.tls import TlsChannel
 from pytest_llmbench.generator.transport import End, Exchange
+from pytest_llmbench.wire.uniform import MOST_BYTES
 
 _LAST_CHUNK = b"0\r\n\r\n"
 
@@ -31,6 +34,7 @@ class Owner(Protocol):
     """Parse at every read: set once this server was seen to end replies in an unusual way."""
     too_early: int
     """Reads whose stamp lay before what must have come first; they have been given its instant."""
+    known: KnownReplies
 
     def adopt(self, connection: Http1Connection) -> None:
         """A connection has come into being."""
@@ -55,6 +59,9 @@ class Http1Connection:
         self._ready = ready
         self._parser = ReplyParser()
         self._exchange: Exchange | None = None
+        self._parsed: list[bytes] = []
+        """Reads of this response that have been parsed, as long as something may be learnt from them."""
+        self._room = MOST_BYTES
         self._chunked = False
         self._reused = False
         self.alive = False
@@ -105,15 +112,8 @@ class Http1Connection:
             link.write(self._tls.handshake())
 
     def received(self, data: bytes, at_ns: int) -> None:
-        exchange = self._exchange
-        if exchange is not None:
-            # Stamps of the kernel come over from another clock, whose error must not make a time negative.
-            earliest = exchange.stamps[-1] if exchange.stamps else exchange.submitted_ns
-            if earliest is not None and at_ns < earliest:
-                at_ns = earliest
-                self._owner.too_early += 1
         if self._tls is None:
-            self._received(data, at_ns)
+            self._take(data, at_ns)
         else:
             self._received_tls(self._tls, data, at_ns)
 
@@ -150,24 +150,38 @@ class Http1Connection:
 
     # What it leads to.
 
-    def _received(self, data: bytes, now: int) -> None:
+    def _take(self, data: bytes, at_ns: int) -> None:
         exchange = self._exchange
         if exchange is None:
             self.shut()  # bytes that nobody asked for
             return
-        exchange.stamps.append(now)
+        stamps = exchange.stamps
+        # Stamps of the kernel come over from another clock, whose error must not make a time negative.
+        earliest = stamps[-1] if stamps else exchange.submitted_ns
+        if earliest is not None and at_ns < earliest:
+            at_ns = earliest
+            self._owner.too_early += 1
+        stamps.append(at_ns)
         exchange.unparsed.append(data)
         if self._chunked:
             # A short read may be the rest of a last chunk that was cut in two. A last chunk with extensions
             # or unannounced trailers is found by the sweep, which inspects quiet exchanges.
             if data.endswith(_LAST_CHUNK) or len(data) < len(_LAST_CHUNK) or self._owner.eager:
-                self._parse(exchange)
-        elif self._parser.framing is Framing.LENGTH:
+                self._look(exchange)
+        else:
+            self._received_unframed(exchange, data)
+
+    def _received_unframed(self, exchange: Exchange, data: bytes) -> None:
+        framing = self._parser.framing
+        if framing is Framing.LENGTH:
             self._parser.missing -= len(data)
             if self._parser.missing <= 0:
                 self._parse(exchange)
-        elif self._parser.framing is Framing.UNKNOWN:
-            self._parse(exchange)
+        elif framing is Framing.UNKNOWN:
+            # The first bytes of a response that was chunked: if this one is not, the parse will find out.
+            self._chunked = data.startswith(self._owner.known.openings)
+            if not self._chunked or data.endswith(_LAST_CHUNK):
+                self._look(exchange)
 
     def _received_tls(self, tls: TlsChannel, data: bytes, now: int) -> None:
         try:
@@ -184,7 +198,7 @@ class Http1Connection:
         if answer := tls.pending():
             self._link.write(answer)
         if plain:
-            self._received(plain, now)
+            self._take(plain, now)
         if tls.closed:
             self.ended(None)
             self._link.close()
@@ -202,8 +216,23 @@ class Http1Connection:
         else:
             self._ready.set_result(None)
 
+    def _look(self, exchange: Exchange) -> None:
+        """The response may have ended."""
+        if self._parser.framing is Framing.UNKNOWN and self._chunked and exchange.submitted_ns is not None:
+            known = self._owner.known.read(exchange.unparsed)
+            if known is not None and self.alive:
+                exchange.known, exchange.status = known, known.status
+                self._exchange = None
+                self._owner.release(self)
+                exchange.finish(End.COMPLETE, exchange.stamps[-1])
+                return
+        self._parse(exchange)
+
     def _parse(self, exchange: Exchange) -> None:
         reads, exchange.unparsed = exchange.unparsed, []
+        if self._room > 0:
+            self._parsed += reads
+            self._room -= sum(map(len, reads))
         parser = self._parser
         try:
             for data in reads:
@@ -227,7 +256,11 @@ class Http1Connection:
         self._exchange = None
         written = exchange.submitted_ns is not None
         if self.alive and written and parser.keep_alive and not parser.surplus:
+            if self._room > 0 and parser.framing is Framing.CHUNKED and parser.status is not None:
+                learn = self._owner.known.learn
+                exchange.teach = partial(learn, self._parsed, exchange.bodies, parser.status)
             parser.begin()
+            self._parsed, self._room = [], MOST_BYTES
             self._owner.release(self)
         else:
             self.shut()

@@ -12,16 +12,19 @@ from pytest_llmbench.generator.clock import Clock
 from pytest_llmbench.generator.deadlines import sweep
 from pytest_llmbench.generator.decoding import DecodeQueue, Steps
 from pytest_llmbench.generator.dispatcher import Dispatcher
-from pytest_llmbench.generator.failing import FailureWatch
+from pytest_llmbench.generator.failing import FailureWatch, last_moved_ns
 from pytest_llmbench.generator.heartbeat import Heartbeat
+from pytest_llmbench.generator.limits import exhaustion_remedy
 from pytest_llmbench.generator.loop_thread import describe_loop
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.quiet_gc import quiet_gc
-from pytest_llmbench.generator.selfcheck import Counters
+from pytest_llmbench.generator.row_log import RowLog
+from pytest_llmbench.generator.selfcheck import Counters, context_switches, switches_since
 from pytest_llmbench.generator.transport import End, Exchange, Transport
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.stats.looks import LookTaker
 
 T = TypeVar("T")
 
@@ -46,7 +49,7 @@ class Measurement:
 
     interrupted: str | None = None
     stopped: str | None = None
-    """Why the plan's own rule ended the load (``stop_when_failing``)."""
+    """Why the plan's own rule ended the load (``stop_when_failing``, ``looks``)."""
     started_ns = 0
     load_ended_ns = 0
     """End of the load; of one that was cut short the instant of that."""
@@ -68,7 +71,9 @@ class Measurement:
         on_progress: Callable[[Progress], None] | None = None,
         session_deadline_ns: int | None = None,
         watch: FailureWatch | None = None,
+        looks: LookTaker | None = None,
         gate: Gate | None = None,
+        rows: RowLog | None = None,
     ) -> None:
         self._load = load
         self._planned = planned
@@ -83,12 +88,13 @@ class Measurement:
         self._decoding = DecodeQueue(decode, self._deliver, clock)
         self._heartbeat = Heartbeat(clock, self._chores)
         self._watch = watch
+        self._looks = looks
         self._gate = gate
         self._work: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
         self._told_ns = 0
         self._ok = 0
-        self.records: list[RequestRecord] = []
+        self.records = RowLog() if rows is None else rows
         self.counters = Counters()
 
     async def run(self) -> None:
@@ -136,7 +142,7 @@ class Measurement:
     async def _measured(self) -> None:
         start_ns = await self._unless_stopped(self._gate()) if self._gate is not None else None
         opened, cpu_ns = self._transport.opened, time.process_time_ns()
-        stamping = self._transport.stamping
+        stamping, switches = self._transport.stamping, context_switches()
         self._heartbeat.lags_ns = self._heartbeat.lags_ns[:0]
         self.started_ns = self._clock.monotonic_ns() if start_ns is None else start_ns
         if self._watch is not None:
@@ -147,6 +153,7 @@ class Measurement:
         self.ended_ns = self._clock.monotonic_ns()
         self.counters.loop_lags_ns = self._heartbeat.lags_ns
         self.counters.cpu_ns = time.process_time_ns() - cpu_ns
+        self.counters.switches = switches_since(switches)
         self.counters.wall_ns = self.ended_ns - self.started_ns
         self.counters.connections_opened = self._transport.opened - opened
         self.counters.peak_in_flight = self._dispatcher.peak_in_flight
@@ -155,10 +162,8 @@ class Measurement:
         self.counters.stamping = self._transport.stamping.since(stamping)
         if self._failure is None:
             await self._decoding.join()
-        self.ended_ns = max(
-            (record.finished_ns for record in self.records if record.finished_ns is not None),
-            default=self.ended_ns,
-        )
+        if self.records.last_finished_ns is not None:
+            self.ended_ns = self.records.last_finished_ns
 
     async def _drain(self) -> None:
         limit_s = self._deadlines.drain_s
@@ -179,7 +184,7 @@ class Measurement:
         try:
             return await task
         except asyncio.CancelledError:
-            if self._dispatcher.halted is None:
+            if self._dispatcher.halted is None and self._dispatcher.closed is None:
                 raise
         except Exception as error:  # noqa: BLE001 - whatever it is, records are flushed before it is raised
             self.fail(error)
@@ -192,6 +197,13 @@ class Measurement:
             self._work.cancel()
         self._dispatcher.halt(reason)
 
+    def _wind_up(self, reason: str) -> None:
+        """Send nothing more; what is in flight is drained as at the end of the load."""
+        self.stopped = reason
+        self._dispatcher.close(reason)
+        if self._work is not None:
+            self._work.cancel()
+
     # What happens on the way.
 
     def _ended(self, exchange: Exchange) -> None:
@@ -201,7 +213,7 @@ class Measurement:
                 GeneratorError(
                     f"this machine cannot open another connection: {exchange.error}",
                     where=f"request {exchange.request.index}",
-                    remedy="raise the limit of open files (ulimit -n) or lower rate or concurrency",
+                    remedy=exhaustion_remedy(exchange.error or ""),
                 )
             )
         self._decoding.put(exchange)
@@ -212,6 +224,10 @@ class Measurement:
         if self._watch is not None:
             self._watch.note(record)
             self._check_sut(self._clock.monotonic_ns())
+        if self._looks is not None and self._work is not None and self._dispatcher.closed is None:
+            verdict = self._looks.hear(record)
+            if verdict is not None:
+                self._wind_up(self._looks.reason(verdict))
         if self._on_record is None:
             return
         try:
@@ -251,12 +267,18 @@ class Measurement:
             in_flight=len(self._dispatcher.in_flight),
             planned=max(self._planned, self._dispatcher.submitted),
             elapsed_s=max(0, now_ns - self.started_ns) / 1e9 if self.started_ns else 0.0,
+            still_s=self._still_s(now_ns),
         )
         try:
             self._on_progress(progress)
         except Exception as error:  # noqa: BLE001 - the caller's code: any error of it ends the run
             self._on_progress = None
             self.fail(error)
+
+    def _still_s(self, now_ns: int) -> float | None:
+        """For who watches over several workers (a share of a load begins at a gate)."""
+        moved_ns = last_moved_ns(self._dispatcher.in_flight) if self._gate is not None else None
+        return None if moved_ns is None else (now_ns - moved_ns) / 1e9
 
     def _beat_ended(self, beat: asyncio.Task[None]) -> None:
         if not beat.cancelled() and (error := beat.exception()) is not None:

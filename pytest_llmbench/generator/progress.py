@@ -16,6 +16,8 @@ class Progress:
     planned: int
     elapsed_s: float
     """Since the start of the schedule; 0 while connections are being opened."""
+    still_s: float | None = None
+    """Since something came in on a response under way; None where none is, or nobody asks."""
 
 
 __all__ = ["Progress"]

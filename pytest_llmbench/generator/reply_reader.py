@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import cache
+from itertools import accumulate, islice
 
 from pytest_llmbench.generator.decoding import Steps
+from pytest_llmbench.generator.known_replies import KnownReply
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.transport import End, Exchange
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
@@ -18,7 +21,7 @@ from pytest_llmbench.wire.http_status import classify_status, header
 from pytest_llmbench.wire.reply import Ended, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of
-from pytest_llmbench.wire.uniform import read_uniform
+from pytest_llmbench.wire.uniform import instants_of, read_uniform
 
 _CHUNKS_PER_STEP = 4
 
@@ -51,6 +54,8 @@ class ReplyReader:
 
     def steps(self, exchange: Exchange) -> Steps:
         """A generator that does a little at each step and returns the record."""
+        if exchange.known is not None:
+            return self._recognised(exchange, exchange.known)
         record = _blank(exchange, self.phase)
         status = exchange.status
         if exchange.end is not None and exchange.end is not End.COMPLETE:
@@ -65,6 +70,30 @@ class ReplyReader:
             record.outcome, record.error = classify_status(status, _headers(exchange), body)
         return record
 
+    def _recognised(self, exchange: Exchange, known: KnownReply) -> RequestRecord:
+        """The record of a response that was compared, not parsed."""
+        request, stamps, told = exchange.request, exchange.stamps, known.summary
+        first_event_ns, instants, reads = _instants(exchange, known)
+        input_tokens = told.input_tokens
+        return RequestRecord(
+            index=request.index, request_id=request.request_id, phase=self.phase,
+            class_label=request.class_label, scheduled_ns=exchange.scheduled_ns,
+            dispatched_ns=exchange.dispatched_ns, submitted_ns=exchange.submitted_ns,
+            first_byte_ns=stamps[0], first_event_ns=first_event_ns, first_nonempty_ns=instants[0],
+            first_reasoning_ns=None,
+            first_content_ns=None if known.visible is None else instants[known.visible],
+            chunk_ns=instants, chunk_tokens=_ones(known.count), last_content_ns=instants[-1],
+            finished_ns=exchange.finished_ns,
+            input_tokens=self._sent_tokens(request) if input_tokens is None else input_tokens,
+            output_tokens=told.output_tokens, token_source=told.token_source, attribution=told.attribution,
+            requested_input_tokens=request.input_tokens, requested_max_tokens=request.max_tokens,
+            cached_tokens=told.cached_tokens, reasoning_tokens=told.reasoning_tokens,
+            shared_prefix_tokens=request.shared_prefix_tokens, prefix_id=request.prefix_id,
+            outcome=told.outcome, http_status=exchange.status, error=told.error,
+            finish_reason=told.finish_reason, coalesced_chunks=known.count - reads,
+            stale_retries=exchange.stale_retries,
+        )  # fmt: skip
+
     def _read_stream(self, exchange: Exchange, record: RequestRecord) -> Generator[None, None, None]:
         whole = exchange.end is End.COMPLETE
         headers = _headers(exchange)
@@ -74,7 +103,8 @@ class ReplyReader:
             record.error = f"the reply is compressed ({coding}) although identity was asked for"
             return
         if whole:
-            usual = read_uniform(exchange.bodies, exchange.stamps, self.dialect, self.memory)
+            teach = exchange.teach
+            usual = read_uniform(exchange.bodies, exchange.stamps, self.dialect, self.memory, teach=teach)
             if usual is not None:
                 usual.fill(record)
                 if record.input_tokens is None:
@@ -113,6 +143,21 @@ class ReplyReader:
         if request.sent_tokens is not None or self.count_text is None or request.prompt is None:
             return request.sent_tokens
         return self.count_text(request.prompt)
+
+
+def _instants(exchange: Exchange, known: KnownReply) -> tuple[int, Sequence[int], int]:
+    """Of the first event; of each text event; and how many reads brought those."""
+    stamps = exchange.stamps
+    if len(stamps) == 1:
+        return stamps[0], stamps * known.count, 1
+    read_ends = list(accumulate(map(len, exchange.unparsed)))
+    instants, reads = instants_of(known.line_ends(), known.count, read_ends, stamps)
+    return stamps[bisect_left(read_ends, known.first_line_end + 1)], instants, reads
+
+
+@cache
+def _ones(count: int) -> tuple[int, ...]:
+    return (1,) * count
 
 
 def _headers(exchange: Exchange) -> dict[str, str]:

@@ -20,6 +20,7 @@ from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.failing import FailureWatch
 from pytest_llmbench.generator.http1 import Http1Transport
 from pytest_llmbench.generator.http_request import RequestHead
+from pytest_llmbench.generator.limits import mean_tokens, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop
 from pytest_llmbench.generator.measurement import Gate, Load, Measurement
 from pytest_llmbench.generator.open_loop import keep_schedule
@@ -27,14 +28,16 @@ from pytest_llmbench.generator.pacing import Pacer
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.reply_reader import ReplyReader
+from pytest_llmbench.generator.row_log import RowLog
 from pytest_llmbench.generator.selfcheck import self_check
 from pytest_llmbench.generator.target import Target
+from pytest_llmbench.generator.workers.spool import SpoolWriter
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.stats.looks import look_taker
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm
 from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
@@ -51,7 +54,8 @@ class LoadGenerator:
     within somebody's running loop alike (which it then holds up). ``on_record`` and ``on_progress`` are
     called in that thread, the first once for each request as soon as it has been decoded, so that a killed
     run keeps what it measured: keep both quick. ``kernel_stamps``: reads have the kernel's receive times
-    where there are any (Linux). Use as a context manager, or :meth:`close` it.
+    where there are any (Linux). ``spool``: what ``on_record`` writes the records of a plan to, if it does; a
+    long run is read back from it. Use as a context manager, or :meth:`close` it.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class LoadGenerator:
         loop_factory: LoopFactory = fastest_loop,
         gate: Gate | None = None,
         kernel_stamps: bool = True,
+        spool: Callable[[], SpoolWriter | None] | None = None,
     ) -> None:
         self._target = target
         self._dialect = dialect
@@ -83,6 +88,7 @@ class LoadGenerator:
         self._session_deadline_ns = session_deadline_ns
         self._loop_factory = loop_factory
         self._gate = gate
+        self._spool = spool
         self._transport = Http1Transport(target, self._clock, kernel_stamps=kernel_stamps)
         self._head = RequestHead(target, dialect.path)
         self._thread: LoopThread | None = None
@@ -143,12 +149,17 @@ class LoadGenerator:
         if mistakes := plan.mistakes():
             raise SuiteError.from_mistakes(mistakes, where=plan.label)
         planned = drawn(plan.workload, plan.first, plan.most_requests, plan.seed)
+        refuse_too_much(peak_connections(plan, mean_tokens(planned)), own_limits(), plan.label)
         requests = PreparedRequests(planned, self._preparer(plan))
         load, connections = self._load_of(plan, requests)
         del planned
         taken_at = anchor(self._clock)
-        measurement = self._execute(plan, load, connections)
-        records = Records.from_rows(measurement.records)
+        rows = RowLog(None if self._spool is None else self._spool())
+        try:
+            measurement = self._execute(plan, load, connections, rows)
+            records = rows.records()
+        finally:
+            rows.close()
         counters = measurement.counters
         counters.clock = self._clock.name
         counters.clock_resolution_ns = resolution_ns(self._clock)
@@ -161,16 +172,20 @@ class LoadGenerator:
             selfcheck=self_check(plan.load, records, counters),
             in_flight_at_end=measurement.left_in_flight,
             interrupted=measurement.interrupted,
-            sequence_sha256=drawn_sha256(plan.workload, plan.first, measurement.submitted, plan.seed),
+            sequence_sha256=self._digest(plan, measurement.submitted),
             facts=self._facts(counters.clock_resolution_ns),
             load_ended_ns=measurement.load_ended_ns if plan.duration_s is not None else None,
             stopped=measurement.stopped,
         )
 
-    def _execute(self, plan: LoadPlan, load: Load, connections: int) -> Measurement:
+    def _digest(self, plan: LoadPlan, sent: int) -> str:
+        """Of what was sent. A share of a load has none: who dealt it knows the sequence."""
+        return "" if self._gate is not None else drawn_sha256(plan.workload, plan.first, sent, plan.seed)
+
+    def _execute(self, plan: LoadPlan, load: Load, connections: int, rows: RowLog) -> Measurement:
         if self._thread is None:
             self._thread = LoopThread(self._loop_factory)
-        done = self._done = self._thread.submit(self._measure(plan, load, connections))
+        done = self._done = self._thread.submit(self._measure(plan, load, connections, rows))
         try:
             return done.result()
         except KeyboardInterrupt:
@@ -182,7 +197,7 @@ class LoadGenerator:
                 done.exception()
             raise
 
-    async def _measure(self, plan: LoadPlan, load: Load, connections: int) -> Measurement:
+    async def _measure(self, plan: LoadPlan, load: Load, connections: int, rows: RowLog) -> Measurement:
         reader = ReplyReader(self._dialect, plan.phase, self._count_text)
         measurement = Measurement(
             load=load,
@@ -196,7 +211,9 @@ class LoadGenerator:
             on_progress=self._on_progress,
             session_deadline_ns=self._session_deadline_ns,
             watch=FailureWatch() if plan.stop_when_failing else None,
+            looks=look_taker(plan),
             gate=self._gate,
+            rows=rows,
         )
         self._measurement = measurement
         if self._stop_reason is not None:  # asked for while requests were being prepared

@@ -31,6 +31,23 @@ class Counters:
     event_loop: str = ""
     transport: str = ""
     stamping: Stamping = field(default_factory=Stamping)
+    switches: tuple[int, int] | None = None
+    """Context switches: voluntary, involuntary."""
+
+
+def context_switches() -> tuple[int, int] | None:
+    """Voluntary and involuntary ones of this process so far; None where the system does not count them."""
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return None
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_nvcsw, usage.ru_nivcsw
+
+
+def switches_since(before: tuple[int, int] | None) -> tuple[int, int] | None:
+    now = context_switches()
+    return None if before is None or now is None else (now[0] - before[0], now[1] - before[1])
 
 
 def self_check(load: object, records: Records, counters: Counters) -> SelfCheck:
@@ -64,6 +81,12 @@ def self_check(load: object, records: Records, counters: Counters) -> SelfCheck:
         stamp_source=counters.stamping.source(counters.reads),
         event_loop=counters.event_loop,
         transport=counters.transport,
+        voluntary_switches=None if counters.switches is None else counters.switches[0],
+        involuntary_switches=None if counters.switches is None else counters.switches[1],
+        unstamped_reads=counters.stamping.unstamped if counters.stamping.kernel else 0,
+        distrusted_stamps=counters.stamping.distrusted,
+        moved_stamps=counters.stamping.too_early,
+        clock_steps=counters.stamping.clock_steps,
     )
 
 
@@ -79,4 +102,4 @@ def _percentile(values: npt.NDArray[np.int64], q: float) -> int | None:
     return round(float(np.percentile(values, q))) if len(values) else None
 
 
-__all__ = ["Counters", "self_check"]
+__all__ = ["Counters", "context_switches", "self_check", "switches_since"]

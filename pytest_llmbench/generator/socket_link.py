@@ -18,6 +18,7 @@ class SocketLink:
 
     def __init__(self, linked: Linked, sock: socket.socket, times: KernelTimes, buffer: memoryview) -> None:
         self._linked = linked
+        self._received = linked.received
         self._sock = sock
         self._fd = sock.fileno()
         self._instant = times.instant
@@ -85,7 +86,7 @@ class SocketLink:
             return
         if count:
             at_ns = self._instant(ancillary)
-            self._linked.received(self._buffer[:count].tobytes(), at_ns)
+            self._received(self._buffer[:count].tobytes(), at_ns)
         else:
             self._linked.ended(None)
             self._down(None)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
+from pytest_llmbench.generator.known_replies import KnownReply
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.stamping import Stamping
+from pytest_llmbench.wire.uniform import Lesson
 
 
 class End(Enum):
@@ -33,7 +35,8 @@ class Exchange:
     """One request on the wire: what goes out, what comes back, and when.
 
     ``bodies[i]`` is the part of the response body that arrived with the read stamped ``stamps[i]``; until the
-    response has ended, the last reads may still lie unparsed in ``unparsed``.
+    response has ended, the last reads may still lie unparsed in ``unparsed``. A response that was recognised
+    as a whole is never parsed: it has ``known`` and all its reads in ``unparsed``, but no bodies and headers.
     """
 
     request: PreparedRequest
@@ -49,6 +52,9 @@ class Exchange:
     status: int | None = None
     """Known as soon as the head of the response has been parsed."""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    known: KnownReply | None = None
+    teach: Callable[[Lesson], None] | None = None
+    """For whoever finds that later responses may be recognised by this one."""
     end: End | None = None
     error: str | None = None
     finished_ns: int = 0

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.target import Target
+from pytest_llmbench.generator.workers.affinity import usable_cpus
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut import SUT
 from pytest_llmbench.model.facts import Facts, Origin
@@ -25,7 +27,11 @@ class Approach:
     file: SUTFile | None
     credentials: Credentials
     workers: int = 1
-    """Processes that send the load."""
+    """Processes that send the load; 0: pytest's own."""
+    cpus: tuple[int, ...] = ()
+    """Cores to put them on, in turn; empty: where the system puts them."""
+    ray: RaySpec | None = None
+    """The cluster that they run on instead of this machine."""
 
     @classmethod
     def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> Approach:
@@ -37,7 +43,10 @@ class Approach:
             key_file=key_file,
             header_env=file.header_env if file is not None else None,
         )
-        return cls(sut, file, credentials, settings.workers)
+        approach = cls(sut, file, credentials)
+        if isinstance(settings.workers, str):
+            return replace(approach, ray=RaySpec.parse(settings.workers))
+        return replace(approach, workers=settings.workers, cpus=usable_cpus(settings.worker_cpus))
 
     @property
     def access(self) -> Access:

@@ -30,6 +30,8 @@ class Amount:
     """True: token counts come from a sample."""
     at_least: bool = False
     """True: some of the load goes on for a time, with as many requests as the SUT completes in it."""
+    at_most: bool = False
+    """True: some of the load may end early."""
 
     def __add__(self, other: Amount) -> Amount:
         return Amount(
@@ -40,12 +42,15 @@ class Amount:
             self.open_ended or other.open_ended,
             self.about or other.about,
             self.at_least or other.at_least,
+            self.at_most or other.at_most,
         )
 
     def describe(self, note: str = "") -> str:
         """In words; ``note`` stands behind the requests."""
         about = "about " if self.about else ""
         least, most = ("at least ", "") if self.at_least else ("", "at most ")
+        if self.at_most:
+            least = "about " if self.at_least else "at most "
         return (
             f"{least}{self.requests:,} requests{note}, {about}{self.input_tokens:,} input and {most}"
             f"{about}{self.output_tokens:,} output tokens, {self._duration()}"
@@ -87,11 +92,13 @@ class Sampler:
         self._samples: dict[tuple[str, str, int], _Sample] = {}
 
     def amount(self, plan: LoadPlan) -> Amount:
-        """What a plan sends; of a closed loop with a duration at least. Its time is the duration, or that of
-        the schedule."""
-        inputs, outputs, about = self._tokens(plan.workload, plan.seed, plan.first, plan.requests)
-        seconds, more = _seconds(plan), plan.ceiling > plan.requests
-        return Amount(plan.requests, inputs, outputs, seconds or 0.0, seconds is None, about, more)
+        """What a plan sends; of a closed loop with a duration at least, of a load that may end early at most.
+        Its time is the duration, or that of the schedule."""
+        ends_early = plan.looks is not None
+        requests = plan.most_requests if ends_early else plan.requests
+        inputs, outputs, about = self._tokens(plan.workload, plan.seed, plan.first, requests)
+        seconds, more = _seconds(plan), not ends_early and plan.ceiling > plan.requests
+        return Amount(requests, inputs, outputs, seconds or 0.0, seconds is None, about, more, ends_early)
 
     def warmup(self, setting: Setting) -> Amount:
         """It goes on until both amounts are reached, with requests of the same shape."""

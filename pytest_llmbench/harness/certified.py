@@ -1,7 +1,8 @@
 """What a stored selftest says about this host, and whether a run stayed within it.
 
-A selftest is of one host, kernel, package version, Python and event loop. It lies under a name that is made
-of them, so that one of other circumstances is not found rather than believed.
+A selftest is of one host, kernel, package version, Python and event loop, and of a number of processes that
+send the load. It lies under a name that is made of them, so that one of other circumstances is not found
+rather than believed; one of another number of processes is cited, and the run flagged.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Certificate:
     """Over all levels that held."""
     itl_error_p99_us: float | None
     path: str = ""
+    workers: int = 1
+    """Processes that sent its loads; 0: the one of the test itself."""
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], path: str = "") -> Certificate:
@@ -63,6 +66,7 @@ class Certificate:
             worst_ttft_error_p99_us=plain["worst_ttft_error_p99_us"],
             itl_error_p99_us=gentle["itl_error"]["p99"],
             path=path,
+            workers=int(plain.get("workers", 1)),
         )
 
     def summary(self) -> dict[str, Any]:
@@ -70,6 +74,7 @@ class Certificate:
         return {
             "date": self.date,
             "extent": self.extent,
+            "workers": self.workers,
             "highest_rate_rps": self.highest_rate_rps,
             "highest_streams": self.highest_streams,
             "ttft_error_p50_us": self.ttft_error_p50_us,
@@ -104,10 +109,12 @@ def state_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "pytest-llmbench"
 
 
-def certificate_path(directory: Path | None = None, identity: Mapping[str, Any] | None = None) -> Path:
+def certificate_path(
+    directory: Path | None = None, identity: Mapping[str, Any] | None = None, workers: int = 1
+) -> Path:
     text = json.dumps(dict(identity or host_identity()), sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return (directory or state_dir()) / f"selftest-{digest}.json"
+    return (directory or state_dir()) / f"selftest-{digest}-w{workers}.json"
 
 
 def store(plain: Mapping[str, Any], directory: Path | None = None) -> Path | None:
@@ -115,7 +122,7 @@ def store(plain: Mapping[str, Any], directory: Path | None = None) -> Path | Non
 
     :raises StoreError: it cannot be written.
     """
-    path = certificate_path(directory, plain["host"])
+    path = certificate_path(directory, plain["host"], int(plain.get("workers", 1)))
     known = read(path)
     if known is not None and known.extent == "full" and plain["extent"] != "full":
         return None
@@ -142,12 +149,20 @@ def read(path: Path) -> Certificate | None:
         return None
 
 
-def find() -> Certificate | None:
-    """Of this host under these circumstances, if it has had a selftest."""
+def find(workers: int | str = 1) -> Certificate | None:
+    """Of this host under these circumstances, if it has had a selftest: with so many workers, else with the
+    nearest number there is one of (``Certificate.workers``). Text, such as ``ray``, is none of them."""
     try:
-        return read(certificate_path())
+        path = certificate_path(workers=workers if isinstance(workers, int) else 1)
     except RuntimeError:  # a user without a home directory
         return None
+    exact = read(path)
+    if exact is not None:
+        return exact
+    wanted = workers if isinstance(workers, int) else 1
+    found = [read(each) for each in sorted(path.parent.glob(f"{path.stem.rpartition('-w')[0]}-w*.json"))]
+    others = [each for each in found if each is not None]
+    return min(others, key=lambda each: abs(each.workers - wanted), default=None)
 
 
 def facts_of(certificate: Certificate | None) -> Facts:
@@ -156,10 +171,14 @@ def facts_of(certificate: Certificate | None) -> Facts:
     return Facts.of(Origin.GENERATOR, {FACT: certificate.summary()}, certificate.path)
 
 
-def beyond(seen: Sequence[Observation], certificate: Certificate | None) -> tuple[Finding, ...]:
-    """A warning where the generator was asked for more than its selftest found to hold."""
+def beyond(
+    seen: Sequence[Observation], certificate: Certificate | None, workers: int | str = 1
+) -> tuple[Finding, ...]:
+    """A warning where the generator was asked for more than its selftest found to hold, or was another."""
     if certificate is None or not seen:
         return ()
+    if certificate.workers != workers:
+        return (_other_workers(workers, certificate),)
     rate = max((run.plan.load.rate for run in seen if isinstance(run.plan.load, OpenLoop)), default=0.0)
     streams = max(run.selfcheck.peak_in_flight for run in seen)
     checks = (
@@ -172,6 +191,28 @@ def beyond(seen: Sequence[Observation], certificate: Certificate | None) -> tupl
         if value > (limit or 0) * _ROUNDING
     ]
     return tuple(worst[:1])
+
+
+def _other_workers(workers: int | str, certificate: Certificate) -> Finding:
+    again = f"run pytest-llmbench selftest --workers {workers}"
+    return Finding(
+        "beyond_certified_range",
+        ok=False,
+        voids=False,
+        message=(
+            f"the load was sent by {_spoken(workers)}, the selftest of {certificate.date[:10]} is "
+            f"of {_spoken(certificate.workers)}: its figures do not hold for this run; "
+            + (again if isinstance(workers, int) else "there is no selftest of a cluster")
+        ),
+    )
+
+
+def _spoken(workers: int | str) -> str:
+    if isinstance(workers, str):
+        return f"workers of a cluster ({workers})"
+    if workers == 0:
+        return "pytest's own process"
+    return "1 worker process" if workers == 1 else f"{workers} worker processes"
 
 
 def _warning(verb: str, value: float, limit: float | None, unit: str, certificate: Certificate) -> Finding:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
-from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, JudgedObjective
+from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, JudgedObjective, verdict_of
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.reports.comparisons import comparison_text
 from pytest_llmbench.reports.junit import properties
 from pytest_llmbench.reports.numbers import estimate
 from pytest_llmbench.reports.vocabulary import shown_unit
 from pytest_llmbench.store.entries import entry_from_error, entry_from_result
+from pytest_llmbench.store.plain import plain_object
 from pytest_llmbench.store.redaction import Redactor
 from pytest_llmbench.store.schema import TestOutcome
 
@@ -32,6 +35,10 @@ class Measured:
     redactor: Redactor
     records_file: str | None = None
     duration_s: float | None = None
+    peers: tuple[TestResult, ...] = ()
+    """Results of the other systems that it was compared with."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the report entry that the result does not know."""
 
     @property
     def interrupted(self) -> bool:
@@ -52,10 +59,16 @@ class Measured:
         shown = [entry for entry in judged if entry.verdict is GateVerdict.FAIL]
         shown += [entry for entry in judged if entry.verdict is GateVerdict.INCONCLUSIVE]
         lines = [_objective_line(entry) for entry in shown]
-        counts = self.result.observations[-1].records.counts() if self.result.observations else {}
+        compared = self.result.gate.regressions
+        worse = [found for found in compared if verdict_of(found) is not GateVerdict.PASS]
+        worse.sort(key=lambda found: verdict_of(found) is not GateVerdict.FAIL)
+        lines += [f"{found.verdict.upper()} {comparison_text(plain_object(found))}" for found in worse]
+        counts = [run.records.counts() for run in self.result.observations]
         if counts:
-            lines.append(f"completion: {counts['ok']} of {counts['submitted']} requests")
-        return "\n  ".join([f"{self.result.test} on {len(shown)} of {len(judged)} objectives", *lines])
+            ok, submitted = (sum(count[name] for count in counts) for name in ("ok", "submitted"))
+            lines.append(f"completion: {ok} of {submitted} requests")
+        count, of = len(shown) + len(worse), len(judged) + len(compared)
+        return "\n  ".join([f"{self.result.test} on {count} of {of} {_called(judged, compared)}", *lines])
 
     def compliance_shortfall(self) -> str | None:
         """Which clauses keep the run from the class that the marker asks for; None if it reaches it."""
@@ -89,9 +102,16 @@ class Measured:
             error=error,
             duration_s=self.duration_s,
             shared=any(run.shared_from is not None for run in self.result.observations),
+            more=self.more,
         )
         redacted: dict[str, Any] = self.redactor.value(built.plain())
         return redacted
+
+
+def _called(objectives: Sequence[object], compared: Sequence[object]) -> str:
+    if not compared:
+        return "objectives"
+    return "objectives and comparisons" if objectives else "comparisons"
 
 
 def _objective_line(judged: JudgedObjective) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.clock import MonotonicClock, anchor
 from pytest_llmbench.harness.approach import Approach
 from pytest_llmbench.harness.embedded import Replayer, Server, preset_station, refuse_what_replays_cannot
@@ -57,6 +58,17 @@ class OpenSUT:
 
     counter: TokenCounter | None = None
     """Counts tokens as the SUT does; None where prompts are ids, which need no counting."""
+
+    def variant(self, name: str, where: str) -> VariantInfo:
+        """SuiteError, with those that there are, for a variant that nobody declared."""
+        if name not in self.variants or not name:
+            known = ", ".join(known for known in self.variants if known) or "none"
+            raise SuiteError(
+                f"the SUT has no variant {name!r}; it has {known}",
+                where=where,
+                remedy="declare it in the SUT file, or in pytest_llmbench_variants",
+            )
+        return self.variants[name]
 
     def close(self) -> None:
         try:
@@ -123,7 +135,7 @@ def _real(
         redactor=_redactor(approach, variants),
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.stations),
-        notes=worker_notes(approach.workers),
+        notes=worker_notes(approach.ray or approach.workers),
         counter=_counter(approach, reached),
     )
 
@@ -155,7 +167,7 @@ def _embedded(
         redactor=_redactor(approach, variants),
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.stations),
-        notes=worker_notes(approach.workers),
+        notes=worker_notes(approach.ray or approach.workers),
         counter=_counter(approach, server.reached),
     )
 
@@ -186,7 +198,7 @@ def _replayed(
         variants=_infos(board.stations),
         now_ns=replayer.clock.monotonic_ns,
         anchor=replayer.clock.anchor,
-        notes=(engine.note, *worker_notes(approach.workers, replay=True)),
+        notes=(engine.note, *worker_notes(approach.ray or approach.workers, replay=True)),
         virtual=True,
     )
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.arms import runs_wanted
 from pytest_llmbench.harness.budget import Amount, Sampler
+from pytest_llmbench.harness.calibrate import RUNS as CALIBRATION_RUNS
 from pytest_llmbench.harness.foreseen import Foreseen, foreseen
+from pytest_llmbench.harness.repeated import repeats_its_load
 from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut_file import prices_of
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.model.comparison import FEWEST_RUNS
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
 
 Selected = Sequence[tuple[str, TestDefinition, TestParameters]]
@@ -42,11 +46,30 @@ def plan_lines(
     lines = [f"llmbench plan (scale {settings.scale}): nothing is sent"]
     planned, total = _Planned(), Amount()
     for nodeid, definition, parameters in tests:
-        amount, block = _test(nodeid, definition, with_runs(parameters, settings), settings, known, planned)
-        total = total + amount
+        asked, times, why = _repetitions(parameters, settings)
+        amount, block = _test(nodeid, definition, asked, settings, known, planned)
+        total = sum([amount] * times, total)
+        block += [f"{times} times{why}"] if times > 1 else []
         lines += [f"  {nodeid}", *(f"    {line}" for line in block)]
     lines.append(f"  total of {len(tests)} tests: {total.describe()}")
     return lines + _cost(total, settings)
+
+
+def _repetitions(parameters: TestParameters, settings: Settings) -> tuple[TestParameters, int, str]:
+    """What is asked of one test, how often that is done, and why."""
+    arms = 2 if settings.baseline_endpoint is not None else max(len(settings.endpoints), 1)
+    if arms > 1 or settings.calibrate:
+        runs = runs_wanted(parameters, settings.runs, CALIBRATION_RUNS if settings.calibrate else FEWEST_RUNS)
+        why = f": {runs} runs on each of {arms} systems" if arms > 1 else ": a calibration"
+        return replace(parameters, runs=None), arms * runs, why
+    times = _times(parameters, settings)
+    return with_runs(parameters, settings), times, ", as a whole: a baseline needs runs"
+
+
+def _times(parameters: TestParameters, settings: Settings) -> int:
+    """How often the whole test is run for a baseline (harness/repeated.py)."""
+    wanted = max(settings.runs or 1, parameters.runs or 1)
+    return wanted if (settings.save or settings.compare) and not repeats_its_load(parameters) else 1
 
 
 def _test(

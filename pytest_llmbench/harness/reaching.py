@@ -59,7 +59,7 @@ def reach(url: str, approach: Approach, ears: Ears) -> Reached:
     seen = examine(url, model=approach.model, api=approach.api, access=approach.access, asking=asking)
     _refuse_proxy(seen)
     target = approach.target(seen.base_url)
-    if approach.workers > 1:
+    if approach.workers:
         generator: Stoppable = distributed(
             approach, seen, on_record=ears.on_record, on_progress=ears.on_progress
         )

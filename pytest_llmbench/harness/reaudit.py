@@ -13,6 +13,7 @@ from typing import Any
 from pytest_llmbench.compliance.audit import among_siblings, revised
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.harness.measured import Measured
+from pytest_llmbench.model.result import TestResult
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,15 @@ class Reaudited:
 
 def light(measured: Measured) -> Measured:
     """The same without what takes memory: no streams, no engine readings, no plots."""
+    peers = tuple(_light(peer) for peer in measured.peers)
+    return replace(measured, result=_light(measured.result), peers=peers)
+
+
+def _light(result: TestResult) -> TestResult:
     seen = tuple(
-        replace(run, records=run.records.without_streams(), engine=None)
-        for run in measured.result.observations
+        replace(run, records=run.records.without_streams(), engine=None) for run in result.observations
     )
-    return replace(measured, result=replace(measured.result, observations=seen, plots=()))
+    return replace(result, observations=seen, plots=())
 
 
 def reaudited(kept: Sequence[Measured]) -> list[Reaudited]:
@@ -47,8 +52,9 @@ def reaudited(kept: Sequence[Measured]) -> list[Reaudited]:
         later = tuple(other.result for other in kept[index + 1 :])
         if not later or result.compliance is None:
             continue
-        now = Evidence(result.test, result, siblings=earlier + later)
-        before = among_siblings(Evidence(result.test, result, siblings=earlier))
+        peers, systems = measured.peers, 1 + len(measured.peers)
+        now = Evidence(result.test, result, siblings=earlier + later + peers, systems=systems)
+        before = among_siblings(Evidence(result.test, result, siblings=earlier + peers, systems=systems))
         differing = {name: status for name, status in among_siblings(now).items() if status != before[name]}
         if differing:
             compliance = revised(result.compliance, differing, now)

@@ -13,6 +13,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from typing import Any
 from pytest_llmbench.generator.clock import MonotonicClock, anchor
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.target import Target
+from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
+from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.harness.certified import host_identity
 from pytest_llmbench.harness.selftest_levels import TTFT_ERROR_LIMIT_US, LevelFigures, figures
-from pytest_llmbench.model.observation import SelfCheck
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.simulator.known_delay import MODEL, Script
@@ -108,6 +111,8 @@ class SelftestResult:
     check: SelfCheck
     """Of the gentle level: clock, source of the stamps, event loop, transport, garbage collections."""
     duration_s: float
+    workers: int = 1
+    """Processes that sent the load; 0: that of the selftest itself."""
 
     @property
     def trusted(self) -> bool:
@@ -138,6 +143,7 @@ class SelftestResult:
             "date": self.date,
             "host": dict(self.host),
             "extent": self.extent,
+            "workers": self.workers,
             "duration_s": round(self.duration_s, 1),
             "criterion": f"sends keep their schedule, TTFT error P99 <= {TTFT_ERROR_LIMIT_US:.0f} us",
             "trusted": self.trusted,
@@ -160,11 +166,17 @@ class SelftestResult:
 
 
 class Bench:
-    """The known-delay server, and the generator as it is shipped: all columns, records to disk."""
+    """The known-delay server, and the generator as it is shipped: all columns, records to disk.
 
-    def __init__(self, server: KnownDelayServer, directory: Path) -> None:
+    Its worker processes are kept from level to level. To be closed.
+    """
+
+    def __init__(self, server: KnownDelayServer, directory: Path, workers: int = 1) -> None:
         self._server = server
         self._directory = directory
+        self._workers = workers
+        self._sink: Callable[[RequestRecord], None] = lambda _: None
+        self._apart: DistributedLoadGenerator | None = None
         self.check = SelfCheck()
         """Of the last level."""
 
@@ -180,25 +192,54 @@ class Bench:
                 writer.write(record, label)
                 last_ns = time.monotonic_ns()
 
-            with LoadGenerator(
-                Target.parse(self._server.url(script)),
-                dialect("openai-chat"),
-                model=MODEL,
-                on_record=keep,
-                count_text=reference_tokenizer().count,
-            ) as generator:
-                seen = generator.run(plan)
+            if self._workers:
+                seen, last_ns = self._run_apart(script, plan, keep)
+            else:
+                with LoadGenerator(
+                    Target.parse(self._server.url(script)),
+                    dialect("openai-chat"),
+                    model=MODEL,
+                    on_record=keep,
+                    count_text=reference_tokenizer().count,
+                ) as generator:
+                    seen = generator.run(plan)
         self.check = seen.selfcheck
         return figures(seen, self._server.truth(), script, last_ns)
+
+    def _run_apart(
+        self, script: Script, plan: LoadPlan, keep: Callable[[RequestRecord], None]
+    ) -> tuple[Observation, int]:
+        """In worker processes; with the instant by which all records had been made."""
+        address = Address(self._server.url(script))
+        if self._apart is None:
+            self._apart = DistributedLoadGenerator(
+                address,
+                "openai-chat",
+                workers=self._workers,
+                model=MODEL,
+                on_record=lambda record: self._sink(record),
+                count_text=True,
+            )
+        self._apart.aim(address)
+        self._sink = keep
+        seen = self._apart.run(plan)
+        if seen.interrupted == INTERRUPTED_BY_CTRL_C:
+            raise KeyboardInterrupt
+        return seen, self._apart.decoded_ns or 0
+
+    def close(self) -> None:
+        if self._apart is not None:
+            self._apart.close()
 
     def paced(self, label: str, load: OpenLoop, requests: int, tokens: int) -> LevelFigures:
         return self.level(label, Script(_TTFT_US, _ITL_US, tokens), load, requests)
 
 
 def run_selftest(
-    extent: Extent = FULL, on_level: Callable[[LevelFigures], None] | None = None
+    extent: Extent = FULL, on_level: Callable[[LevelFigures], None] | None = None, *, workers: int = 1
 ) -> SelftestResult:
-    """Measure this host. ``on_level`` hears of each level as it ends.
+    """Measure this host. ``on_level`` hears of each level as it ends. ``workers``: processes that send, as in
+    ``--llm-workers``.
 
     :raises SUTError: the known-delay server cannot be started or does not answer.
     """
@@ -209,8 +250,11 @@ def run_selftest(
         tell(level)
         return level
 
-    with KnownDelayServer() as server, tempfile.TemporaryDirectory(prefix="llmbench-selftest-") as directory:
-        bench = Bench(server, Path(directory))
+    with (
+        KnownDelayServer() as server,
+        tempfile.TemporaryDirectory(prefix="llmbench-selftest-") as directory,
+        closing(Bench(server, Path(directory), workers)) as bench,
+    ):
         bench.paced("warm-up", OpenLoop(100.0), 20, 4)
         gentle, check = _gentle(bench, extent, told)
         rates = highest(
@@ -224,7 +268,8 @@ def run_selftest(
         flood_of = Script(0, 0, extent.flood_tokens)
         flood = told(bench.level("flood", flood_of, ClosedLoop(extent.flood_streams), extent.flood_requests))
     took_s = time.monotonic() - began
-    return SelftestResult(host_identity(), date, extent.name, gentle, rates, streams, flood, check, took_s)
+    host = host_identity()
+    return SelftestResult(host, date, extent.name, gentle, rates, streams, flood, check, took_s, workers)
 
 
 def _gentle(

@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None, extents: tuple[Extent, Extent] = (F
     options = _parser().parse_args(arguments)
     full, quick = extents
     try:
-        result = run_selftest(quick if options.quick else full, on_level=_said)
+        result = run_selftest(quick if options.quick else full, on_level=_said, workers=options.workers)
         plain = result.plain()
         print(text(result))
         if options.json is not None:
@@ -55,6 +55,13 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="shorter and coarser, some 12 s")
+    parser.add_argument(
+        "--workers",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="processes that send the load, as --llm-workers of a session (default: 1; 0: this one)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON")
     parser.add_argument(
         "--out",
@@ -64,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-store", action="store_true", help="print only")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes")
+    return int(text)
 
 
 def _said(level: LevelFigures) -> None:
@@ -92,9 +105,14 @@ def _head(result: SelftestResult) -> list[str]:
     return [
         f"pytest-llmbench {host['version']} selftest ({took}), {result.date}",
         f"host: {', '.join(map(str, where))}",
+        f"sent by {_senders(result.workers)}",
         f"loop {check.event_loop}, transport {check.transport}, {check.gc_collections} garbage collections",
         f"clock {check.clock}, resolution {resolution}; stamps: {check.stamp_source}",
     ]
+
+
+def _senders(workers: int) -> str:
+    return "this process" if workers == 0 else f"{workers} worker process{'' if workers == 1 else 'es'}"
 
 
 def _table(result: SelftestResult) -> list[str]:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.compare.gate import gate
+from pytest_llmbench.compare.limits import RegressionLimit
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError, SUTError
 from pytest_llmbench.harness import certified
+from pytest_llmbench.harness.arming import Arming
+from pytest_llmbench.harness.baselines import Baselines, Order
 from pytest_llmbench.harness.bench import Bench
 from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.harness.endpoint_lock import endpoint_lock
 from pytest_llmbench.harness.exact_lengths import bound
+from pytest_llmbench.harness.loads import LoadsRecorder, files_of
 from pytest_llmbench.harness.measured import Measured, unmeasured_entry
 from pytest_llmbench.harness.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.reaudit import Reaudited, light, reaudited
@@ -28,13 +32,15 @@ from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.shared import SharedRuns
 from pytest_llmbench.harness.sut import SUT
+from pytest_llmbench.harness.systems import Compared, Wanted
+from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT
 from pytest_llmbench.methodology.offered import set_aside
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.validity import Budget, measured, validity
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.judgement import Validity
+from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
@@ -71,6 +77,10 @@ class BenchSession:
         self._variants = variants
         self._open: dict[str, OpenSUT | _Failed] = {}
         self._results: list[Measured] = []
+        self.baselines = Baselines(settings, _validity)
+        self._arming = Arming(
+            settings, worker, self._opened, self._answered, self._setting, _validity, self.baselines
+        )
         self._shared = SharedRuns()
         self._label = ""
 
@@ -99,32 +109,57 @@ class BenchSession:
         parameters: TestParameters,
         sut: SUT | str,
         warmup: WarmupPolicy,
+        limits: Sequence[RegressionLimit] = (),
+        wanted: Wanted | None = None,
     ) -> Measured:
-        """Run one test and judge it. KeyboardInterrupt comes through once what was measured is kept."""
+        """Run one test and judge it; ``limits``: what must not get worse, ``wanted``: what is compared.
+
+        KeyboardInterrupt comes through once what was measured is kept.
+        """
         opened = self._opened(_as_sut(sut), nodeid)
         parameters = with_runs(parameters, self.settings)
         setting = self._setting(parameters, opened, warmup)
         _refuse_without(definition.needs(parameters, setting), definition)
+        order = self.baselines.order(nodeid, definition, parameters, setting, limits, opened.virtual)
+        parameters = order.parameters
         path = records_path(self.settings.report, nodeid, self._worker)
         began = time.monotonic()
-        with self._alone_with(opened):
-            result = self._run(nodeid, definition, parameters, setting, opened, path)
-        beyond = () if opened.virtual else certified.beyond(result.observations, certified.find())
-        result = replace(result, notes=(*opened.notes, *result.notes), findings=(*result.findings, *beyond))
-        judged = self._judge(result, parameters)
+        result, peers = self._measured(order, opened, path, warmup, wanted)
+        result = self.baselines.compared(order, self._told(result, opened))
+        result = self._arming.calibrations.flagged(order, result, virtual=opened.virtual)
+        judged = self._judge(result, parameters, peers)
+        files = files_of(path, self.settings.report)
         measured = Measured(
             nodeid=nodeid,
             result=judged,
             parameters=parameters,
             inconclusive_fails=self.settings.inconclusive == "fail",
             redactor=opened.redactor,
-            records_file=str(path.relative_to(self.settings.report))
-            if path and self.settings.report
-            else None,
+            records_file=files.get("records_file"),
             duration_s=time.monotonic() - began,
+            more=order.more(judged, files),
+            peers=peers,
         )
         self._results.append(light(measured))
         return measured
+
+    def _told(self, result: TestResult, opened: OpenSUT) -> TestResult:
+        """With what has to be said of the SUT, and of a generator that went beyond its selftest."""
+        beyond = () if opened.virtual else self._beyond(result)
+        return replace(result, notes=(*opened.notes, *result.notes), findings=(*result.findings, *beyond))
+
+    def _beyond(self, result: TestResult) -> tuple[Finding, ...]:
+        workers = self.settings.workers
+        return certified.beyond(result.observations, certified.find(workers), workers)
+
+    def _measured(
+        self, order: Order, opened: OpenSUT, path: Path | None, warmup: WarmupPolicy, wanted: Wanted | None
+    ) -> Compared:
+        arms = self._arming.arms(order, opened, path, warmup)
+        with self._alone_with(*(arm.opened for arm in arms)):
+            if len(arms) > 1 or wanted is not None or self.settings.calibrate:
+                return self._arming.run(order, arms, wanted)
+            return Compared(self._run(order, opened, path), ())
 
     def reaudit(self) -> list[Reaudited]:
         """Compliance of every result whose clauses other results of this process have changed since."""
@@ -139,7 +174,7 @@ class BenchSession:
             Origin.GENERATOR,
             {"manifest.sha256": digest, "manifest.frozen_ns": opened.now_ns()},
         )
-        selftest = Facts() if opened.virtual else certified.facts_of(certified.find())
+        selftest = Facts() if opened.virtual else certified.facts_of(certified.find(self.settings.workers))
         setting = setting_for(
             parameters,
             self.settings,
@@ -150,29 +185,27 @@ class BenchSession:
         )
         return replace(setting, workload=bound(setting.workload, opened.counter))
 
-    def _run(
-        self,
-        nodeid: str,
-        definition: TestDefinition,
-        parameters: TestParameters,
-        setting: Setting,
-        opened: OpenSUT,
-        path: Path | None,
-    ) -> TestResult:
-        procedure = definition.procedure(parameters, setting)
+    def _run(self, order: Order, opened: OpenSUT, path: Path | None) -> TestResult:
+        test, parameters, setting = order.definition.name, order.parameters, order.setting
+        procedure = order.definition.procedure(parameters, setting)
 
         def execute(plan: LoadPlan) -> Observation:
-            return self._answered(opened, plan, nodeid, may_share=not parameters.fresh)
+            return self._answered(opened, plan, order.nodeid, may_share=not parameters.fresh)
 
         if path is None:
             return drive(procedure, execute)
-        header = RecordsHeader(opened.anchor(), nodeid, {"test": definition.name, "seed": setting.seed})
+        header = RecordsHeader(opened.anchor(), order.nodeid, {"test": test, "seed": setting.seed})
+        loads = LoadsRecorder()
         with RecordsWriter(path, header, redactor=opened.redactor) as writer:
             opened.sink.write = lambda record: writer.write(record, self._label)
             try:
-                return drive(procedure, execute)
+                result = drive(procedure, loads.noting(execute))
             finally:
                 opened.sink.write = None
+        loads.write(
+            path, order.nodeid, test, parameters, setting, whole=order.whole, redactor=opened.redactor
+        )
+        return result
 
     def _answered(self, opened: OpenSUT, plan: LoadPlan, who: str, *, may_share: bool) -> Observation:
         """What another test has seen of the same load, or what comes of sending it."""
@@ -194,24 +227,38 @@ class BenchSession:
             raise KeyboardInterrupt  # nothing has been measured yet; the warm-up's records are on disk
         return seen
 
-    def _alone_with(self, opened: OpenSUT) -> AbstractContextManager[None]:
-        return endpoint_lock(opened.endpoint, None if opened.virtual else self._worker)
+    @contextmanager
+    def _alone_with(self, *opened: OpenSUT) -> Generator[None, None, None]:
+        with ExitStack() as held:
+            # In one order everywhere, so that two workers never wait for each other.
+            for endpoint, virtual in sorted({(each.endpoint, each.virtual) for each in opened}):
+                held.enter_context(endpoint_lock(endpoint, None if virtual else self._worker))
+            yield
 
-    def _judge(self, result: TestResult, parameters: TestParameters) -> TestResult:
+    def _judge(
+        self, result: TestResult, parameters: TestParameters, peers: Sequence[TestResult] = ()
+    ) -> TestResult:
+        """``peers``: of the other systems that it is compared with."""
         if self.settings.export_sequence and self.settings.report is not None:
             result = with_sequence_files(result, self.settings.report)
         judged_validity = _validity(result, parameters)
-        judged_gate = gate(result.objectives, result.metrics)
-        siblings = tuple(kept.result for kept in self._results)
-        compliance = audit(Evidence(result.test, result, siblings=siblings))
+        decisive = tuple(found for found in result.comparisons if found.gated)
+        judged_gate = replace(gate(result.objectives, result.metrics), regressions=decisive)
+        siblings = (*(kept.result for kept in self._results), *peers)
+        beyond = result.test in BEYOND_THE_DRAFT
+        evidence = Evidence(result.test, result, siblings=siblings, systems=1 + len(peers))
+        compliance = None if beyond else audit(evidence)
         return result.judged(judged_validity, compliance, judged_gate)
 
-    def _opened(self, sut: SUT, who: str) -> OpenSUT:
-        key = json.dumps(asdict(sut), sort_keys=True, default=str)
+    def _opened(self, sut: SUT, who: str, role: str = "", settings: Settings | None = None) -> OpenSUT:
+        """``role`` keeps arms apart that have the same endpoint: neither engines nor runs are shared."""
+        key = role + json.dumps(asdict(sut), sort_keys=True, default=str)
         if key not in self._open:
             try:
                 offered = Offered(self._disclosure(sut.endpoint), self._variants(sut.endpoint))
-                opened = open_sut(sut, self.settings, on_progress=self._show_progress, offered=offered)
+                opened = open_sut(
+                    sut, settings or self.settings, on_progress=self._show_progress, offered=offered
+                )
                 self._open[key] = replace(opened, key=key)
             except LLMBenchError as error:
                 self._open[key] = _Failed(error, who)

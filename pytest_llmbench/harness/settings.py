@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -9,8 +10,13 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.ray.spec import RaySpec, is_ray
+from pytest_llmbench.generator.workers.affinity import usable_cpus
 from pytest_llmbench.methodology.procedure import Scale
+from pytest_llmbench.model.comparison import FEWEST_RUNS
+from pytest_llmbench.store.baselines import STORAGE
 
+_NAMED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)=(?P<rest>.+)")
 DEFAULT_SEED = 42
 """The draft's own default (METHODOLOGY §4.3)."""
 
@@ -21,6 +27,10 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     endpoint: str | None = None
+    endpoints: tuple[str, ...] = ()
+    """Of several systems all, as ``URL`` or ``NAME=URL``; the first is ``endpoint``."""
+    suts: tuple[str, ...] = ()
+    """Of several systems their files, as ``NAME=FILE``."""
     model: str | None = None
     api: str = "auto"
     sut: Path | None = None
@@ -28,6 +38,13 @@ class Settings(BaseModel):
     plan: bool = False
     report: Path | None = None
     runs: int | None = Field(default=None, ge=1)
+    baseline_endpoint: str | None = None
+    calibrate: bool = False
+    save: str | None = None
+    compare: str | None = None
+    compare_fail: tuple[str, ...] = ()
+    waive: tuple[str, ...] = ()
+    storage: Path = Path(STORAGE)
     seed: int | None = Field(default=None, ge=0)
     inconclusive: Literal["fail", "pass"] = "fail"
     require: bool = False
@@ -35,19 +52,79 @@ class Settings(BaseModel):
     workloads: Path | None = None
     export_sequence: bool = False
     allow_overload: bool = False
-    workers: int = Field(default=1, ge=1)
+    workers: int | str = 1
+    """Processes on this machine, or the :class:`RaySpec` of those on a cluster."""
+    worker_cpus: str = "none"
 
-    @field_validator("workers", mode="before")
+    @field_validator("workers", mode="plain")
     @classmethod
-    def _workers_are_of_this_host(cls, given: Any) -> Any:
-        if isinstance(given, str) and given.strip().lower().partition(":")[0] == "ray":
-            raise ValueError("Ray is not supported yet: give a number of worker processes on this host")
+    def _workers_are_here_or_on_a_cluster(cls, given: Any) -> int | str:
+        if is_ray(given):
+            try:
+                return str(RaySpec.parse(given))
+            except SuiteError as error:
+                raise ValueError(f"{error.what}; {error.remedy}") from None
+        try:
+            number = int(given)
+        except (TypeError, ValueError):
+            number = -1
+        if number < 0:
+            raise ValueError("give a number of processes on this machine, or ray[:ADDRESS][?workers=N]")
+        return number
+
+    @field_validator("worker_cpus", mode="after")
+    @classmethod
+    def _worker_cpus_are_ours(cls, given: str) -> str:
+        try:
+            usable_cpus(given)
+        except SuiteError as error:
+            raise ValueError(f"{error.what}; {error.remedy}") from None
         return given
 
     @model_validator(mode="after")
     def _sequences_need_a_place(self) -> Self:
         if self.export_sequence and self.report is None:
-            raise ValueError("needs --llm-report, the directory that the sequences are written into")
+            raise ValueError(
+                "--llm-export-sequence needs --llm-report, the directory that the sequences are written into"
+            )
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_first_of_several_systems(cls, given: Any) -> Any:
+        changed = dict(given)
+        if given.get("endpoint"):
+            changed["endpoint"] = named(str(given["endpoint"]))[1]
+        if given.get("endpoints") and given.get("sut"):
+            # Files of several systems go by name; the session's own is that of the first, or of all.
+            first = named(str(given["endpoints"][0]))[0]
+            changed["suts"] = tuple(given.get("suts") or (str(given["sut"]),))
+            files = dict(map(named, changed["suts"]))
+            changed["sut"] = files.get(first, files.get(""))
+        return changed
+
+    @model_validator(mode="after")
+    def _a_comparison_needs_runs(self) -> Self:
+        several = self.baseline_endpoint is not None or len(self.endpoints) > 1 or self.calibrate
+        if several and self.runs is not None and self.runs < FEWEST_RUNS:
+            raise ValueError(
+                f"--llm-runs: {self.runs} cannot tell a change from noise, which takes at least "
+                f"{FEWEST_RUNS} runs of each arm: give {FEWEST_RUNS} or more, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _systems_are_compared_with_each_other(self) -> Self:
+        others = ("baseline_endpoint", "save", "compare")
+        beside = ["--llm-" + name.replace("_", "-") for name in others if getattr(self, name) is not None]
+        if len(self.endpoints) > 1 and beside:
+            raise ValueError(f"{', '.join(beside)}: not with several systems, give --llm-endpoint once")
+        if self.calibrate and (beside or len(self.endpoints) > 1):
+            other = ", ".join(beside) or "several --llm-endpoint"
+            raise ValueError(f"--llm-calibrate is about one system by itself: leave out {other}")
+        if self.suts and len(self.endpoints) < 2:
+            count = len(self.suts)
+            raise ValueError(f"--llm-sut is given {count} times: give one, or an --llm-endpoint for each")
         return self
 
     @classmethod
@@ -59,11 +136,17 @@ class Settings(BaseModel):
             raise SuiteError.from_mistakes([_explain(detail) for detail in error.errors()]) from None
 
 
+def named(text: str) -> tuple[str, str]:
+    """``NAME=URL`` as (name, URL); the name is empty where there is none: ``replay:fast?seed=1`` has none."""
+    found = _NAMED.fullmatch(text)
+    return (found["name"], found["rest"]) if found else ("", text)
+
+
 def _explain(detail: Any) -> str:
-    if not detail["loc"]:  # of several options together; so far there is one such rule
-        return f"--llm-export-sequence {detail['ctx']['error']}"
+    if not detail["loc"]:  # of several options together: the rule names them
+        return str(detail["ctx"]["error"])
     option = "--llm-" + str(detail["loc"][0]).replace("_", "-")
     return f"{option}: {detail['msg'].lower()}, got {detail['input']!r}"
 
 
-__all__ = ["DEFAULT_SEED", "Settings"]
+__all__ = ["DEFAULT_SEED", "Settings", "named"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.probes.disclosure import read_sut_file
@@ -25,4 +26,22 @@ def prices_of(settings: Settings) -> Prices | None:
     return Prices(prices.input_per_million, prices.output_per_million, prices.currency)
 
 
-__all__ = ["Prices", "prices_of"]
+@dataclass(frozen=True)
+class HourlyPrice:
+    """What a whole system costs, for comparisons (section 6.2)."""
+
+    dollars: float
+    date: str | None
+
+
+def hourly_price(file: Path | None) -> HourlyPrice | None:
+    """In dollars; None where the SUT file gives none, or gives it in another currency."""
+    if file is None:
+        return None
+    prices = read_sut_file(file).prices
+    if prices.per_hour is None or prices.currency != "USD":
+        return None
+    return HourlyPrice(prices.per_hour, prices.date)
+
+
+__all__ = ["HourlyPrice", "Prices", "hourly_price", "prices_of"]

@@ -15,12 +15,16 @@ from typing import Any
 
 from pytest_llmbench.marks.builder import MARK, POSITIONAL
 from pytest_llmbench.marks.capacity import CapacityMarks
+from pytest_llmbench.marks.comparing import COMPARE, ComparingMarks
 from pytest_llmbench.marks.effects import EffectMarks
+from pytest_llmbench.marks.goodput import GoodputMarks
 from pytest_llmbench.marks.latency import LatencyMarks
+from pytest_llmbench.marks.regression import NO_REGRESSION, RegressionMarks
 
 
-class LLMBench(LatencyMarks, CapacityMarks, EffectMarks):
-    """The namespace of the ten markers. Unknown names say which tests there are."""
+class LLMBench(LatencyMarks, CapacityMarks, EffectMarks, GoodputMarks, RegressionMarks, ComparingMarks):
+    """The namespace of the ten markers that measure, and of ``no_regression``. Unknown names say which
+    there are."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -31,4 +35,4 @@ class LLMBench(LatencyMarks, CapacityMarks, EffectMarks):
 
 llmbench = LLMBench()
 
-__all__ = ["MARK", "POSITIONAL", "LLMBench", "llmbench"]
+__all__ = ["COMPARE", "MARK", "NO_REGRESSION", "POSITIONAL", "LLMBench", "llmbench"]

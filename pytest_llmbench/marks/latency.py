@@ -30,7 +30,10 @@ class LatencyMarks:
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
         burstiness: float | None = None,
         concurrency: int | None = None,
-        requests: int | None = None,
+        requests: int | Literal["auto"] | None = None,
+        max_requests: int | None = None,
+        max_seconds: float | None = None,
+        failures: Literal["left_out", "over_limit"] = "left_out",
         workload: str | Workload = "synthetic-uniform",
         seed: int | None = None,
         runs: int | None = None,
@@ -47,7 +50,11 @@ class LatencyMarks:
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param burstiness: shape of ``arrival="gamma"``; coefficient of variation 1/√burstiness.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
-        :param requests: measured requests (default 1000, the draft's minimum for P99).
+        :param requests: measured requests (default 1000, the draft's minimum for P99), or ``"auto"``: until
+            the limits are decided.
+        :param max_requests: with ``requests="auto"``: never more (default 5000).
+        :param max_seconds: with ``requests="auto"``: never longer.
+        :param failures: ``"over_limit"``: a failed request is slower than the limit; else it is left out.
         :param workload: name of a workload, or a workload object.
         :param runs: repetitions of the measured load.
         :param fresh: measure anew, even where another test of the session has run the same load.

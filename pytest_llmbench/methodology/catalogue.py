@@ -1,4 +1,4 @@
-"""The ten tests of the draft, by name. A new test is a file beside this one and a row here."""
+"""The tests by name: the ten of the draft, and those beyond it. A new one is a file here and a row below."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology import (
     capacity,
     fairness,
+    goodput,
     guardrail,
     itl,
     long_context,
@@ -32,8 +33,11 @@ TESTS: dict[str, TestDefinition] = {
         memory_pressure.TEST,
         long_context.TEST,
         guardrail.TEST,
+        goodput.TEST,
     )
 }
+BEYOND_THE_DRAFT = frozenset({goodput.TEST.name})
+"""They have no compliance class."""
 
 
 def definition(name: str, *, where: str | None = None) -> TestDefinition:
@@ -45,4 +49,4 @@ def definition(name: str, *, where: str | None = None) -> TestDefinition:
     raise SuiteError(f"unknown test {name!r}; {hint}", where=where)
 
 
-__all__ = ["TESTS", "definition"]
+__all__ = ["BEYOND_THE_DRAFT", "TESTS", "definition"]

@@ -82,7 +82,7 @@ def fairness_results(mix: ClassMix, mixed: Seen, alone: Mapping[str, Seen], *, s
         for each in mix.classes
     )
     metrics = dict(mixed.level.metrics)
-    metrics["jain_index"] = fairness.jain_index([inside], seed=seed)
+    metrics["jain_index"] = fairness.jain_index([inside])
     metrics["class_jain_index"] = fairness.class_jain_index(
         {each.name: latency.ttft_ms(each.mixed) for each in classes},
         {each.name: latency.ttft_ms(each.alone_records) for each in classes},

@@ -183,7 +183,7 @@ def _around(capacity: SaturationRate, setting: Setting) -> Range:
 def _result(
     parameters: Parameters, setting: Setting, measured: Measured, capacity: SaturationRate
 ) -> TestResult:
-    metrics = _metrics(parameters, measured, setting.seed)
+    metrics = _metrics(parameters, measured)
     tables = [
         latency_table(percent, {name: seen for (name, at), seen in measured.levels.items() if at == percent})
         for percent in parameters.levels_percent
@@ -229,12 +229,12 @@ def _declared(parameters: Parameters, measured: Measured) -> Facts:
     return Facts.of(Origin.DECLARED, values, "marker")
 
 
-def _metrics(parameters: Parameters, measured: Measured, seed: int) -> dict[str, Estimate]:
+def _metrics(parameters: Parameters, measured: Measured) -> dict[str, Estimate]:
     metrics: dict[str, Estimate] = {}
     for (name, percent), seen in measured.levels.items():
         metrics |= qualified(seen.level.metrics, f"{name}@{_percent(percent)}")
     for percent in parameters.levels_percent:
-        overheads = _overheads(measured, percent, seed)
+        overheads = _overheads(measured, percent)
         # Levels ascend, so the plain names are left to the highest.
         metrics |= qualified(overheads, _percent(percent)) | overheads
     full = max((percent for name, percent in measured.levels if name == FULL), default=None)
@@ -243,7 +243,7 @@ def _metrics(parameters: Parameters, measured: Measured, seed: int) -> dict[str,
     return metrics | _throughputs(measured)
 
 
-def _overheads(measured: Measured, percent: float, seed: int) -> dict[str, Estimate]:
+def _overheads(measured: Measured, percent: float) -> dict[str, Estimate]:
     """Of paired requests, at one load level; undefined where a configuration was not run."""
     found: dict[str, Estimate] = {}
     for metric, family, name in (
@@ -256,7 +256,7 @@ def _overheads(measured: Measured, percent: float, seed: int) -> dict[str, Estim
             found |= {f"{metric}.{statistic}": missing for statistic in STATISTICS}
             continue
         arms = pairs(family, [base.inside], [filtered.inside])
-        found |= paired_changes(metric, arms, statistics=STATISTICS, seed=seed)
+        found |= paired_changes(metric, arms, statistics=STATISTICS)
     return found
 
 

@@ -190,7 +190,7 @@ def _plan(parameters: Parameters, setting: Setting, sequence: RequestSequence, l
 
 
 def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, run: _Run) -> TestResult:
-    scaling = prefill_scaling([m.records for m in run.measured], seed=setting.seed)
+    scaling = prefill_scaling([m.records for m in run.measured])
     best = long_context_tables.best_fit(scaling, run.measured)
     facts = {
         **sequence_facts(setting, run.all),

@@ -164,6 +164,14 @@ def _count(value: Any) -> list[str]:
     return [] if value >= 1 else [f"must be at least 1, got {value!r}"]
 
 
+def _count_or_auto(value: Any) -> list[str]:
+    if value == "auto":
+        return []
+    if isinstance(value, str):
+        return [f"must be a whole number, or 'auto' to end when the limits are decided, got {value!r}"]
+    return _count(value)
+
+
 def _seed(value: Any) -> list[str]:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return [f"must be a whole number from 0, got {value!r}"]
@@ -291,6 +299,8 @@ def _bucket_limits(value: Any) -> list[str]:
 _CHECKS: Mapping[str, Callable[[Any], list[str]]] = {
     "positive": _positive,
     "count": _count,
+    "count_or_auto": _count_or_auto,
+    "failures": _one_of(["left_out", "over_limit"]),
     "seed": _seed,
     "share": _share,
     "arrival": _one_of(ARRIVALS),

@@ -203,7 +203,7 @@ def _effect(baseline: Seen, cached: Seen, seed: int) -> dict[str, Estimate]:
         gain = Estimate.undefined(unit="ratio", method=method)
     arms = pairs("ttft", [baseline.inside], [cached.inside])
     told = [with_zeros(cached.records)]
-    return paired_changes("ttft_reduction", arms, "reduction", statistics=PERCENTILES, seed=seed) | {
+    return paired_changes("ttft_reduction", arms, "reduction", statistics=PERCENTILES) | {
         "cache_hit_rate": cache_hit_rate(told, seed=seed),
         "cached_input_share": cached_input_share(told, seed=seed),
         "throughput_improvement": gain,

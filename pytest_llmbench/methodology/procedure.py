@@ -56,6 +56,8 @@ class Setting:
     ignore_eos: bool = False
     variants: Mapping[str, VariantInfo] = field(default_factory=dict)
     """SUT variants that plans may name (DESIGN §2.4)."""
+    least_runs: int = 1
+    """Runs of its load that a comparison needs of a test that repeats it, at any scale."""
     overload_allowed: bool = False
     """The user allows a test to load the system up to failure (METHODOLOGY §13)."""
 

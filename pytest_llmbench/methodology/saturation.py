@@ -22,8 +22,16 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
-from pytest_llmbench.model.records import MISSING
-from pytest_llmbench.stats.growth import Growth, gauge_steps, growth, in_flight_steps
+from pytest_llmbench.model.records import BLOCK, MISSING, Records
+from pytest_llmbench.stats.growth import (
+    SEGMENTS,
+    Growth,
+    gauge_steps,
+    growth,
+    in_flight_steps,
+    is_growing,
+    time_under_way,
+)
 
 TAIL_FACTOR = 10.0
 LEAST_GAIN = 0.01
@@ -71,9 +79,19 @@ def queue_of(seen: Observation, window: Window) -> Queue | None:
         return Queue(WAITING, growth(gauge_steps(*readings), window.start_ns, window.end_ns))
     if not isinstance(seen.plan.load, OpenLoop):
         return None  # in a closed loop the number in flight is given, and no queue is seen in it
-    records = seen.records
-    steps = in_flight_steps(records.submitted_ns, records.finished_ns)
-    return Queue(IN_FLIGHT, growth(steps, window.start_ns, window.end_ns))
+    return Queue(IN_FLIGHT, _growth_in_flight(seen.records, window))
+
+
+def _growth_in_flight(records: Records, window: Window) -> Growth:
+    """Sorting the instants of a long run would need several times its memory; their sums are the same."""
+    start_ns, end_ns = window.start_ns, window.end_ns
+    if len(records) <= BLOCK:
+        return growth(in_flight_steps(records.submitted_ns, records.finished_ns), start_ns, end_ns)
+    spent_ns = np.zeros(SEGMENTS)
+    for block in records.blocks():
+        spent_ns += time_under_way(block.submitted_ns, block.finished_ns, start_ns, end_ns)
+    means = tuple((spent_ns / ((end_ns - start_ns) / SEGMENTS)).tolist())
+    return Growth(means, is_growing(means))
 
 
 def reasons(

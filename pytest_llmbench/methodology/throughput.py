@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_llmbench.methodology.by_run import ByRun, by_run
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.held import Held, held
 from pytest_llmbench.methodology.levels import Seen, run_metrics, window_of
@@ -53,6 +54,7 @@ _FLOORS = {
     "min_constrained_tok_s": ("constrained_output_token_throughput", "tok/s"),
     "min_tokens_per_gpu_s": ("output_tokens_per_gpu_second", "tok/s"),
 }
+_OF_THE_SEARCH = ("sustainable_rate", "sustainable_concurrency")
 _MAXIMA = {
     "max_output_token_throughput": "output_token_throughput",
     "max_request_throughput": "request_throughput",
@@ -180,7 +182,7 @@ def _hold(
     role: str,
 ) -> Procedure[Held]:
     duration_s = REPORTED_S.at(setting.scale, parameters.duration_s)
-    runs = 1 if setting.scale == "quick" else (parameters.runs or 1)
+    runs = max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
     return (
         yield from held(
             setting, searched, start, holds, role=role, law=parameters.law, duration_s=duration_s, runs=runs
@@ -228,7 +230,21 @@ def _result(
         facts=_raw(reported),
         budgeted=kept or searched_levels[:1],
     )
-    return result_of(HEADING, parameters, setting, warmup, report)
+    result = result_of(HEADING, parameters, setting, warmup, report)
+    return replace(result, by_run=_by_run(setting, searched, reported, constrained))
+
+
+def _by_run(setting: Setting, searched: Searched, reported: Held, constrained: Held | None) -> ByRun:
+    """Of the levels that were held. What the one search found, and a constrained level that was held another
+    number of times, has no runs."""
+    runs = []
+    for number, run in enumerate(reported.runs):
+        under = None
+        if constrained is not None and len(constrained.runs) == len(reported.runs):
+            under = replace(constrained, runs=(constrained.runs[number],))
+        metrics = _metrics(setting, searched, replace(reported, runs=(run,)), under)
+        runs.append({name: own for name, own in metrics.items() if name not in _OF_THE_SEARCH})
+    return by_run(runs)
 
 
 def _metrics(
@@ -338,7 +354,7 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
         duration_s=parameters.probe_s,
     )
     duration_s = REPORTED_S.at(setting.scale, parameters.duration_s)
-    runs = 1 if setting.scale == "quick" else (parameters.runs or 1)
+    runs = max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
     highest = UNKNOWN_RPS if bounds is None else bounds.maximum
     for _ in range(runs * (2 if parameters.limits else 1)):
         if parameters.model == "open":

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_llmbench.methodology.adaptive import AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.by_run import ByRun, by_run
 from pytest_llmbench.methodology.manifest import manifest
-from pytest_llmbench.methodology.parameters import STATISTICS, LoadParameters, parameter
+from pytest_llmbench.methodology.one_load import intended, one_load_plans, request_count
+from pytest_llmbench.methodology.parameters import STATISTICS, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.samples import RunSamples, samples_of
 from pytest_llmbench.methodology.summary import configuration
@@ -25,27 +28,22 @@ from pytest_llmbench.methodology.ttft_tables import (
     results_table,
 )
 from pytest_llmbench.methodology.warmup import warm_up
-from pytest_llmbench.metrics.buckets import by_input_length
+from pytest_llmbench.metrics.buckets import Bucket, by_input_length
 from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, PARTS_OF_TTFT
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.result import TestResult, WarmupReport
 
 SECTION = "5.1"
 TITLE = "Time to First Token"
-GATE_REQUESTS = 1_000
-"""Default of a gate: the draft's minimum for P99."""
-FULL_REQUESTS = 10_000
-"""The draft's minimum for P99.9, which a compliant run always reports (AMB-01)."""
-QUICK_REQUESTS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters(LoadParameters):
+class Parameters(AdaptiveParameters):
     """Keywords of ``@llmbench.ttft``. Limits are ceilings in milliseconds on the whole interval."""
 
     repeats = True
@@ -86,34 +84,8 @@ def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """One plan per run. The runs share one sequence of requests and one schedule, each taking up where the
-    one before it ended: no prompt is sent twice, and no two runs have the same arrivals."""
-    count = request_count(parameters, setting)
-    runs = 1 if setting.scale == "quick" else (parameters.runs or 1)
-    return tuple(
-        LoadPlan(
-            label="measure" if runs == 1 else f"run {run + 1} of {runs}",
-            workload=setting.workload,
-            load=parameters.load,
-            requests=count,
-            seed=setting.seed,
-            first=run * count,
-            deadlines=setting.deadlines,
-            ignore_eos=setting.ignore_eos,
-        )
-        for run in range(runs)
-    )
-
-
-def request_count(parameters: Parameters, setting: Setting) -> int:
-    load = parameters.load
-    if isinstance(load, OpenLoop) and load.arrival == "trace":
-        asked = parameters.requests or len(load.offsets_ns)
-        return min(asked, QUICK_REQUESTS) if setting.scale == "quick" else asked
-    asked = parameters.requests or GATE_REQUESTS
-    if setting.scale == "quick":
-        return min(asked, QUICK_REQUESTS)
-    return max(asked, FULL_REQUESTS) if setting.scale == "full" else asked
+    """One plan per run, as long as the draft and the scale say."""
+    return one_load_plans(parameters, setting)
 
 
 def result(
@@ -122,15 +94,16 @@ def result(
     """Statistics, tables and plots from the observed runs."""
     samples = samples_of(seen)
     metrics = _metrics(samples, seen, setting.seed)
-    buckets = by_input_length(samples.ttft, samples.ttft_input_tokens, seed=setting.seed)
+    buckets = _buckets(samples, setting.seed)
     for bucket in buckets:
         metrics |= bucket.metrics
-    facts = setting.facts | manifest(setting, plans(parameters, setting), warmup, seen)
+    judged = as_judged(parameters, seen)
+    facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
     return TestResult(
         test="ttft",
         section=SECTION,
         title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
-        metrics=metrics,
+        metrics=metrics | judged.metrics,
         tables=(
             results_table(metrics, samples),
             *((by_input_length_table(buckets),) if buckets else ()),
@@ -143,8 +116,25 @@ def result(
         warmup=warmup,
         facts=facts,
         objectives=parameters.objectives,
-        notes=_notes(samples, metrics),
+        notes=(*judged.notes, *_notes(samples, metrics)),
+        by_run=_by_run(seen, setting.seed),
     )
+
+
+def _buckets(samples: RunSamples, seed: int) -> Sequence[Bucket]:
+    return by_input_length(samples.ttft, samples.ttft_input_tokens, seed=seed)
+
+
+def _by_run(seen: Sequence[Observation], seed: int) -> ByRun:
+    """Every metric of each run taken alone."""
+    runs = []
+    for run in seen if len(seen) > 1 else ():
+        own = samples_of([run])
+        metrics = _metrics(own, [run], seed)
+        for bucket in _buckets(own, seed):
+            metrics |= bucket.metrics
+        runs.append(metrics)
+    return by_run(runs)
 
 
 def _metrics(samples: RunSamples, seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:

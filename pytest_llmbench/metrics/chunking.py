@@ -5,13 +5,14 @@ All figures are over the requests that ended ``ok``; ``None`` means that nothing
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
-from pytest_llmbench.stats.percentiles import percentiles
+from pytest_llmbench.stats.counted import percentiles_of_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +26,26 @@ class TokensPerChunk:
     max: int
 
 
-def single_token_share(records: Records) -> float | None:
+Runs = Records | Sequence[Records]
+"""Of one run or of several together."""
+
+
+def single_token_share(records: Runs) -> float | None:
     """Content chunks with exactly one token / content chunks with a token count (section B.2.1, AMB-13)."""
-    sizes = _attributed_sizes(records)
-    return float(np.mean(sizes == 1)) if sizes.size else None
+    counts = _size_counts(records)
+    chunks = int(counts.sum())
+    return float(counts[1:2].sum()) / chunks if chunks else None
 
 
-def tokens_per_chunk(records: Records) -> TokensPerChunk | None:
+def tokens_per_chunk(records: Runs) -> TokensPerChunk | None:
     """Distribution of the tokens in a content chunk, over chunks with a token count."""
-    sizes = _attributed_sizes(records)
-    if not sizes.size:
+    counts = _size_counts(records)
+    chunks = int(counts.sum())
+    if not chunks:
         return None
-    p50, p99 = percentiles(sizes.astype(np.float64), (50.0, 99.0))
-    return TokensPerChunk(sizes.size, float(sizes.mean()), float(p50), float(p99), int(sizes.max()))
+    p50, p99 = percentiles_of_counts(counts, (50.0, 99.0))
+    sizes = np.arange(len(counts))
+    return TokensPerChunk(chunks, float((sizes * counts).sum()) / chunks, p50, p99, len(counts) - 1)
 
 
 def coalesced_share(records: Records) -> float | None:
@@ -46,35 +54,37 @@ def coalesced_share(records: Records) -> float | None:
     return float(records.coalesced_chunks[records.ok].sum()) / chunks if chunks else None
 
 
-def noncontent_first_share(records: Records) -> float | None:
+def noncontent_first_share(records: Runs) -> float | None:
     """Requests whose first output was not content (whitespace or reasoning) / requests with content.
 
     Above 0 the report owes the note of section 5.1.3.1 (AMB-29).
     """
-    content = records.first_content_ns
-    seen = records.ok & (content != MISSING)
-    if not seen.any():
-        return None
-    early = np.zeros(len(records), dtype=bool)
-    for other in (records.first_nonempty_ns, records.first_reasoning_ns):
-        early |= (other != MISSING) & (other < content)
-    return float(np.mean(early[seen]))
+    every = with_early = 0
+    for block in _blocks(records):
+        content = block.first_content_ns
+        seen = block.ok & (content != MISSING)
+        early = np.zeros(len(block), dtype=bool)
+        for other in (block.first_nonempty_ns, block.first_reasoning_ns):
+            early |= (other != MISSING) & (other < content)
+        every += int(seen.sum())
+        with_early += int((early & seen).sum())
+    return with_early / every if every else None
 
 
-def reasoning_share(records: Records) -> float | None:
+def reasoning_share(records: Runs) -> float | None:
     """Reasoning tokens / output tokens, over requests with an output token count (AMB-29).
 
     A server that streams reasoning without counting it is read from its chunks: those from the first
     reasoning output up to the first content have their share of the request's tokens.
     """
-    counted = records.ok & (records.output_tokens != MISSING)
-    total = int(records.output_tokens[counted].sum())
-    if total == 0:
-        return None
-    stated = records.reasoning_tokens
-    streamed = _streamed_reasoning_share(records) * records.output_tokens
-    reasoning = np.where(stated != MISSING, stated, streamed)
-    return float(reasoning[counted].sum()) / total
+    total, reasoned = 0, 0.0
+    for block in _blocks(records):
+        counted = block.ok & (block.output_tokens != MISSING)
+        total += int(block.output_tokens[counted].sum())
+        stated = block.reasoning_tokens
+        streamed = _streamed_reasoning_share(block) * block.output_tokens
+        reasoned += float(np.where(stated != MISSING, stated, streamed)[counted].sum())
+    return reasoned / total if total else None
 
 
 def _streamed_reasoning_share(records: Records) -> npt.NDArray[np.float64]:
@@ -95,9 +105,21 @@ def chunk_weights(records: Records) -> npt.NDArray[np.float64]:
     return np.where(attributed, records.chunk_tokens, 1).astype(np.float64)
 
 
-def _attributed_sizes(records: Records) -> IntColumn:
-    of_ok = np.repeat(records.ok, np.diff(records.chunk_offsets))
-    return np.asarray(records.chunk_tokens[of_ok & (records.chunk_tokens != MISSING)])
+def _size_counts(records: Runs) -> IntColumn:
+    """How many chunks with a token count have 0, 1, 2 … tokens; up to the largest there is."""
+    counts = np.zeros(0, dtype=np.int64)
+    for block in _blocks(records):
+        of_ok = np.repeat(block.ok, np.diff(block.chunk_offsets))
+        sizes = block.chunk_tokens[of_ok & (block.chunk_tokens != MISSING)]
+        found = np.bincount(sizes, minlength=len(counts))
+        found[: len(counts)] += counts
+        counts = found
+    return counts
+
+
+def _blocks(records: Runs) -> Iterator[Records]:
+    for run in [records] if isinstance(records, Records) else records:
+        yield from run.blocks()
 
 
 __all__ = [

@@ -113,6 +113,25 @@ _RATES = (
     ),
     _scalar("completion_rate", "Completion rate", "ratio", "higher", "ok / submitted", "AMB-46"),
 )
+_GOODPUT = (
+    _scalar(
+        "goodput_share",
+        "SLO attainment rate",
+        "ratio",
+        "higher",
+        "requests that meet every limit / all requests",
+        "goodput",
+    ),
+    _scalar("goodput", "Goodput", "req/s", "higher", "requests that meet every limit / duration", "goodput"),
+    _scalar(
+        "output_token_goodput",
+        "Output token goodput",
+        "tok/s",
+        "higher",
+        "output tokens of requests that meet every limit / duration",
+        "goodput",
+    ),
+)
 _CAPACITY = (
     _scalar(
         "max_output_token_throughput",
@@ -374,7 +393,8 @@ _GUARDRAILS = (
     ),
 )
 ROWS = (
-    *_LATENCIES, *_RATES, *_CAPACITY, *_SHAPE, *_FAIRNESS, *_CACHE, *_MEMORY, *_SCALING, *_GUARDRAILS
+    *_LATENCIES, *_RATES, *_GOODPUT, *_CAPACITY, *_SHAPE, *_FAIRNESS, *_CACHE, *_MEMORY, *_SCALING,
+    *_GUARDRAILS,
 )  # fmt: skip
 
 __all__ = ["ROWS", "Direction", "MetricDefinition", "Unit"]

@@ -22,7 +22,7 @@ import numpy as np
 from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR, PERCENTILES, distribution
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
-from pytest_llmbench.stats.dependence import effective_size, percentile_effective_size
+from pytest_llmbench.stats.dependence import effective_size
 from pytest_llmbench.stats.difference import (
     Bounded,
     difference_interval,
@@ -31,6 +31,7 @@ from pytest_llmbench.stats.difference import (
     relative_change_interval,
 )
 from pytest_llmbench.stats.order_statistics import samples_required
+from pytest_llmbench.stats.percentile_intervals import percentile_worth
 from pytest_llmbench.stats.percentiles import percentile
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
 
@@ -128,14 +129,13 @@ def paired_changes(
     kind: Kind = "difference",
     *,
     statistics: Sequence[str] = STATISTICS,
-    seed: int,
     level: float = 0.95,
 ) -> dict[str, Estimate]:
     """``{name}.p50`` … between paired arms: differences of percentiles, not percentiles of differences."""
-    return {f"{name}.{statistic}": _paired(arms, statistic, kind, seed, level) for statistic in statistics}
+    return {f"{name}.{statistic}": _paired(arms, statistic, kind, level) for statistic in statistics}
 
 
-def _paired(arms: Pairs, statistic: str, kind: Kind, seed: int, level: float) -> Estimate:
+def _paired(arms: Pairs, statistic: str, kind: Kind, level: float) -> Estimate:
     before, after = as_runs(arms.baseline), as_runs(arms.candidate)
     n, unit, relative = sum(map(len, before)), _unit(kind, "ms"), kind != "difference"
     if n == 0:
@@ -149,9 +149,9 @@ def _paired(arms: Pairs, statistic: str, kind: Kind, seed: int, level: float) ->
     if relative and min(float(arm.min()) for arm in every) <= 0:
         interval = OPEN
     elif q is None:
-        interval = paired_mean_interval(before, after, relative=relative, seed=seed, level=level)
+        interval = paired_mean_interval(before, after, relative=relative, level=level)
     else:
-        interval = paired_percentile_interval(before, after, q, relative=relative, seed=seed, level=level)
+        interval = paired_percentile_interval(before, after, q, relative=relative, level=level)
     worth, required = _worth(before, after, q, level)
     return _estimate(
         one, two, interval, kind,
@@ -166,7 +166,7 @@ def _worth(
     """Effective pairs, and how many independent ones would close the interval."""
     if q is None:
         return effective_size([b - a for a, b in zip(before, after, strict=True)]), BOOTSTRAP_FLOOR
-    worth = min(percentile_effective_size(before, q), percentile_effective_size(after, q))
+    worth = min(percentile_worth(arm, q).samples for arm in (before, after))
     return worth, samples_required(q, level)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_llmbench.metrics.differences import independent_changes
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
-from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR, bootstrap_method
+from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.stats import bootstrap
@@ -90,22 +90,22 @@ def inflation(
     return independent_changes(name, isolated, mixed, "ratio", statistics=TAILS, seed=seed, level=level)
 
 
-def jain_index(runs: Sequence[Records], *, seed: int, level: float = 0.95) -> Estimate:
+def jain_index(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
     """J over the normalised latencies of all successful requests of the mix (AMB-09)."""
     samples = as_runs([normalised_latency_ms(run) for run in runs])
     every = pooled(samples)
     point = statistics.jain_index(every) if len(every) else None
     if point is None:
         return Estimate.undefined(unit="ratio", method="no samples", level=level, n=len(every))
-    influence = statistics.jain_influence(samples)
-    worth = effective_size(influence)
-    if worth < BOOTSTRAP_FLOOR:
+    of = statistics.jain_spread(samples)
+    if of is None or of.worth < BOOTSTRAP_FLOOR:
+        worth = len(every) if of is None else of.worth
         method = f"no interval at effective n={math.floor(worth)}"
         required = math.ceil(BOOTSTRAP_FLOOR * len(every) / worth)
         return _estimate(point, OPEN, level, len(every), method, required)
-    block = block_length(influence)
-    interval = statistics.jain_interval(samples, seed=seed, level=level, block=block)
-    return _estimate(point, interval, level, len(every), f"studentised {bootstrap_method(block)}")
+    interval = statistics.jain_interval(samples, level=level, of=of)
+    method = f"t with {of.freedom:.0f} degrees of freedom at effective n={math.floor(of.worth)}"
+    return _estimate(point, interval, level, len(every), method)
 
 
 def class_jain_index(

@@ -12,25 +12,22 @@ never in ITL.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from pytest_llmbench.metrics.chunking import chunk_weights, single_token_share, tokens_per_chunk
-from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR, PERCENTILES, bootstrap_method
+from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR, PERCENTILES
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
-from pytest_llmbench.stats import bootstrap
 from pytest_llmbench.stats.clusters import Clusters
-from pytest_llmbench.stats.dependence import block_length, effective_size
 from pytest_llmbench.stats.order_statistics import percentile_interval, samples_required
-from pytest_llmbench.stats.percentiles import percentiles
+from pytest_llmbench.stats.percentiles import ordered_percentile
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
+from pytest_llmbench.stats.spectral import legs, spread, upper_end
 
-Resample = Callable[[FloatArray], FloatArray]
-"""From one sum per request to its total over each resample, per resampled gap."""
 Option = Literal["direct", "A", "B", "C"]
 ITL, TBC = "ITL", "Time Between Chunks"
 FEWEST_TOKENS = 50
@@ -92,11 +89,17 @@ def itl_samples(records: Records, option: Option, *, min_output_tokens: int = FE
     A missing token count is read from the chunks. ``direct`` takes a chunk of unknown size for one token; B
     has no gaps for a request with such chunks, C none for a request without server instants.
     """
-    eligible = records.ok & (_output_tokens(records) >= min_output_tokens)
-    chosen = records.select(eligible)
-    values, counts = _gaps(chosen, option)
-    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    return ItlSamples(option, values, offsets, excluded=int(records.ok.sum()) - int(eligible.sum()))
+    values: list[FloatArray] = []
+    counts: list[IntColumn] = []
+    excluded = 0
+    for block in records.blocks():  # of a long run nothing but the gaps themselves is needed at once
+        eligible = block.ok & (_output_tokens(block) >= min_output_tokens)
+        own_values, own_counts = _gaps(block.select(eligible), option)
+        values.append(own_values)
+        counts.append(own_counts)
+        excluded += int(block.ok.sum()) - int(eligible.sum())
+    offsets = np.concatenate(([0], np.cumsum(np.concatenate(counts)))).astype(np.int64)
+    return ItlSamples(option, np.concatenate(values), offsets, excluded)
 
 
 def jitter_ms(samples: ItlSamples) -> FloatArray:
@@ -125,10 +128,10 @@ def itl_distribution(
     """``{family}.p50`` … ``{family}.p99_9``, ``.mean``, ``.std`` of all gaps, one or several runs.
 
     The gaps of a request belong together, and requests depend on each other; the sampling unit of all
-    intervals is therefore the whole request, in arrival order. Mean and standard deviation: circular block
-    bootstrap of requests. Percentiles: order statistics at the effective number of gaps (Woodruff 1952), the
-    number of independent ones whose share above the percentile would vary as much as it does over requests.
-    A bootstrap of requests comes to the same, but takes minutes for millions of gaps.
+    intervals is therefore the whole request, in arrival order. Mean and standard deviation: Student's t on
+    the long-run variance of their sums over requests. Percentiles: order statistics at the effective number
+    of gaps (Woodruff 1952), the number of independent ones whose share above the percentile would vary as
+    much as it does over requests. A bootstrap of requests comes to the same, but takes minutes for millions.
     """
     runs = [samples] if isinstance(samples, ItlSamples) else list(samples)
     clusters = _clusters(runs)
@@ -151,58 +154,46 @@ class _Pool:
     seed: int
 
     def percentile(self, q: float) -> Estimate:
-        point = float(percentiles(self.ordered, (q,))[0])
-        worth = self.clusters.percentile_effective_size(self.values, self.ordered, q)
-        interval = percentile_interval(self.ordered, q, level=self.level, effective_n=worth)
-        required = math.ceil(samples_required(q, self.level) * len(self.ordered) / worth)
-        method = f"order statistics at effective n={math.floor(worth)}, whole requests"
+        point = ordered_percentile(self.ordered, q)
+        worth = self.clusters.percentile_worth(self.values, self.ordered, q)
+        usable = worth.discounted(self.level)
+        interval = percentile_interval(self.ordered, q, level=self.level, effective_n=usable)
+        required = worth.required(samples_required(q, self.level), len(self.ordered), self.level)
+        method = f"order statistics at effective n={math.floor(worth.samples)}, whole requests"
         return self._estimate(point, interval, method, required)
 
     def mean(self) -> Estimate:
         point = float(np.mean(self.values))
-        sums = self.clusters.sums(self.values - point)
-        return self._bootstrapped(point, sums, lambda drawn: point + drawn(sums))
+        return self._of_influence(point, self.clusters.sums(self.values - point))
 
     def std(self) -> Estimate:
-        """Sample standard deviation (n - 1) of all gaps."""
+        """Sample standard deviation (n - 1) of all gaps; its influence is ((x - mean)² - s²) / 2 s."""
         n = len(self.values)
         if n < 2:
             return Estimate.undefined(unit="ms", method="fewer than two samples", level=self.level, n=n)
-        around = self.values - np.mean(self.values)
-        squared = np.square(around)
-        sums, squares = self.clusters.sums(around), self.clusters.sums(squared)
-        variance, stretch = float(np.mean(squared)), n / (n - 1)
-        return self._bootstrapped(
-            math.sqrt(variance * stretch),
-            squares - variance * self.clusters.counts,
-            lambda drawn: np.sqrt(np.maximum(drawn(squares) - drawn(sums) ** 2, 0.0) * stretch),
-        )
+        squared = np.square(self.values - np.mean(self.values))
+        variance = float(np.mean(squared))
+        point = math.sqrt(variance * n / (n - 1))
+        influence = self.clusters.sums(squared) - variance * self.clusters.counts
+        return self._of_influence(point, influence / (2 * point) if point > 0 else 0.0 * influence)
 
-    def _bootstrapped(
-        self, point: float, influence: FloatArray, statistic: Callable[[Resample], FloatArray]
-    ) -> Estimate:
-        """``statistic`` of every resample of requests, from sums over requests per resampled gap."""
-        errors = self.clusters.by_run(influence)
-        worth = effective_size(errors)
-        if worth < BOOTSTRAP_FLOOR:
+    def _of_influence(self, point: float, sums: FloatArray) -> Estimate:
+        """``sums``: over each request, how much its gaps move the statistic, times the number of gaps."""
+        per_request = len(self.values) / len(sums)
+        of = spread(self.clusters.by_run(sums / per_request))
+        if of is None or of.worth < BOOTSTRAP_FLOOR:
+            worth = len(sums) if of is None else of.worth
             required = math.ceil(BOOTSTRAP_FLOOR * len(self.values) / worth)
             return self._estimate(
                 point, OPEN, f"no interval at {math.floor(worth)} requests' worth", required
             )
-        block = block_length(errors)
+        down, up = legs(of, self.level)
+        farthest = upper_end(point, up)
+        effective = f"effective n={math.floor(of.worth)}"
+        method = f"whole requests at {effective}, t with {of.freedom:.0f} degrees of freedom"
+        return self._estimate(point, Interval(max(0.0, point - down), farthest), method)
 
-        def mean_of(per_request: FloatArray) -> FloatArray:
-            runs = self.clusters.by_run(per_request)
-            return bootstrap.resampled_means(runs, seed=self.seed, block=block)
-
-        gaps = mean_of(self.clusters.counts.astype(np.float64))
-        values = statistic(lambda per_request: mean_of(per_request) / gaps)
-        interval = bootstrap.interval_between(values, len(influence) / block, level=self.level)
-        return self._estimate(point, interval, bootstrap_method(block, of=" of whole requests"))
-
-    def _estimate(
-        self, point: float, interval: Interval, method: str, required: int | None = None
-    ) -> Estimate:
+    def _estimate(self, point: float, interval: Interval, method: str, required: int = 0) -> Estimate:
         lower, upper = interval
         return Estimate(
             point=point,
@@ -212,7 +203,7 @@ class _Pool:
             n=len(self.values),
             method=method,
             unit="ms",
-            n_required=required if lower is None or upper is None else None,
+            n_required=max(required, len(self.values) + 1) if lower is None or upper is None else None,
         )
 
 
@@ -269,7 +260,7 @@ def _has_unknown_chunk(records: Records) -> BoolColumn:
 
 
 def _unattributed(records: Records) -> bool:
-    return bool((_has_unknown_chunk(records) & records.ok).any())
+    return any(bool((_has_unknown_chunk(block) & block.ok).any()) for block in records.blocks())
 
 
 def _has_server_instants(records: Records) -> bool:

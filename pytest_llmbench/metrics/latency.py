@@ -2,11 +2,14 @@
 
 Only requests that ended ``ok`` (AMB-37, AMB-46) and have both instants of the formula enter; a request that
 lacks one is left out, never counted as 0. Which phase the records belong to is the caller's choice.
+
+Long runs are gone through a block at a time, so that only the vector itself needs memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 from types import MappingProxyType
 
 import numpy as np
@@ -18,6 +21,18 @@ FloatArray = npt.NDArray[np.float64]
 _NS_PER_MS = 1e6
 
 
+def by_blocks(measure: Callable[[Records], FloatArray]) -> Callable[[Records], FloatArray]:
+    """``measure``, which says something of each request alone, applied a block at a time."""
+
+    @wraps(measure)
+    def of_each_block(records: Records) -> FloatArray:
+        parts = [measure(block) for block in records.blocks()]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    return of_each_block
+
+
+@by_blocks
 def ttft_ms(records: Records) -> FloatArray:
     """TTFT = T_first - T_submit, T_first the first non-whitespace content (METHODOLOGY §10)."""
     return _between(records, records.submitted_ns, records.first_content_ns)
@@ -25,39 +40,51 @@ def ttft_ms(records: Records) -> FloatArray:
 
 def ttft_input_tokens(records: Records) -> IntColumn:
     """Input tokens of the very requests in :func:`ttft_ms`, in the same order; ``MISSING`` where unknown."""
-    return records.input_tokens[_measured(records, records.submitted_ns, records.first_content_ns)]
+    return np.concatenate(
+        [
+            block.input_tokens[_measured(block, block.submitted_ns, block.first_content_ns)]
+            for block in records.blocks()
+        ]
+    )
 
 
+@by_blocks
 def ttft_scheduled_ms(records: Records) -> FloatArray:
     """T_first - T_scheduled: what a user sees who arrives on schedule, our own lag included."""
     return _between(records, records.scheduled_ns, records.first_content_ns)
 
 
+@by_blocks
 def ttft_any_ms(records: Records) -> FloatArray:
     """First output of any kind (whitespace and reasoning included) - T_submit (AMB-29)."""
     return _between(records, records.submitted_ns, records.first_nonempty_ns)
 
 
+@by_blocks
 def ttft_first_event_ms(records: Records) -> FloatArray:
     """First parsed event of any kind, role-only ones included, - T_submit. Matches tools that count those."""
     return _between(records, records.submitted_ns, records.first_event_ns)
 
 
+@by_blocks
 def ttft_reasoning_ms(records: Records) -> FloatArray:
     """First reasoning output - T_submit; only requests that reasoned visibly."""
     return _between(records, records.submitted_ns, records.first_reasoning_ns)
 
 
+@by_blocks
 def e2e_ms(records: Records) -> FloatArray:
     """E2E = T_last - T_submit, T_last the last content chunk, not the end-of-stream marker (AMB-45)."""
     return _between(records, records.submitted_ns, records.last_content_ns)
 
 
+@by_blocks
 def e2e_scheduled_ms(records: Records) -> FloatArray:
     """T_last - T_scheduled, the coordinated-omission view of E2E."""
     return _between(records, records.scheduled_ns, records.last_content_ns)
 
 
+@by_blocks
 def tpot_ms(records: Records) -> FloatArray:
     """TPOT = (T_last - T_first) / (N_out - 1), requests with N_out of at least 2 (AMB-44).
 
@@ -71,6 +98,7 @@ def tpot_ms(records: Records) -> FloatArray:
     return np.asarray(span / (tokens[mask] - 1), dtype=np.float64)
 
 
+@by_blocks
 def dispatch_lag_ms(records: Records) -> FloatArray:
     """T_dispatch - T_scheduled over **all** requests: how late the generator was against its own schedule."""
     mask = (records.scheduled_ns != MISSING) & (records.dispatched_ns != MISSING)
@@ -119,6 +147,7 @@ FAMILIES: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
 
 __all__ = [
     "FAMILIES",
+    "by_blocks",
     "dispatch_lag_ms",
     "e2e_ms",
     "e2e_scheduled_ms",

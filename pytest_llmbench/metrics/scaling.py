@@ -11,11 +11,10 @@ from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.metrics.ratios import ratio_of_sums
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.stats import bootstrap
 from pytest_llmbench.stats.runs import Interval
 from pytest_llmbench.stats.scaling import Fit, Group, power_law, straight_line
 
-_METHOD = f"requests resampled within each length, {bootstrap.RESAMPLES} resamples"
+_METHOD = "t, from the errors of the mean of each length"
 _TOO_FEW = "undefined: fewer than three lengths with successful requests"
 
 
@@ -44,11 +43,11 @@ def ms_per_1k_tokens(records: Records, *, seed: int, level: float = 0.95) -> Est
     return ratio_of_sums(1000 * latencies, lengths, unit="ms", seed=seed, level=level)
 
 
-def prefill_scaling(levels: Sequence[Records], *, seed: int, level: float = 0.95) -> PrefillScaling:
+def prefill_scaling(levels: Sequence[Records], *, level: float = 0.95) -> PrefillScaling:
     """Both fits, over the mean of each length."""
     groups = [length_group(records) for records in levels]
-    power = power_law(groups, seed=seed, level=level)
-    line = straight_line(groups, seed=seed, level=level)
+    power = power_law(groups, level=level)
+    line = straight_line(groups, level=level)
     metrics = {
         "prefill_exponent": _of(power, "slope", "ratio", 1.0, level),
         "prefill_exponent_fit": _fit(power, level),

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from pytest_llmbench.metrics.latency import by_blocks
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.engine_readings import EngineReadings
@@ -21,11 +22,13 @@ FloatArray = npt.NDArray[np.float64]
 NOT_MEASURABLE = "not measurable"
 
 
+@by_blocks
 def queue_wait_ms(records: Records) -> FloatArray:
     """Accepted until first scheduled, as the server reports it (section 5.1.4.2)."""
     return _reported(records, records.queue_wait_ns)
 
 
+@by_blocks
 def prefill_ms(records: Records) -> FloatArray:
     """First scheduled until the first token, as the server reports it (section 5.1.4.2)."""
     return _reported(records, records.prefill_ns)

@@ -1,9 +1,9 @@
 """A distribution as a set of Estimates: five percentiles, mean, minimum and maximum, each with its interval.
 
 Requests of a run depend on each other through the queue, so every interval rests on the effective sample
-size. Mean and, where there is dependence, P50: circular block bootstrap. Other percentiles: order statistics
-at the effective size, open where the sample cannot support them. Minimum and maximum are what was observed
-and bound nothing.
+size. Mean: Student's t on the long-run variance. Percentiles: order statistics at the effective size, open
+where the sample cannot support them. Minimum and maximum are what was observed and bound nothing. How often
+these intervals hold the truth: docs/reference/statistics.md.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import numpy as np
 
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.stats import bootstrap, order_statistics
-from pytest_llmbench.stats.dependence import block_length, effective_size, exceedances
-from pytest_llmbench.stats.percentiles import percentile
+from pytest_llmbench.stats.percentile_intervals import ordered_interval, percentile_worth, series_memory
+from pytest_llmbench.stats.percentiles import ordered_percentile
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
+from pytest_llmbench.stats.spectral import mean_interval, spread
 
 PERCENTILES: Mapping[str, float] = MappingProxyType(
     {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
@@ -28,24 +29,31 @@ PERCENTILES: Mapping[str, float] = MappingProxyType(
 STATISTICS: tuple[str, ...] = (*PERCENTILES, "mean", "min", "max")
 OBSERVED = "observed"
 BOOTSTRAP_FLOOR = 30
-"""Effective samples a bootstrap needs. With fewer, neither spread nor dependence is known well enough: the
-interval of a mean stays open, and P50 falls back on order statistics, which are exact at any size."""
+"""Effective samples that a mean, a ratio or a rate needs. With fewer, neither spread nor dependence is known
+well enough: the interval of a mean of latencies stays open above, that of others on both sides. Order
+statistics are exact at any size."""
 
 
 def distribution(
-    family: str, samples: Samples, *, unit: str = "ms", level: float = 0.95, seed: int
+    family: str,
+    samples: Samples,
+    *,
+    unit: str = "ms",
+    level: float = 0.95,
+    seed: int,  # noqa: ARG001 - see below
 ) -> dict[str, Estimate]:
     """``{family}.p50`` … ``{family}.p99_9``, ``.mean``, ``.min``, ``.max`` of one run or of several.
 
     ``samples``: a vector in arrival order, or one per run (see :mod:`pytest_llmbench.stats.runs`). Several
     runs are pooled; no block straddles two of them. Without samples every estimate is undefined. Where an
-    interval is open for want of samples, ``n_required`` says how many of this dependence would close it.
+    interval is open for want of samples, ``n_required`` says how many of this dependence would close it, as
+    far as these tell. ``seed`` is what resampling would start from; nothing here is resampled any more.
     """
     runs = as_runs(samples)
     if not runs:
         undefined = Estimate.undefined(unit=unit, method="no samples", level=level)
         return {f"{family}.{statistic}": undefined for statistic in STATISTICS}
-    sample = _Sample(runs, unit, level, seed)
+    sample = _Sample(runs, unit, level)
     estimates = {name: sample.percentile(q) for name, q in PERCENTILES.items()}
     estimates["mean"] = sample.mean()
     estimates["min"] = sample.observed(float(sample.ordered[0]))
@@ -58,43 +66,41 @@ class _Sample:
     runs: Runs
     unit: str
     level: float
-    seed: int
 
     @cached_property
     def ordered(self) -> FloatArray:
         return np.sort(pooled(self.runs))
 
+    @cached_property
+    def lags(self) -> int:
+        return series_memory(self.runs)
+
     def mean(self) -> Estimate:
         point = float(np.mean(pooled(self.runs)))
-        worth = effective_size(self.runs)
-        if worth < BOOTSTRAP_FLOOR:
-            method = f"mean; no interval at {_effective(worth)}"
-            return self._estimate(point, OPEN, method, self._inflated(BOOTSTRAP_FLOOR, worth))
-        block = block_length(self.runs)
-        interval = bootstrap.mean_interval(self.runs, seed=self.seed, level=self.level, block=block)
-        return self._estimate(point, interval, bootstrap_method(block))
+        of = spread(self.runs, lags=self.lags)
+        if of is None:
+            return self._estimate(point, OPEN, "mean; no interval at n<10", BOOTSTRAP_FLOOR)
+        interval = mean_interval(self.runs, level=self.level, of=of)
+        if of.worth < BOOTSTRAP_FLOOR:
+            interval = Interval(interval.lower, None)
+        method = f"mean at {_effective(of.worth)}, t with {of.freedom:.0f} degrees of freedom"
+        return self._estimate(point, interval, method, self._inflated(BOOTSTRAP_FLOOR, of.worth))
 
     def percentile(self, q: float) -> Estimate:
-        point = percentile(self.ordered, q)
-        above = exceedances(self.runs, q)
-        worth = effective_size(above)
-        block = block_length(above)
-        # Of single samples the bootstrap distribution is that of order statistics, which need no drawing.
-        if q == PERCENTILES["p50"] and worth >= BOOTSTRAP_FLOOR and block > 1:
-            interval = bootstrap.percentile_interval(
-                self.runs, q, seed=self.seed, level=self.level, block=block
-            )
-            return self._estimate(point, interval, bootstrap_method(block))
-        interval = order_statistics.percentile_interval(self.ordered, q, level=self.level, effective_n=worth)
-        required = self._inflated(order_statistics.samples_required(q, self.level), worth)
-        return self._estimate(point, interval, f"order statistics at {_effective(worth)}", required)
+        point = ordered_percentile(self.ordered, q)
+        worth = percentile_worth(self.runs, q, lags=self.lags)
+        interval = ordered_interval(self.ordered, q, worth, level=self.level)
+        independent = order_statistics.samples_required(q, self.level)
+        required = worth.required(independent, len(self.ordered), self.level)
+        return self._estimate(point, interval, f"order statistics at {_effective(worth.samples)}", required)
 
     def observed(self, value: float) -> Estimate:
         return self._estimate(value, OPEN, OBSERVED)
 
     def _inflated(self, independent: int, worth: float) -> int:
-        """How many samples, dependent as these are, are worth that many independent ones."""
-        return math.ceil(independent * len(self.ordered) / worth)
+        """How many samples, dependent as these are, are worth that many independent ones; at least one more
+        than there are."""
+        return max(len(self.ordered) + 1, math.ceil(independent * len(self.ordered) / worth))
 
     def _estimate(
         self, point: float, interval: Interval, method: str, required: int | None = None

@@ -12,7 +12,7 @@ variation of a request rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,17 @@ class _Counts:
     requests: int
 
 
+@dataclass(frozen=True)
+class _Sliced:
+    amounts: FloatArray
+    """In each slice of the window."""
+    requests: int
+
+
+_Counted = Callable[[Records], _Counts | None]
+"""``None``: a request has no count."""
+
+
 def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dict[str, Estimate]:
     """The four scalar metrics of whole runs, from the start of the schedule to the end of the drain."""
     windows = [Window(run.records, run.started_ns, run.ended_ns) for run in seen]
@@ -73,15 +84,15 @@ def output_token_throughput(windows: Sequence[Window], *, seed: int, level: floa
     The tokens of a request arrive with its chunks, in proportion to the tokens of each chunk, or evenly over
     the chunks where these are not known.
     """
-    return _rate([_output_tokens(window.records) for window in windows], windows, "tok/s", seed, level)
+    return _rate(_output_tokens, windows, "tok/s", seed, level)
 
 
 def output_tokens_per_slice(window: Window, slices: int) -> FloatArray | None:
     """Output tokens that arrived in each of equal slices of the window; None where a count is missing."""
-    counts = _output_tokens(window.records)
-    if counts is None or window.duration_s <= 0:
+    if window.duration_s <= 0:
         return None
-    return _per_slice(counts, window, slices)
+    sliced = _sliced(_output_tokens, window, slices)
+    return None if sliced is None else sliced.amounts
 
 
 def input_token_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
@@ -89,12 +100,12 @@ def input_token_throughput(windows: Sequence[Window], *, seed: int, level: float
 
     Tokens that a prefix cache answered are included.
     """
-    return _rate([_input_tokens(window.records) for window in windows], windows, "tok/s", seed, level)
+    return _rate(_input_tokens, windows, "tok/s", seed, level)
 
 
 def request_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
     """Requests completed in the window / its duration, req/s (section 5.2.4.1)."""
-    return _rate([_completions(window.records) for window in windows], windows, "req/s", seed, level)
+    return _rate(_completions, windows, "req/s", seed, level)
 
 
 def completion_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
@@ -154,25 +165,35 @@ def _completed_ns(records: Records) -> IntColumn:
     return np.where(records.finished_ns != MISSING, records.finished_ns, records.last_content_ns)
 
 
-def _rate(
-    counts: Sequence[_Counts | None], windows: Sequence[Window], unit: str, seed: int, level: float
-) -> Estimate:
+def _rate(counted: _Counted, windows: Sequence[Window], unit: str, seed: int, level: float) -> Estimate:
     duration_s = sum(window.duration_s for window in windows)
     if duration_s <= 0 or not any(len(window.records) for window in windows):
         return Estimate.undefined(unit=unit, method="no requests in the window", level=level)
-    known = [count for count in counts if count is not None]
-    if len(known) < len(counts):
+    width_s = duration_s / SLICES
+    sliced = [_sliced(counted, window, max(1, round(window.duration_s / width_s))) for window in windows]
+    known = [each for each in sliced if each is not None]
+    if len(known) < len(sliced):
         method = "undefined: a successful request has no token count"
         requests = sum(int(window.records.ok.sum()) for window in windows)
         return Estimate.undefined(unit=unit, method=method, level=level, n=requests)
-    width_s = duration_s / SLICES
-    tops, bottoms = [], []
-    for count, window in zip(known, windows, strict=True):
-        slices = max(1, round(window.duration_s / width_s))
-        tops.append(_per_slice(count, window, slices))
-        bottoms.append(np.full(slices, window.duration_s / slices))
-    requests = sum(count.requests for count in known)
+    tops = [each.amounts for each in known]
+    bottoms = [
+        np.full(len(top), window.duration_s / len(top)) for top, window in zip(tops, windows, strict=True)
+    ]
+    requests = sum(each.requests for each in known)
     return _rate_of_slices(tops, bottoms, requests, unit, seed, level)
+
+
+def _sliced(counted: _Counted, window: Window, slices: int) -> _Sliced | None:
+    """What is counted, by slices of the window; a long run is gone through a block at a time."""
+    amounts, requests = np.zeros(slices), 0
+    for block in window.records.blocks():
+        counts = counted(block)
+        if counts is None:
+            return None
+        amounts += _per_slice(counts, window, slices)
+        requests += counts.requests
+    return _Sliced(amounts, requests)
 
 
 def _per_slice(count: _Counts, window: Window, slices: int) -> FloatArray:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pytest_llmbench.model.comparison import Comparison, ComparisonVerdict
 from pytest_llmbench.model.objective import Objective
 
 
@@ -114,18 +115,32 @@ class JudgedObjective:
     requests_needed: int | None = None
 
 
+_OF_COMPARISONS = {
+    ComparisonVerdict.REGRESSED: GateVerdict.FAIL,
+    ComparisonVerdict.INCONCLUSIVE: GateVerdict.INCONCLUSIVE,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     objectives: tuple[JudgedObjective, ...] = ()
+    regressions: tuple[Comparison, ...] = ()
+    """The comparisons that decide: those that a marker or an option asked for."""
 
     @property
     def verdict(self) -> GateVerdict:
         """Fail before inconclusive before pass. A test without limits passes."""
         verdicts = {judged.verdict for judged in self.objectives}
+        verdicts |= {verdict_of(found) for found in self.regressions}
         for verdict in (GateVerdict.FAIL, GateVerdict.INCONCLUSIVE):
             if verdict in verdicts:
                 return verdict
         return GateVerdict.PASS
+
+
+def verdict_of(comparison: Comparison) -> GateVerdict:
+    """Regressed fails, what is not decided is inconclusive; all else passes."""
+    return _OF_COMPARISONS.get(comparison.verdict, GateVerdict.PASS)
 
 
 __all__ = [
@@ -139,4 +154,5 @@ __all__ = [
     "Status",
     "Validity",
     "ValidityVerdict",
+    "verdict_of",
 ]

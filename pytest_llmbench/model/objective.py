@@ -70,6 +70,11 @@ class Objective:
     def is_ceiling(self) -> bool:
         return self.op in ("<=", "<")
 
+    def holds(self, value: float) -> bool:
+        """Whether ``value`` is on the good side."""
+        limit = self.limit
+        return {"<=": value <= limit, "<": value < limit, ">=": value >= limit, ">": value > limit}[self.op]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricRef:

@@ -57,6 +57,18 @@ class SelfCheck:
     stamp_source: str = "user space, at the read"
     event_loop: str = ""
     transport: str = ""
+    voluntary_switches: int | None = None
+    """Times that the measuring process gave up its core (to wait), while load was running."""
+    involuntary_switches: int | None = None
+    """Times that it was taken off its core, since something else wanted it."""
+    unstamped_reads: int = 0
+    """Reads with the instant of the read, since the kernel gave none where it was asked to."""
+    distrusted_stamps: int = 0
+    """Reads with the instant of the read, since the kernel's could not be true."""
+    moved_stamps: int = 0
+    """Stamps that lay before what must have come first, and were given its instant."""
+    clock_steps: int = 0
+    """Steps of the wall clock, which the kernel stamps by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from pytest_llmbench.model.looks import Looks
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.request import Workload
 
@@ -128,6 +129,8 @@ class LoadPlan:
     """Before the load, put the SUT into a state without traces of earlier requests (restart or flush)."""
     stop_when_failing: bool = False
     """End the load early when the SUT has stopped answering (memory pressure, METHODOLOGY §13)."""
+    looks: Looks | None = None
+    """End the load early when every objective is decided; ``requests`` and the ceiling are then the most."""
 
     @property
     def ceiling(self) -> int:
@@ -168,6 +171,7 @@ class LoadPlan:
             "variant": self.variant,
             "fresh_state": self.fresh_state,
             "stop_when_failing": self.stop_when_failing,
+            "looks": None if self.looks is None else asdict(self.looks),
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
         return hashlib.sha256(text.encode()).hexdigest()

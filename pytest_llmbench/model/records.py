@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.texts import CodedTexts, PackedTexts
 
 IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]
@@ -22,6 +23,9 @@ OUTCOMES: tuple[Outcome, ...] = tuple(Outcome)
 PHASES: tuple[Phase, ...] = tuple(Phase)
 TOKEN_SOURCES: tuple[TokenSource, ...] = tuple(TokenSource)
 
+BLOCK = 65_536
+"""Requests that are worked on at once where a run is too long to be worked on as a whole."""
+
 _INT_COLUMNS = (
     "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns", "first_nonempty_ns",
     "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns", "input_tokens",
@@ -29,11 +33,11 @@ _INT_COLUMNS = (
     "http_status", "coalesced_chunks", "stale_retries", "shared_prefix_tokens", "prefix_id",
     "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
 )  # fmt: skip
-_RAGGED_BY_OFFSETS = {
+RAGGED = {
     "chunk_offsets": ("chunk_ns", "chunk_tokens"),
     "server_token_offsets": ("server_token_ns",),
 }
-_RAGGED = {name for offsets, names in _RAGGED_BY_OFFSETS.items() for name in (offsets, *names)}
+IN_RAGGED = {name for offsets, names in RAGGED.items() for name in (offsets, *names)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,9 @@ class Records:
     ``chunk_tokens`` is ``MISSING`` for chunks of requests without an attribution. ``server_token_ns`` is
     ragged in the same way by ``server_token_offsets``, and empty where the server gives no instants.
     Order: as submitted.
+
+    The columns of a long run may lie in a file that is mapped into memory (``pytest_llmbench.columns``); its
+    texts are then no lists but other sequences. :meth:`blocks` is how to go through such a run.
     """
 
     index: IntColumn
@@ -113,25 +120,51 @@ class Records:
         """The requests where ``mask`` is true, with their chunks."""
         mask = np.asarray(mask, dtype=bool)
         keep = np.flatnonzero(mask)
+        if len(keep) and len(keep) == int(keep[-1]) + 1 - int(keep[0]):
+            return self.part(int(keep[0]), int(keep[-1]) + 1)
         columns: dict[str, Any] = {}
         for column in fields(self):
-            if column.name in _RAGGED:
+            if column.name in IN_RAGGED:
                 continue
             value = getattr(self, column.name)
-            per_request = isinstance(value, np.ndarray)
-            columns[column.name] = value[mask] if per_request else [value[i] for i in keep]
-        for offsets_name, names in _RAGGED_BY_OFFSETS.items():
+            columns[column.name] = value[mask] if isinstance(value, np.ndarray) else _taken(value, keep)
+        for offsets_name, names in RAGGED.items():
             counts = np.diff(getattr(self, offsets_name))
             columns[offsets_name] = _offsets(counts[mask])
             entries = np.repeat(mask, counts)
             columns |= {name: getattr(self, name)[entries] for name in names}
         return Records(**columns)
 
+    def part(self, first: int, last: int) -> Records:
+        """Requests ``first`` to ``last - 1`` as they stand, without copying more than offsets."""
+        columns: dict[str, Any] = {}
+        for column in fields(self):
+            if column.name not in IN_RAGGED:
+                columns[column.name] = getattr(self, column.name)[first:last]
+        for offsets_name, names in RAGGED.items():
+            offsets = getattr(self, offsets_name)[first : last + 1]
+            start, end = int(offsets[0]), int(offsets[-1])
+            columns[offsets_name] = offsets - start if start else offsets
+            columns |= {name: getattr(self, name)[start:end] for name in names}
+        return self._sharing(columns)
+
+    def blocks(self, size: int = BLOCK) -> Iterator[Records]:
+        """The requests in order, ``size`` at a time; ourselves if there are no more than that."""
+        if len(self) <= size:
+            yield self
+            return
+        for first in range(0, len(self), size):
+            yield self.part(first, min(first + size, len(self)))
+
+    def _sharing(self, columns: dict[str, Any]) -> Records:
+        """Records whose columns are parts of ours."""
+        return Records(**columns)
+
     def without_streams(self) -> Records:
         """The same requests without their chunks and server instants: little memory, for keeping around."""
         empty = np.empty(0, dtype=np.int64)
         columns = {column.name: getattr(self, column.name) for column in fields(self)}
-        for offsets_name, names in _RAGGED_BY_OFFSETS.items():
+        for offsets_name, names in RAGGED.items():
             columns[offsets_name] = np.zeros(len(self) + 1, dtype=np.int64)
             columns |= dict.fromkeys(names, empty)
         return Records(**columns)
@@ -165,16 +198,28 @@ class Records:
         """All requests of several runs, one after another."""
         if not parts:
             return cls.from_rows(())
+        if len(parts) == 1:
+            return parts[0]
+        return next((part for part in parts if type(part) is not Records), parts[0])._joined(parts)
+
+    def _joined(self, parts: Sequence[Records]) -> Records:
+        """:meth:`concatenate` of several, one of which we are."""
         columns: dict[str, Any] = {}
-        for column in fields(cls):
+        for column in fields(Records):
             values = [getattr(part, column.name) for part in parts]
             if isinstance(values[0], np.ndarray):
                 columns[column.name] = np.concatenate(values)
             else:
                 columns[column.name] = [entry for value in values for entry in value]
-        for name in _RAGGED_BY_OFFSETS:
+        for name in RAGGED:
             columns[name] = _offsets(np.concatenate([np.diff(getattr(part, name)) for part in parts]))
-        return cls(**columns)
+        return Records(**columns)
+
+
+def _taken(texts: Sequence[Any], keep: IntColumn) -> Sequence[Any]:
+    if isinstance(texts, CodedTexts | PackedTexts):
+        return texts.take(keep)
+    return [texts[i] for i in keep.tolist()]
 
 
 def _submission_order(row: RequestRecord) -> tuple[int, int]:
@@ -209,4 +254,15 @@ def _server_columns(rows: Sequence[RequestRecord]) -> dict[str, IntColumn]:
     return {"server_token_offsets": _offsets(counts), "server_token_ns": joined}
 
 
-__all__ = ["MISSING", "OUTCOMES", "PHASES", "TOKEN_SOURCES", "BoolColumn", "IntColumn", "Records"]
+__all__ = [
+    "BLOCK",
+    "IN_RAGGED",
+    "MISSING",
+    "OUTCOMES",
+    "PHASES",
+    "RAGGED",
+    "TOKEN_SOURCES",
+    "BoolColumn",
+    "IntColumn",
+    "Records",
+]

@@ -114,7 +114,7 @@ class TestResult:
     compliance: Compliance | None = None
     gate: Gate = field(default_factory=Gate)
 
-    def judged(self, validity: Validity, compliance: Compliance, gate: Gate) -> TestResult:
+    def judged(self, validity: Validity, compliance: Compliance | None, gate: Gate) -> TestResult:
         return replace(self, validity=validity, compliance=compliance, gate=gate)
 
     def __getattr__(self, name: str) -> Estimate | MetricView:

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_llmbench.marks import MARK
+from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION
 from pytest_llmbench.plugin import collection, interplay, options, verdicts
 from pytest_llmbench.plugin.fixtures import (
     llm_bench,
@@ -41,6 +41,16 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         f"{MARK}(test, **parameters): run an LLM serving benchmark before the test and judge it; "
         "made by pytest_llmbench.llmbench, for example @llmbench.ttft(p99_ms=500)",
+    )
+    config.addinivalue_line(
+        "markers",
+        f"{NO_REGRESSION}(metric, max_slowdown): fail when a metric got worse than a baseline; "
+        'made by @llmbench.no_regression("ttft.p99", max_slowdown=0.05)',
+    )
+    config.addinivalue_line(
+        "markers",
+        f"{COMPARE}(metrics, margin): what is compared between the systems of several --llm-endpoint; "
+        "made by @llmbench.compare()",
     )
     report = SessionReport(config)
     config.stash[SESSION] = report

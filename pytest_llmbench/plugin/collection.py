@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.marks import MARK, POSITIONAL
+from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION, POSITIONAL
 
 if TYPE_CHECKING:
+    from pytest_llmbench.compare.limits import RegressionLimit
+    from pytest_llmbench.harness.systems import Wanted
     from pytest_llmbench.methodology.parameters import TestParameters
     from pytest_llmbench.methodology.procedure import TestDefinition
 
@@ -22,6 +24,10 @@ class MarkedTest:
 
     definition: TestDefinition
     parameters: TestParameters
+    limits: tuple[RegressionLimit, ...] = ()
+    """What must not get worse than a baseline."""
+    wanted: Wanted | None = None
+    """Of several systems, what is compared."""
 
 
 MARKED = pytest.StashKey[MarkedTest]()
@@ -30,9 +36,9 @@ MARKED = pytest.StashKey[MarkedTest]()
 def prepare(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Check all markers, remember what they ask for, and have each marked test measured."""
     marked = [(item, mark) for item in items if (mark := item.get_closest_marker(MARK)) is not None]
-    if not marked:
+    mistakes = _without_measurement(items)
+    if not marked and not mistakes:
         return
-    mistakes: list[str] = []
     named = _named_workloads(config, mistakes)
     for item, _ in marked:
         try:
@@ -88,7 +94,63 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
         given["workload"] = named[workload]
     chosen = definition(test, where=where)
     parameters: TestParameters = build(chosen.parameters, given, where=where)
-    return MarkedTest(chosen, parameters)
+    return MarkedTest(chosen, parameters, _limits(item), _wanted(item))
+
+
+def _wanted(item: pytest.Item) -> Wanted | None:
+    """Of the closest ``compare``; SuiteError with all mistakes."""
+    mark = item.get_closest_marker(COMPARE)
+    if mark is None:
+        return None
+    from pytest_llmbench.compare.limits import margin_mistakes, metric_mistakes
+    from pytest_llmbench.harness.systems import Wanted
+
+    given = dict(mark.kwargs)
+    metrics = given.pop("metrics", ())
+    if isinstance(metrics, str):
+        mistakes = [f"metrics must be a list of names, got {metrics!r}"]
+    else:
+        mistakes = [f"metrics: {wrong}" for metric in metrics for wrong in metric_mistakes(metric)]
+    mistakes += [f"margin {wrong}" for wrong in margin_mistakes(given.get("margin", 0.0))]
+    mistakes += [
+        f"{name} must be a text, got {value!r}"
+        for name, value in given.items()
+        if name not in ("margin", "claim") and not (isinstance(value, str) and value.strip())
+    ]
+    if mistakes:
+        where = _where(item).replace("@llmbench on", "@llmbench.compare on")
+        raise SuiteError.from_mistakes(mistakes, where=where)
+    return Wanted(metrics=tuple(metrics), **given)
+
+
+def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
+    """Of every ``no_regression`` on the item, from the lowest up; SuiteError with all mistakes."""
+    marks = [*item.iter_markers(NO_REGRESSION)]
+    if not marks:
+        return ()
+    from pytest_llmbench.compare.limits import RegressionLimit, margin_mistakes, metric_mistakes
+
+    found, mistakes = [], []
+    for mark in marks:
+        metric = mark.args[0] if mark.args else None
+        margin = mark.kwargs.get("max_slowdown", 0.0)
+        mistakes += metric_mistakes(metric) + [f"max_slowdown {wrong}" for wrong in margin_mistakes(margin)]
+        if not mistakes:
+            found.append(RegressionLimit(str(metric), float(margin), "no_regression"))
+    if mistakes:
+        where = _where(item).replace("@llmbench on", "@llmbench.no_regression on")
+        raise SuiteError.from_mistakes(mistakes, where=where)
+    return tuple(found)
+
+
+def _without_measurement(items: Sequence[pytest.Item]) -> list[str]:
+    return [
+        f"{_where(item)}: {name.removeprefix('llmbench_')} measures nothing by itself: put it beside a "
+        "marker that does, such as @llmbench.ttft()"
+        for item in items
+        for name in (NO_REGRESSION, COMPARE)
+        if item.get_closest_marker(name) is not None and item.get_closest_marker(MARK) is None
+    ]
 
 
 def _mark_of(item: pytest.Item, where: str) -> pytest.Mark:

@@ -84,7 +84,13 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
     report = request.config.stash[SESSION]
     with failing_in_words(), report.progress():
         measured = report.bench_session.measure(
-            item.nodeid, marked.definition, marked.parameters, llm_sut, llm_warmup
+            item.nodeid,
+            marked.definition,
+            marked.parameters,
+            llm_sut,
+            llm_warmup,
+            marked.limits,
+            marked.wanted,
         )
     item.stash[MEASURED] = measured
     item.user_properties.extend(measured.properties)
@@ -122,6 +128,12 @@ def llm_sim() -> Iterator[Callable[..., EmbeddedEngine]]:
         yield start
 
 
+def _local_workers(config: pytest.Config) -> int:
+    """Of ``--llm-workers``; a cluster cannot be tested here."""
+    workers = config.stash[SESSION].settings.workers
+    return workers if isinstance(workers, int) else 1
+
+
 @pytest.fixture(scope="session")
 def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
     """What the load generator can be trusted with on this host: a quick selftest of some 13 s, run once.
@@ -139,7 +151,7 @@ def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
 
     worker = getattr(pytestconfig, "workerinput", {}).get("workerid")
     with failing_in_words(), endpoint_lock("selftest", worker):
-        result = run_selftest(QUICK)
+        result = run_selftest(QUICK, workers=_local_workers(pytestconfig))
     with contextlib.suppress(StoreError):
         store(result.plain())
     return result

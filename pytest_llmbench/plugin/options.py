@@ -18,6 +18,10 @@ class Option:
     choices: tuple[str, ...] | None = None
     flag: bool = False
     number: bool = False
+    systems: bool = False
+    """May be given once for each system that is compared; the first is that of the session."""
+    many: bool = False
+    """May be given several times; in the ini file one to a line."""
 
     @property
     def ini(self) -> str:
@@ -32,12 +36,19 @@ OPTIONS = (
     Option(
         "endpoint",
         "the system under test: https://host/v1, sim[:PRESET] for the embedded engine, or replay[:PRESET] "
-        "for the same in virtual time; marked tests are skipped without it",
+        "for the same in virtual time; marked tests are skipped without it; given several times, as URL or "
+        "NAME=URL: these systems are compared",
         "URL",
+        systems=True,
     ),
     Option("model", "model name; default: the only one that the endpoint lists", "NAME"),
     Option("api", "wire dialect: auto, openai-chat or openai-completions (default: auto)", "NAME"),
-    Option("sut", "TOML file that discloses the system under test", "FILE"),
+    Option(
+        "sut",
+        "TOML file that discloses the system under test; of several systems one for each, as NAME=FILE",
+        "FILE",
+        systems=True,
+    ),
     Option(
         "scale",
         "quick: a smoke run of seconds, never compliant; standard: what the marker says; "
@@ -49,6 +60,38 @@ OPTIONS = (
     Option(
         "runs", "repetitions of every measured load (default: what the marker says, else 1)", "K", number=True
     ),
+    Option(
+        "baseline-endpoint",
+        "a URL, or variant:NAME: every test runs on both in turns, --llm-runs times each (default: 3), and "
+        "is compared with it",
+        "URL",
+    ),
+    Option(
+        "calibrate",
+        "run every test 8 times, or --llm-runs, on the unchanged system: how much its runs differ, which "
+        "limits and changes are beyond that; kept for later sessions",
+        flag=True,
+    ),
+    Option("save", "keep the run statistics as a new baseline of this name; use it with --llm-runs", "NAME"),
+    Option(
+        "compare",
+        "compare with a baseline: its name (the latest of it), its number, or the path of its file",
+        "NAME_OR_FILE",
+    ),
+    Option(
+        "compare-fail",
+        "fail a test whose metric is worse by more than this, as in ttft.p99:5%; may be given several times",
+        "METRIC:LIMIT",
+        many=True,
+    ),
+    Option(
+        "waive",
+        "compare in spite of a mismatch with the baseline until a day, FIELD=REASON@YYYY-MM-DD; may be given "
+        "several times",
+        "WAIVER",
+        many=True,
+    ),
+    Option("storage", "folder of the baselines (default: .llmbench)", "DIR"),
     Option("seed", "seed of workloads and arrivals (default: 42)", "N", number=True),
     Option(
         "inconclusive",
@@ -69,8 +112,14 @@ OPTIONS = (
     ),
     Option(
         "workers",
-        "processes that send the load together, each on a core of its own (default: 1)",
+        "processes that send the load, each with a loop of its own; 0: within pytest's own process, for "
+        "debuggers; ray[:ADDRESS][?workers=N]: on the nodes of a Ray cluster (default: 1)",
         "N",
+    ),
+    Option(
+        "worker-cpus",
+        "cores to keep these processes on, in turn: 2,3 or 4-7, auto, none (default: none)",
+        "LIST",
     ),
     Option("api-key-file", "file with the API key (default: LLM_API_KEY or OPENAI_API_KEY)", "FILE"),
 )
@@ -79,7 +128,7 @@ OPTIONS = (
 def declare(parser: pytest.Parser) -> None:
     group = parser.getgroup("llmbench", "LLM serving benchmarks")
     for option in OPTIONS:
-        arguments: dict[str, Any] = {"dest": option.dest, "help": option.help}
+        arguments: dict[str, Any] = {"dest": option.dest, "help": option.help.replace("%", "%%")}
         if option.flag:
             arguments |= {"action": "store_true", "default": None}
         else:
@@ -90,8 +139,10 @@ def declare(parser: pytest.Parser) -> None:
             if option.number:
                 arguments["type"] = int
         group.addoption(f"--llm-{option.name}", **arguments)
-        kind: Literal["bool", "string"] = "bool" if option.flag else "string"
-        default = None if option.flag else ""
+        kind: Literal["bool", "string", "linelist"] = "bool" if option.flag else "string"
+        default: Any = None if option.flag else ""
+        if option.many:
+            kind, default = "linelist", []
         parser.addini(option.ini, option.help, type=kind, default=default)
 
 
@@ -101,8 +152,13 @@ def values(config: pytest.Config) -> dict[str, Any]:
     twice = []
     for option in OPTIONS:
         given = config.getoption(option.dest)
+        if option.many:
+            found[option.name.replace("-", "_")] = given or config.getini(option.ini) or None
+            continue
         if isinstance(given, list):
-            if len(given) > 1:
+            if option.systems and len(given) > 1:
+                found[option.name + "s"] = tuple(given)
+            elif len(given) > 1:
                 twice.append(
                     f"--llm-{option.name} is given {len(given)} times ({', '.join(map(str, given))})"
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -40,6 +41,7 @@ class SessionReport:
         self.entries: list[dict[str, Any]] = []
         self._bench_session: BenchSession | None = None
         self._written: list[str] = []
+        self._said: list[str] = []
         self._terminal: int | None = None
         if any(value not in (None, "", False) for value in options.values(config).values()):
             self._check_settings()
@@ -97,6 +99,13 @@ class SessionReport:
                 from pytest_llmbench.store.report_file import check_writable
 
                 check_writable(self.settings.report)
+            if (
+                self.settings.save
+                or self.settings.compare
+                or self.settings.compare_fail
+                or self.settings.waive
+            ):
+                _ = self.bench_session.baselines.comparing
         except LLMBenchError as error:
             raise pytest.UsageError(str(error)) from None
 
@@ -116,12 +125,14 @@ class SessionReport:
                 line.clear()
 
     def pytest_report_header(self) -> str | None:
-        endpoint = options.values(self.config)["endpoint"]
-        if not endpoint:
+        given = options.values(self.config)
+        endpoints = given.get("endpoints") or [given["endpoint"]]
+        if not endpoints[0]:
             return None
         from pytest_llmbench.store.redaction import without_credentials
 
-        return f"llmbench: {without_credentials(endpoint)}, scale {self.settings.scale}"
+        shown = ", ".join(map(without_credentials, endpoints))
+        return f"llmbench: {shown}, scale {self.settings.scale}"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         entry = getattr(report, "llmbench", None)
@@ -132,14 +143,25 @@ class SessionReport:
         self.entries.append(entry)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
         self._reaudit()
         self.close()
-        if self.is_worker or not self.entries or self.settings.report is None:
+        if self.is_worker or not self.entries:
             return
-        from pytest_llmbench.harness.reporting import write_reports
+        if self.settings.report is not None:
+            from pytest_llmbench.harness.reporting import write_reports
 
-        self._written = write_reports(self.settings, self.entries)
+            self._written = write_reports(self.settings, self.entries)
+        if self.settings.save is not None:
+            self._said = self._saved(self.settings, exitstatus)
+
+    def _saved(self, settings: Settings, exitstatus: int) -> list[str]:
+        """What is to be said about the baseline of this session."""
+        if exitstatus == pytest.ExitCode.INTERRUPTED:
+            return [f"baseline {settings.save!r} not saved: the session was interrupted"]
+        from pytest_llmbench.harness.baselines import save
+
+        return save(settings, self.entries, time.time_ns())
 
     def _reaudit(self) -> None:
         """Clauses that a later test meets. A worker sends what has changed to the controller, which has
@@ -185,6 +207,8 @@ class SessionReport:
             terminalreporter.write_line("")
         for path in self._written:
             terminalreporter.write_line(f"report: {path}")
+        for text in self._said:
+            terminalreporter.write_line(text)
 
 
 SESSION = pytest.StashKey[SessionReport]()

@@ -64,6 +64,8 @@ class EndpointReport:
     proxy: str | None
     """Proxy of the environment that the preflight went through, without credentials."""
     facts: Facts
+    counts_tokens: bool = False
+    """Its stream told how many tokens there were, so that we need not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class _Stream:
     dialect: Dialect
     answer: Answer
     fingerprint: str
+    counts_tokens: bool
 
 
 def examine(
@@ -142,7 +145,7 @@ def _find_stream(
         for spoken in dialects:
             answer = control.post(below(base, spoken.path), spoken.encode(_SMALL, options))
             if 200 <= answer.status < 300:
-                return _Stream(base, spoken, answer, _check_stream(spoken, answer))
+                return _Stream(base, spoken, answer, *_check_stream(spoken, answer))
             refusal = errors.outright_refusal(answer, control.key_source)
             if refusal is not None:
                 raise refusal
@@ -158,8 +161,9 @@ def _find_stream(
     raise _wrong_path(control, failures[0], endpoint)
 
 
-def _check_stream(spoken: Dialect, answer: Answer) -> str:
-    """The fingerprint in a streamed reply, or ``""``. Raises SUTError if nothing was streamed."""
+def _check_stream(spoken: Dialect, answer: Answer) -> tuple[str, bool]:
+    """The fingerprint in a streamed reply, or ``""``; and whether it told its tokens. Raises SUTError if
+    nothing was streamed."""
     if not is_event_stream(answer.headers):
         raise errors.not_streamed(answer)
     decoder = SSEDecoder()
@@ -168,7 +172,8 @@ def _check_stream(spoken: Dialect, answer: Answer) -> str:
     said = next((chunk.error for chunk in chunks if chunk.error), None)
     if said is not None or not any(chunk.choice is not None for chunk in chunks):
         raise errors.no_completion(answer, len(events), said)
-    return next(filter(None, map(_fingerprint, events)), "")
+    counts = any(chunk.usage is not None for chunk in chunks)
+    return next(filter(None, map(_fingerprint, events)), ""), counts
 
 
 def _fingerprint(event: SSEEvent) -> str:
@@ -205,7 +210,9 @@ def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList
         values["endpoint.certificate_checked"] = not control.insecure
     values |= engine_facts(listed.entry(model), server, found.fingerprint)
     facts = Facts.of(Origin.DETECTED, values, without_query(found.base_url))
-    return EndpointReport(found.base_url, model, listed.names, found.dialect.name, server, proxy, facts)
+    return EndpointReport(
+        found.base_url, model, listed.names, found.dialect.name, server, proxy, facts, found.counts_tokens
+    )
 
 
 __all__ = ["Asking", "EndpointReport", "examine"]

@@ -251,7 +251,11 @@ class Prices(Table):
     output_per_million: float | None = Field(
         default=None, ge=0, description="Price of a million output tokens."
     )
-    currency: Text = Field(default="USD", description="Currency of both. Default: `USD`.")
+    currency: Text = Field(default="USD", description="Currency of all prices. Default: `USD`.")
+    per_hour: float | None = Field(
+        default=None, gt=0, description="Price of an hour of the whole system, for comparisons of systems."
+    )
+    date: Text | None = Field(default=None, description="Day on which that price was taken.")
 
 
 class SUTTables(Table):

@@ -83,13 +83,22 @@ class TestView:
 
     @property
     def name(self) -> str:
-        """The node id without its file: the file is the same for most of a report."""
-        return self.nodeid.partition("::")[2] or self.nodeid
+        """The node id without its file, which is the same for most of a report; with the attempt, if it is
+        not the first."""
+        number = self.entry.get("attempts", 1)
+        which = f" (attempt {number})" if number > 1 else ""
+        return (self.nodeid.partition("::")[2] or self.nodeid) + which
 
     @property
     def kind(self) -> str:
-        """``ttft (5.1 Time to First Token)``."""
-        return f"{self.entry['test']} ({self.entry['section']} {self.entry.get('title') or ''}".rstrip() + ")"
+        """``ttft (5.1 Time to First Token)``; of a test beyond the draft without the section."""
+        title = f"{self.entry['section']} {self.entry.get('title') or ''}".strip()
+        return f"{self.entry['test']} ({title})"
+
+    @property
+    def of_the_draft(self) -> bool:
+        """Whether the draft has such a test, with clauses to comply with."""
+        return bool(self.entry["section"])
 
     @property
     def valid(self) -> bool:
@@ -117,11 +126,32 @@ class TestView:
         if not self.measured:
             return "nothing was measured"
         validity = "valid" if self.valid else "INVALID"
-        return f"{validity} · {words(self.entry['compliance']['verdict'])}"
+        return f"{validity} · {words(self.compliance)}"
+
+    @property
+    def compliance(self) -> str:
+        """The word for it; a test beyond the draft has no class."""
+        return str(self.entry["compliance"]["verdict"]) if self.of_the_draft else "no test of the draft"
 
     @property
     def objectives(self) -> Sequence[Entry]:
         return list(self.entry["gate"]["objectives"])
+
+    @property
+    def comparisons(self) -> Sequence[Entry]:
+        """With a baseline or with another system; of a void run none, since its numbers are not judged."""
+        return list(self.entry.get("comparisons") or ()) if self.valid else []
+
+    @property
+    def attempt(self) -> str | None:
+        """``attempt 2: passed after a failed attempt``; None for a test that was run once."""
+        number = self.entry.get("attempts", 1)
+        if number <= 1:
+            return None
+        passed = self.entry["outcome"] == "passed"
+        return f"attempt {number} of this test: " + (
+            "passed, after an attempt that did not" if passed else "it was run again, and did not pass either"
+        )
 
     @property
     def tables(self) -> Mapping[str, Entry]:

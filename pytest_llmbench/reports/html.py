@@ -60,7 +60,7 @@ def _verdict_table(view: ReportView) -> Html:
                 html_blocks.pill(test.headline),
                 "no limit" if first is None else objective_text(first) + more,
                 test.first_figure if first is None else measured_text(first),
-                html_blocks.pill(test.entry["compliance"]["verdict"]),
+                html_blocks.pill(test.compliance),
             )
         )
     columns = ("Test", "Verdict", "Limit", "Measured and interval", "Compliance")
@@ -125,7 +125,9 @@ def _article(i: int, test: TestView) -> Html:
         element("p", test.kind, class_="meta"),
         html_blocks.verdicts(test),
         html_blocks.error(test),
+        html_blocks.attempt(test),
         html_blocks.objectives(test),
+        html_blocks.comparison_block(test),
         html_blocks.headlines(test),
         element("p", test.completion) if test.measured else None,
         html_blocks.result_tables(test),
@@ -145,15 +147,11 @@ def _compliance(view: ReportView) -> Html:
 
 
 def _compliance_of(test: TestView) -> Html:
-    compliance = test.entry["compliance"]
+    if not test.of_the_draft:
+        return element("p", html_blocks.pill(test.compliance))
+    literal = html_blocks.pill(test.entry["compliance"]["verdict_literal"])
     return fragment(
-        element(
-            "p",
-            html_blocks.pill(compliance["verdict"]),
-            " (literal reading: ",
-            html_blocks.pill(compliance["verdict_literal"]),
-            ")",
-        ),
+        element("p", html_blocks.pill(test.compliance), " (literal reading: ", literal, ")"),
         element("h4", "Deviations"),
         html_blocks.deviations(test),
         element("h4", "Limitations"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_llmbench.reports import numbers, plots, summaries
+from pytest_llmbench.reports import comparisons, numbers, plots, summaries
 from pytest_llmbench.reports.document import (
     TONES,
     TestView,
@@ -27,16 +27,15 @@ def pill(word: str) -> Html:
 
 
 def verdicts(test: TestView) -> Html:
-    compliance = test.entry["compliance"]
-    literal = compliance["verdict_literal"]
+    literal = test.entry["compliance"]["verdict_literal"]
     return element(
         "p",
         pill(test.headline),
         " ",
         element("span", "validity ", pill(test.entry["validity"]["verdict"]), class_="judgement"),
-        element("span", "compliance ", pill(compliance["verdict"]), class_="judgement"),
+        element("span", "compliance ", pill(test.compliance), class_="judgement"),
         element("span", "literal reading ", pill(literal), class_="judgement")
-        if literal != compliance["verdict"]
+        if test.of_the_draft and literal != test.compliance
         else None,
         element("span", "limits ", pill(test.entry["gate"]["verdict"]), class_="judgement"),
         class_="verdicts",
@@ -46,6 +45,26 @@ def verdicts(test: TestView) -> Html:
 def error(test: TestView) -> Html | None:
     text = test.entry.get("error")
     return element("pre", text, class_="error") if text else None
+
+
+def attempt(test: TestView) -> Html | None:
+    return None if test.attempt is None else element("p", element("strong", test.attempt))
+
+
+def comparison_block(test: TestView) -> Html | None:
+    """Against a baseline: the comparisons that decide first, with the effect that could have been seen."""
+    found = test.comparisons
+    if not found:
+        return None
+    rows = [
+        (*cells[:-1], element("span", cells[-1], class_=f"pill {comparisons.TONES[verdict]}"), reason)
+        for cells, verdict, reason in comparisons.judged_rows(found)
+    ]
+    return fragment(
+        element("h4", "Comparison"),
+        element("p", comparisons.caption(found), class_="meta"),
+        load_table((*comparisons.COLUMNS, "Reason"), rows),
+    )
 
 
 def objectives(test: TestView) -> Html:
@@ -224,6 +243,8 @@ def notes(test: TestView) -> Html | None:
 
 __all__ = [
     "all_metrics",
+    "attempt",
+    "comparison_block",
     "configuration",
     "deviations",
     "error",

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.reports import summaries
+from pytest_llmbench.reports import comparisons, summaries
 from pytest_llmbench.reports.document import TestView, measured_text, objective_text, words
 from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.markdown_text import (
@@ -73,7 +73,7 @@ def _head(view: ReportView) -> str:
                 f"{_ICONS[test.headline]} {test.headline}",
                 "<br>".join(bar(code(limit)) for limit, _ in limits),
                 "<br>".join(escape(measured) for _, measured in limits),
-                words(test.entry["compliance"]["verdict"]),
+                words(test.compliance),
             )
         )
     left_out = len(view.tests) - len(rows)
@@ -113,7 +113,12 @@ def _details(test: TestView) -> list[_Part]:
     error = test.entry.get("error")
     heading = f"\n#### {code(test.name)}\n\n{escape(test.kind)} · {test.judgements}\n"
     seen = (test.load_text, test.completion, *test.sharing, *_reasons(test)) if test.measured else ()
-    parts = [_Part(2, "summaries", f"{heading}\n{bullets(seen)}")]
+    attempt = [test.attempt] if test.attempt is not None else []
+    parts = [_Part(2, "summaries", f"{heading}\n{bullets((*attempt, *seen))}")]
+    if test.comparisons:
+        found = test.comparisons
+        body = text_table(comparisons.COLUMNS, comparisons.rows(found))
+        parts.append(_Part(3, "comparisons", f"\n{escape(comparisons.caption(found))}\n\n{body}"))
     if error:
         parts.append(_Part(3, "error texts", fence(error)))
     for entry in test.tables.values():
@@ -133,6 +138,11 @@ def _reasons(test: TestView) -> list[str]:
         for o in test.objectives
         if o["verdict"] != "pass" and o.get("reason")
     ]
+    limits += [
+        f"{comparisons.verdict_text(found)}: {comparisons.comparison_text(found)}"
+        for found in test.comparisons
+        if found.get("gated") and found["verdict"] in ("regressed", "inconclusive")
+    ]
     findings = [f"{finding['check']}: {finding['message']}" for finding in test.noteworthy_findings]
     return [*limits, *findings, *test.next_steps, *(test.entry.get("notes") or ())]
 
@@ -143,7 +153,9 @@ def _compliance(test: TestView) -> list[_Part]:
         return []
     groups = [*summaries.deviations(test), ("Limitations:", summaries.limitations(test) or ["none"])]
     unmet = len(test.unmet("blocks", "downgrades"))
-    verdict = words(test.entry["compliance"]["verdict"])
+    if not test.of_the_draft:
+        return []
+    verdict = words(test.compliance)
     body = "\n".join(f"{escape(heading)}\n\n{bullets(texts)}" for heading, texts in groups)
     return [
         _Part(8, "unmet requirements", folded(f"{test.name}: {verdict}, {unmet} unmet requirements", body))

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pytest_llmbench.reports import comparisons
 from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
 from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.report_view import ReportView
@@ -43,6 +44,7 @@ def section_lines(entry: Entry, *, width: int = 80, verbose: bool = False) -> li
     lines = [*_head(test, width), *_error(test, width, verbose)]
     for block in (
         _objectives(test, width),
+        _comparisons(test, width, verbose),
         _headlines(test, width, verbose),
         *_tables(test, width, verbose),
         _findings(test, width, verbose),
@@ -76,6 +78,8 @@ def _head(test: TestView, width: int) -> list[Line]:
     markup = {**_MARKUP[TONES[test.headline]], "bold": True}
     lines = [Line(part, {"bold": True}) for part in _wrap(test.nodeid, width, "", "  ")]
     lines += [Line(part, markup) for part in _wrap(f"{test.headline} · {test.kind}", width)]
+    if test.attempt is not None:
+        lines += [Line(part, _MARKUP["warn"]) for part in _wrap(test.attempt, width)]
     lines += [Line(part) for part in _wrap(test.judgements, width)]
     if test.entry["load"] is not None:
         duration = f"{test.entry['load']['duration_s']:.1f} s"
@@ -103,6 +107,36 @@ def _objectives(test: TestView, width: int) -> list[Line]:
         if verdict != "pass" and objective.get("reason"):
             lines += [Line(part) for part in _wrap(objective["reason"], width, " " * 15, " " * 15)]
     return lines
+
+
+def _comparisons(test: TestView, width: int, verbose: bool) -> list[Line]:
+    """Those that decide, and of the others those that are not alike."""
+    found = test.comparisons
+    if not found:
+        return []
+    shown = [c for c in found if verbose or c.get("gated") or c["verdict"] in ("regressed", "improved")]
+    lines = [Line(part, {"bold": True}) for part in _wrap(comparisons.caption(found), width)]
+    for comparison in sorted(shown, key=lambda c: not c.get("gated")):
+        verdict = comparisons.verdict_text(comparison)
+        only = "" if comparison.get("gated") else " (shown only)"
+        text = f"{verdict:<13}{comparison['metric']}{only} {comparisons.change_text(comparison)}"
+        if only:
+            lines += [Line(part, _MARKUP["neutral"]) for part in _wrap(text, width, "  ", " " * 15)]
+            continue
+        allowed = comparisons.allowed_text(comparison)
+        arms = f"{comparisons.means_text(comparison, 'baseline')} → " + (
+            comparisons.means_text(comparison, "candidate")
+        )
+        markup = _MARKUP[comparisons.TONES[comparison["verdict"]]]
+        lines += [Line(part, markup) for part in _wrap(text, width, "  ", " " * 15)]
+        detail = f"{arms}, {allowed} allowed, minimum detectable effect " + (
+            comparisons.detectable_text(comparison)
+        )
+        lines += [Line(part) for part in _wrap(detail, width, " " * 15, " " * 15)]
+        if comparison["verdict"] in ("inconclusive", "regressed"):
+            lines += [Line(part) for part in _wrap(comparison["reason"], width, " " * 15, " " * 15)]
+    rest = len(found) - len(shown)
+    return [*lines, Line(f"  … and {rest} more comparisons (-v, or the report)")] if rest else lines
 
 
 def _headlines(test: TestView, width: int, verbose: bool) -> list[Line]:

@@ -13,8 +13,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
@@ -24,11 +22,11 @@ from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.engine import Engine
 from pytest_llmbench.simulator.engine_config import EngineConfig
 from pytest_llmbench.simulator.faults import FaultSchedule
-from pytest_llmbench.simulator.replay_chunks import Steps
 from pytest_llmbench.simulator.replay_facts import replay_facts, replay_note, run_facts
 from pytest_llmbench.simulator.replay_faults import require_replayable
-from pytest_llmbench.simulator.replay_load import Delays, arrivals_of
-from pytest_llmbench.simulator.replay_records import Recording, records_of, rows_of
+from pytest_llmbench.simulator.replay_load import Arrivals, Delays, arrivals_of
+from pytest_llmbench.simulator.replay_log import FlightLog
+from pytest_llmbench.simulator.replay_records import Recording
 from pytest_llmbench.simulator.replay_requests import PlanRequests
 from pytest_llmbench.simulator.replay_run import ReplayRun
 from pytest_llmbench.simulator.replay_totals import ReplayTotals
@@ -62,8 +60,9 @@ class ReplayEngine:
     the seed begin anew. ``plan.variant`` is not looked at: :meth:`variant` gives an engine for each.
 
     Stands where a load generator and its server stand otherwise. ``on_record`` is called once for each
-    request, in the order in which they ended, when the plan is through. The prompt of a request is taken to
-    be as long as the workload asked, as if it were sent as token ids.
+    request, in the order in which they ended; some thousand at a time, so of a short plan when it is through.
+    A long plan needs no more memory than its requests in flight: what has ended goes to a file. The prompt of
+    a request is taken to be as long as the workload asked, as if it were sent as token ids.
     """
 
     def __init__(
@@ -138,11 +137,10 @@ class ReplayEngine:
         if plan.fresh_state:
             self._restart()
         before = self._totals.read(self._engine.totals)
-        run = ReplayRun(
-            self._engine, arrivals, plan, faults=self._faults, delays=self.delays, start_ns=started_ns
-        )
+        log = self._log(plan)
+        run = self._begun(plan, arrivals, log, started_ns)
         interrupted = run.play()
-        records = self._records(plan, run)
+        records = log.records()
         self._totals.note(records)
         readings = run.gauges.readings(before, self._totals.read(self._engine.totals))
         if interrupted is not None:
@@ -167,22 +165,26 @@ class ReplayEngine:
             stopped=run.stopped,
         )
 
+    def _begun(self, plan: LoadPlan, arrivals: Arrivals, log: FlightLog, start_ns: int) -> ReplayRun:
+        return ReplayRun(
+            self._engine,
+            arrivals,
+            plan,
+            faults=self._faults,
+            delays=self.delays,
+            start_ns=start_ns,
+            keep=log.keep,
+        )
+
     def _restart(self) -> None:
         self._engine, self._totals = Engine(self.config), ReplayTotals()
 
-    def _records(self, plan: LoadPlan, run: ReplayRun) -> Records:
+    def _log(self, plan: LoadPlan) -> FlightLog:
         self._plans += 1
-        to_client_ns = self.delays.to_client_ns
-        read_ns = np.frombuffer(run.step_ends_ns, dtype=np.int64) + to_client_ns
-        steps = Steps(run.first_step, read_ns, to_client_ns)
         name = "-".join(filter(None, ("replay", self.name, str(self._plans))))
         figures, stream = self.config, self.scenario.stream
         recording = Recording(plan.phase, name, stream, figures.seed, figures.prefix_caching)
-        records = records_of(run.flights, steps, recording)
-        if self._on_record is not None:
-            for row in rows_of(records):
-                self._on_record(row)
-        return records
+        return FlightLog(recording, self._on_record)
 
 
 def _require_possible(plan: LoadPlan) -> None:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.records import IntColumn
 from pytest_llmbench.simulator.replay_flight import Flight
 from pytest_llmbench.simulator.replay_requests import PlanRequests
+
+_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +67,26 @@ class Arrivals(Protocol):
 class ScheduledArrivals:
     """Open loop: the schedule decides, whatever becomes of earlier requests (METHODOLOGY §3)."""
 
-    def __init__(
-        self, planned: PlanRequests, offsets_ns: Ordered[int], start_ns: int, delays: Delays
-    ) -> None:
+    def __init__(self, planned: PlanRequests, offsets_ns: IntColumn, start_ns: int, delays: Delays) -> None:
         self._planned = planned
-        self._due_ns = [start_ns + offset for offset in offsets_ns]
+        self._offsets_ns, self._start_ns = offsets_ns, start_ns
+        self._due_ns: list[int] = []
+        """Of some requests from ``_slice`` on, as Python's numbers: a long plan has no room for all."""
+        self._slice = 0
         self._to_engine_ns = delays.to_engine_ns
         self._next = 0
         self._end = len(planned)
 
     def all_sent(self, now_ns: int) -> bool:  # noqa: ARG002 - a closed loop needs it
-        return self._next == self._end
+        return self._next == self._end or self._planned.exhausted
 
     def next_ns(self) -> int | None:
-        return None if self._next == self._end else self._due_ns[self._next] + self._to_engine_ns
+        if self._next == self._end or self._planned.exhausted:
+            return None
+        return self._due() + self._to_engine_ns
 
     def take(self) -> Flight:
-        due_ns = self._due_ns[self._next]
+        due_ns = self._due()
         flight = Flight(self._planned.take(), due_ns, due_ns + self._to_engine_ns)
         self._next += 1
         return flight
@@ -91,6 +96,14 @@ class ScheduledArrivals:
 
     def ended(self, flight: Flight) -> None:
         """Changes nothing: that is what makes the loop an open one."""
+
+    def _due(self) -> int:
+        place = self._next - self._slice
+        if place >= len(self._due_ns):
+            self._slice, place = self._next, 0
+            own = self._offsets_ns[self._next : self._next + _AT_ONCE]
+            self._due_ns = (own + self._start_ns).tolist()
+        return self._due_ns[place]
 
 
 class SlotArrivals:
@@ -156,11 +169,10 @@ def arrivals_of(plan: LoadPlan, planned: PlanRequests, start_ns: int, delays: De
     return ScheduledArrivals(planned, _offsets_ns(plan, plan.load), start_ns, delays)
 
 
-def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> list[int]:
+def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> IntColumn:
     """As the load generator draws them: who takes up a sequence in the middle takes up its schedule there."""
-    whole: list[int] = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed)).tolist()
-    base_ns = whole[plan.first - 1] if plan.first else 0
-    return [offset_ns - base_ns for offset_ns in whole[plan.first :]]
+    whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed))
+    return whole[plan.first :] - (int(whole[plan.first - 1]) if plan.first else 0)
 
 
 __all__ = ["Arrivals", "Delays", "ScheduledArrivals", "SlotArrivals", "arrivals_of"]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pytest_llmbench.model.plan import Deadlines
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.simulator.replay_flight import Flight
 from pytest_llmbench.simulator.replay_load import Delays
 
@@ -35,8 +36,13 @@ class Patience:
 
     def watch(self, flight: Flight) -> None:
         """A request has been accepted, later than those before it."""
-        self._silent.append(flight)
-        self._open.append(flight)
+        silent, still_open = self._silent, self._open
+        while silent and not _waits(silent[0]):  # of those that ended nothing is kept
+            silent.popleft()
+        while still_open and still_open[0].finished_ns != MISSING:
+            still_open.popleft()
+        silent.append(flight)
+        still_open.append(flight)
         self.look_ns = min(self.look_ns, flight.submitted_ns + self._shortest_ns)
 
     def overdue(self, now_ns: int) -> Iterator[tuple[Flight, int, str]]:
@@ -56,9 +62,9 @@ class Patience:
         silent = np.flatnonzero(np.diff(read_ns) >= self._between_ns)
         return int(read_ns[silent[0]]) + self._between_ns if len(silent) else None
 
-    def drain_is_over(self, now_ns: int, last: Flight) -> bool:
-        """``last`` is the flight that was submitted last."""
-        return now_ns >= last.submitted_ns + self._drain_ns
+    def drain_is_over(self, now_ns: int, last_ns: int) -> bool:
+        """``last_ns``: when the last flight was submitted."""
+        return now_ns >= last_ns + self._drain_ns
 
 
 def _taken(

@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.sequence import SequenceDigest, drawn
+from pytest_llmbench.workloads.stream import StreamedWorkload
+
+AT_ONCE = 8192
+"""Requests that are drawn together."""
 
 
 class PlanRequests:
     """Hands out the plan's requests in order, and knows which were taken.
 
-    A closed loop with a duration may send ``plan.ceiling`` requests and mostly sends far fewer: it draws a
-    slice at a time, each as long as all before it.
+    They are drawn a slice at a time: a long plan has no room for all of them, and a closed loop with a
+    duration may send ``plan.ceiling`` requests and mostly sends far fewer. Its first slice is the least it
+    sends, and each further one as long as all before it, up to :data:`AT_ONCE`.
     """
 
     def __init__(self, plan: LoadPlan) -> None:
@@ -24,7 +29,9 @@ class PlanRequests:
         self._drawn = 0
         self.taken = 0
         self._digest = SequenceDigest()
-        self._draw(plan.requests)
+        self._draw(
+            min(plan.requests, AT_ONCE) if isinstance(plan.workload, StreamedWorkload) else plan.requests
+        )
 
     @property
     def exhausted(self) -> bool:
@@ -32,7 +39,7 @@ class PlanRequests:
         if self.taken < self._drawn:
             return False
         if self.taken < self._most:
-            self._draw(max(self.taken, 64))
+            self._draw(min(max(self.taken, 64), AT_ONCE))
         return self.taken >= self._drawn
 
     def __len__(self) -> int:

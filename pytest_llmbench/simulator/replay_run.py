@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from array import array
+from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from http import HTTPStatus
 
@@ -13,11 +14,12 @@ import numpy as np
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.records import IntColumn
+from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine_config import EngineConfig
 from pytest_llmbench.simulator.faults import REFUSALS, FaultSchedule
+from pytest_llmbench.simulator.replay_chunks import Steps
 from pytest_llmbench.simulator.replay_faults import (
     DELAYS,
     STRIKES,
@@ -33,6 +35,7 @@ from pytest_llmbench.simulator.replay_patience import Patience
 from pytest_llmbench.simulator.request_body import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.sequence import Sequence
 from pytest_llmbench.simulator.step_result import StepResult
+from pytest_llmbench.stats.looks import look_taker
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.http_status import classify_status
 
@@ -49,8 +52,23 @@ requests that ended got no answer: no connection that lasted, a deadline that ra
 (METHODOLOGY §13). So does the load generator, which has no word of the engine's on its health."""
 
 
+BATCH = 8192
+"""Flights that have ended are handed over when there are so many."""
+_HEARD_PER_LOOK = 10
+"""A load that may end early hears of them sooner: so often between two looks."""
+
+
 class ReplayRun:
-    """The work of a step does not grow with its tokens: only first tokens and ends are looked at."""
+    """The work of a step does not grow with its tokens: only first tokens and ends are looked at.
+
+    What has ended is given to ``keep`` with the steps that made its tokens, and forgotten, so memory follows
+    the requests in flight.
+    """
+
+    peak_in_flight = 0
+    left_in_flight = 0
+    stopped: str | None = None
+    """Why nothing more was sent, if the plan's own rule ended it."""
 
     def __init__(
         self,
@@ -61,8 +79,10 @@ class ReplayRun:
         faults: FaultSchedule,
         delays: Delays,
         start_ns: int,
+        keep: Callable[[Ordered[Flight], Steps], Records],
     ) -> None:
         self._engine = engine
+        self._keep = keep
         self._arrivals = arrivals
         self._ignore_eos = plan.ignore_eos
         self._faults = faults
@@ -74,18 +94,22 @@ class ReplayRun:
         """Step number: replies to which a fault happens then, if they have come far enough."""
         self._down_until_ns = 0
         self._stops_when_failing = plan.stop_when_failing
+        self._looks = look_taker(plan)
+        self._batch = BATCH if plan.looks is None else max(1, plan.looks.every // _HEARD_PER_LOOK)
         self._failures = 0
         """Ends one after another without an answer."""
         self._patience = Patience(plan.deadlines, delays)
         self.gauges = GaugeSampler(engine, start_ns)
         self.first_step = engine.next_step
         self.now_ns = start_ns
-        self.flights: list[Flight] = []
+        self._flights: dict[Flight, None] = {}
+        """Not handed over, in order of arrival; ``_ended`` of them have ended."""
+        self._ended = 0
+        self._received = 0
+        self._last_ns = start_ns
+        """Submission of the last one."""
         self.step_ends_ns = array("q")
-        self.peak_in_flight = 0
-        self.left_in_flight = 0
-        self.stopped: str | None = None
-        """Why nothing more was sent, if the plan's own rule ended it."""
+        """From ``first_step`` on."""
 
     def play(self) -> str | None:
         """Until every request has ended. Returns why it was cut short, if it was."""
@@ -94,12 +118,16 @@ class ReplayRun:
         except KeyboardInterrupt:
             self._cancel(INTERRUPTED_BY_CTRL_C)
             return INTERRUPTED_BY_CTRL_C
+        finally:
+            self._hand_over(list(self._flights))
         return None
 
     def _play(self) -> None:
         engine, arrivals, patience = self._engine, self._arrivals, self._patience
         in_flight, screened, gauges = self._in_flight, self._screened, self.gauges
         while True:
+            if self._ended >= self._batch:
+                self._hand_over([flight for flight in self._flights if flight.ended])
             arrives_ns = arrivals.next_ns()
             if not in_flight:
                 joins_ns = screened[0][0] if screened else None
@@ -118,10 +146,35 @@ class ReplayRun:
             if in_flight:
                 self._step(engine.step())
 
+    def _hand_over(self, flights: Ordered[Flight]) -> None:
+        """These have come to their end; with them goes what they alone were made of."""
+        ends_ns = np.array(self.step_ends_ns, dtype=np.int64)
+        for flight in flights:
+            del self._flights[flight]
+        self._ended = 0
+        kept = self._keep(flights, Steps(self.first_step, ends_ns + self._to_client_ns, self._to_client_ns))
+        self._take_look(kept)
+        begun = [s.first_step for s in self._in_flight if s.first_step is not None]
+        # Kept: the steps of those that run. One that runs now has its first token from the present step on.
+        needless = min(begun, default=self._engine.next_step) - self.first_step
+        del self.step_ends_ns[:needless]
+        self.first_step += needless
+
+    def _take_look(self, ended: Records) -> None:
+        """With looks, what has ended is handed over as often as it is looked at."""
+        if self._looks is None or self.stopped is not None or self._arrivals.all_sent(self.now_ns):
+            return
+        verdict = self._looks.hear_all(ended)
+        if verdict is not None:
+            self._arrivals.stop()
+            self.stopped = self._looks.reason(verdict)
+
     # Coming in.
 
     def _receive(self, flight: Flight) -> None:
-        self.flights.append(flight)
+        self._flights[flight] = None
+        self._received += 1
+        self._last_ns = flight.submitted_ns
         planned, config = flight.planned, self._engine.config
         try:
             if flight.received_ns < self._down_until_ns:
@@ -144,7 +197,7 @@ class ReplayRun:
         elif screening.delay_ns == 0:
             self._queue(flight)
         else:
-            heapq.heappush(self._screened, (joins_ns, len(self.flights), flight))
+            heapq.heappush(self._screened, (joins_ns, self._received, flight))
 
     def _queue(self, flight: Flight) -> None:
         sequence = flight.sequence
@@ -231,6 +284,7 @@ class ReplayRun:
         self, flight: Flight, outcome: Outcome, at_ns: int, error: str | None, reason: str | None = None
     ) -> None:
         flight.end(outcome, at_ns, error=error, finish_reason=reason)
+        self._ended += 1
         self._failures = self._failures + 1 if _unanswered(flight) else 0
         if self._failures >= FAILURES_IN_A_ROW and self._stops_when_failing and at_ns < self._down_until_ns:
             self._stop()
@@ -285,9 +339,7 @@ class ReplayRun:
             read_ns = self._token_ns(flight) + self._to_client_ns
             flight.read_ns = read_ns[read_ns <= at_ns]  # the rest came when nobody read any more
             self._end(flight, Outcome.TIMEOUT, at_ns, why)
-        if self._arrivals.all_sent(self.now_ns) and self._patience.drain_is_over(
-            self.now_ns, self.flights[-1]
-        ):
+        if self._arrivals.all_sent(self.now_ns) and self._patience.drain_is_over(self.now_ns, self._last_ns):
             self.left_in_flight = len(self._in_flight)
             for sequence in self._in_flight:
                 self._engine.abort(sequence)

@@ -20,10 +20,11 @@ class ReplayTotals:
 
     def note(self, records: Records) -> None:
         """All requests of a plan have ended."""
-        self._requests += int((records.http_status == 200).sum())
-        answered = records.ok
-        self._add("queue_wait", records.queue_wait_ns[answered])
-        self._add("prefill", records.prefill_ns[answered])
+        for block in records.blocks():
+            self._requests += int((block.http_status == 200).sum())
+            answered = block.ok
+            self._add("queue_wait", block.queue_wait_ns[answered])
+            self._add("prefill", block.prefill_ns[answered])
 
     def _add(self, name: str, ns: IntColumn) -> None:
         known = ns[ns != MISSING]

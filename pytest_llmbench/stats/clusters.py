@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.stats.dependence import effective_size
-from pytest_llmbench.stats.percentiles import percentile
-from pytest_llmbench.stats.runs import FloatArray, Runs
+from pytest_llmbench.stats.percentile_intervals import Worth
+from pytest_llmbench.stats.percentiles import ordered_percentile
+from pytest_llmbench.stats.runs import FloatArray, Runs, pooled
+from pytest_llmbench.stats.spectral import spread
 
 _FEWEST_BEYOND = 20
 """As in :mod:`pytest_llmbench.stats.dependence`: of a rarer event clustering is read at one this frequent."""
@@ -55,7 +56,7 @@ class Clusters:
         parts = np.split(of_clusters, np.cumsum(self.run_lengths)[:-1])
         return tuple(part for part in parts if len(part))
 
-    def percentile_effective_size(self, values: FloatArray, ordered: FloatArray, q: float) -> float:
+    def percentile_worth(self, values: FloatArray, ordered: FloatArray, q: float) -> Worth:
         """Of how many independent samples the q-th percentile is worth; from 1 to their number n.
 
         p(1 - p) / Var(p), p the share of samples above the percentile as a ratio of sums over clusters, and
@@ -64,16 +65,24 @@ class Clusters:
         """
         n = len(values)
         margin = min(50.0, 100.0 * _FEWEST_BEYOND / n)
-        threshold = percentile(ordered, min(max(q, margin), 100.0 - margin))
+        threshold = ordered_percentile(ordered, min(max(q, margin), 100.0 - margin))
         # With ties nothing may lie above the percentile; then reaching it is the event.
         above = values > threshold if ordered[-1] > threshold else values >= threshold
         share = float(np.mean(above))
-        errors = self.sums(above) - share * self.counts
-        variance = float(np.mean(np.square(errors)))
+        errors = self.by_run(self.sums(above) - share * self.counts)
+        every = pooled(errors)
+        clusters = len(every)
+        of = spread(errors)
+        if of is None:
+            # Too few clusters for more than their plain spread.
+            variance = float(np.mean(np.square(every))) / max(1, clusters - 1)
+            freedom = float(max(1, clusters - 1))
+        else:
+            variance, freedom = of.error**2, of.freedom
         if variance == 0.0:
-            return float(n)
-        of_total = len(errors) ** 2 * variance / effective_size(self.by_run(errors))
-        return min(float(n), max(1.0, share * (1 - share) * n * n / of_total))
+            return Worth(float(n), freedom)
+        worth = share * (1 - share) * (n / clusters) ** 2 / variance
+        return Worth(min(float(n), max(1.0, worth)), freedom)
 
     def _starts(self) -> IntArray:
         return np.asarray(np.cumsum(self.counts) - self.counts, dtype=np.int64)

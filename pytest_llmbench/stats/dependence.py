@@ -27,6 +27,10 @@ _FEWEST_EXCEEDANCES = 20
 """A rarer indicator shows no clustering; dependence is then read at the nearest percentile with that many."""
 
 
+_AT_ONCE = 1 << 19
+"""Samples whose products are worked out together; a transform takes some 50 bytes for each."""
+
+
 class _Spectrum(NamedTuple):
     variance: float
     """R(0)."""
@@ -40,10 +44,19 @@ def autocovariance(samples: FloatArray, lags: int, *, centre: float | None = Non
     """R(0) … R(lags), R(k) = Σ (x_t - c)(x_{t+k} - c) / n, by FFT. ``centre`` c: default the mean."""
     n = len(samples)
     deviations = samples - (float(np.mean(samples)) if centre is None else centre)
-    size = 1 << (n + lags).bit_length()
-    transform = np.fft.rfft(deviations, size)
-    products = np.fft.irfft(transform * np.conj(transform), size)
-    return np.asarray(products[: lags + 1] / n, dtype=np.float64)
+    products = np.zeros(lags + 1)
+    for first in range(0, n, _AT_ONCE):
+        products += _products(deviations[first : first + _AT_ONCE], deviations[first:], lags)
+    return products / n
+
+
+def _products(samples: FloatArray, onwards: FloatArray, lags: int) -> FloatArray:
+    """Σ x_t y_{t+k} for k from 0 to ``lags``, over the samples x; y goes on where they end."""
+    onwards = onwards[: len(samples) + lags]
+    size = 1 << (len(samples) + lags).bit_length()
+    transform = np.fft.rfft(samples, size)
+    other = transform if len(onwards) == len(samples) else np.fft.rfft(onwards, size)
+    return np.asarray(np.fft.irfft(other * np.conj(transform), size)[: lags + 1], dtype=np.float64)
 
 
 def block_length(samples: Samples) -> int:
@@ -120,11 +133,10 @@ def _spectrum(run: FloatArray, centre: float) -> _Spectrum | None:
     scale = float(np.max(np.abs(run - centre), initial=0.0))
     if n < SHORTEST_SERIES or scale == 0.0 or float(np.ptp(run)) == 0.0:
         return None
-    quiet = max(_QUIET_LAGS, math.ceil(math.sqrt(math.log10(n))))
-    longest = min(n - 1, _longest_block(n) + quiet)
+    longest = min(n - 1, _longest_block(n) + _quiet_lags(n))
     # Scaled, so that squares of tiny or huge values neither vanish nor overflow.
     covariance = autocovariance((run - centre) / scale, longest, centre=0.0)
-    bandwidth = min(_bandwidth(covariance / covariance[0], n, quiet), longest)
+    bandwidth = min(2 * max(1, last_significant_lag(covariance / covariance[0], n)), longest)
     window = _flat_top(bandwidth, longest)
     lags = np.arange(longest + 1)
     weighted = window * covariance
@@ -135,16 +147,23 @@ def _spectrum(run: FloatArray, centre: float) -> _Spectrum | None:
     return _Spectrum(float(covariance[0]), max(long_run, floor), 2 * float((lags * weighted).sum()))
 
 
-def _bandwidth(correlation: FloatArray, n: int, quiet: int) -> int:
-    """M = 2 m, m the first lag after which ``quiet`` lags in a row are insignificant."""
+def last_significant_lag(correlation: FloatArray, n: int) -> int:
+    """The lag after which K_n lags in a row are insignificant, |ρ(k)| < 2 √(log10 n / n); 0 for none.
+
+    ``correlation``: ρ(0), ρ(1) … of ``n`` samples; K_n = max(5, √log10 n).
+    """
+    quiet = _quiet_lags(n)
     threshold = _SIGNIFICANCE * math.sqrt(math.log10(n) / n)
     significant = np.abs(correlation[1:]) >= threshold
-    runs_of_quiet = np.convolve(~significant, np.ones(quiet, dtype=int), mode="valid") == quiet
-    if runs_of_quiet.any():
-        last = int(np.argmax(runs_of_quiet))
-    else:
-        last = int(np.flatnonzero(significant)[-1]) + 1 if significant.any() else 0
-    return 2 * max(last, 1)
+    if len(significant) >= quiet:
+        runs_of_quiet = np.convolve(~significant, np.ones(quiet, dtype=int), mode="valid") == quiet
+        if runs_of_quiet.any():
+            return int(np.argmax(runs_of_quiet))
+    return int(np.flatnonzero(significant)[-1]) + 1 if significant.any() else 0
+
+
+def _quiet_lags(n: int) -> int:
+    return max(_QUIET_LAGS, math.ceil(math.sqrt(math.log10(n))))
 
 
 def _flat_top(bandwidth: int, lags: int) -> FloatArray:
@@ -158,5 +177,6 @@ __all__ = [
     "block_length",
     "effective_size",
     "exceedances",
+    "last_significant_lag",
     "percentile_effective_size",
 ]

@@ -14,9 +14,9 @@ errors that both arms make together, to the same side: the root is then that of
 
 which is the same for symmetric arms, and zero for arms that differ by a constant alone.
 
-Paired arms (the same requests in both, in the same order): what both arms have in common drops out. Means
-and central percentiles: circular block bootstrap of pairs. Other percentiles: MOVER over order statistics,
-r being the long-run correlation of the indicators "above the arm's own percentile", of which the sampling
+Paired arms (the same requests in both, in the same order): what both arms have in common drops out. Means:
+Student's t on the long-run variance of the pairs' differences. Percentiles: MOVER over order statistics, r
+being the long-run correlation of the indicators "above the arm's own percentile", of which the sampling
 errors of percentiles consist (Bahadur 1966).
 """
 
@@ -27,15 +27,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.stats import bootstrap, order_statistics
-from pytest_llmbench.stats.dependence import block_length, effective_size, exceedances
+from pytest_llmbench.stats.dependence import effective_size, exceedances
+from pytest_llmbench.stats.percentile_intervals import percentile_interval
 from pytest_llmbench.stats.percentiles import percentile
-from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
+from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
+from pytest_llmbench.stats.spectral import spread, student_interval
 
-CENTRAL = (25.0, 75.0)
-"""Percentiles between these are bootstrapped, given enough effective samples."""
 FEWEST = 30
-"""Effective samples that a bootstrap needs."""
+"""Effective pairs that a mean needs."""
 
 
 class Bounded(NamedTuple):
@@ -72,34 +71,27 @@ def relative_change_interval(baseline: Bounded, candidate: Bounded, *, correlati
 
 
 def paired_mean_interval(
-    baseline: Samples, candidate: Samples, *, relative: bool = False, seed: int, level: float = 0.95
+    baseline: Samples, candidate: Samples, *, relative: bool = False, level: float = 0.95
 ) -> Interval:
-    """Interval of the difference (or relative change) of the means of pairs, by blocks of pairs.
+    """Interval of the difference (or relative change) of the means of pairs.
 
-    Open at fewer than 30 effective pairs. Relative: the baseline's samples must be positive.
+    Relative: mean candidate / mean baseline - 1, of which a pair contributes (candidate - ratio · baseline) /
+    mean baseline; the baseline's mean must be positive. Open at fewer than 30 effective pairs.
     """
     before, after = _pairs(baseline, candidate)
     if not before:
         return OPEN
-    ratio = float(pooled(after).sum() / pooled(before).sum()) if relative else 1.0
-    around = tuple(b - ratio * a for a, b in zip(before, after, strict=True))
-    if effective_size(around) < FEWEST:
+    scale = float(pooled(before).mean()) if relative else 1.0
+    ratio = float(pooled(after).mean()) / scale if relative else 1.0
+    around = tuple((b - ratio * a) / scale for a, b in zip(before, after, strict=True))
+    of = spread(around)
+    if of is None or of.worth < FEWEST:
         return OPEN
-    block = block_length(around)
-    if not relative:
-        return bootstrap.mean_interval(around, seed=seed, level=level, block=block)
-    lower, upper = bootstrap.ratio_interval(after, before, seed=seed, level=level, block=block)
-    return Interval(None if lower is None else lower - 1, None if upper is None else upper - 1)
+    return student_interval(ratio - 1 if relative else float(pooled(around).mean()), of, level=level)
 
 
 def paired_percentile_interval(
-    baseline: Samples,
-    candidate: Samples,
-    q: float,
-    *,
-    relative: bool = False,
-    seed: int,
-    level: float = 0.95,
+    baseline: Samples, candidate: Samples, q: float, *, relative: bool = False, level: float = 0.95
 ) -> Interval:
     """Interval of the difference (or relative change) of the q-th percentiles of paired samples.
 
@@ -108,16 +100,11 @@ def paired_percentile_interval(
     before, after = _pairs(baseline, candidate)
     if not before:
         return OPEN
-    above = exceedances(before, q), exceedances(after, q)
-    worth = min(effective_size(above[0]), effective_size(above[1]))
-    if CENTRAL[0] <= q <= CENTRAL[1] and worth >= FEWEST:
-        block = max(block_length(above[0]), block_length(above[1]))
-        return _resampled(before, after, q, block, relative, seed, level)
     combine = relative_change_interval if relative else difference_interval
     return combine(
-        _bounded(before, q, effective_size(above[0]), level),
-        _bounded(after, q, effective_size(above[1]), level),
-        correlation=long_run_correlation(*above),
+        _bounded(before, q, level),
+        _bounded(after, q, level),
+        correlation=long_run_correlation(exceedances(before, q), exceedances(after, q)),
     )
 
 
@@ -176,19 +163,9 @@ def _pairs(baseline: Samples, candidate: Samples) -> tuple[Runs, Runs]:
     return before, after
 
 
-def _resampled(
-    before: Runs, after: Runs, q: float, block: int, relative: bool, seed: int, level: float
-) -> Interval:
-    first = bootstrap.resampled_percentiles(before, q, seed=seed, block=block)
-    second = bootstrap.resampled_percentiles(after, q, seed=seed, block=block)
-    statistics = second / first - 1 if relative else second - first
-    return bootstrap.interval_between(statistics, sum(map(len, before)) / block, level=level)
-
-
-def _bounded(runs: Runs, q: float, worth: float, level: float) -> Bounded:
-    ordered: FloatArray = np.sort(pooled(runs))
-    point = percentile(ordered, q)
-    lower, upper = order_statistics.percentile_interval(ordered, q, level=level, effective_n=worth)
+def _bounded(runs: Runs, q: float, level: float) -> Bounded:
+    point = percentile(pooled(runs), q)
+    lower, upper = percentile_interval(runs, q, level=level)
     return Bounded(
         point,
         None if lower is None else min(lower, point),

@@ -8,12 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.stats import bootstrap
-from pytest_llmbench.stats.dependence import block_length, effective_size
+from pytest_llmbench.stats.dependence import SHORTEST_SERIES, effective_size
+from pytest_llmbench.stats.percentile_intervals import series_memory
 from pytest_llmbench.stats.proportion import wilson_interval
-from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
+from pytest_llmbench.stats.spectral import Spread, legs, memory, spread, upper_end
 
-_CELLS = 30_000
-"""Of a resampling matrix held at once, as in :mod:`pytest_llmbench.stats.bootstrap`."""
+_SPREAD_POWER = 1.5
+"""The least that holds for log-normal samples of σ = 1, independent and of ρ = 0.8."""
 
 
 class Starvation(NamedTuple):
@@ -38,24 +40,13 @@ def jain_index(shares: FloatArray) -> float | None:
     return float(scaled.sum() ** 2 / (len(scaled) * np.square(scaled).sum()))
 
 
-def jain_influence(samples: Samples) -> Runs:
-    """What each sample contributes to the error of J: 2 (x - m1)/m1 - (x² - m2)/m2, times J.
+def jain_interval(samples: Samples, *, level: float = 0.95, of: Spread | None = None) -> Interval:
+    """Interval of J of dependent samples; open where J is undefined. ``of``: :func:`jain_spread`.
 
-    Its dependence is the index's: effective size and block length are read from it.
-    """
-    runs = as_runs(samples)
-    every = pooled(runs)
-    first, second = float(np.mean(every)), float(np.mean(np.square(every)))
-    index = first**2 / second
-    return tuple(index * (2 * (run / first - 1) - (np.square(run) / second - 1)) for run in runs)
-
-
-def jain_interval(samples: Samples, *, seed: int, level: float = 0.95, block: int | None = None) -> Interval:
-    """Interval of J of dependent samples; open where J is undefined. ``block``: of :func:`jain_influence`.
-
-    Circular block bootstrap, studentised on the logarithmic scale (Hall 1992): each resample's log J is taken
-    relative to its own standard error. J rests on squares, so its standard error is small whenever the few
-    largest samples happen to be missing; percentiles of plain resamples would be too narrow.
+    J = 1 / (1 + c²), c the coefficient of variation: c² and both its ends are turned into J. c² rests on
+    squares and is too small, with too small an error, whenever the few largest samples happen to be missing;
+    its upper end is therefore the value whose error, growing as its power 3/2, still reaches the observed
+    one, and may not exist: J then has no lower end.
     """
     runs = as_runs(samples)
     every = pooled(runs)
@@ -64,42 +55,33 @@ def jain_interval(samples: Samples, *, seed: int, level: float = 0.95, block: in
         return OPEN
     if float(np.ptp(every)) == 0.0:
         return Interval(1.0, 1.0)
-    runs = tuple(run / float(every.max()) for run in runs)
-    block = block_length(jain_influence(runs)) if block is None else block
-    terms, blocks = _block_terms(runs, block), max(2, round(len(every) / block))
-    centre, error = _log_jain(terms.mean(axis=1)[:, None], blocks)
-    random = np.random.default_rng(seed)
-    rows = max(1, _CELLS // blocks)
-    scores = []
-    for first in range(0, bootstrap.RESAMPLES, rows):
-        drawn = random.integers(terms.shape[1], size=(min(rows, bootstrap.RESAMPLES - first), blocks))
-        logarithms, errors = _log_jain(
-            np.stack([np.take(term, drawn).mean(axis=1) for term in terms]), blocks
-        )
-        defined = errors > 0
-        scores.append((logarithms - centre)[defined] / errors[defined])
-    low, high = np.quantile(np.concatenate(scores), [(1 - level) / 2, (1 + level) / 2])
-    lower, upper = np.exp(centre - np.array([high, low])[:, None] * error)[:, 0]
-    return Interval(max(1 / len(every), min(float(lower), index)), min(1.0, max(float(upper), index)))
+    of = jain_spread(runs) if of is None else of
+    if of is None:
+        return OPEN
+    square = 1 / index - 1
+    down, up = legs(of, level)
+    most = upper_end(square, up, _SPREAD_POWER)
+    lower = None if most is None else max(1 / len(every), 1 / (1 + most))
+    return Interval(lower, min(1.0, 1 / (1 + max(0.0, square - down))))
 
 
-def _block_terms(runs: Runs, block: int) -> FloatArray:
-    """For the circular block at every position its means of x and x², and their products."""
-    circles = [np.concatenate((run, run[: block - 1])) for run in runs]
-    means, squares = (
-        np.concatenate(
-            [np.convolve(circle**power, np.full(block, 1 / block), mode="valid") for circle in circles]
-        )
-        for power in (1, 2)
-    )
-    return np.stack([means, squares, means**2, squares**2, means * squares])
+def jain_spread(samples: Samples) -> Spread | None:
+    """Of c² = 1/J - 1 = m2/m1² - 1, from its influence (x² - m2)/m1² - 2 (x - m1) m2/m1³.
 
-
-def _log_jain(terms: FloatArray, blocks: int) -> tuple[FloatArray, FloatArray]:
-    """log (m1²/m2), and its standard error from the variance of 2 x̄/m1 - x̄²/m2 over blocks."""
-    first, second, first_squared, second_squared, product = terms
-    variance = 4 * first_squared / first**2 + second_squared / second**2 - 4 * product / (first * second) - 1
-    return np.log(first**2 / second), np.sqrt(np.maximum(variance, 0.0) / blocks)
+    ``worth``: that of the influence or of the samples themselves, whichever is less; ``None`` below ten.
+    """
+    runs = as_runs(samples)
+    every = pooled(runs)
+    if len(every) < SHORTEST_SERIES or float(every.max()) <= 0.0:
+        return None
+    runs = tuple(run / float(every.mean()) for run in runs)
+    second = float(np.mean(np.square(pooled(runs))))
+    influence = tuple(np.square(run) - second - 2 * second * (run - 1) for run in runs)
+    lags = max(memory(influence), series_memory(runs))
+    own, other = spread(influence, lags=lags), spread(runs, lags=lags)
+    if own is None or other is None:
+        return None
+    return own._replace(worth=min(own.worth, other.worth))
 
 
 def jain_of_means_interval(groups: Sequence[FloatArray], *, freedom: float, level: float = 0.95) -> Interval:
@@ -150,8 +132,8 @@ def _all_alike(logarithms: FloatArray, freedom: float, level: float) -> bool:
 __all__ = [
     "Starvation",
     "jain_index",
-    "jain_influence",
     "jain_interval",
     "jain_of_means_interval",
+    "jain_spread",
     "starvation",
 ]

@@ -77,6 +77,24 @@ def segment_means(steps: Steps, start_ns: int, end_ns: int, segments: int = SEGM
     return tuple(float(mean) for mean in np.diff(at_edges) / np.diff(edges))
 
 
+def time_under_way(
+    starts_ns: IntArray, ends_ns: IntArray, start_ns: int, end_ns: int, segments: int = SEGMENTS
+) -> FloatArray:
+    """Nanoseconds that the requests [start, end) spend in each segment of the window, all together.
+
+    Divided by the length of a segment that is the mean of :func:`in_flight_steps` over it; but it adds up
+    over the parts of a long run. Negative starts and ends as there.
+    """
+    begun = starts_ns >= 0
+    starts, ends = starts_ns[begun], np.where(ends_ns >= 0, ends_ns, end_ns)[begun]
+    edges = start_ns + np.rint((end_ns - start_ns) * np.arange(segments + 1) / segments).astype(np.int64)
+    sums = [
+        int((np.clip(ends, low, high) - np.clip(starts, low, high)).clip(min=0).sum())
+        for low, high in pairwise(edges.tolist())
+    ]
+    return np.array(sums, dtype=np.float64)
+
+
 def growth(steps: Steps, start_ns: int, end_ns: int) -> Growth:
     """The five means of the window and the verdict of the rule. ValueError for an empty window."""
     means = segment_means(steps, start_ns, end_ns)
@@ -98,4 +116,5 @@ __all__ = [
     "in_flight_steps",
     "is_growing",
     "segment_means",
+    "time_under_way",
 ]

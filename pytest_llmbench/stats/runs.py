@@ -37,7 +37,9 @@ def as_runs(samples: Samples) -> Runs:
 
 
 def pooled(runs: Runs) -> FloatArray:
-    """All samples in one vector; empty when there is none."""
+    """All samples in one vector, which of a single run is that run itself; empty when there is none."""
+    if len(runs) == 1:
+        return runs[0]
     return np.concatenate(runs) if runs else np.empty(0)
 
 

@@ -1,28 +1,30 @@
 """How latency grows with length: a power law and a straight line through the means of the lengths.
 
 Each length is one point, mean length against mean latency, whatever the number of its requests (section
-5.9.4, AMB-21). Intervals: the requests of each length are resampled (from 50 on in circular blocks, with the
-automatic block length) and the fit repeated; so they hold the truth if the model does. R² tells how well it
-fits.
+5.9.4, AMB-21). A coefficient is Σ w_i y_i with fixed weights, so its error follows from the standard errors
+of the means (:mod:`~pytest_llmbench.stats.spectral`; of fewer than 50 requests s / √n),
+
+    error² = Σ w_i² error_i²,     degrees of freedom error⁴ / Σ (w_i⁴ error_i⁴ / f_i)  (Satterthwaite 1946),
+
+and its interval is Student's t, lengthened on the side of the skewness. It holds the truth if the model does.
+R² tells how well it fits.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.stats import bootstrap
-from pytest_llmbench.stats.dependence import block_length
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
+from pytest_llmbench.stats.spectral import Spread, spread, student_interval
 
 FEWEST_LENGTHS = 3
 """Two points fit any line."""
 
-_FEWEST_FOR_BLOCKS = 50
-"""Fewer requests of a length cannot tell dependence from chance; they are resampled one by one."""
+_FEWEST_FOR_DEPENDENCE = 50
+"""Fewer requests of a length cannot tell dependence from chance; they are taken as independent."""
 
 
 class Group(NamedTuple):
@@ -43,54 +45,52 @@ class Fit(NamedTuple):
     samples: int
 
 
-def power_law(groups: Sequence[Group], *, seed: int, level: float = 0.95) -> Fit | None:
+def power_law(groups: Sequence[Group], *, level: float = 0.95) -> Fit | None:
     """log latency = slope · log length + intercept: the slope is the exponent k of latency ∝ length^k.
 
     ``None`` for fewer than three different lengths or a mean that is not positive.
     """
-    return _fit(groups, seed, level, logarithmic=True)
+    return _fit(groups, level, logarithmic=True)
 
 
-def straight_line(groups: Sequence[Group], *, seed: int, level: float = 0.95) -> Fit | None:
+def straight_line(groups: Sequence[Group], *, level: float = 0.95) -> Fit | None:
     """latency = slope · length + intercept, in the units given. ``None`` for fewer than three lengths."""
-    return _fit(groups, seed, level, logarithmic=False)
+    return _fit(groups, level, logarithmic=False)
 
 
-def _fit(groups: Sequence[Group], seed: int, level: float, *, logarithmic: bool) -> Fit | None:
+def _fit(groups: Sequence[Group], level: float, *, logarithmic: bool) -> Fit | None:
     used = [group for group in groups if len(group.latencies)]
     x = np.array([float(np.mean(group.lengths)) for group in used])
     y = np.array([float(np.mean(group.latencies)) for group in used])
     if len(np.unique(x)) < FEWEST_LENGTHS or (logarithmic and min(x.min(), y.min()) <= 0):
         return None
-    scale = np.log if logarithmic else np.asarray
-    slope, intercept = _least_squares(scale(x), scale(y))
-    slopes, intercepts = OPEN, OPEN
+    if logarithmic:
+        x, y = np.log(x), np.log(y)
+    slope, intercept, of_slope, of_intercept = _least_squares(x, y)
+    errors = None
     if min(len(group.latencies) for group in used) > 1:
-        draws = [_drawn(group, seed + place) for place, group in enumerate(used)]
-        freedom = sum(blocks - 1 for _, _, blocks in draws)
-        resampled = _least_squares(
-            scale(np.stack([lengths for lengths, _, _ in draws])),
-            scale(np.stack([latencies for _, latencies, _ in draws])),
-        )
-        slopes, intercepts = (
-            bootstrap.interval_between(values, freedom + 1, level=level) for values in resampled
-        )
+        errors = [_error(group, slope, logarithmic) for group in used]
+    intervals = [
+        OPEN if errors is None else student_interval(value, _combined(weights, errors), level=level)
+        for value, weights in ((slope, of_slope), (intercept, of_intercept))
+    ]
     return Fit(
-        slope=float(slope),
-        intercept=float(intercept),
-        r_squared=_r_squared(scale(x), scale(y), float(slope), float(intercept)),
-        slope_interval=slopes,
-        intercept_interval=intercepts,
+        slope=slope,
+        intercept=intercept,
+        r_squared=_r_squared(x, y, slope, intercept),
+        slope_interval=intervals[0],
+        intercept_interval=intervals[1],
         points=len(used),
         samples=sum(len(group.latencies) for group in used),
     )
 
 
-def _least_squares(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Slope and intercept along the first axis."""
-    around = x - x.mean(axis=0)
-    slope = (around * y).sum(axis=0) / np.square(around).sum(axis=0)
-    return slope, y.mean(axis=0) - slope * x.mean(axis=0)
+def _least_squares(x: FloatArray, y: FloatArray) -> tuple[float, float, FloatArray, FloatArray]:
+    """Slope, intercept, and the weights w with which each of them is Σ w_i y_i."""
+    around = x - x.mean()
+    of_slope = around / np.square(around).sum()
+    of_intercept = 1 / len(x) - x.mean() * of_slope
+    return float(of_slope @ y), float(of_intercept @ y), of_slope, of_intercept
 
 
 def _r_squared(x: FloatArray, y: FloatArray, slope: float, intercept: float) -> float | None:
@@ -100,21 +100,31 @@ def _r_squared(x: FloatArray, y: FloatArray, slope: float, intercept: float) -> 
     return 1.0 - float(np.square(y - slope * x - intercept).sum()) / total
 
 
-def _drawn(group: Group, seed: int) -> tuple[FloatArray, FloatArray, float]:
-    """Mean length and mean latency of every resample, and the number of blocks.
+def _error(group: Group, slope: float, logarithmic: bool) -> Spread:
+    """Of the distance of a length's point from the line, both of its coordinates being means."""
+    lengths, latencies = group
+    if logarithmic:
+        lengths, latencies = lengths / float(np.mean(lengths)), latencies / float(np.mean(latencies))
+    distances = latencies - slope * lengths
+    n = len(distances)
+    if n >= _FEWEST_FOR_DEPENDENCE and (of := spread(distances)) is not None:
+        return of
+    around = distances - float(np.mean(distances))
+    deviation = float(np.sqrt(np.square(around).sum() / (n - 1)))
+    skewness = float(np.mean(around**3)) / deviation**3 / float(np.sqrt(n)) if deviation > 0 else 0.0
+    return Spread(deviation / float(np.sqrt(n)), n - 1.0, skewness, float(n))
 
-    k blocks vary (k - 1)/k as much around their mean as around the truth, which is a lot at 20 requests per
-    length: the deviations are stretched by √(k/(k - 1)).
-    """
-    block = block_length(group.latencies) if len(group.latencies) >= _FEWEST_FOR_BLOCKS else 1
-    blocks = len(group.latencies) / block
-    means = []
-    for values in group:
-        centre = float(np.mean(values))
-        resampled = bootstrap.resampled_means(values, seed=seed, block=block)
-        stretched = centre + math.sqrt(blocks / (blocks - 1)) * (resampled - centre)
-        means.append(np.maximum(stretched, float(np.min(values))))
-    return means[0], means[1], blocks
+
+def _combined(weights: FloatArray, errors: Sequence[Spread]) -> Spread:
+    """The spread of Σ w_i y_i."""
+    squares = np.square(weights * np.array([of.error for of in errors]))
+    variance = float(squares.sum())
+    worth = sum(of.worth for of in errors)
+    if variance == 0.0:
+        return Spread(0.0, sum(of.freedom for of in errors), 0.0, worth)
+    cubes = np.sign(weights) * squares**1.5 * np.array([of.skewness for of in errors])
+    freedom = variance**2 / float((np.square(squares) / np.array([of.freedom for of in errors])).sum())
+    return Spread(float(np.sqrt(variance)), freedom, float(cubes.sum()) / variance**1.5, worth)
 
 
 __all__ = ["FEWEST_LENGTHS", "Fit", "Group", "power_law", "straight_line"]

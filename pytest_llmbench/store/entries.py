@@ -22,7 +22,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, describe_loads
 from pytest_llmbench.model.result import Plot, Table, TestResult
 from pytest_llmbench.store import schema
-from pytest_llmbench.store.plain import plain, plain_object
+from pytest_llmbench.store.plain import plain, plain_number, plain_object
 from pytest_llmbench.store.stretch_entries import (
     combined_selfcheck,
     level_entries,
@@ -45,8 +45,12 @@ def entry_from_result(
     duration_s: float | None = None,
     shared: bool = False,
     attempts: int = 1,
+    more: Mapping[str, Any] | None = None,
 ) -> schema.TestEntry:
-    """The entry of a test that measured. Raises ValueError if two tables share id and title."""
+    """The entry of a test that measured; ``more``: further keys of the entry, which the result does not know.
+
+    Raises ValueError if two tables share id and title.
+    """
     return schema.TestEntry(
         nodeid=nodeid,
         test=result.test,
@@ -69,6 +73,7 @@ def entry_from_result(
         duration_s=duration_s,
         attempts=attempts,
         **_of_the_runs(result),
+        **(more or {}),
     )
 
 
@@ -82,6 +87,8 @@ def _of_the_runs(result: TestResult) -> dict[str, Any]:
         "counts": outcome_counts(measured),
         "stretches": [stretch_entry(run) for run in measured],
         "levels": level_entries(result),
+        "by_run": {name: [plain_number(value) for value in runs] for name, runs in result.by_run.items()},
+        "comparisons": [schema.ComparisonEntry.model_validate(found) for found in result.comparisons],
     }
 
 

@@ -44,6 +44,11 @@ def plain_object(value: object) -> dict[str, JsonValue]:
     return converted
 
 
+def plain_number(value: float | None) -> float | None:
+    """A finite number, or None."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
 def _plain_scalar(value: str | int | float) -> JsonValue:
     if isinstance(value, str):
         return str(value)
@@ -52,4 +57,4 @@ def _plain_scalar(value: str | int | float) -> JsonValue:
     return float(value) if math.isfinite(value) else None
 
 
-__all__ = ["plain", "plain_object"]
+__all__ = ["plain", "plain_number", "plain_object"]

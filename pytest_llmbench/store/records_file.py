@@ -183,7 +183,10 @@ class RecordsFile:
 
 
 def read_records(path: Path) -> RecordsFile:
-    """Reads a records file. A cut last line is left out and told in ``dropped``; other damage raises."""
+    """Reads a records file into rows; ``records_reader`` reads long ones.
+
+    A cut last line is left out and told in ``dropped``; other damage raises.
+    """
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -191,30 +194,31 @@ def read_records(path: Path) -> RecordsFile:
             f"cannot read the records: {error.strerror or error}", where=str(path), remedy="check the path"
         ) from error
     if not lines:
-        raise _damaged(_TOO_SHORT, path)
-    header = _header(lines[0], path)
+        raise damaged(_TOO_SHORT, path)
+    header = header_of(lines[0], path)
     rows: list[tuple[RequestRecord, str]] = []
     dropped = None
     for number, line in enumerate(lines[1:], start=2):
         try:
-            rows.append(_row(line))
+            rows.append(row_of(line))
         except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):
-                raise _damaged(f"line {number} is no record: {error}", path) from error
-            dropped = f"the last line ({number}) was cut off after {len(line)} bytes: one request is missing"
+                raise damaged(f"line {number} is no record: {error}", path) from error
+            dropped = cut_off(number, line)
     anchor = ClockAnchor(header["anchor"]["monotonic_ns"], header["anchor"]["wall_ns"])
     return RecordsFile(
         header, anchor, tuple(row for row, _ in rows), tuple(label for _, label in rows), dropped
     )
 
 
-def _header(line: bytes, path: Path) -> dict[str, Any]:
+def header_of(line: bytes, path: Path) -> dict[str, Any]:
+    """The first line of a records file. Raises StoreError."""
     try:
         header = json.loads(line)
         schema = header["schema"]
         clocks = {name: int(header["anchor"][name]) for name in ("monotonic_ns", "wall_ns")}
     except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(_TOO_SHORT, path) from error
+        raise damaged(_TOO_SHORT, path) from error
     if schema not in _READ:
         raise StoreError(
             f"the records are in {schema!r}, this version reads {' and '.join(_READ)}",
@@ -225,7 +229,13 @@ def _header(line: bytes, path: Path) -> dict[str, Any]:
     return dict(header)
 
 
-def _row(line: bytes) -> tuple[RequestRecord, str]:
+def cut_off(number: int, line: bytes) -> str:
+    """How a last line is told that was not written to its end."""
+    return f"the last line ({number}) was cut off after {len(line)} bytes: one request is missing"
+
+
+def row_of(line: bytes) -> tuple[RequestRecord, str]:
+    """A line and its label. Raises ValueError, KeyError or TypeError for what is none."""
     # An empty list is the default of its field; in the file it is there for readers of other languages.
     values = {name: value for name, value in json.loads(line).items() if value != []}
     label = values.pop("label")
@@ -235,8 +245,11 @@ def _row(line: bytes) -> tuple[RequestRecord, str]:
     return RequestRecord(**values), label
 
 
-def _damaged(what: str, path: Path) -> StoreError:
+def damaged(what: str, path: Path) -> StoreError:
     return StoreError(what, where=str(path), remedy="it is no records file, or a damaged one; measure again")
 
 
-__all__ = ["RECORDS_SCHEMA", "RecordsFile", "RecordsHeader", "RecordsWriter", "read_records"]
+__all__ = [
+    "RECORDS_SCHEMA", "RecordsFile", "RecordsHeader", "RecordsWriter", "cut_off", "damaged", "header_of",
+    "read_records", "row_of",
+]  # fmt: skip

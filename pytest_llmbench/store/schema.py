@@ -1,4 +1,4 @@
-"""The one JSON shape of ``report.json``: pydantic models, version 1.1.
+"""The one JSON shape of ``report.json``: pydantic models, version 1.2.
 
 ``python -m pytest_llmbench.store.schema`` prints the JSON Schema (Draft 2020-12) that is published as
 ``docs/report.schema.json``. Vocabulary and key names are a contract with every reader of a report; a change
@@ -15,11 +15,12 @@ from pydantic import Field, JsonValue, field_validator
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, Status, ValidityVerdict
 from pytest_llmbench.model.objective import Op
+from pytest_llmbench.store.comparison_schema import ComparisonEntry, OutputLengths
 from pytest_llmbench.store.redaction import without_credentials
 from pytest_llmbench.store.shape import Instant, Metric, Shape
 from pytest_llmbench.store.stretch_schema import LevelEntry, SelfCheckEntry, StretchEntry
 
-SCHEMA_VERSION: Final = "1.1"
+SCHEMA_VERSION: Final = "1.2"
 DRAFT = "draft-gaikwad-llm-benchmarking-methodology-00"
 
 TestOutcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
@@ -229,8 +230,20 @@ class TestEntry(Shape):
     duration_s: float | None = None
     """Wall time of the test."""
     attempts: int = 1
+    """1 for the first attempt of a test that another plugin runs again, 2 for the second …"""
     levels: list[LevelEntry] = Field(default=[])
     """Every load level or configuration, in the order in which they ran."""
+    by_run: dict[str, list[float | None]] = Field(default={})
+    """Metric to its value in each independent run; ``null`` where a run has none. Empty for a single run."""
+    comparisons: list[ComparisonEntry] = Field(default=[])
+    """With a baseline, or with another system."""
+    parameters: dict[str, JsonValue] = Field(default={})
+    """The marker's parameters; values that are no JSON are objects with their ``$type``."""
+    identity: dict[str, JsonValue] = Field(default={})
+    """What has to agree before two results are compared, and what is only shown beside."""
+    output_lengths: OutputLengths | None = None
+    loads_file: str | None = None
+    """Relative to the report: what ``pytest-llmbench recompute`` needs beside the records."""
 
     def plain(self) -> dict[str, Any]:
         """Plain JSON types: what crosses from pytest-xdist workers and what the renderers take."""
@@ -278,7 +291,7 @@ class Sut(Shape):
 class Report(Shape):
     """``report.json``."""
 
-    schema_version: Literal["1.1"] = SCHEMA_VERSION
+    schema_version: Literal["1.2"] = SCHEMA_VERSION
     generator: Generator
     started: Instant
     environment: Environment
@@ -308,6 +321,7 @@ __all__ = [
     "DRAFT",
     "SCHEMA_VERSION",
     "BandEntry",
+    "ComparisonEntry",
     "ComplianceEntry",
     "ConfigurationItem",
     "Environment",
@@ -321,6 +335,7 @@ __all__ = [
     "Metric",
     "NextClassEntry",
     "ObjectiveEntry",
+    "OutputLengths",
     "PlotEntry",
     "Report",
     "RequirementEntry",

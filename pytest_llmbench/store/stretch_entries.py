@@ -32,6 +32,12 @@ _SUMMED = (
     "connections_opened",
     "stale_retries",
     "gc_collections",
+    "voluntary_switches",
+    "involuntary_switches",
+    "unstamped_reads",
+    "distrusted_stamps",
+    "moved_stamps",
+    "clock_steps",
 )
 """More different loads than this are told as a range."""
 

@@ -33,6 +33,18 @@ class SelfCheckEntry(Shape):
     stamp_source: str
     event_loop: str
     transport: str
+    voluntary_switches: int | None = None
+    """Context switches of the measuring process: it waited. ``null``: not counted."""
+    involuntary_switches: int | None = None
+    """It was taken off its core."""
+    unstamped_reads: int = 0
+    """Reads that the kernel should have stamped and did not."""
+    distrusted_stamps: int = 0
+    """Reads whose kernel stamp could not be true."""
+    moved_stamps: int = 0
+    """Stamps moved to what came before them."""
+    clock_steps: int = 0
+    """Steps of the wall clock."""
 
 
 class GaugeEntry(Shape):

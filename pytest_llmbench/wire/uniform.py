@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import accumulate
+from itertools import accumulate, repeat
 
 from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.wire.attribution import apportion, estimated_size
@@ -38,16 +38,34 @@ class _UnusualError(Exception):
     """The reply is not of this shape."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a reply that was read teaches about others with the same bytes around the id and the texts."""
+
+    identity: bytes
+    shape: KnownShape
+    """Of its text events; ``before`` holds the id."""
+    start: int
+    """Where the text events begin in the body."""
+    count: int
+    visible: bool
+    """Whether one of the texts is more than white space."""
+    summary: StreamSummary
+    """This reply's; its chunks have a token each, and the server gives no figures of its own."""
+
+
 def read_uniform(
     bodies: Sequence[bytes],
     stamps: Sequence[int],
     dialect: Dialect,
     memory: ReplyMemory | None = None,
     ended: Ended = "eof",
+    teach: Callable[[Lesson], None] | None = None,
 ) -> StreamSummary | None:
     """What ``read_stream`` makes of the chunks of this body, faster; ``None``: read it event by event.
 
-    ``memory`` is what earlier replies to the same dialect, with the same ``ended``, have taught.
+    ``memory`` is what earlier replies to the same dialect, with the same ``ended``, have taught. ``teach`` is
+    told of a reply that others may be recognised by.
     """
     body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
     usual = len(body) <= MOST_BYTES and body.endswith(_BREAK) and b"\r" not in body and HOLE not in body
@@ -55,7 +73,7 @@ def read_uniform(
         return None
     try:
         reading = _Reading(body, bodies, stamps, dialect, ReplyMemory() if memory is None else memory)
-        return reading.summary(ended)
+        return reading.summary(ended, teach)
     except _UnusualError:
         return None
 
@@ -91,7 +109,7 @@ class _Reading:
         self._memory = memory
         self._id = id_of(body)
 
-    def summary(self, ended: Ended) -> StreamSummary:
+    def summary(self, ended: Ended, teach: Callable[[Lesson], None] | None) -> StreamSummary:
         shape, start = self._shape()
         found = self._texts(shape, start)
         visible = next((n for n, piece in enumerate(found.pieces) if not piece.isspace()), None)
@@ -106,7 +124,18 @@ class _Reading:
             summary.server_timings = {}
         self._set_instants(summary, found, visible)
         summary.text = found.text
+        if teach is not None and key in self._memory.summaries and self._is_proved(shape):
+            count = len(found.pieces)
+            teach(Lesson(self._id, shape, found.start, count, visible is not None, summary))
         return summary
+
+    def _is_proved(self, shape: KnownShape) -> bool:
+        """Whether text events of this shape read the same with another id."""
+        proved = self._memory.shape
+        if proved is None or not self._id:
+            return False
+        head = proved.before + self._id + proved.between
+        return head == shape.before + shape.between and proved.tail == shape.tail
 
     def _shape(self) -> tuple[KnownShape, int]:
         """The shape of the text events, and where the first begins."""
@@ -213,23 +242,46 @@ class _Reading:
         return _Texts(start, start + len(whole), texts, text, line_ends)
 
     def _set_instants(self, summary: StreamSummary, found: _Texts, visible: int | None) -> None:
-        """An event has the stamp of the read that brought the end of its data line."""
-        instants: list[int] = []
-        reads = 0
-        if len(self._read_ends) == 1:
-            instants, reads = [self._stamps[0]] * len(found.pieces), 1
-        else:
-            for read_end, stamp in zip(self._read_ends, self._stamps, strict=False):
-                count = bisect_left(found.line_ends, read_end) - len(instants)
-                if count > 0:
-                    instants += [stamp] * count
-                    reads += 1
+        read_ends, stamps = self._read_ends, self._stamps
+        instants, reads = instants_of(found.line_ends, len(found.pieces), read_ends, stamps)
         summary.chunk_ns = instants
         summary.coalesced_chunks = len(instants) - reads
         summary.first_nonempty_ns, summary.last_content_ns = instants[0], instants[-1]
         summary.first_content_ns = None if visible is None else instants[visible]
         first_end = self._body.find(b"\n")
-        summary.first_event_ns = self._stamps[bisect_left(self._read_ends, first_end + 1)]
+        summary.first_event_ns = stamps[bisect_left(read_ends, first_end + 1)]
+
+
+def instants_of(
+    line_ends: Sequence[int], count: int, read_ends: Sequence[int], stamps: Sequence[int]
+) -> tuple[list[int], int]:
+    """Instants of ``count`` events whose data lines end at ``line_ends``; how many reads brought them.
+
+    An event has the stamp of the read that brought the end of its data line. ``line_ends`` is not looked at
+    where one read brought everything.
+    """
+    if len(read_ends) == 1:
+        return [stamps[0]] * count, 1
+    so_far = list(map(bisect_left, repeat(line_ends), read_ends))
+    first = so_far.count(0)
+    if so_far[first : first + count] == list(range(1, count + 1)):  # each came by itself
+        return list(stamps[first : first + count]), count
+    instants: list[int] = []
+    reads = 0
+    for ended, stamp in zip(so_far, stamps, strict=False):
+        more = ended - len(instants)
+        if more > 0:
+            instants += [stamp] * more
+            reads += 1
+    return instants, reads
+
+
+def plain_texts(pieces: list[bytes]) -> Sequence[str | bytes] | None:
+    """The texts that stand between quotes, as JSON reads them; ``None`` if one is empty or no such text."""
+    try:
+        return _plain(pieces)[0]
+    except _UnusualError:
+        return None
 
 
 def _plain(pieces: list[bytes]) -> tuple[Sequence[str | bytes], str]:
@@ -259,4 +311,4 @@ def _unescaped(text: str) -> str:
     return text if _needs_no_escape(text) else str(json.loads(f'"{text}"'))
 
 
-__all__ = ["MOST_BYTES", "read_uniform"]
+__all__ = ["MOST_BYTES", "Lesson", "instants_of", "plain_texts", "read_uniform"]

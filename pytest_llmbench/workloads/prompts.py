@@ -19,13 +19,14 @@ from pytest_llmbench.tokens.reference import reference_tokenizer
 
 def with_text(requests: Iterable[PlannedRequest], tokenizer: str = "cl100k_base") -> list[PlannedRequest]:
     """The same requests with their text, decoded from the ids where there is none yet."""
-    decode = reference_tokenizer(tokenizer).decode
-    return [
-        replace(request, text=decode(list(request.token_ids)))
-        if request.text is None and request.token_ids is not None
-        else request
-        for request in requests
-    ]
+
+    def with_its(request: PlannedRequest) -> PlannedRequest:
+        if request.text is not None or request.token_ids is None:
+            return request
+        # Asked for here, so that whoever has all texts already need not load a tokenizer.
+        return replace(request, text=reference_tokenizer(tokenizer).decode(list(request.token_ids)))
+
+    return [with_its(request) for request in requests]
 
 
 def realised_lengths(

@@ -26,6 +26,10 @@ TAPES = 4
 """Sequences that are remembered; of more, the one that was asked for least recently is forgotten."""
 TAPE_TOKENS = 16_000_000
 """Input tokens kept of each (64 MB as ids): the last ones that were asked for."""
+_LEAST_WEIGHT = 256
+"""Tokens that a shorter request counts as: it is an object too, and very short ones would be millions."""
+AT_ONCE = 4096
+"""Requests that are drawn together where a slice is only gone through."""
 
 _TABLE_SIZE = 100_256
 _DIGESTS = 512
@@ -42,6 +46,15 @@ def drawn(workload: Workload, first: int, count: int, seed: int) -> Sequence[Pla
     except TypeError:  # unhashable: nothing to remember it by
         return workload.requests(first + count, seed)[first:]
     return tape.read(first, count)
+
+
+def passing(workload: Workload, first: int, count: int, seed: int) -> Iterator[PlannedRequest]:
+    """:func:`drawn` for going through once: of a long slice never more than a part exists."""
+    if not isinstance(workload, StreamedWorkload):
+        yield from drawn(workload, first, count, seed)
+        return
+    for start in range(first, first + count, AT_ONCE):
+        yield from drawn(workload, start, min(AT_ONCE, first + count - start), seed)
 
 
 def drawn_sha256(workload: Workload, first: int, count: int, seed: int) -> str:
@@ -112,14 +125,14 @@ class _Reel:
             if not fresh:
                 return
             self.kept += fresh
-            self.tokens += sum(request.input_tokens for request in fresh)
+            self.tokens += sum(map(_weight, fresh))
             self.drop(first)
 
     def drop(self, before: int) -> None:
         """Forgets requests ahead of number ``before``, as many as it takes to keep no more than the cap."""
         dropped = 0
         while self.tokens > TAPE_TOKENS and self.start + dropped < before and dropped < len(self.kept):
-            self.tokens -= self.kept[dropped].input_tokens
+            self.tokens -= _weight(self.kept[dropped])
             dropped += 1
         del self.kept[:dropped]
         self.start += dropped
@@ -173,7 +186,11 @@ class _Tape:
             return reel
         # A foreign workload has no stream to go on with: its sequence is drawn as far as it is asked for.
         kept = list(self._workload.requests(first + count, self._seed))
-        return _Reel(iter(()), kept=kept, tokens=sum(request.input_tokens for request in kept))
+        return _Reel(iter(()), kept=kept, tokens=sum(map(_weight, kept)))
+
+
+def _weight(request: PlannedRequest) -> int:
+    return max(request.input_tokens, _LEAST_WEIGHT)
 
 
 @lru_cache(maxsize=TAPES)
@@ -183,12 +200,12 @@ def _tape(workload: Workload, seed: int) -> _Tape:
 
 @lru_cache(maxsize=_DIGESTS)
 def _remembered_digest(workload: Workload, first: int, count: int, seed: int) -> str:
-    return sequence_sha256(drawn(workload, first, count, seed))
+    return sequence_sha256(passing(workload, first, count, seed))
 
 
 @lru_cache(maxsize=_DIGESTS)
 def _remembered_slices(workload: Workload, slices: tuple[tuple[int, int], ...], seed: int) -> str:
-    return sequence_sha256(request for part in slices for request in drawn(workload, *part, seed))
+    return sequence_sha256(request for part in slices for request in passing(workload, *part, seed))
 
 
 def _request_json(request: PlannedRequest) -> bytes:
@@ -219,6 +236,7 @@ __all__ = [
     "SequenceDigest",
     "drawn",
     "drawn_sha256",
+    "passing",
     "sequence_json",
     "sequence_sha256",
     "slices_sha256",

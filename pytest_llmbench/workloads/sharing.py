@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.workloads.sequence import drawn
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.workloads.sequence import passing
 
 FLAG_BLOCK = 10
 """Requests per shuffled list of flags."""
@@ -49,32 +49,28 @@ def realised_sharing(workload: Workload, first: int, count: int, seed: int) -> d
     (requests per prefix). Of a workload that does not know its prefixes ahead, those that occur, the most
     frequent first. Empty for a workload whose requests share none.
     """
-    requests = drawn(workload, first, count, seed)
-    sharers = [request for request in requests if request.prefix_id is not None]
+    every, uses, lengths = 0, Counter[int](), dict[int, int]()
+    for request in passing(workload, first, count, seed):
+        every += 1
+        prefix = request.prefix_id
+        if prefix is not None:
+            uses[prefix] += 1
+            lengths[prefix] = max(lengths.get(prefix, 0), request.shared_prefix_tokens)
     known = workload.shared_prefixes(seed) if isinstance(workload, SharesPrefixes) else ()
-    if not requests or (not sharers and not known):
+    if not every or (not uses and not known):
         return {}
-    uses = Counter(request.prefix_id for request in sharers)
     if known:
         contexts = list(known)
         by_rank = [uses[rank] for rank in range(len(contexts))]
     else:
-        lengths = _longest(sharers)
         ranked = uses.most_common()
         contexts = [lengths[prefix] for prefix, _ in ranked]
         by_rank = [times for _, times in ranked]
     return {
-        "realised_fraction": len(sharers) / len(requests),
+        "realised_fraction": uses.total() / every,
         "contexts": contexts,
         "realised_by_rank": by_rank,
     }
-
-
-def _longest(sharers: Sequence[PlannedRequest]) -> dict[int | None, int]:
-    lengths: dict[int | None, int] = {}
-    for request in sharers:
-        lengths[request.prefix_id] = max(lengths.get(request.prefix_id, 0), request.shared_prefix_tokens)
-    return lengths
 
 
 __all__ = ["FLAG_BLOCK", "SharesPrefixes", "realised_sharing", "sharing_flags"]

@@ -20,6 +20,7 @@ LAYERS: dict[str, int] = {
     "workloads": 2,
     "arrivals": 2,
     "wire": 2,
+    "columns": 2,
     "metrics": 3,
     "methodology": 4,
     "compliance": 4,
@@ -44,14 +45,15 @@ ALLOWED_BETWEEN_PEERS = {
 """Peers of one layer do not know each other, with these exceptions."""
 FURTHER_LIMITS = {
     # package: the only packages below it that it may import
-    "generator": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire"},
-    "simulator": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire"},
+    "generator": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire", "columns"},
+    "simulator": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire", "columns"},
     "probes": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire"},
-    "store": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire"},
+    "store": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire", "columns"},
     "methodology": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "metrics"},
     "compliance": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "metrics"},
     "compare": {"errors", "model", "stats", "metrics"},
     "metrics": {"errors", "model", "stats"},
+    "columns": {"errors", "model"},
     "reports": {"errors", "model", "metrics"},
 }
 PURE = {

@@ -12,8 +12,19 @@ from pytest_llmbench.simulator.process import EmbeddedEngine
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-IN_VIRTUAL_TIME = {ROOT / "docs/reference/tests.md"}
+IN_VIRTUAL_TIME = {
+    ROOT / "docs/reference/tests.md",
+    ROOT / "docs/how-to/ab-test-two-builds.md",
+    ROOT / "docs/how-to/calibrate-a-gate.md",
+    ROOT / "docs/how-to/compare-systems.md",
+}
 """Pages whose tests need more than an endpoint has: variants, overload, minutes of load."""
+WITH: dict[Path, tuple[str, ...]] = {
+    ROOT / "docs/how-to/compare-with-a-baseline.md": ("--llm-save=main",),
+    ROOT / "docs/how-to/ab-test-two-builds.md": ("--llm-baseline-endpoint=replay",),
+    ROOT / "docs/how-to/compare-systems.md": ("--llm-endpoint=other=replay:h100-8b",),
+}
+"""Options without which the examples of a page are mistakes."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = {page: blocks for page in PAGES if (blocks := BLOCK.findall(page.read_text("utf-8")))}
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
@@ -37,6 +48,7 @@ def test_every_block_runs(pytester: pytest.Pytester, engine: EmbeddedEngine, pag
         f"--llm-endpoint={'replay' if page in IN_VIRTUAL_TIME else engine.url}",
         "--llm-scale=quick",
         "--llm-inconclusive=pass",
+        *WITH.get(page, ()),
     )
     outcomes = result.parseoutcomes()
     assert set(outcomes) <= {"passed", "warnings"}, outcomes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.generator.selfcheck import Counters, self_check
+from pytest_llmbench.generator.selfcheck import Counters, context_switches, self_check, switches_since
+from pytest_llmbench.generator.stamping import Stamping
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
@@ -50,6 +51,21 @@ def test_requests_without_a_dispatch_have_no_lag() -> None:
 def test_nothing_measured_is_none_and_not_zero() -> None:
     seen = self_check(OpenLoop(10.0), Records.from_rows([]), Counters(transport="t", clock="c"))
     assert seen == SelfCheck(transport="t", clock="c")
+
+
+def test_switches_and_stamps_are_counted() -> None:
+    stamping = Stamping(True, unstamped=3, distrusted=2, too_early=1, clock_steps=4)
+    seen = self_check(OpenLoop(10.0), rows([0]), Counters(reads=9, stamping=stamping, switches=(70, 8)))
+    assert (seen.voluntary_switches, seen.involuntary_switches) == (70, 8)
+    assert (seen.unstamped_reads, seen.distrusted_stamps, seen.moved_stamps, seen.clock_steps) == (3, 2, 1, 4)
+    before = context_switches()
+    assert before is not None
+    assert switches_since((before[0] - 5, before[1])) >= (5, 0)  # type: ignore[operator]
+    assert switches_since(None) is None
+    # Where the kernel was not asked, no read lacks its stamp.
+    assert (
+        self_check(OpenLoop(10.0), rows([0]), Counters(stamping=Stamping(unstamped=3))).unstamped_reads == 0
+    )
 
 
 def test_counts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -277,6 +278,37 @@ def test_a_run_beyond_it_is_a_warning(load: Any, peak: int, told: str) -> None:
     assert Validity((finding,)).verdict is ValidityVerdict.VALID
 
 
+def test_each_number_of_workers_has_a_selftest_of_its_own() -> None:
+    paths = {store({**result(rate=100.0 * n).plain(), "workers": n}) for n in (1, 4)}
+    assert len(paths) == 2
+    one, four = find(1), find(4)
+    assert one is not None
+    assert four is not None
+    assert (one.workers, one.highest_rate_rps) == (1, 100.0)
+    assert (four.workers, four.highest_rate_rps) == (4, 400.0)
+    assert facts_of(four).value("generator.selftest")["workers"] == 4
+    gentle = [observed([], OpenLoop(1.0), SelfCheck(peak_in_flight=1))]
+    assert beyond(gentle, four, 4) == ()
+
+
+@pytest.mark.parametrize(
+    ("workers", "told"),
+    [
+        (3, r"sent by 3 worker processes, .* is of 4 worker processes: .*selftest --workers 3"),
+        (0, r"sent by pytest's own process, .* is of 1 worker process: .*selftest --workers 0"),
+        ("ray?workers=8", r"workers of a cluster \(ray.*is of 1 worker process: .*no selftest of a cluster"),
+    ],
+)
+def test_a_run_with_another_number_of_workers_is_flagged(workers: int | str, told: str) -> None:
+    for count in (1, 4):
+        store({**result().plain(), "workers": count})
+    gentle = [observed([], OpenLoop(1.0), SelfCheck(peak_in_flight=1))]
+    (finding,) = beyond(gentle, find(workers), workers)
+    assert re.search(told, finding.message)
+    assert not finding.ok
+    assert not finding.voids
+
+
 def test_where_nothing_held_every_load_is_beyond() -> None:
     failed = certificate(highest_rate_rps=None, trusted=False, extent="quick")
     (finding,) = beyond([observed([], OpenLoop(1.0), SelfCheck(peak_in_flight=1))], failed)
@@ -374,7 +406,7 @@ def test_the_fixture_gives_the_result_and_stores_it(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canned = result(extent="quick")
-    monkeypatch.setattr("pytest_llmbench.harness.selftest.run_selftest", lambda _: canned)
+    monkeypatch.setattr("pytest_llmbench.harness.selftest.run_selftest", lambda *_, **__: canned)
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     pytester.makepyfile(
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,19 @@ def test_the_number_of_workers_is_an_option_like_others() -> None:
     assert Settings.from_options({"workers": "4"}).workers == 4
 
 
-@pytest.mark.parametrize("given", ["ray", "ray:auto", "RAY:10.0.0.1:6379"])
-def test_ray_is_answered_clearly(given: str) -> None:
-    with pytest.raises(SuiteError, match=r"--llm-workers: .*ray is not supported yet.*got '(?i:ray)"):
-        Settings.from_options({"workers": given})
-
-
-@pytest.mark.parametrize("given", ["0", "-2", "many", "1.5"])
+@pytest.mark.parametrize("given", ["-2", "many", "1.5"])
 def test_other_values_are_mistakes(given: str) -> None:
     with pytest.raises(SuiteError, match=f"--llm-workers: .*got '{given}'"):
         Settings.from_options({"workers": given})
+
+
+def test_cores_are_an_option_like_others() -> None:
+    core = min(os.sched_getaffinity(0))
+    assert Settings.from_options({"worker_cpus": str(core)}).worker_cpus == str(core)
+    with pytest.raises(SuiteError, match=r"--llm-worker-cpus: .*may not use core 99999"):
+        Settings.from_options({"worker_cpus": "99999"})
+    with pytest.raises(SuiteError, match=r"--llm-worker-cpus: .*is no list of cores"):
+        Settings.from_options({"worker_cpus": "first"})
 
 
 def test_more_workers_than_cores_are_told() -> None:
@@ -34,6 +38,9 @@ def test_more_workers_than_cores_are_told() -> None:
     assert worker_notes(2, cores=2) == ()
     (note,) = worker_notes(3, cores=2)
     assert note.startswith("3 worker processes share 2 cores: they delay one another")
+    (note,) = worker_notes(0)
+    assert "measured within pytest's own process (--llm-workers 0)" in note
+    assert worker_notes(0, replay=True) == ()
     (note,) = worker_notes(2, replay=True)
     assert "no effect on a replay" in note
 

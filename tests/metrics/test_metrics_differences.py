@@ -91,7 +91,9 @@ def test_a_small_sample_supports_no_p99() -> None:
     found = independent_changes("x", before, after, seed=1)["x.p99"]
     assert found.point is not None
     assert (found.lower, found.upper) == (None, None)
-    assert found.n_required == distribution("x", before, seed=1)["x.p99"].n_required == 368
+    arms = [distribution("x", arm, seed=1)["x.p99"].n_required for arm in (before, after)]
+    assert found.n_required == max(arms)  # type: ignore[type-var]
+    assert found.n_required == pytest.approx(368, rel=0.15)
 
 
 def arm(*latencies: tuple[int, float], failed: tuple[int, ...] = ()) -> Records:
@@ -126,7 +128,7 @@ def test_overhead_of_pairs_is_sharper_than_that_of_arms() -> None:
     base = random.lognormal(5, 1, size=1000)
     slower = base + random.normal(20, 2, size=1000)
     first, second = arm(*enumerate(base)), arm(*enumerate(slower))
-    found = paired_changes("overhead", pairs("ttft", [first], [second]), seed=1)
+    found = paired_changes("overhead", pairs("ttft", [first], [second]))
     apart = independent_changes("overhead", base, slower, seed=1)
     for name, value in found.items():
         assert value.point == pytest.approx(apart[name].point, abs=1e-3)
@@ -142,7 +144,7 @@ def test_overhead_of_pairs_is_sharper_than_that_of_arms() -> None:
 def test_paired_reduction() -> None:
     base = np.random.default_rng(1).lognormal(5, 1, size=1000)
     arms = pairs("ttft", [arm(*enumerate(base))], [arm(*enumerate(base / 4))])
-    found = paired_changes("ttft_reduction", arms, "reduction", statistics=("p50", "p99"), seed=1)
+    found = paired_changes("ttft_reduction", arms, "reduction", statistics=("p50", "p99"))
     for value in found.values():
         assert value.unit == "ratio"
         ends = (value.point, value.lower, value.upper)
@@ -152,9 +154,9 @@ def test_paired_reduction() -> None:
 def test_few_pairs() -> None:
     base = np.random.default_rng(1).lognormal(5, 1, size=20)
     arms = pairs("ttft", [arm(*enumerate(base))], [arm(*enumerate(base + 1))])
-    found = paired_changes("x", arms, seed=1)
+    found = paired_changes("x", arms)
     assert found["x.p99"].n_required is not None
     assert found["x.p99"].n_required >= 368
-    nothing = paired_changes("x", pairs("ttft", [arm((1, 5))], [arm((2, 5))]), seed=1)
+    nothing = paired_changes("x", pairs("ttft", [arm((1, 5))], [arm((2, 5))]))
     assert not any(value.defined for value in nothing.values())
-    assert paired_changes("x", pairs("ttft", [], []), seed=1)["x.p50"].n == 0
+    assert paired_changes("x", pairs("ttft", [], []))["x.p50"].n == 0

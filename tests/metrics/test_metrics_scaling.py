@@ -22,7 +22,7 @@ DRAFT = [level(x, y) for x, y in ((1024, 89), (4096, 289), (16384, 1023), (65536
 
 
 def test_the_drafts_example() -> None:
-    found = prefill_scaling(DRAFT, seed=1).metrics
+    found = prefill_scaling(DRAFT).metrics
     assert found["prefill_slope"].point == pytest.approx(69.2, abs=0.05)
     assert found["prefill_slope"].unit == "us/token"
     assert found["prefill_linear_fit"].point == pytest.approx(0.9986, abs=5e-5)
@@ -53,7 +53,7 @@ def test_only_successful_requests_of_known_length_count() -> None:
 
 
 def test_two_lengths_fit_nothing() -> None:
-    found = prefill_scaling(DRAFT[:2], seed=1)
+    found = prefill_scaling(DRAFT[:2])
     assert found.power is None
     assert found.line is None
     assert not any(value.defined for value in found.metrics.values())

@@ -58,8 +58,8 @@ def test_a_percentile_the_sample_cannot_support_is_open_and_says_how_many_would(
     assert found["ttft.p90"].n_required is None
     assert found["ttft.p99"].lower is not None
     assert found["ttft.p99"].upper is None
-    assert found["ttft.p99"].n_required == 368
-    assert found["ttft.p99_9"].n_required == 3688
+    required = found["ttft.p99"].n_required, found["ttft.p99_9"].n_required
+    assert required == pytest.approx((368, 3688), rel=0.15)
 
 
 def test_dependent_samples_need_more() -> None:
@@ -69,14 +69,17 @@ def test_dependent_samples_need_more() -> None:
     assert p99.n_required is not None
     assert p99.n_required > 5 * 368
     assert p99.method.startswith("order statistics at effective n=")
-    assert found["ttft.p50"].method.startswith("circular block bootstrap, block ")
-    assert found["ttft.p50"].method.endswith(", 2000 resamples")
+    assert found["ttft.p50"].method.startswith("order statistics at effective n=")
+    assert found["ttft.mean"].method.startswith("mean at effective n=")
 
 
-def test_a_mean_of_few_samples_is_open() -> None:
+def test_a_mean_of_few_samples_is_open_above() -> None:
     found = distribution("ttft", np.random.default_rng(2).normal(100, 5, size=20), seed=1)
-    assert (found["ttft.mean"].lower, found["ttft.mean"].upper) == (None, None)
+    assert found["ttft.mean"].lower is not None
+    assert found["ttft.mean"].upper is None
     assert found["ttft.mean"].n_required == 30
+    fewer = distribution("ttft", np.arange(9.0), seed=1)["ttft.mean"]
+    assert (fewer.lower, fewer.upper, fewer.n_required) == (None, None, 30)
     assert found["ttft.p50"].closed
     assert found["ttft.p50"].method == "order statistics at effective n=20"
 
@@ -89,16 +92,12 @@ def test_five_samples_do_not_even_bound_a_median(n: int) -> None:
     assert found["ttft.p50"].point == (n - 1) / 2
 
 
-def test_level_and_seed_reach_the_intervals() -> None:
+def test_the_level_reaches_the_intervals() -> None:
     samples = bursty(5000)
     narrow = distribution("ttft", samples, level=0.5, seed=1)["ttft.mean"]
     wide = distribution("ttft", samples, level=0.99, seed=1)["ttft.mean"]
-    again = distribution("ttft", samples, level=0.99, seed=1)["ttft.mean"]
-    other = distribution("ttft", samples, level=0.99, seed=2)["ttft.mean"]
     assert (narrow.level, wide.level) == (0.5, 0.99)
     assert wide.lower < narrow.lower < narrow.upper < wide.upper  # type: ignore[operator]
-    assert again == wide
-    assert other != wide
 
 
 def test_several_runs_are_pooled() -> None:

@@ -37,7 +37,7 @@ def lines_so_far(directory: Path) -> int:
 def test_ctrl_c_keeps_what_was_measured(suite: Suite, engine: EmbeddedEngine) -> None:
     suite.write(BODY)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    command += [f"--llm-endpoint={engine.url}", "--llm-report=out"]
+    command += [f"--llm-endpoint={engine.url}", "--llm-report=out", "--llm-workers=1"]
     run = subprocess.Popen(
         command, cwd=suite.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -57,6 +57,24 @@ def test_ctrl_c_keeps_what_was_measured(suite: Suite, engine: EmbeddedEngine) ->
     assert any("Ctrl-C" in finding["message"] for finding in entry["validity"]["findings"])
     assert entry["counts"]["ok"] >= 20
     assert "LLM serving benchmarks" in text
+
+
+def test_nothing_outlives_a_pytest_that_is_killed(suite: Suite, engine: EmbeddedEngine) -> None:
+    suite.write(BODY)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    command += [f"--llm-endpoint={engine.url}", "--llm-report=out", "--llm-workers=1"]
+    run = subprocess.Popen(command, cwd=suite.path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while lines_so_far(suite.path / "out") < 10:
+            assert time.monotonic() < deadline, "no records appeared"
+            time.sleep(0.1)
+        measuring = psutil.Process(run.pid).children(recursive=True)
+    finally:
+        run.kill()
+        run.wait()
+    assert any("workers.process" in " ".join(each.cmdline()) for each in measuring if each.is_running())
+    assert psutil.wait_procs(measuring, timeout=15)[1] == []
 
 
 SEARCH = """
@@ -86,7 +104,7 @@ def labels_so_far(directory: Path) -> set[str]:
 def test_ctrl_c_in_a_search_keeps_its_levels_and_leaves_nothing_running(suite: Suite) -> None:
     suite.write(SEARCH)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    command += ["--llm-endpoint=sim", "--llm-scale=quick", "--llm-report=out"]
+    command += ["--llm-endpoint=sim", "--llm-scale=quick", "--llm-report=out", "--llm-workers=1"]
     run = subprocess.Popen(
         command, cwd=suite.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

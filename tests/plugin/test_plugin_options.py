@@ -11,8 +11,9 @@ from plugin_suite import Suite
 from pytest_llmbench.plugin.options import OPTIONS
 
 NAMES = (
-    "endpoint", "model", "api", "sut", "scale", "plan", "report", "runs", "seed", "inconclusive", "require",
-    "workloads", "export-sequence", "allow-overload", "workers", "api-key-file",
+    "endpoint", "model", "api", "sut", "scale", "plan", "report", "runs", "baseline-endpoint", "calibrate",
+    "save", "compare", "compare-fail", "waive", "storage", "seed", "inconclusive", "require", "workloads",
+    "export-sequence", "allow-overload", "workers", "worker-cpus", "api-key-file",
 )  # fmt: skip
 
 PLANNED = """
@@ -54,9 +55,9 @@ def test_help_names_every_option(suite: Suite) -> None:
 
 def test_an_option_given_twice_is_a_mistake(suite: Suite) -> None:
     suite.write("def test_plain(): ...")
-    result = suite.run("--llm-endpoint=http://a/v1", "--llm-endpoint=http://b/v1")
+    result = suite.run("--llm-model=a", "--llm-model=b")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--llm-endpoint is given 2 times*: give it once"])
+    result.stderr.fnmatch_lines(["*--llm-model is given 2 times*: give it once"])
 
 
 def test_wrong_values_are_named(suite: Suite) -> None:

@@ -23,7 +23,7 @@ def test_first_token(): ...
 
 def seen_on_a_terminal(suite: Suite, endpoint: str) -> str:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no"]
-    command += [f"--llm-endpoint={endpoint}", "--llm-scale=quick"]
+    command += [f"--llm-endpoint={endpoint}", "--llm-scale=quick", "--llm-workers=1"]
     ours, theirs = pty.openpty()
     run = subprocess.Popen(command, cwd=suite.path, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL)
     os.close(theirs)

@@ -32,27 +32,27 @@ def test_sums_and_largest() -> None:
 def test_copies_are_worth_one_each(q: int) -> None:
     once = np.random.default_rng(1).normal(size=4000)
     values = np.repeat(once, 25)
-    worth = of(list(range(0, 100_001, 25))).percentile_effective_size(values, np.sort(values), q)
+    worth = of(list(range(0, 100_001, 25))).percentile_worth(values, np.sort(values), q).samples
     assert worth == pytest.approx(4000, rel=0.15)
 
 
 @pytest.mark.parametrize("q", [50.0, 99.0])
 def test_independent_samples_are_worth_their_number(q: float) -> None:
     values = np.random.default_rng(1).normal(size=100_000)
-    worth = of(list(range(0, 100_001, 25))).percentile_effective_size(values, np.sort(values), q)
+    worth = of(list(range(0, 100_001, 25))).percentile_worth(values, np.sort(values), q).samples
     assert worth >= 80_000
 
 
 def test_clusters_that_depend_on_each_other_are_worth_less() -> None:
     once = np.repeat(np.random.default_rng(1).normal(size=400), 10)
     values = np.repeat(once, 25)
-    worth = of(list(range(0, 100_001, 25))).percentile_effective_size(values, np.sort(values), 50.0)
+    worth = of(list(range(0, 100_001, 25))).percentile_worth(values, np.sort(values), 50.0).samples
     assert worth == pytest.approx(400, rel=0.4)
 
 
 def test_ties_are_no_trouble() -> None:
     clusters = of(list(range(0, 1001, 10)))
     same = np.full(1000, 3.0)
-    assert clusters.percentile_effective_size(same, same, 90.0) == 1000
+    assert clusters.percentile_worth(same, same, 90.0).samples == 1000
     mostly = np.concatenate((np.full(100, 1.0), np.full(900, 3.0)))
-    assert 1 <= clusters.percentile_effective_size(mostly, np.sort(mostly), 99.0) <= 1000
+    assert 1 <= clusters.percentile_worth(mostly, np.sort(mostly), 99.0).samples <= 1000

@@ -1,74 +1,66 @@
-"""Do 95 % intervals hold the truth 95 times in 100? Against series whose truth is known."""
+"""Do 95 % intervals hold the truth 95 times in 100? Against series whose truth is known.
+
+The bar: at least 93 %, and not more than twice as wide as the interval of someone who knows the sampling
+distribution. The table of docs/reference/statistics.md has all of it; here is a part, with the Monte Carlo
+error of its replications allowed for.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from queue_models import ar1, mm1_mean, mm1_percentile, mm1_waits
+from coverage_table import Cell, Model, autoregressive, engine, independent, measure, queue
+from queue_models import mm1_mean, mm1_waits
 
-from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.model.estimate import Estimate
-
-Draw = Callable[[np.random.Generator], np.ndarray]
+BAR, WIDEST = 0.93, 2.0
 
 
-def coverage(draw: Draw, truth: Mapping[str, float], times: int) -> tuple[dict[str, float], dict[str, float]]:
-    """For each statistic the share of intervals that hold the truth, and the share that is closed."""
-    held: dict[str, list[bool]] = {statistic: [] for statistic in truth}
-    closed: dict[str, list[bool]] = {statistic: [] for statistic in truth}
-    for time in range(times):
-        estimates = distribution("x", draw(np.random.default_rng([2026, time])), seed=time)
-        for statistic, value in truth.items():
-            estimate = estimates[f"x.{statistic}"]
-            held[statistic].append(holds(estimate, value))
-            closed[statistic].append(estimate.closed)
-    return (
-        {statistic: float(np.mean(found)) for statistic, found in held.items()},
-        {statistic: float(np.mean(found)) for statistic, found in closed.items()},
-    )
+def holds_the_bar(model: Model, n: int, replications: int) -> Mapping[str, Cell]:
+    cells = measure(model, n, replications)
+    allowed = 2 * math.sqrt(BAR * (1 - BAR) / replications)
+    for statistic, cell in cells.items():
+        assert cell.coverage >= BAR - allowed, (statistic, cell)
+        # Where most are open, the closed ones are those that came out narrow.
+        assert math.isnan(cell.width) or cell.width <= WIDEST, (statistic, cell)
+    return cells
 
 
-def holds(estimate: Estimate, truth: float) -> bool:
-    lower = -math.inf if estimate.lower is None else estimate.lower
-    upper = math.inf if estimate.upper is None else estimate.upper
-    return lower <= truth <= upper
-
-
-NORMAL = {"mean": 0.0, "p50": 0.0, "p90": 1.2815515655446004, "p99": 2.3263478740408408}
-EXPONENTIAL = {"mean": 1.0, "p50": math.log(2), "p90": math.log(10), "p99": math.log(100)}
-
-
-@pytest.mark.parametrize(
-    ("draw", "truth"),
-    [
-        pytest.param(lambda random: random.exponential(size=1000), EXPONENTIAL, id="independent"),
-        pytest.param(lambda random: ar1(0.8, 1000, random), NORMAL, id="ar1"),
-    ],
-)
-def test_coverage_of_a_thousand_samples(draw: Draw, truth: Mapping[str, float]) -> None:
-    held, closed = coverage(draw, truth, times=100)
-    assert min(held.values()) >= 0.88, held
+@pytest.mark.parametrize("model", [independent(), autoregressive()], ids=lambda model: model.name)
+def test_coverage_of_a_thousand_samples(model: Model) -> None:
+    cells = holds_the_bar(model, 1000, 100)
     # An interval that is always open would hold anything.
-    assert min(closed[statistic] for statistic in ("mean", "p50", "p90")) >= 0.95, closed
+    assert max(cells[statistic].open for statistic in ("mean", "p50", "p95")) <= 0.1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("load", "n"), [(0.5, 4000), (0.7, 10_000), (0.8, 20_000)])
-def test_coverage_of_waiting_times_in_a_queue(load: float, n: int) -> None:
-    truth = {"mean": mm1_mean(load)} | {
-        statistic: mm1_percentile(load, q) for statistic, q in {"p50": 50, "p95": 95, "p99": 99}.items()
-    }
-    held, closed = coverage(lambda random: mm1_waits(load, n, random), truth, times=300)
-    assert min(held.values()) >= 0.88, held
-    assert min(closed[statistic] for statistic in ("mean", "p50", "p95")) >= 0.9, closed
+@pytest.mark.parametrize("n", [1000, 10_000])
+@pytest.mark.parametrize("load", [0.5, 0.85])
+@pytest.mark.parametrize("kind", ["M/M/1", "M/D/1", "M/G/1"])
+def test_coverage_of_times_in_a_queue(kind: str, load: float, n: int) -> None:
+    holds_the_bar(queue(kind, load), n, 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load", [0.5, 0.85])
+def test_coverage_of_the_embedded_engine(load: float) -> None:
+    holds_the_bar(engine(load, 200_000), 1000, 200)
+
+
+@pytest.mark.slow
+def test_enough_samples_close_the_intervals() -> None:
+    for load in (0.5, 0.85):
+        cells = measure(queue("M/M/1", load), 10_000, 100)
+        assert cells["p50"].open <= 0.05
+        assert cells["mean"].open <= 0.4
+    assert measure(queue("M/M/1", 0.5), 10_000, 100)["p99"].open <= 0.1
 
 
 @pytest.mark.slow
 def test_independent_resampling_would_not_hold() -> None:
-    """What the blocks are for: the same intervals without them miss the truth most of the time."""
+    """What the long-run variance is for: without it the truth is missed most of the time."""
     from pytest_llmbench.stats.bootstrap import mean_interval
 
     held = []

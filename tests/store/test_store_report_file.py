@@ -74,9 +74,9 @@ def _written(tmp_path: Path, report: schema.Report) -> Path:
 @pytest.mark.parametrize(
     ("version", "message", "remedy"),
     [
-        ("2.0", "2.0 is newer than 1.1", "upgrade"),
-        ("1.2", "1.2 is newer than 1.1", "upgrade"),
-        ("0.9", "0.9 is older than 1.1", "again"),
+        ("2.0", "2.0 is newer than 1.2", "upgrade"),
+        ("1.3", "1.3 is newer than 1.2", "upgrade"),
+        ("0.9", "0.9 is older than 1.2", "again"),
         ("latest", "not a report of pytest-llmbench", "--llm-report"),
         (None, "not a report of pytest-llmbench", "--llm-report"),
     ],
@@ -104,7 +104,7 @@ def test_a_report_of_an_earlier_minor_version_is_read(tmp_path: Path, report: sc
                 del stretch[name]
     path.write_text(json.dumps(document))
     read = report_file.read_report(path)
-    assert read.schema_version == "1.1"
+    assert read.schema_version == "1.2"
     assert read.tests[0].levels == []
     assert read.tests[0].stretches[0].engine is None
     assert read.tests[0].metrics == report.tests[0].metrics

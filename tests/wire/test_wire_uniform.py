@@ -156,7 +156,9 @@ def test_equals_the_exact_reader(
     pieces = [body[start:end] for start, end in zip([0, *places], [*places, len(body)], strict=True)]
     found = at_once(pieces)
     at_once([usual(["an", " earlier", " one"])], memory=LONG_MEMORY)
-    assert at_once(pieces, memory=LONG_MEMORY) == found
+    again = at_once(pieces, memory=LONG_MEMORY)
+    # An empty text among those of a known shape is read exactly, by the one who asks.
+    assert again == found or (again is None and not all(words))
     if found is not None:
         assert found == exactly(pieces)
     elif broken is None and all(words) and tokens > 0:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 
+from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.generator.failing import FailureWatch
 from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.generator.workers.columns import read_columns
-from pytest_llmbench.generator.workers.crew import Member
+from pytest_llmbench.generator.workers.columns import read_columns, spooled_records
 from pytest_llmbench.generator.workers.protocol import Done, Failed, Go, Ping, Ready, Stop, Told, Work
+from pytest_llmbench.generator.workers.roles import Member
 from pytest_llmbench.generator.workers.spool import SpoolReader
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import RequestRecord
@@ -29,11 +31,13 @@ class Part:
 
     def __init__(self, member: Member, whole: int) -> None:
         self.member = member
-        self.name = f"worker {member.setup.number + 1} of {whole}"
+        self.name = f"worker {member.setup.number + 1} of {whole}" if whole > 1 else "the measuring process"
         self.ready = False
         self.over = False
         self.done: Done | None = None
         self.progress: Progress | None = None
+        self.moved_ns: int | None = None
+        """When something last came in on a response under way."""
         self.records = Records.from_rows(())
         self._spool = SpoolReader(member.setup.spool)
         self._heard_s = time.monotonic()
@@ -44,17 +48,23 @@ class Part:
         for path in (self.member.setup.spool, self.member.setup.columns):
             path.unlink(missing_ok=True)
 
-    def spooled(self) -> list[RequestRecord]:
-        """Requests that have ended since the last call."""
-        return self._spool.read()
+    def spooled(self) -> Iterator[RequestRecord]:
+        """Requests that have ended since the last call; read as they are taken."""
+        for batch in self._spool.batches():
+            yield from batch
 
     def salvage(self) -> None:
         """Without its columns: the requests that it had written down."""
-        self.records = Records.from_rows(SpoolReader(self.member.setup.spool).read())
+        self.records = spooled_records(SpoolReader(self.member.setup.spool))
 
     def collect(self, done: Done) -> None:
         self.records = read_columns(self.member.setup.columns)
         self.done, self.over = done, True
+
+    def tell(self, progress: Progress) -> None:
+        self.progress = progress
+        still_s = progress.still_s
+        self.moved_ns = None if still_s is None else time.monotonic_ns() - round(still_s * 1e9)
 
     def heard(self) -> None:
         self._heard_s, self._asked_s = time.monotonic(), None
@@ -67,7 +77,7 @@ class Part:
                 self._asked_s = now_s
                 self.member.line.say(Ping())
         elif now_s - self._asked_s > _GIVE_UP_S:
-            self.member.process.kill()
+            self.member.put_down()
 
 
 class Conduct:
@@ -84,12 +94,16 @@ class Conduct:
         self.cause: str | None = None
         """Why the plan was cut short, if it was."""
         self.stopped: str | None = None
-        """Why the plan's own rule ended it. Each worker applies it to its share; the first ends all."""
+        """Why the plan's own rule ended it: a single worker's, or ours, who see the ends of all of them."""
+        self.watch: FailureWatch | None = None
+        self.mistake: LLMBenchError | None = None
+        """Why nothing can be sent, where a worker found that out."""
         self.failure: Exception | None = None
         """Raised by the caller's code."""
         self._on_record = on_record
         self._on_progress = on_progress
         self._deciding = threading.Lock()
+        self.margin_ns = MARGIN_NS
 
     def play(self, shards: Sequence[LoadPlan]) -> None:
         """Returns when every worker has ended its share, or has ended."""
@@ -102,6 +116,7 @@ class Conduct:
             self._listen()
             self._start_when_ready()
             self._hand_on()
+            self._check_sut()
         self._hand_on()
         for part in self.parts:
             part.clear()
@@ -137,6 +152,7 @@ class Conduct:
         elif isinstance(message, Failed):
             part.over = True
             part.salvage()
+            self.mistake = self.mistake or message.mistake
             self.stop(f"{part.name} failed: {message.why}")
         elif isinstance(message, Done):
             part.collect(message)
@@ -146,14 +162,16 @@ class Conduct:
         elif isinstance(message, Ready):
             part.ready = True
         elif isinstance(message, Told):
-            part.progress = message.progress
+            part.tell(message.progress)
             self._show()
 
     def _start_when_ready(self) -> None:
         if self.start_ns is not None or self.cause is not None or self.stopped is not None:
             return
         if all(part.ready for part in self.parts):
-            self.start_ns = time.monotonic_ns() + MARGIN_NS
+            self.start_ns = time.monotonic_ns() + self.margin_ns
+            if self.watch is not None:
+                self.watch.begin(self.start_ns)
             for part in self.parts:
                 part.member.line.say(Go(self.start_ns))
             return
@@ -163,15 +181,39 @@ class Conduct:
             self.stop(told or f"{gone.name} ended before the start")
 
     def _hand_on(self) -> None:
-        if self._on_record is None:
+        if self._on_record is None and self.watch is None:
             return
+        ended: list[RequestRecord] = []
         try:
             for part in self.parts:
                 for record in part.spooled():
-                    self._on_record(record)
+                    if self.watch is not None:
+                        ended.append(record)
+                    if self._on_record is not None:
+                        self._on_record(record)
         except Exception as error:  # noqa: BLE001 - the caller's code: any error of it ends the run
             self._on_record = None
             self._fail(error)
+        self._note(ended)
+
+    def _note(self, ended: list[RequestRecord]) -> None:
+        """Those of all workers, in the order of their ends."""
+        if self.watch is not None:
+            for record in sorted(ended, key=lambda each: each.finished_ns or 0):
+                self.watch.note(record)
+
+    def _check_sut(self) -> None:
+        """The rule of one generator, over what the workers have written down and last told."""
+        running = [part for part in self.parts if not part.over and part.progress is not None]
+        told = [part.progress for part in running if part.progress is not None]
+        at_its_end = all(each.submitted == each.planned and each.in_flight == 0 for each in told)
+        if self.watch is None or self.cause is not None or self.stopped is not None or at_its_end:
+            return
+        moved = [part.moved_ns for part in running if part.moved_ns is not None]
+        in_flight = sum(each.in_flight for each in told)
+        self.stopped = self.watch.judge(in_flight, max(moved, default=None), time.monotonic_ns())
+        if self.stopped is not None:
+            self._stop_all(self.stopped)
 
     def _show(self) -> None:
         known = [part.progress for part in self.parts if part.progress is not None]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -23,6 +23,13 @@ _END_S = 5.0
 _GONE_S = 2.0
 _LOG_BYTES = 16_384
 _LOG_LINES = 5
+_TRACING = frozenset(
+    {
+        "PYTHONASYNCIODEBUG", "PYTHONDEVMODE", "PYTHONDUMPREFS", "PYTHONFAULTHANDLER", "PYTHONINSPECT",
+        "PYTHONPERFSUPPORT", "PYTHONPROFILEIMPORTTIME", "PYTHONTRACEMALLOC", "PYTHONVERBOSE",
+    }
+)  # fmt: skip
+_TRACING_PREFIXES = ("COV_CORE_", "COVERAGE_PROCESS_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +53,10 @@ class Member:
         how = f"was killed by {_signal_name(-status)}" if status < 0 else f"ended with exit code {status}"
         return how + _tail(self.setup.log)
 
+    def put_down(self) -> None:
+        """It does not answer: have it killed. Its line dies of that."""
+        self.process.kill()
+
     def kill(self) -> None:
         """At once, and whatever it may have started."""
         with suppress(ProcessLookupError, PermissionError):
@@ -63,26 +74,40 @@ class Crew:
         self._setup = replace(setup, directory=Path(self._directory.name))
         self._cpus = tuple(cpus)
         self._members: dict[int, Member] = {}
+        self._strangers: set[int] = set()
+        """Started, and not greeted yet."""
 
-    def members(self, count: int) -> list[Member]:
-        """The first ``count`` workers, up and greeted. Raises GeneratorError or SuiteError."""
-        missing = []
+    def call(self, count: int) -> None:
+        """Start those of the first ``count`` that are missing; they come up by themselves. GeneratorError."""
         for number in range(count):
             member = self._members.get(number)
             if member is None or not member.alive:
                 self._dismiss(number)
-                missing.append(number)
-        try:
-            for number in missing:
                 self._members[number] = self._started(number)
+                self._strangers.add(number)
+
+    def members(self, count: int) -> list[Member]:
+        """The first ``count`` workers, up and greeted. Raises GeneratorError or SuiteError."""
+        try:
+            self.call(count)
             deadline_s = time.monotonic() + _START_S
-            for number in missing:
+            for number in sorted(self._strangers):
                 self._greet(self._members[number], deadline_s)
         except BaseException:
-            for number in missing:
+            for number in list(self._strangers):
                 self._dismiss(number)
             raise
+        self._strangers.clear()
         return [self._members[number] for number in range(count)]
+
+    def set_up(self, setup: Setup) -> None:
+        """Give all workers another generator; none may be at work."""
+        self._setup = replace(setup, directory=self._setup.directory)
+        for number, member in self._members.items():
+            again = replace(self._setup, number=number, cpu=member.setup.cpu)
+            self._members[number] = replace(member, setup=again)
+            if number not in self._strangers:
+                member.line.say(again)
 
     def kill(self) -> None:
         """End all of them at once; the next plan starts new ones."""
@@ -101,6 +126,7 @@ class Crew:
         self._directory.cleanup()
 
     def _dismiss(self, number: int) -> None:
+        self._strangers.discard(number)
         member = self._members.pop(number, None)
         if member is not None:
             member.kill()
@@ -117,6 +143,7 @@ class Crew:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
+                    env=_quiet_environment(os.environ),
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
                 )
@@ -139,6 +166,16 @@ class Crew:
             raise GeneratorError(f"did not start: it {member.ending()}", where=where, remedy=remedy)
         refuse_other_version(hello, where)
         member.line.say(member.setup)
+
+
+def _quiet_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without what makes an interpreter trace, profile or debug itself: the worker's stamps must not pay for
+    the coverage of a suite. Our own environment stays as it is."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in _TRACING and not name.startswith(_TRACING_PREFIXES)
+    }
 
 
 def _signal_name(number: int) -> str:

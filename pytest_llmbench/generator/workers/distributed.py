@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.clock import MonotonicClock, anchor
+from pytest_llmbench.generator.failing import FailureWatch
+from pytest_llmbench.generator.limits import (
+    Limits,
+    mean_tokens,
+    own_limits,
+    peak_connections,
+    refuse_too_much,
+)
 from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.generator.workers.conduct import Conduct
-from pytest_llmbench.generator.workers.crew import Crew
+from pytest_llmbench.generator.workers.conduct import MARGIN_NS, Conduct
+from pytest_llmbench.generator.workers.crew import Crew as LocalCrew
 from pytest_llmbench.generator.workers.merging import merged_observation
 from pytest_llmbench.generator.workers.protocol import Address, Setup
-from pytest_llmbench.generator.workers.sharding import deal
+from pytest_llmbench.generator.workers.roles import Crew
+from pytest_llmbench.generator.workers.sharding import active_workers, deal
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import RequestRecord
@@ -35,9 +46,13 @@ class DistributedLoadGenerator:
     that dies voids the run: ``Observation.interrupted`` says which, how it ended and what it printed last;
     what it had written down and what the others measured is in the records.
 
-    ``count_text``: count with the reference tokenizer what the server does not count. ``cpus``: cores to put
-    the workers on, in turn; none of them is asked for by default.
+    ``count_text``: count with the reference tokenizer what the server does not count; ``counts_early``: which
+    is to be expected, so that it is loaded before the first plan. ``cpus``: cores to put the workers on, in
+    turn; none of them is asked for by default.
     """
+
+    margin_ns = MARGIN_NS
+    """From the word to the start."""
 
     def __init__(
         self,
@@ -51,6 +66,7 @@ class DistributedLoadGenerator:
         on_record: Callable[[RequestRecord], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         count_text: bool = False,
+        counts_early: bool = True,
         session_deadline_ns: int | None = None,
         cpus: Sequence[int] = (),
     ) -> None:
@@ -62,8 +78,9 @@ class DistributedLoadGenerator:
             dialect=dialect_named(dialect).name,
             model=model,
             prompt_form=prompt_form,
-            extra_body=dict(extra_body or {}),
+            extra_body=_plain(extra_body or {}),
             count_text=count_text,
+            counts_early=counts_early,
             session_deadline_ns=session_deadline_ns,
         )
         self.workers = workers
@@ -74,6 +91,8 @@ class DistributedLoadGenerator:
         self._busy = threading.Lock()
         self._conduct: Conduct | None = None
         self._stop_reason: str | None = None
+        self.decoded_ns: int | None = None
+        """The instant by which all records of the last plan had been made."""
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +118,13 @@ class DistributedLoadGenerator:
             self._conduct = None
             self._busy.release()
 
+    def aim(self, address: Address) -> None:
+        """Send the next plan to ``address``; the processes are kept. Not while one is running."""
+        address.target()
+        self._setup = replace(self._setup, address=address)
+        if isinstance(self._crew, LocalCrew):
+            self._crew.set_up(self._setup)
+
     def stop(self, reason: str) -> None:
         """End the running plan early, from any thread; without one this does nothing."""
         self._stop_reason = reason
@@ -122,20 +148,40 @@ class DistributedLoadGenerator:
     def _run(self, plan: LoadPlan) -> Observation:
         if found := plan.mistakes():
             raise SuiteError.from_mistakes(found, where=plan.label)
-        shards = deal(plan, self.workers)
-        crew = self._crew = self._crew or Crew(self._setup, self._cpus)
+        if plan.looks is not None and active_workers(plan, self.workers) > 1:
+            raise SuiteError(
+                f"a load that ends when its limits are decided needs one process, not {self.workers}",
+                where=plan.label,
+                remedy="give --llm-workers=1, or a number of requests instead of requests='auto'",
+            )
+        crew = self._crew = self._crew or self._new_crew()
+        crew.call(active_workers(plan, self.workers))  # they come up while requests are drawn
+        shards = deal(plan, self.workers, as_text=self._setup.prompt_form == "text")
+        self._refuse_too_much(plan, shards)
         conduct = Conduct(crew.members(len(shards)), self._on_record, self._on_progress)
         self._conduct = conduct
+        conduct.margin_ns = self.margin_ns
+        conduct.watch = FailureWatch() if plan.stop_when_failing and len(shards) > 1 else None
         if self._stop_reason is not None:  # asked for while requests were being drawn
             conduct.cause = self._stop_reason
         taken_at = anchor(MonotonicClock())
         self._play(conduct, shards, crew)
+        ends = [part.done.decoded_ns for part in conduct.parts if part.done is not None]
+        self.decoded_ns = max((end for end in ends if end is not None), default=None)
         if conduct.failure is not None:
             raise GeneratorError(
                 f"the measurement was broken off: {type(conduct.failure).__name__}: {conduct.failure}",
                 remedy="requests measured until then have been handed on; the traceback shows the cause",
             ) from conduct.failure
+        if conduct.mistake is not None and conduct.start_ns is None:
+            raise conduct.mistake
         return merged_observation(plan, conduct, taken_at)
+
+    def _refuse_too_much(self, plan: LoadPlan, shards: Sequence[LoadPlan]) -> None:
+        _refuse_too_much(plan, shards)
+
+    def _new_crew(self) -> Crew:
+        return LocalCrew(self._setup, self._cpus)
 
     def _play(self, conduct: Conduct, shards: Sequence[LoadPlan], crew: Crew) -> None:
         """In a thread of its own, so that Ctrl-C cannot tear a message in two."""
@@ -164,6 +210,22 @@ class DistributedLoadGenerator:
                 if not played.done() or played.exception() is not None:
                     crew.kill()
             raise
+
+
+def _refuse_too_much(plan: LoadPlan, shards: Sequence[LoadPlan]) -> None:
+    """Local ports are of the host, whatever the number of workers; descriptors each sees to itself."""
+    shard = shards[0]
+    tokens = mean_tokens(shard.workload.requests(shard.most_requests, shard.seed))
+    refuse_too_much(peak_connections(plan, tokens), Limits(ports=own_limits().ports), plan.label)
+
+
+def _plain(body: Mapping[str, Any]) -> dict[str, Any]:
+    """As it will stand in the request, without types that only this process knows."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(body)))
+    except (TypeError, ValueError) as error:
+        raise SuiteError(f"extra_body is no JSON: {error}", remedy="give plain values") from error
+    return plain
 
 
 __all__ = ["DistributedLoadGenerator"]

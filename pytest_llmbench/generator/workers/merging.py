@@ -15,12 +15,14 @@ from pytest_llmbench.generator.workers.protocol import Done
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
 from pytest_llmbench.workloads.sequence import drawn_sha256, slices_sha256
 
+_NEVER_NS = 2**63 - 1
 _SUMMED = {
     "reads", "content_chunks", "coalesced_chunks", "connections_prewarmed", "connections_opened",
-    "stale_retries", "gc_collections",
+    "stale_retries", "gc_collections", "voluntary_switches", "involuntary_switches", "unstamped_reads",
+    "distrusted_stamps", "moved_stamps",
 }  # fmt: skip
 
 
@@ -40,7 +42,9 @@ def merged_observation(plan: LoadPlan, conduct: Conduct, anchor: ClockAnchor) ->
         started_ns=start_ns,
         ended_ns=max((start_ns, *(each.ended_ns for each in done), *_known(records.finished_ns))),
         anchor=anchor,
-        selfcheck=merged_selfcheck([each.selfcheck for each in done], records),
+        selfcheck=done[0].selfcheck
+        if done and len(conduct.parts) == 1
+        else merged_selfcheck([each.selfcheck for each in done], records),
         in_flight_at_end=sum(each.in_flight_at_end for each in done),
         interrupted=conduct.cause or _interrupted(done, conduct.stopped),
         sequence_sha256=_digest(plan, records.index),
@@ -84,12 +88,31 @@ def _growth(check: SelfCheck) -> float:
 
 def peak_in_flight(records: Records) -> int:
     """The most requests that had been dispatched and had not ended, at any one instant."""
+    peak = running = 0
+    firsts = [int(_dispatched(block).min(initial=_NEVER_NS)) for block in records.blocks(BLOCK)]
+    later_ns = [*np.minimum.accumulate(firsts[::-1])[::-1].tolist()[1:], _NEVER_NS]
+    instants, steps = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    for block, next_ns in zip(records.blocks(BLOCK), later_ns, strict=True):
+        known = (block.dispatched_ns != MISSING) & (block.finished_ns != MISSING)
+        count = int(np.count_nonzero(known))
+        instants = np.concatenate((instants, block.finished_ns[known], block.dispatched_ns[known]))
+        steps = np.concatenate((steps, np.repeat([-1, 1], count)))
+        # Of an end and a dispatch at the same instant the end comes first, as in a slot.
+        order = np.lexsort((steps, instants))
+        instants, steps = instants[order], steps[order]
+        # What no dispatch of a later block comes before is settled.
+        settled = int(np.searchsorted(instants, next_ns, side="left"))
+        level = running + np.cumsum(steps[:settled])
+        if settled:
+            peak, running = max(peak, int(level.max())), int(level[-1])
+        instants, steps = instants[settled:], steps[settled:]
+    return peak
+
+
+def _dispatched(records: Records) -> IntColumn:
     known = (records.dispatched_ns != MISSING) & (records.finished_ns != MISSING)
-    instants = np.concatenate((records.finished_ns[known], records.dispatched_ns[known]))
-    steps = np.repeat([-1, 1], np.count_nonzero(known))
-    # Stable: of an end and a dispatch at the same instant the end comes first, as in a slot.
-    running = np.cumsum(steps[np.argsort(instants, kind="stable")])
-    return max(0, int(running.max(initial=0)))
+    found: IntColumn = records.dispatched_ns[known]
+    return found
 
 
 def _known(instants: IntColumn) -> Iterable[int]:

@@ -12,16 +12,19 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import traceback
-from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
-from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.generator.alarm import best_alarm
 from pytest_llmbench.generator.clock import MonotonicClock
+from pytest_llmbench.generator.limits import raise_descriptors
 from pytest_llmbench.generator.pacing import Pacer
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.workers.affinity import stay_on
 from pytest_llmbench.generator.workers.columns import write_columns
 from pytest_llmbench.generator.workers.protocol import (
     Done,
@@ -56,6 +59,7 @@ class Worker:
         self._go: asyncio.Future[int] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_reason: str | None = None
+        self._executing: threading.Thread | None = None
         self._clock = MonotonicClock()
         self._generator = LoadGenerator(
             setup.address.target(),
@@ -66,38 +70,58 @@ class Worker:
             clock=self._clock,
             on_record=self._keep,
             on_progress=self._tell,
-            count_text=reference_tokenizer().count if setup.count_text else None,
+            count_text=self._count if setup.count_text else None,
             session_deadline_ns=setup.session_deadline_ns,
             gate=self._wait_for_go,
+            spool=lambda: self._spool,
         )
+        if setup.count_text and setup.counts_early:
+            reference_tokenizer()
 
-    def serve(self) -> None:
-        """Listens until the coordinator is gone."""
+    def serve(self) -> Setup | None:
+        """Listens until the coordinator is gone, or wants another generator: returns what that is to be."""
+        message: object
         while (message := self._line.hear()) is not None:
             if isinstance(message, Ping):
                 self._line.say(Pong())
             elif isinstance(message, Work):
                 self._stop_reason = self._go = None
-                plan = message.plan
-                threading.Thread(
-                    target=self._execute, args=[plan], name="llmbench-worker", daemon=True
-                ).start()
+                self._begin(message.plan)
             elif isinstance(message, Go):
                 self._start(message.start_ns)
             elif isinstance(message, Stop):
                 self._stop_reason = message.reason
                 self._generator.stop(message.reason)
+            elif isinstance(message, Setup):
+                break
         self._generator.close()
+        return message if isinstance(message, Setup) else None
+
+    def _begin(self, plan: LoadPlan) -> None:
+        before = self._executing
+
+        def execute() -> None:
+            if before is not None:
+                before.join()
+            self._execute(plan)
+            if self._setup.count_text:
+                reference_tokenizer()  # now it is in nobody's way, and later a reply may need it at once
+
+        self._executing = threading.Thread(target=execute, name="llmbench-worker", daemon=True)
+        self._executing.start()
 
     def _execute(self, plan: LoadPlan) -> None:
         spool = self._spool = SpoolWriter(self._setup.spool)
         try:
             try:
                 seen = self._generator.run(plan)
+                decoded_ns = time.monotonic_ns()
             finally:
                 spool.close()
             write_columns(seen.records, self._setup.columns)
-            self._line.say(_done(seen))
+            self._line.say(replace(_done(seen), decoded_ns=decoded_ns))
+        except SuiteError as error:  # raised before anything was sent
+            self._line.say(Failed(str(error), error))
         except LLMBenchError as error:
             self._line.say(Failed(str(error)))
         except BaseException as error:  # noqa: BLE001 - the coordinator has to be told, whatever it is
@@ -129,6 +153,9 @@ class Worker:
         if loop is not None:
             loop.call_soon_threadsafe(start)
 
+    def _count(self, text: str) -> int:
+        return reference_tokenizer().count(text)
+
     def _keep(self, record: RequestRecord) -> None:
         if self._spool is not None:
             self._spool.write(record)
@@ -150,12 +177,6 @@ def _done(seen: Observation) -> Done:
     )
 
 
-def _stay_on(cpu: int) -> None:
-    """Not allowed, no such core, not on this platform: then the worker runs where the system puts it."""
-    with suppress(AttributeError, OSError, ValueError):
-        os.sched_setaffinity(0, {cpu})
-
-
 def main() -> None:
     """The coordinator is the parent; it has told us the descriptor of our end of the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's business
@@ -165,10 +186,13 @@ def main() -> None:
     setup = line.hear()
     if not isinstance(setup, Setup):
         return
+    raise_descriptors()
     if setup.cpu is not None:
-        _stay_on(setup.cpu)
+        stay_on(setup.cpu)
     try:
-        Worker(line, setup).serve()
+        again: Setup | None = setup
+        while again is not None:
+            again = Worker(line, again).serve()
     finally:
         if os.getppid() != coordinator:  # killed: there is nobody else to clear up
             shutil.rmtree(setup.directory, ignore_errors=True)

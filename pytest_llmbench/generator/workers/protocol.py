@@ -7,6 +7,7 @@ no file and on no command line.
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import threading
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.target import Target
 from pytest_llmbench.model.facts import Fact
@@ -59,6 +60,8 @@ class Setup:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     count_text: bool = False
     """Count prompts and replies with the reference tokenizer where the server gives no figures."""
+    counts_early: bool = True
+    """Have that tokenizer ready before the first plan; else after it, when nothing is being measured."""
     session_deadline_ns: int | None = None
     directory: Path = Path()
     """For spools and columns; private to the coordinator and its workers."""
@@ -144,6 +147,8 @@ class Done:
     stopped: str | None
     selfcheck: SelfCheck
     facts: Mapping[str, Fact]
+    decoded_ns: int | None = None
+    """All records had been made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,8 @@ class Failed:
     """The worker's load generator could not go on."""
 
     why: str
+    mistake: LLMBenchError | None = None
+    """Where the plan, or this machine's limits, kept anything from being sent: to be raised as it is."""
 
 
 class Line:
@@ -161,12 +168,19 @@ class Line:
         self._speaking = threading.Lock()
 
     def say(self, message: object) -> bool:
-        """False if the other end is gone."""
+        """False if the other end is gone. Raises SuiteError for what cannot be said: objects of the suite."""
         try:
             with self._speaking:
                 self.connection.send(message)
         except OSError:
             return False
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise SuiteError(
+                f"cannot be handed to a worker process: {error}",
+                where=type(message).__name__.lower(),
+                remedy="give plain values (text, numbers, lists), or measure in pytest's own process with "
+                "--llm-workers 0",
+            ) from error
         return True
 
     def hear(self) -> object:

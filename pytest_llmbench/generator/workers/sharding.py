@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,10 @@ import numpy.typing as npt
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.sequence import drawn
 
+_TEXTS = (str, type(None))
 Positions = npt.NDArray[np.int64]
 
 
@@ -44,8 +46,11 @@ class DealtWorkload:
         return {}
 
 
-def deal(plan: LoadPlan, workers: int) -> list[LoadPlan]:
-    """The plans of the workers. Fewer than ``workers`` where there are fewer slots or requests than that."""
+def deal(plan: LoadPlan, workers: int, *, as_text: bool = False) -> list[LoadPlan]:
+    """The plans of the workers. Fewer than ``workers`` where there are fewer slots or requests than that.
+
+    ``as_text``: prompts go as text, which is made here: a worker then need not load a tokenizer.
+    """
     most = plan.most_requests
     planned = drawn(plan.workload, plan.first, most, plan.seed)
     count = active_workers(plan, workers)
@@ -55,10 +60,12 @@ def deal(plan: LoadPlan, workers: int) -> list[LoadPlan]:
     for worker in range(count):
         own: Positions = np.flatnonzero(whose == worker)
         workload = DealtWorkload(
-            plan.workload.name, [_portable(planned[position]) for position in own.tolist()]
+            plan.workload.name, [_portable(planned[position], as_text) for position in own.tolist()]
         )
         least = int(np.count_nonzero(own < plan.requests))
         changes: dict[str, Any] = {"workload": workload, "requests": least, "first": 0}
+        # Of several shares the coordinator, who sees all ends, says whether the SUT has stopped answering.
+        changes["stop_when_failing"] = plan.stop_when_failing and count == 1
         if isinstance(plan.load, OpenLoop):
             assert offsets_ns is not None
             instants = tuple(offsets_ns[own].tolist())
@@ -90,11 +97,18 @@ def split(total: int, parts: int) -> list[int]:
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
-def _portable(request: PlannedRequest) -> PlannedRequest:
+def _portable(request: PlannedRequest, as_text: bool) -> PlannedRequest:
     """Without types that only the author's process knows: a worker does not load the suite's modules."""
-    if request.token_ids is None or type(request.token_ids) in (array, list, tuple):
+    if as_text:
+        request = replace(with_text([request])[0], token_ids=None)
+    elif request.token_ids is not None and type(request.token_ids) not in (array, list, tuple):
+        request = replace(request, token_ids=[int(token) for token in request.token_ids])
+    if type(request) is PlannedRequest and type(request.class_label) is str and type(request.text) in _TEXTS:
         return request
-    return replace(request, token_ids=[int(token) for token in request.token_ids])
+    plain = {field.name: getattr(request, field.name) for field in fields(PlannedRequest)}
+    plain["class_label"] = str(request.class_label)
+    plain["text"] = None if request.text is None else str(request.text)
+    return PlannedRequest(**plain)
 
 
 def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> Positions:

@@ -11,6 +11,7 @@ import contextlib
 import pickle
 import struct
 import threading
+from collections.abc import Iterator
 from dataclasses import fields
 from io import FileIO
 from operator import attrgetter
@@ -20,6 +21,7 @@ from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.record import RequestRecord
 
 FLUSH_S = 0.25
+_BATCH_BYTES = 4 * 1024 * 1024
 
 _LENGTH = struct.Struct("<I")
 _NAMES = [field.name for field in fields(RequestRecord)]
@@ -35,7 +37,9 @@ class SpoolWriter:
     """Writes the records of one plan. To be closed."""
 
     def __init__(self, path: Path, *, flush_s: float = FLUSH_S) -> None:
+        self.path = path
         self._file = FileIO(path, "w")
+        self._writing = threading.Lock()
         self._flush_s = flush_s
         self._waiting: list[bytes] = []
         self._closing = threading.Event()
@@ -52,6 +56,13 @@ class SpoolWriter:
             values[place] = values[place].value
         packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
         self._waiting.append(_LENGTH.pack(len(packed)) + packed)
+
+    def flush(self) -> None:
+        """Everything written so far is in the file then. Raises OSError where that failed."""
+        if not self._closing.is_set():
+            self._flush()
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
         """Everything is in the file then. Safe to call twice."""
@@ -72,16 +83,20 @@ class SpoolWriter:
                 return
 
     def _flush(self) -> None:
-        # The loop may append in between: only what was seen is taken out.
-        frames = self._waiting[:]
-        del self._waiting[: len(frames)]
-        rest = memoryview(b"".join(frames))
-        while rest:
-            rest = rest[self._file.write(rest) :]
+        with self._writing:
+            # The loop may append in between: only what was seen is taken out.
+            frames = self._waiting[:]
+            del self._waiting[: len(frames)]
+            rest = memoryview(b"".join(frames))
+            while rest:
+                rest = rest[self._file.write(rest) :]
 
 
 class SpoolReader:
-    """Follows a spool. Whoever writes it may be killed in the middle of a record, which is left out."""
+    """Follows a spool. Whoever writes it may be killed in the middle of a record, which is left out.
+
+    ``batches`` holds no more than some megabytes at a time, however far the spool has gone ahead.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,13 +104,24 @@ class SpoolReader:
 
     def read(self) -> list[RequestRecord]:
         """The records that were completed since the last call; none if there is no such file."""
+        return [record for batch in self.batches() for record in batch]
+
+    def batches(self) -> Iterator[list[RequestRecord]]:
+        """The same, some at a time. What is left when the caller stops comes with the next call."""
+        size = _BATCH_BYTES
         with contextlib.suppress(FileNotFoundError), FileIO(self._path) as file:
-            file.seek(self._at)
-            data = file.readall()
-            records, used = _unpacked(data)
-            self._at += used
-            return records
-        return []
+            while True:
+                file.seek(self._at)
+                data = file.read(size)
+                records, used = _unpacked(data)
+                self._at += used
+                if records:
+                    size = _BATCH_BYTES
+                    yield records
+                elif len(data) == size:  # one record is longer than that
+                    size *= 2
+                else:
+                    return
 
 
 def _unpacked(data: bytes) -> tuple[list[RequestRecord], int]:

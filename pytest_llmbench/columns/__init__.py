@@ -1,0 +1,1 @@
+"""Records that outgrow memory: columns in files, filled in blocks and merged by submission."""

@@ -1,0 +1,179 @@
+"""Some requests as plain arrays: what goes into a file, and what is merged.
+
+Columns of text become numbers: labels, errors and finish reasons are codes of a vocabulary, request ids are
+bytes. Ragged columns go with the number of their entries per request instead of offsets, so that requests can
+be put in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.model.records import IN_RAGGED, MISSING, RAGGED, IntColumn, Records
+from pytest_llmbench.model.texts import CodedTexts, PackedTexts
+
+Array = npt.NDArray[Any]
+
+CODED = ("class_label", "error", "finish_reason")
+IDS = "request_id"
+ENTRIES: Mapping[str, tuple[str, ...]] = RAGGED | {IDS: ("request_id_bytes",)}
+"""Column of counts (under the name of the offsets, or of the text) → the columns it counts entries of."""
+
+
+def _types() -> dict[str, npt.DTypeLike]:
+    types: dict[str, npt.DTypeLike] = {}
+    for name, value in ((column.name, getattr(_EMPTY, column.name)) for column in fields(Records)):
+        if name not in IN_RAGGED and name != IDS:
+            types[name] = value.dtype if isinstance(value, np.ndarray) else np.dtype(np.int32)
+    return types | {counts: np.dtype(np.int64) for counts in ENTRIES}
+
+
+_EMPTY = Records.from_rows(())
+PER_REQUEST: Mapping[str, npt.DTypeLike] = _types()
+"""Columns with one number per request, and their types."""
+PER_ENTRY: Mapping[str, npt.DTypeLike] = {
+    name: np.dtype(np.uint8 if counts == IDS else np.int64)
+    for counts, names in ENTRIES.items()
+    for name in names
+}
+
+
+@dataclass
+class Vocabulary:
+    """The texts of coded columns, each with its number. Grows."""
+
+    texts: list[str | None] = field(default_factory=list)
+    _codes: dict[str | None, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._codes = {text: code for code, text in enumerate(self.texts)}
+
+    def code(self, text: str | None) -> int:
+        code = self._codes.setdefault(text, len(self.texts))
+        if code == len(self.texts):
+            self.texts.append(text)
+        return code
+
+    def codes(self, texts: Sequence[str | None]) -> npt.NDArray[np.int32]:
+        if isinstance(texts, CodedTexts):
+            return self.recoding(texts.table)[texts.codes]
+        return np.fromiter(map(self.code, texts), dtype=np.int32, count=len(texts))
+
+    def recoding(self, texts: Sequence[str | None]) -> npt.NDArray[np.int32]:
+        """The code here of each code there."""
+        return np.array([self.code(text) for text in texts], dtype=np.int32)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Requests in order of submission."""
+
+    columns: Mapping[str, Array]
+    """Those of ``PER_REQUEST``."""
+    entries: Mapping[str, Array]
+    """Those of ``PER_ENTRY``."""
+
+    def __len__(self) -> int:
+        return len(self.columns["index"])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for table in (self.columns, self.entries) for array in table.values())
+
+    def keys(self) -> IntColumn:
+        return submission_keys(self.columns)
+
+    def taken(self, order: IntColumn) -> Block:
+        """The requests at these places, in this order."""
+        columns = {name: values[order] for name, values in self.columns.items()}
+        entries: dict[str, Array] = {}
+        for counts_name, names in ENTRIES.items():
+            every = self.columns[counts_name]
+            counts = columns[counts_name]
+            ends = np.cumsum(counts)
+            starts = (np.cumsum(every) - every)[order]
+            total = int(ends[-1]) if len(ends) else 0
+            places = np.repeat(starts - (ends - counts), counts) + np.arange(total, dtype=np.int64)
+            entries |= {name: self.entries[name][places] for name in names}
+        return Block(columns, entries)
+
+    def in_order(self) -> Block:
+        keys = self.keys()
+        index = self.columns["index"]
+        rising = (keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (index[1:] >= index[:-1]))
+        return self if bool(rising.all()) else self.taken(np.lexsort((index, keys)))
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """One after another."""
+    if len(blocks) == 1:
+        return blocks[0]
+    return Block(
+        {name: np.concatenate([block.columns[name] for block in blocks]) for name in PER_REQUEST},
+        {name: np.concatenate([block.entries[name] for block in blocks]) for name in PER_ENTRY},
+    )
+
+
+def submission_keys(columns: Mapping[str, Array]) -> IntColumn:
+    """The instant that orders each request, as in ``Records.from_rows``: submitted, else dispatched, else
+    scheduled."""
+    instants = np.where(
+        columns["dispatched_ns"] != MISSING, columns["dispatched_ns"], columns["scheduled_ns"]
+    )
+    instants = np.where(columns["submitted_ns"] != MISSING, columns["submitted_ns"], instants)
+    found: IntColumn = np.where(instants != MISSING, instants, 0)
+    return found
+
+
+def block_of(records: Records, vocabulary: Vocabulary) -> Block:
+    """The requests as arrays, in their order."""
+    columns: dict[str, Array] = {}
+    for name in PER_REQUEST:
+        if name in CODED:
+            columns[name] = vocabulary.codes(getattr(records, name))
+        elif name in RAGGED:
+            columns[name] = np.diff(getattr(records, name))
+        elif name != IDS:
+            columns[name] = getattr(records, name)
+    columns[IDS], ids = _packed(records.request_id)
+    entries = {name: getattr(records, name) for names in RAGGED.values() for name in names}
+    return Block(columns, entries | {ENTRIES[IDS][0]: ids})
+
+
+def records_of(block: Block, vocabulary: Vocabulary) -> Records:
+    """The requests as Records in memory, texts as lists."""
+    columns: dict[str, Any] = {}
+    for name in PER_REQUEST:
+        values = block.columns[name]
+        if name in CODED:
+            columns[name] = list(CodedTexts(values, vocabulary.texts))
+        elif name in RAGGED:
+            columns[name] = _offsets(values)
+        elif name == IDS:
+            columns[name] = list(PackedTexts(_offsets(values), block.entries[ENTRIES[IDS][0]]))
+        else:
+            columns[name] = values
+    columns |= {name: block.entries[name] for names in RAGGED.values() for name in names}
+    return Records(**columns)
+
+
+def _packed(texts: Sequence[str]) -> tuple[Array, Array]:
+    """Bytes of each text, and all of them."""
+    encoded = [text.encode() for text in texts]
+    counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    return counts, np.frombuffer(b"".join(encoded), dtype=np.uint8)
+
+
+def _offsets(counts: Array) -> IntColumn:
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+__all__ = [
+    "CODED", "ENTRIES", "IDS", "PER_ENTRY", "PER_REQUEST", "Block", "Vocabulary", "block_of", "joined",
+    "records_of", "submission_keys",
+]  # fmt: skip

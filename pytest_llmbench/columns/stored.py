@@ -1,0 +1,163 @@
+"""Records whose columns lie in a file without a name, mapped into memory; the file goes with them."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.columns.block import CODED, ENTRIES, IDS, PER_ENTRY, PER_REQUEST, Block, block_of
+from pytest_llmbench.columns.block_file import BlockFile, Place, temporary_file, write_all
+from pytest_llmbench.model.records import BLOCK, BoolColumn, Records
+from pytest_llmbench.model.texts import CodedTexts, PackedTexts
+
+_ALIGNED = 4096
+_OFFSETS = np.dtype(np.int64)
+
+
+class StoredRecords(Records):
+    """Read-only like all Records. What has been looked at of the file counts as memory of this process until
+    :meth:`relax`, which :meth:`blocks` calls after each block; the system may take it back at any time."""
+
+    _map: mmap.mmap
+
+    @classmethod
+    def over(cls, mapped: mmap.mmap, columns: Mapping[str, Any]) -> StoredRecords:
+        records = cls(**columns)
+        object.__setattr__(records, "_map", mapped)
+        return records
+
+    def relax(self) -> None:
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def blocks(self, size: int = BLOCK) -> Iterator[Records]:
+        for block in super().blocks(size):
+            yield block
+            self.relax()
+
+    def select(self, mask: BoolColumn) -> Records:
+        mask = np.asarray(mask, dtype=bool)
+        count = int(np.count_nonzero(mask))
+        first = int(np.argmax(mask))
+        if count <= BLOCK or bool(mask[first : first + count].all()):
+            return super().select(mask)
+        return stored(_chosen(self, mask))
+
+    def _sharing(self, columns: dict[str, Any]) -> Records:
+        return StoredRecords.over(self._map, columns)
+
+    def _joined(self, parts: Sequence[Records]) -> Records:
+        return stored(block for part in parts for block in part.blocks())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("records in a file cannot be sent to another process; send their blocks")
+
+
+def stored(blocks: Iterable[Records]) -> Records:
+    """The requests of these, one after another as they come, in a file of their own."""
+    with BlockFile() as file:
+        for block in blocks:
+            file.append(block_of(block, file.vocabulary))
+        writer = StoredWriter(file.places)
+        try:
+            for place in file.places:
+                writer.append(file.read(place))
+            return writer.records(file.vocabulary.texts)
+        finally:
+            writer.close()
+
+
+def _chosen(records: Records, mask: BoolColumn) -> Iterator[Records]:
+    first = 0
+    for block in records.blocks():
+        yield Records.select(block, mask[first : first + len(block)])
+        first += len(block)
+
+
+class StoredWriter:
+    """Takes blocks in order of submission; their totals are known before."""
+
+    def __init__(self, places: Sequence[Place], *, one_vocabulary: bool = True) -> None:
+        """``places`` of all blocks that will be appended, in any order. Without ``one_vocabulary`` their
+        codes are going to be changed."""
+        self._file = temporary_file()
+        self._requests = sum(place.requests for place in places)
+        self._entries = {name: sum(place.entries[name] for place in places) for name in PER_ENTRY}
+        self._constants = _constants(places, one_vocabulary)
+        self._starts: dict[str, int] = {}
+        self._at: dict[str, int] = {}
+        self._reached = dict.fromkeys(ENTRIES, 0)
+        end = 0
+        for name, size in self._sizes().items():
+            self._starts[name] = self._at[name] = end
+            end += -(-size // _ALIGNED) * _ALIGNED
+        self._file.truncate(max(end, _ALIGNED))
+
+    def append(self, block: Block) -> None:
+        for name, values in (*block.columns.items(), *block.entries.items()):
+            if name in ENTRIES:
+                ends = np.cumsum(values) + self._reached[name]
+                if len(ends):
+                    self._reached[name] = int(ends[-1])
+                values = ends
+            if name in self._starts:
+                self._put(name, np.ascontiguousarray(values))
+
+    def records(self, texts: Sequence[str | None]) -> StoredRecords:
+        """Everything has been appended. ``texts``: those of the codes."""
+        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._file.close()
+        columns: dict[str, Any] = {}
+        for name, kind in PER_REQUEST.items():
+            length = self._requests + (name in ENTRIES)
+            columns[name] = self._column(mapped, name, _OFFSETS if name in ENTRIES else kind, length)
+        for name, kind in PER_ENTRY.items():
+            columns[name] = self._column(mapped, name, kind, self._entries[name])
+        for name in CODED:
+            columns[name] = CodedTexts(columns[name], texts)
+        columns[IDS] = PackedTexts(columns[IDS], columns.pop(ENTRIES[IDS][0]))
+        return StoredRecords.over(mapped, columns)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _column(self, mapped: mmap.mmap, name: str, kind: Any, length: int) -> Any:
+        if name in self._starts:
+            return np.frombuffer(mapped, dtype=kind, count=length, offset=self._starts[name])
+        return np.broadcast_to(np.array(self._constants.get(name, 0), dtype=kind), (length,))
+
+    def _sizes(self) -> dict[str, int]:
+        """Bytes of what has to be stored. Offsets begin with 0, which is there already."""
+        lengths = dict.fromkeys(PER_REQUEST, self._requests) | dict(self._entries)
+        sizes: dict[str, int] = {}
+        for name, length in lengths.items():
+            counts = name in ENTRIES
+            # Constant counts of nothing make constant offsets; other constant counts do not.
+            if not length or (name in self._constants and not (counts and self._constants[name])):
+                continue
+            kind = _OFFSETS if counts else np.dtype({**PER_REQUEST, **PER_ENTRY}[name])
+            sizes[name] = (length + counts) * kind.itemsize
+        return sizes
+
+    def _put(self, name: str, values: Any) -> None:
+        # The first offset is the 0 of the empty file.
+        self._file.seek(self._at[name] + (_OFFSETS.itemsize if name in ENTRIES else 0))
+        self._at[name] += values.nbytes
+        write_all(self._file, values)
+
+
+def _constants(places: Sequence[Place], one_vocabulary: bool) -> Mapping[str, int]:
+    """Columns with the same number in every row of every block; those need no place in the file."""
+    if not places:
+        return {}
+    found = dict(places[0].constants)
+    for place in places[1:]:
+        found = {name: value for name, value in found.items() if place.constants.get(name) == value}
+    # An entry column that one block has nothing of is no constant of that block, and is stored then.
+    return {name: value for name, value in found.items() if one_vocabulary or name not in CODED}
+
+
+__all__ = ["StoredRecords", "StoredWriter", "stored"]

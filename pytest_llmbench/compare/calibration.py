@@ -1,0 +1,165 @@
+"""How much runs of one unchanged system differ, and what may be asked of it in view of that (A/A).
+
+x_1 … x_n: logarithms of a metric by run, taken as normal; mean m, standard deviation s. Noise is the
+coefficient of variation √(exp(s²) - 1) of the metric; its interval is that of s, √((n-1) s² / χ²(n-1)).
+
+A limit is proposed at the one-sided tolerance bound m ± k s, beyond which lies at most 1 % of all runs with
+95 % confidence: k = t(0.95; n-1, z √n) / √n, noncentral t with z the 99 % quantile of the normal law (Owen
+1958; Krishnamoorthy & Mathew 2009, Statistical Tolerance Regions, ch. 2). How often a next run of the
+unchanged system lies beyond a limit L is predicted by Student's t: P(t(n-1) > (ln L - m) / (s √(1 + 1/n))).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_llmbench.compare.log_ratio import LogRatio
+from pytest_llmbench.model.comparison import FEWEST_RUNS, Better
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.objective import Objective
+
+LEVEL = 0.95
+COVERED, CONFIDENCE = 0.99, 0.95
+RUNS_SHOWN = (3, 5, 10)
+"""Of each arm, for which the smallest change is told that an A/B in pairs would find."""
+MOST_FALSE_ALARMS = 0.05
+"""A limit that more runs of an unchanged system break is tighter than the noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Of one metric on one system."""
+
+    metric: str
+    unit: str
+    better: Better
+    runs: int
+    mean_log: float
+    spread_log: float
+    """Standard deviation of the logarithms."""
+
+    @property
+    def typical(self) -> float:
+        """Geometric mean of the runs."""
+        return math.exp(self.mean_log)
+
+    @property
+    def cv(self) -> float:
+        return _cv(self.spread_log)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the coefficient of variation, at 95 %."""
+        from scipy.special import chdtri
+
+        freedom, tail = self.runs - 1, (1 - LEVEL) / 2
+        ends = [
+            self.spread_log * math.sqrt(freedom / float(chdtri(freedom, share))) for share in (tail, 1 - tail)
+        ]
+        return _cv(ends[0]), _cv(ends[1])
+
+    def detectable(self, runs: int) -> float | None:
+        """Smallest worsening that an A/B of ``runs`` pairs finds four times out of five; a share."""
+        beyond = self._pairs(runs).detectable
+        if beyond is None:
+            return None
+        return math.expm1(beyond) if self.better == "lower" else -math.expm1(-beyond)
+
+    def halfwidth(self, runs: int) -> float:
+        """Of the interval of the change between two equal builds, ``runs`` pairs; a share."""
+        return math.expm1(self._pairs(runs).halfwidth)
+
+    def _pairs(self, runs: int) -> LogRatio:
+        error = self.spread_log * math.sqrt(2.0 / runs)
+        return LogRatio(0.0, error, runs - 1.0, LEVEL, "")
+
+    @property
+    def proposed(self) -> float:
+        """A limit for a run of this system that is not tighter than its noise."""
+        from scipy.special import nctdtrit, ndtri
+
+        shift = float(ndtri(COVERED)) * math.sqrt(self.runs)
+        factor = float(nctdtrit(self.runs - 1, shift, CONFIDENCE)) / math.sqrt(self.runs)
+        side = 1.0 if self.better == "lower" else -1.0
+        return math.exp(self.mean_log + side * factor * self.spread_log)
+
+    def false_alarms(self, limit: float) -> float:
+        """Share of the next runs of the unchanged system that lie beyond ``limit``, as predicted."""
+        from scipy.special import stdtr
+
+        if limit <= 0:
+            return 1.0 if self.better == "lower" else 0.0
+        side = 1.0 if self.better == "lower" else -1.0
+        distance = side * (math.log(limit) - self.mean_log)
+        if self.spread_log == 0.0:
+            return 0.0 if distance >= 0 else 1.0
+        scale = self.spread_log * math.sqrt(1.0 + 1.0 / self.runs)
+        return float(stdtr(self.runs - 1, -distance / scale))
+
+
+def _cv(spread: float) -> float:
+    return math.sqrt(math.expm1(spread**2))
+
+
+def noise_of(metric: str, unit: str, better: Better, values: Sequence[float | None]) -> Noise | None:
+    """None where there are too few runs, and for a metric that is undefined, zero or negative in one."""
+    known = [value for value in values if value is not None and value > 0]
+    if len(known) < max(len(values), FEWEST_RUNS):
+        return None
+    logs = np.log(np.asarray(known, dtype=np.float64))
+    return Noise(metric, unit, better, len(known), float(logs.mean()), float(logs.std(ddof=1)))
+
+
+def tight_limits(objectives: Sequence[Objective], noise: Mapping[str, Noise]) -> list[Finding]:
+    """Limits of the gate that runs of an unchanged system break too often, as warnings."""
+    found = []
+    for objective in objectives:
+        own = noise.get(objective.metric)
+        if own is None or objective.is_ceiling != (own.better == "lower"):
+            continue
+        share = own.false_alarms(objective.limit)
+        if share > MOST_FALSE_ALARMS:
+            found.append(
+                _finding(
+                    f"{objective} is tighter than the noise of this system: about {share:.0%} of its runs "
+                    f"lie beyond, though nothing has changed (noise {own.cv:.1%} between {own.runs} "
+                    f"calibrated runs); a limit of {own.proposed:.4g} {own.unit} would not be",
+                    share,
+                    MOST_FALSE_ALARMS,
+                )
+            )
+    return found
+
+
+def tight_margins(margins: Mapping[str, float], runs: int, noise: Mapping[str, Noise]) -> list[Finding]:
+    """Worsenings that are allowed, but lie within what equal builds differ by, as warnings."""
+    found = []
+    for metric, margin in margins.items():
+        own = noise.get(metric)
+        if own is None or runs < FEWEST_RUNS:
+            continue
+        half = own.halfwidth(runs)
+        if half > margin:
+            found.append(
+                _finding(
+                    f"a change of {metric} by {margin:.1%} is within the noise of this system: equal builds "
+                    f"may come out at up to ±{half:.1%} with {runs} runs each, which is inconclusive; allow "
+                    "more, or measure more runs",
+                    half,
+                    margin,
+                )
+            )
+    return found
+
+
+def _finding(message: str, value: float, limit: float) -> Finding:
+    return Finding(
+        "limit_within_noise", ok=False, voids=False, message=message, value=value, limit=limit, unit="ratio"
+    )
+
+
+__all__ = ["MOST_FALSE_ALARMS", "RUNS_SHOWN", "Noise", "noise_of", "tight_limits", "tight_margins"]

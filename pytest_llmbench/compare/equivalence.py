@@ -1,0 +1,197 @@
+"""Are the arms of a comparison comparable at all? Looked at before any figure of theirs is.
+
+Two builds that answer with other lengths do other work: their times per request and their throughput differ
+without either being slower. Two systems are comparable when they were asked the same, in the same way, behind
+the same boundary, on the same hardware (section 6.1 of the draft; METHODOLOGY §12).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.stats.runs import FloatArray
+
+_SIGNIFICANT = 0.01
+_LARGEST_DELTA = 0.05
+_LARGEST_CHANGE = 0.02
+MOST_CACHED_APART = 0.05
+
+
+def output_lengths(baseline: FloatArray, candidate: FloatArray) -> Finding | None:
+    """Output tokens per request of two arms, as a warning; None where one of them has none.
+
+    Effect sizes: the change of the mean, and Cliff's delta P(candidate > baseline) - P(candidate < baseline)
+    (Cliff 1993, Psychological Bulletin 114). Not ok when one of them is of note and chance does not explain
+    it (Mann-Whitney, p < 0.01).
+    """
+    if not len(baseline) or not len(candidate):
+        return None
+    statistic, p_value = mann_whitney(baseline, candidate)
+    delta = 2.0 * statistic / (len(baseline) * len(candidate)) - 1.0
+    means = float(baseline.mean()), float(candidate.mean())
+    change = means[1] / means[0] - 1.0 if means[0] > 0 else 0.0
+    of_note = abs(delta) >= _LARGEST_DELTA or abs(change) >= _LARGEST_CHANGE
+    ok = not (of_note and p_value < _SIGNIFICANT)
+    advice = "" if ok else ": the arms do not answer alike, so throughput and times per request mislead"
+    return Finding(
+        "output_lengths",
+        ok=ok,
+        voids=False,
+        message=f"{means[1]:.1f} output tokens per request against {means[0]:.1f} of the baseline "
+        f"({change:+.1%}, Cliff's delta {delta:+.3f}, p {p_value:.2g}){advice}",
+        value=delta,
+        limit=_LARGEST_DELTA,
+    )
+
+
+def mann_whitney(first: FloatArray, second: FloatArray) -> tuple[float, float]:
+    """U of ``second`` over ``first`` (ties count half) and its two-sided p-value, normal approximation with
+    the correction for ties (Mann & Whitney 1947, Annals of Mathematical Statistics 18)."""
+    sizes = len(first), len(second)
+    total, product = sum(sizes), sizes[0] * sizes[1]
+    _, which, tied = np.unique(np.concatenate([first, second]), return_inverse=True, return_counts=True)
+    ranks = np.cumsum(tied) - (tied - 1) / 2.0
+    statistic = float(ranks[which[sizes[0] :]].sum()) - sizes[1] * (sizes[1] + 1) / 2.0
+    ties = float((tied.astype(np.float64) ** 3 - tied).sum()) / (total * (total - 1))
+    variance = product / 12.0 * (total + 1 - ties)
+    if variance <= 0.0:  # every value is the same
+        return statistic, 1.0
+    distance = max(abs(statistic - product / 2.0) - 0.5, 0.0)
+    return statistic, math.erfc(distance / math.sqrt(2.0 * variance))
+
+
+def cache_apart(baseline: float | None, candidate: float | None) -> Finding | None:
+    """Shares of the input that came from a prefix cache; None where a server does not tell.
+
+    Arms on one server, or behind one cache, would find what the other left there.
+    """
+    if baseline is None or candidate is None:
+        return None
+    apart = abs(candidate - baseline)
+    ok = apart <= MOST_CACHED_APART
+    advice = "" if ok else ": one arm profits from a cache that the other does not have, or filled for it"
+    return Finding(
+        "cache_of_arms",
+        ok=ok,
+        voids=False,
+        message=f"{candidate:.1%} of the input came from a prefix cache, {baseline:.1%} in the baseline"
+        + advice,
+        value=apart,
+        limit=MOST_CACHED_APART,
+        unit="ratio",
+    )
+
+
+HARDWARE = ("accelerator_type", "accelerator_count", "accelerator_memory_gib")
+"""What makes hardware comparable (AMB-48)."""
+_LOAD = (
+    "load.model",
+    "load.arrival",
+    "load.burstiness",
+    "load.rate_rps",
+    "load.concurrency",
+    "load.levels_percent",
+    "load.duration_s",
+    "load.capacity_source",
+)
+_BY_CAPACITY = ("load.rate_rps", "load.concurrency", "load.duration_s")
+"""Of a test that takes percentages of each system's own capacity these differ, and may."""
+
+Evidence = Mapping[str, Mapping[str, Any]]
+"""System to what it was measured with, key by key; None for what is not known."""
+
+
+def evidence(facts: Mapping[str, Facts], schedules: Mapping[str, str | None]) -> dict[str, Evidence]:
+    """The facts ``comparison.*`` about what was equal, from the manifest of each system.
+
+    ``schedules``: digest of the arrivals of each system; None for a closed loop.
+    """
+    return {
+        "comparison.sequences": {
+            name: {
+                "sequence_sha256": own.value("workload.sequence_sha256"),
+                "seed": own.value("workload.seed"),
+            }
+            | ({} if schedules[name] is None else {"schedule_sha256": schedules[name]})
+            for name, own in facts.items()
+        },
+        "comparison.boundaries": {
+            name: {"boundary": own.value("sut.boundary"), "components": own.value("sut.components")}
+            for name, own in facts.items()
+        },
+        "comparison.hardware": {
+            name: {key: own.value(f"sut.hardware.{key}") for key in HARDWARE} for name, own in facts.items()
+        },
+        "comparison.loads": {
+            name: {key: own.value(key) for key in _LOAD if own.value(key) is not None}
+            for name, own in facts.items()
+        },
+        "comparison.tokenizers": {
+            name: {key: fact.value for key, fact in own.under("tokenizer").items()}
+            for name, own in facts.items()
+        },
+    }
+
+
+def rules(found: Mapping[str, Evidence]) -> list[Finding]:
+    """The rules of section 6.1 as warnings: what is not equal, or not known to be."""
+    loads = found["comparison.loads"]
+    if all(load.get("load.levels_percent") for load in loads.values()):
+        loads = {
+            name: {key: value for key, value in load.items() if key not in _BY_CAPACITY}
+            for name, load in loads.items()
+        }
+    tokenizers = {
+        name: {"name": own.get("tokenizer.name")} for name, own in found["comparison.tokenizers"].items()
+    }
+    boundaries = {
+        name: {"boundary": own["boundary"], "components": sorted(own["components"] or [])}
+        for name, own in found["comparison.boundaries"].items()
+    }
+    return [
+        _rule("same_requests", "requests, seeds and arrivals", found["comparison.sequences"]),
+        _rule("same_load", "load model and parameters", loads),
+        _rule("same_boundary", "boundary of the system", boundaries),
+        _rule("same_hardware", "accelerators", found["comparison.hardware"]),
+        _rule("same_tokenizer", "tokenizer", tokenizers),
+    ]
+
+
+def hardware_is_equal(found: Mapping[str, Evidence]) -> bool:
+    return _rule("", "", found["comparison.hardware"]).ok
+
+
+def _rule(check: str, what: str, entries: Evidence) -> Finding:
+    keys = dict.fromkeys(key for entry in entries.values() for key in entry)
+    unknown = [key for key in keys if any(entry.get(key) is None for entry in entries.values())]
+    differing = [
+        key
+        for key in keys
+        if key not in unknown and len({repr(entry.get(key)) for entry in entries.values()}) > 1
+    ]
+    shown = "; ".join(
+        f"{key} is " + ", ".join(f"{entry.get(key)} on {name}" for name, entry in entries.items())
+        for key in differing
+    )
+    said = [f"other on each: {shown}"] if shown else []
+    said += [f"not known of every system: {', '.join(unknown)}"] if unknown else []
+    message = f"{what}: {'; '.join(said) or 'the same on all systems'}"
+    return Finding(check, ok=not said, voids=False, message=message)
+
+
+__all__ = [
+    "HARDWARE",
+    "MOST_CACHED_APART",
+    "cache_apart",
+    "evidence",
+    "hardware_is_equal",
+    "mann_whitney",
+    "output_lengths",
+    "rules",
+]

@@ -1,0 +1,123 @@
+"""Are two results of the same thing? Fields that have to agree, fields that are shown, and waivers.
+
+What a comparison is about is the software: its name and version may differ. Everything that would make the
+figures differ by itself has to agree: the model, the machine under it, what is asked of it, and who asks.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from pytest_llmbench.errors import SuiteError
+
+Identity = Mapping[str, Any]
+
+REQUIRED = (
+    "test", "model", "api", "scale", "seed", "workload", "workload.sha256", "load", "criteria",
+    "sut.boundary", "sut.model.name", "sut.model.version", "sut.model.quantization",
+    "sut.hardware.accelerator_type", "sut.hardware.accelerator_count", "sut.hardware.accelerator_memory_gib",
+    "sut.prefix_caching", "guardrails.input_filter", "guardrails.output_filter",
+    "host.machine", "host.cpu", "host.cpus",
+)  # fmt: skip
+"""Have to be equal. A field that one side does not know counts as different."""
+SHOWN = (
+    "endpoint", "sut.software.engine", "sut.software.version", "sut.context_limit_tokens",
+    "generator.version", "host.python", "host.platform",
+)  # fmt: skip
+"""Are told where they differ: the software is what one compares."""
+_EXAMPLE = "--llm-waive 'host.cpu=new runners, old baseline@2026-03-31'"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiver:
+    """A mismatch that somebody answers for, until a day."""
+
+    field: str
+    reason: str
+    expires: date
+    """The last day on which it holds."""
+
+    def __str__(self) -> str:
+        return f"{self.field} is waived until {self.expires.isoformat()}: {self.reason}"
+
+
+def waivers_of_option(given: Sequence[str], today: date) -> tuple[Waiver, ...]:
+    """``FIELD=REASON@YYYY-MM-DD`` each. SuiteError with every mistake; an expired one is a mistake."""
+    found: list[Waiver] = []
+    mistakes: list[str] = []
+    for text in given:
+        waiver = _read(text)
+        wrong = [waiver] if isinstance(waiver, str) else _wrong(waiver, today)
+        mistakes += [f"--llm-waive {text!r} {what}" for what in wrong]
+        if isinstance(waiver, Waiver) and not wrong:
+            found.append(waiver)
+    if mistakes:
+        raise SuiteError.from_mistakes(mistakes)
+    return tuple(found)
+
+
+def _read(text: str) -> Waiver | str:
+    head, _, day = text.rpartition("@")
+    field, _, reason = head.partition("=")
+    if not field.strip() or not reason.strip():
+        return f"needs a field, a reason and the last day: {_EXAMPLE}"
+    try:
+        return Waiver(field.strip(), reason.strip(), date.fromisoformat(day.strip()))
+    except ValueError:
+        return f"has {day!r} for its last day: write @YYYY-MM-DD"
+
+
+def _wrong(waiver: Waiver, today: date) -> list[str]:
+    found = []
+    if waiver.field not in REQUIRED:
+        close = difflib.get_close_matches(waiver.field, REQUIRED, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"those that can be waived: {', '.join(REQUIRED)}"
+        found.append(f"names no field that has to agree; {hint}")
+    if waiver.expires < today:
+        found.append(
+            f"expired on {waiver.expires.isoformat()}: save a new baseline, or decide anew until when"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How two identities stand to each other, in words."""
+
+    mismatches: tuple[str, ...]
+    """Nobody answers for them: nothing is compared."""
+    waived: tuple[str, ...]
+    shown: tuple[str, ...]
+
+
+def matched(baseline: Identity, candidate: Identity, waivers: Sequence[Waiver] = ()) -> Match:
+    """Every difference, named with both values."""
+    by_field = {waiver.field: waiver for waiver in waivers}
+    mismatches, waived = [], []
+    for name in REQUIRED:
+        if baseline.get(name) == candidate.get(name):
+            continue
+        said = _difference(name, baseline, candidate)
+        if name in by_field:
+            waived.append(f"{said}; {by_field[name]}")
+        else:
+            mismatches.append(said)
+    shown = [
+        _difference(name, baseline, candidate) for name in SHOWN if baseline.get(name) != candidate.get(name)
+    ]
+    return Match(tuple(mismatches), tuple(waived), tuple(shown))
+
+
+def _difference(name: str, baseline: Identity, candidate: Identity) -> str:
+    return f"{name} was {_shown(baseline.get(name))}, now it is {_shown(candidate.get(name))}"
+
+
+def _shown(value: Any) -> str:
+    return "not known" if value is None else str(value)
+
+
+__all__ = ["REQUIRED", "SHOWN", "Identity", "Match", "Waiver", "matched", "waivers_of_option"]

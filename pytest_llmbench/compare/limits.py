@@ -1,0 +1,146 @@
+"""Which metrics are compared, and which of them decide: ``ttft.p99`` may be 5 % worse."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.compare.regression import better_of, compared
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.metrics.catalogue import metric_unit
+from pytest_llmbench.model.comparison import Comparison
+
+SHOWN_MARGIN = 0.05
+"""Of metrics that nobody set a limit for: they are shown, and decide nothing."""
+_SHOWN_STATISTICS = ("p50", "p99")
+_NOT_SHOWN = ("ttft_any", "ttft_first_event", "ttft_scheduled", "e2e_scheduled")
+_LIMIT = re.compile(r"(?P<metric>.+):(?P<number>[^:%]*?)\s*(?P<unit>%?)")
+_EXAMPLE = "write for example ttft.p99:5%"
+
+ByRun = Mapping[str, Sequence[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionLimit:
+    """A metric that may get worse by a share of the baseline, and no more."""
+
+    metric: str
+    margin: float
+    origin: str
+    """Who asks: a marker, or an option as it was written."""
+    everywhere: bool = True
+    """Also for tests without that metric, which then decide nothing; an option is for those that have it."""
+
+
+def limits_of_option(given: Sequence[str], option: str = "--llm-compare-fail") -> tuple[RegressionLimit, ...]:
+    """``ttft.p99:5%``, several in a list or with commas between. SuiteError with every mistake."""
+    texts = [text.strip() for part in given for text in part.split(",")]
+    found, mistakes = [], []
+    for text in texts:
+        match = _LIMIT.fullmatch(text)
+        wrong = (
+            _wrong(match["metric"], match["number"], match["unit"])
+            if match
+            else [f"needs a limit: {_EXAMPLE}"]
+        )
+        mistakes += [f"{option} {text!r} {what}" for what in wrong]
+        if match and not wrong:
+            found.append(
+                RegressionLimit(match["metric"], float(match["number"]) / 100.0, f"{option}={text}", False)
+            )
+    if mistakes:
+        raise SuiteError.from_mistakes(mistakes)
+    return tuple(found)
+
+
+def _wrong(metric: str, number: str, unit: str) -> list[str]:
+    found = metric_mistakes(metric)
+    try:
+        value = float(number)
+    except ValueError:
+        return [*found, f"has {number!r} for a limit: {_EXAMPLE}"]
+    if not unit:
+        found.append(f"lacks a unit: a limit is a share of the baseline, {metric}:{number}%")
+    elif not (math.isfinite(value) and 0 <= value < 100):
+        found.append(f"must lie from 0 % to below 100 %, got {number}%")
+    return found
+
+
+def metric_mistakes(metric: object) -> list[str]:
+    """What keeps a metric from being guarded against a regression, in words."""
+    if not isinstance(metric, str) or not metric:
+        return [f"needs the name of a metric, such as 'ttft.p99', got {metric!r}"]
+    try:
+        better = better_of(metric)
+    except SuiteError as error:
+        return [f"{error.what}; {error.remedy}"]
+    return [] if better else [f"{metric}: neither more nor less of it is better, so it cannot get worse"]
+
+
+def margin_mistakes(margin: object) -> list[str]:
+    if isinstance(margin, bool) or not isinstance(margin, int | float) or not math.isfinite(margin):
+        return [f"must be a share, such as 0.05 for 5 %, got {margin!r}"]
+    return [] if 0 <= margin < 1 else [f"must be a share from 0 to below 1 (0.05 is 5 %), got {margin!r}"]
+
+
+def comparisons(
+    baseline: ByRun,
+    candidate: ByRun,
+    limits: Iterable[RegressionLimit] = (),
+    *,
+    names: tuple[str, str] = ("baseline", "candidate"),
+    paired: bool,
+    level: float = 0.95,
+) -> tuple[Comparison, ...]:
+    """Of every metric with a limit, which is gated, and of those that are shown; both arms by run.
+
+    A metric with a limit that an arm lacks is compared with an arm that is undefined in every run.
+    """
+    strictest: dict[str, float] = {}
+    for limit in (limit for limit in limits if limit.everywhere or limit.metric in candidate):
+        strictest[limit.metric] = min(limit.margin, strictest.get(limit.metric, math.inf))
+    shown = [name for name in candidate if name in baseline and name not in strictest and _is_shown(name)]
+    found = []
+    for name, margin in {**strictest, **dict.fromkeys(shown, SHOWN_MARGIN)}.items():
+        better = better_of(name)
+        if better is None:
+            continue
+        arms = [_values(name, arm, other) for arm, other in ((baseline, candidate), (candidate, baseline))]
+        found.append(
+            compared(
+                name, metric_unit(name), better, *arms,
+                margin=margin, names=names, paired=paired, gated=name in strictest, level=level,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _values(name: str, arm: ByRun, other: ByRun) -> Sequence[float | None]:
+    if name in arm:
+        return arm[name]
+    runs = max((len(values) for values in (arm or other).values()), default=0)
+    return (None,) * runs
+
+
+def _is_shown(name: str) -> bool:
+    """Of the test as a whole: the middle and the tail of latencies, and every figure of its own."""
+    family, _, statistic = name.partition(".")
+    if "[" in name or family in _NOT_SHOWN:
+        return False
+    try:
+        return better_of(name) is not None and (not statistic or statistic in _SHOWN_STATISTICS)
+    except SuiteError:  # a metric that a hook or an older version named
+        return False
+
+
+__all__ = [
+    "SHOWN_MARGIN",
+    "ByRun",
+    "RegressionLimit",
+    "comparisons",
+    "limits_of_option",
+    "margin_mistakes",
+    "metric_mistakes",
+]

@@ -1,0 +1,149 @@
+"""Two arms compared on one metric: regressed, improved, equivalent, not worse, or not decided.
+
+The unit of replication is the run (DESIGN §6). The interval of the change comes from ``log_ratio.py``; the
+worsening is the change of a metric that should be low and minus the change of one that should be high, so
+that 5 % is 5 % of the baseline in both. The verdict is read off the whole interval [lower, upper] of the
+worsening and the margin m (``model/comparison.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pytest_llmbench.compare.log_ratio import LogRatio, log_ratio
+from pytest_llmbench.metrics.catalogue import definition
+from pytest_llmbench.model.comparison import FEWEST_RUNS, Better, Comparison, ComparisonVerdict
+from pytest_llmbench.model.estimate import Estimate
+
+NEITHER = frozenset(
+    {"batch_utilisation", "tokens_in_flight", "itl_modes", "prefill_exponent_fit", "prefill_linear_fit"}
+)
+"""Metrics that describe: more of them is neither a gain nor a loss."""
+_LARGEST_LOG = 700.0
+
+
+def better_of(metric: str) -> Better | None:
+    """Whether low or high values of a full metric name are good; None where neither is.
+
+    SuiteError, with hints, for an unknown metric.
+    """
+    row = definition(metric)
+    return None if row.name in NEITHER else row.better
+
+
+def compared(
+    metric: str,
+    unit: str,
+    better: Better,
+    baseline: Sequence[float | None],
+    candidate: Sequence[float | None],
+    *,
+    margin: float,
+    names: tuple[str, str] = ("baseline", "candidate"),
+    paired: bool,
+    gated: bool = False,
+    level: float = 0.95,
+) -> Comparison:
+    """One value per run of each arm, in the order of the runs; ``paired``: run i of both side by side.
+
+    ``mde`` is the worsening, counted from no change, that these runs would call regressed with power 0.8.
+    A value that is undefined, zero or negative has no logarithm; it is never left out, since a run that
+    failed is no run that did not happen: the comparison is then inconclusive and says so.
+    """
+    arms = tuple(baseline), tuple(candidate)
+    if paired and len(baseline) != len(candidate):
+        raise ValueError(f"{len(baseline)} runs of the baseline cannot be paired with {len(candidate)}")
+    kept = _finite(arms[0]), _finite(arms[1])
+    change = Estimate.undefined(unit="1", method="none", level=level, n=len(baseline) + len(candidate))
+    mde, verdict, reason = None, ComparisonVerdict.INCONCLUSIVE, _obstacle(arms, names)
+    if reason is None:
+        found = log_ratio(*kept, paired=paired, level=level)
+        change, mde = _change(found, change.n), _mde(found, better, margin)
+        verdict, reason = _verdict(change, better, margin, _power(better, mde))
+    return Comparison(
+        metric, unit, better, *names, *kept, paired, change, margin, mde, verdict, reason, gated
+    )  # fmt: skip
+
+
+def worsening(change: Estimate, better: Better) -> tuple[float | None, float | None]:
+    """Lower and upper end of the worsening; None is open."""
+    if better == "lower":
+        return change.lower, change.upper
+    return (
+        None if change.upper is None else 0.0 - change.upper,
+        None if change.lower is None else 0.0 - change.lower,
+    )
+
+
+def _obstacle(arms: tuple[Sequence[float | None], ...], names: tuple[str, str]) -> str | None:
+    """Why there is no ratio, in words; None if there is one."""
+    few = [
+        f"{name} has {_runs(len(arm))}"
+        for arm, name in zip(arms, names, strict=True)
+        if len(arm) < FEWEST_RUNS
+    ]
+    if few:
+        return f"{' and '.join(few)}: at least {FEWEST_RUNS} of each are needed to tell a change from noise"
+    said = []
+    for arm, name in zip(arms, names, strict=True):
+        undefined = len(arm) - len(_finite(arm))
+        if undefined:
+            said.append(f"it is undefined in {undefined} of {_runs(len(arm))} of {name}")
+        elif min(_finite(arm)) <= 0:
+            said.append(f"{name} measured {min(_finite(arm)):g} in a run, which has no ratio")
+    return "; ".join(said) or None
+
+
+def _finite(arm: Sequence[float | None]) -> tuple[float, ...]:
+    return tuple(float(value) for value in arm if value is not None and math.isfinite(value))
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+def _change(found: LogRatio, runs: int) -> Estimate:
+    ends = found.point - found.halfwidth, found.point + found.halfwidth
+    point, lower, upper = (None if end > _LARGEST_LOG else math.expm1(end) for end in (found.point, *ends))
+    return Estimate(point, lower, upper, found.level, runs, found.method, "1")
+
+
+def _mde(found: LogRatio, better: Better, margin: float) -> float | None:
+    beyond = found.detectable
+    if beyond is None or not math.isfinite(beyond):
+        return None
+    if better == "lower":
+        total = math.log1p(margin) + beyond
+        return None if total > _LARGEST_LOG else math.expm1(total)
+    return 1.0 if margin >= 1.0 else -math.expm1(math.log1p(-margin) - beyond)
+
+
+def _verdict(change: Estimate, better: Better, margin: float, power: str) -> tuple[ComparisonVerdict, str]:
+    lower, upper = worsening(change, better)
+    allowed = f"the {_share(margin)} that is allowed"
+    if lower is not None and lower > margin:
+        return ComparisonVerdict.REGRESSED, f"the whole interval of the worsening lies beyond {allowed}"
+    if upper is not None and upper < 0:
+        return ComparisonVerdict.IMPROVED, "the whole interval lies on the better side of no change"
+    if upper is not None and upper <= margin:
+        if lower is not None and lower >= -margin:
+            return ComparisonVerdict.EQUIVALENT, f"the whole interval lies within ±{_share(margin)}"
+        return ComparisonVerdict.NOT_WORSE, f"the whole interval of the worsening lies below {allowed}"
+    return ComparisonVerdict.INCONCLUSIVE, f"the interval straddles {allowed}: {power}"
+
+
+def _power(better: Better, mde: float | None) -> str:
+    if mde is None:
+        return "the noise between runs cannot be told"
+    what = "a rise" if better == "lower" else "a drop"
+    return (
+        f"these runs would find {what} of {_share(mde)} four times out of five; more runs see a smaller one"
+    )
+
+
+def _share(value: float) -> str:
+    return f"{value * 100:.3g} %"
+
+
+__all__ = ["NEITHER", "better_of", "compared", "worsening"]

@@ -1,0 +1,197 @@
+"""Several systems side by side (section 6 of the draft; METHODOLOGY §12).
+
+The unit of replication is the run: a figure of a system is the geometric mean over its runs, with Student's
+interval on logarithms; a difference is the paired log ratio of ``log_ratio.py``, system against the first.
+Mann-Whitney on all requests stands beside it as supporting evidence: it takes requests for independent, so it
+decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.compare.equivalence import mann_whitney
+from pytest_llmbench.compare.limits import SHOWN_MARGIN, ByRun, comparisons
+from pytest_llmbench.compare.regression import better_of, compared
+from pytest_llmbench.metrics.catalogue import metric_unit
+from pytest_llmbench.model.comparison import Comparison
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.result import Table
+from pytest_llmbench.stats.runs import FloatArray
+
+LEVEL = 0.95
+PER_GPU, PER_COST = "tokens per GPU-second", "tok/s per dollar-hour"
+_THROUGHPUT = "output_token_throughput"
+
+
+@dataclass(frozen=True)
+class System:
+    """What is known of one system after its runs."""
+
+    name: str
+    by_run: ByRun
+    samples: Mapping[str, FloatArray] = field(default_factory=dict)
+    """Latency family to the requests of all runs, for the supporting test."""
+    accelerators: int | None = None
+    dollars_per_hour: float | None = None
+    price_date: str | None = None
+
+    def throughput_by(self, divisor: float | None) -> tuple[float, ...] | None:
+        """Output tokens per second over ``divisor``, by run; None where either is not known."""
+        values = [value for value in self.by_run.get(_THROUGHPUT, ()) if value is not None]
+        if divisor is None or divisor <= 0 or len(values) < len(self.by_run.get(_THROUGHPUT, ())):
+            return None
+        return tuple(value / divisor for value in values)
+
+
+def against_first(
+    systems: Sequence[System], metrics: Sequence[str] = (), margin: float = SHOWN_MARGIN
+) -> tuple[Comparison, ...]:
+    """Every further system against the first: the metrics asked for, or those that are shown of a test."""
+    first, found = systems[0], []
+    for other in systems[1:]:
+        names = (first.name, other.name)
+        wanted = metrics or [each.metric for each in comparisons(first.by_run, other.by_run, paired=True)]
+        for name in wanted:
+            better = better_of(name)
+            if better is not None:
+                arms = [_values(name, each.by_run) for each in (first, other)]
+                found.append(
+                    compared(name, metric_unit(name), better, *arms, margin=margin, names=names, paired=True)
+                )
+    return tuple(found)
+
+
+def _values(name: str, by_run: ByRun) -> Sequence[float | None]:
+    return by_run.get(name) or (None,) * max((len(values) for values in by_run.values()), default=0)
+
+
+def of_runs(values: Sequence[float | None], unit: str) -> Estimate:
+    """Geometric mean over runs, exp(mean ± t s / √K) of the logarithms; open for a single run."""
+    known = [value for value in values if value is not None]
+    method = "geometric mean of runs, Student's t on logarithms"
+    if not known or len(known) < len(values) or min(known) <= 0:
+        return Estimate.undefined(unit=unit, method=method, level=LEVEL, n=len(known))
+    logs = np.log(np.asarray(known))
+    point = math.exp(float(logs.mean()))
+    if len(known) < 2:
+        return Estimate(point, None, None, LEVEL, len(known), method, unit)
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(len(known) - 1, 0.5 + LEVEL / 2) * logs.std(ddof=1)) / math.sqrt(len(known))
+    return Estimate(point, point * math.exp(-half), point * math.exp(half), LEVEL, len(known), method, unit)
+
+
+def is_real(comparison: Comparison) -> bool:
+    """Whether the whole interval of the change lies on one side of none."""
+    lower, upper = comparison.change.lower, comparison.change.upper
+    return lower is not None and upper is not None and (lower > 0 or upper < 0)
+
+
+def significance(found: Sequence[Comparison], systems: Sequence[System]) -> list[dict[str, Any]]:
+    """The fact ``comparison.tests``: interval of each difference, and what supports it."""
+    by_name = {system.name: system for system in systems}
+    entries: list[dict[str, Any]] = []
+    for each in found:
+        entry: dict[str, Any] = {
+            "metric": each.metric,
+            "systems": [each.baseline_name, each.candidate_name],
+            "name": each.change.method,
+            "statistic": each.change.point,
+            "interval": None if each.change.lower is None else [each.change.lower, each.change.upper],
+        }
+        p_value = supporting(each, by_name)
+        if p_value is not None:
+            entry |= {"supporting": "Mann-Whitney on requests", "supporting_p_value": p_value}
+        entries.append(entry)
+    return entries
+
+
+def supporting(comparison: Comparison, systems: Mapping[str, System]) -> float | None:
+    """p-value of Mann-Whitney on the requests behind the median of a latency; None for other metrics."""
+    family, _, statistic = comparison.metric.partition(".")
+    if statistic != "p50":
+        return None
+    pair = [
+        systems[name].samples.get(family) for name in (comparison.baseline_name, comparison.candidate_name)
+    ]
+    if pair[0] is None or pair[1] is None or not len(pair[0]) or not len(pair[1]):
+        return None
+    return mann_whitney(pair[0], pair[1])[1]
+
+
+def side_by_side(systems: Sequence[System], found: Sequence[Comparison]) -> Table:
+    """A row for each metric: every system with its interval, every further one against the first."""
+    by_name = {system.name: system for system in systems}
+    first, others = systems[0], systems[1:]
+    columns = ["Metric", *(system.name for system in systems)]
+    for other in others:
+        columns += [f"{other.name} against {first.name}", "Real?", "Mann-Whitney p (requests)"]
+    rows = []
+    for metric in dict.fromkeys(each.metric for each in found):
+        row = [metric, *(_cell(of_runs(_values(metric, s.by_run), metric_unit(metric))) for s in systems)]
+        for other in others:
+            pair = next(e for e in found if (e.metric, e.candidate_name) == (metric, other.name))
+            p_value = supporting(pair, by_name)
+            row += [_change(pair), _real(pair), "" if p_value is None else f"{p_value:.2g}"]
+        rows.append(tuple(row))
+    rows += _normalised(systems)
+    title = "Systems Side by Side"
+    return Table("systems_comparison", title, tuple(columns), tuple(rows))
+
+
+def _normalised(systems: Sequence[System]) -> list[tuple[str, ...]]:
+    """Rows per accelerator and per dollar-hour, where one system at least says how many or how much."""
+    rows = []
+    for title, divisors in (
+        (PER_GPU, [system.accelerators for system in systems]),
+        (PER_COST, [system.dollars_per_hour for system in systems]),
+    ):
+        values = [s.throughput_by(divisor) for s, divisor in zip(systems, divisors, strict=True)]
+        if any(value is not None for value in values):
+            cells = ["not declared" if own is None else _cell(of_runs(own, "tok/s")) for own in values]
+            rows.append((title, *cells, *("", "", "") * (len(systems) - 1)))
+    return rows
+
+
+def _cell(estimate: Estimate) -> str:
+    if estimate.point is None:
+        return "not measured"
+    unit = "" if estimate.unit == "ratio" else f" {estimate.unit}"
+    if estimate.lower is None or estimate.upper is None:
+        return f"{estimate.point:.4g}{unit}"
+    return f"{estimate.point:.4g}{unit} [{estimate.lower:.4g}, {estimate.upper:.4g}]"
+
+
+def _change(pair: Comparison) -> str:
+    change = pair.change
+    if change.point is None or change.lower is None or change.upper is None:
+        return f"not known: {pair.reason}"
+    return f"{change.point * 100:+.1f} % [{change.lower * 100:+.1f}, {change.upper * 100:+.1f}]"
+
+
+def _real(pair: Comparison) -> str:
+    if pair.change.lower is None:
+        return "not known"
+    if not is_real(pair):
+        return "not told apart"
+    worse = (pair.change.point or 0.0) > 0
+    return "worse" if worse == (pair.better == "lower") else "better"
+
+
+__all__ = [
+    "LEVEL",
+    "PER_COST",
+    "PER_GPU",
+    "System",
+    "against_first",
+    "is_real",
+    "of_runs",
+    "side_by_side",
+    "significance",
+]

@@ -1,0 +1,126 @@
+"""What a plan needs of this machine, descriptors and local ports, and whether there is so much of it.
+
+A closed loop needs as many connections as it has slots. How many an open loop needs is the server's doing;
+here a reply is taken to last 0.5 s and 10 ms for each output token asked for (never longer than its deadline
+allows), and arrivals to bunch up by four standard deviations of a Poisson count:
+
+    needed = λ + 4 √λ,  λ = rate x assumed duration,  at most the number of requests
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.request import PlannedRequest
+
+KEPT = 64
+"""Descriptors that are not for connections: modules, files, the event loop."""
+_BASE_S = 0.5
+_PER_TOKEN_S = 0.01
+_SPREAD = 4.0
+_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_ASK_DESCRIPTORS = "raise the limit of open files before pytest starts (ulimit -n 65536)"
+_ASK_PORTS = 'give out more local ports (sudo sysctl -w net.ipv4.ip_local_port_range="1024 65535")'
+_ASK_LESS = "lower rate or concurrency"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of this process and host; None: not known, or without limit."""
+
+    descriptors: int | None = None
+    ports: int | None = None
+
+
+def peak_connections(plan: LoadPlan, mean_tokens: float = 0.0) -> int:
+    """The most connections that the plan is expected to have open at once. ``mean_tokens``: of a reply."""
+    if isinstance(plan.load, ClosedLoop):
+        return min(plan.load.concurrency, plan.most_requests)
+    lasts_s = min(_BASE_S + _PER_TOKEN_S * mean_tokens, plan.deadlines.total_s)
+    mean = plan.load.rate * lasts_s
+    return min(plan.requests, math.ceil(mean + _SPREAD * math.sqrt(mean)))
+
+
+def mean_tokens(planned: Sequence[PlannedRequest]) -> float:
+    """Output tokens that a request asks for."""
+    return sum(request.max_tokens for request in planned) / len(planned) if planned else 0.0
+
+
+def too_much(connections: int, limits: Limits) -> list[str]:
+    """What there is too little of for so many connections, in words."""
+    found = []
+    if limits.descriptors is not None and connections + KEPT > limits.descriptors:
+        found.append(
+            f"{connections} connections need {connections + KEPT} open files, the limit is "
+            f"{limits.descriptors}: {_ASK_DESCRIPTORS}"
+        )
+    if limits.ports is not None and connections > limits.ports:
+        found.append(
+            f"{connections} connections to one server need as many local ports, there are "
+            f"{limits.ports}: {_ASK_PORTS}"
+        )
+    return found
+
+
+def refuse_too_much(connections: int, limits: Limits, where: str) -> None:
+    """Raises SuiteError, before anything is sent, for what this machine cannot have open at once."""
+    if found := too_much(connections, limits):
+        raise SuiteError.from_mistakes(found, where=where, remedy=f"or {_ASK_LESS}")
+
+
+def own_limits() -> Limits:
+    """As they are now."""
+    return Limits(_soft_descriptors(), _local_ports())
+
+
+def raise_descriptors() -> None:
+    """Up to the hard limit, for this whole process: only for one that is ours."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def exhaustion_remedy(error: str) -> str:
+    """What helps once the system has refused another connection, by its own words."""
+    ask = _ASK_PORTS if os.strerror(errno.EADDRNOTAVAIL) in error else _ASK_DESCRIPTORS
+    return f"{ask}, or {_ASK_LESS}"
+
+
+def _soft_descriptors() -> int | None:
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _local_ports() -> int | None:
+    try:
+        low, high = map(int, _PORTS.read_text("ascii").split())
+    except (OSError, ValueError):
+        return None
+    return max(0, high - low + 1)
+
+
+__all__ = [
+    "KEPT",
+    "Limits",
+    "exhaustion_remedy",
+    "mean_tokens",
+    "own_limits",
+    "peak_connections",
+    "raise_descriptors",
+    "refuse_too_much",
+    "too_much",
+]

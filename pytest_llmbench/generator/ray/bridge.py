@@ -1,0 +1,224 @@
+"""The bridge into a Ray cluster: ``python -m pytest_llmbench.generator.ray.bridge DESCRIPTOR``.
+
+Ray's driver installs signal handlers, an exception hook and logging, reads and writes the environment, and
+may end its process when the cluster does. So it has a process of its own, and nothing of Ray is in the user's
+session, which may use Ray for itself. When the session is gone, so are the bridge and its actors.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from collections import deque
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.reduction import recv_handle
+
+from pytest_llmbench.errors import GeneratorError, LLMBenchError
+from pytest_llmbench.generator.ray.clocks import mistake_of
+from pytest_llmbench.generator.ray.cluster import WHERE, Cluster, Lost
+from pytest_llmbench.generator.ray.foreman import Machine
+from pytest_llmbench.generator.ray.hiring import hire
+from pytest_llmbench.generator.ray.messages import (
+    AskClocks,
+    Clocks,
+    Enlist,
+    Enlisted,
+    Join,
+    Joined,
+    PutDown,
+    Refused,
+)
+from pytest_llmbench.generator.ray.post import MachineClock, Post
+from pytest_llmbench.generator.workers.protocol import Line
+
+_TICK_S = 0.25
+_HEAR_S = 0.5
+_CALLS_PER_S = 500
+"""At most: the more workers, the less often each is asked for news."""
+_END_S = 5.0
+
+
+class Bridge:
+    """Its main thread listens to the session, another one to the cluster."""
+
+    def __init__(self, control: Line, cluster: Cluster) -> None:
+        self._control = control
+        self._cluster = cluster
+        self._here = Machine.here()
+        self._posts: list[Post] = []
+        self._clocks: dict[str, MachineClock] = {}
+        self._lost: deque[Post] = deque()
+        self._bell, self._ring = Pipe(duplex=False)
+        self._leaving = threading.Event()
+        self._follower = threading.Thread(target=self._follow, name="llmbench-follow", daemon=True)
+
+    def serve(self) -> None:
+        """Until the session is gone."""
+        self._follower.start()
+        while True:
+            posts = {post.line.connection: post for post in self._posts}
+            for ready in wait([self._control.connection, self._bell, *posts]):
+                if ready is self._control.connection:
+                    message = self._control.hear()
+                    if message is None:
+                        return
+                    self._answer(message)
+                elif ready is self._bell:
+                    self._bell.recv_bytes()
+                    self._dismiss(self._lost.popleft())
+                else:
+                    self._forward(posts[ready])  # type: ignore[index]
+
+    def close(self) -> None:
+        """Every worker ends by itself, as far as it does so soon; then its actor is ended."""
+        self._leaving.set()
+        self._follower.join(_END_S)
+        ending = []
+        for post in self._posts:
+            try:
+                ending.append((post.actor, post.actor.start("end")))
+            except Lost:
+                continue
+        for actor, ended in ending:
+            try:
+                actor.got(ended, _END_S)
+            except Lost:
+                continue
+        for post in list(self._posts):
+            self._dismiss(post)
+
+    # From the session.
+
+    def _answer(self, message: object) -> None:
+        if isinstance(message, PutDown):
+            for post in self._posts:
+                if post.setup.number == message.number:
+                    post.actor.kill()  # which the other thread will hear of
+        elif isinstance(message, AskClocks):
+            self._control.say(self._told_clocks())
+        elif isinstance(message, Enlist):
+            try:
+                self._enlist(message)
+            except LLMBenchError as error:
+                self._control.say(Refused(error))
+            except Exception as error:  # noqa: BLE001 - the session has to be told, whatever it is
+                traceback.print_exc()
+                what = f"no worker could be started: {type(error).__name__}: {error}"
+                self._control.say(Refused(GeneratorError(what, where=WHERE)))
+            else:
+                self._control.say(Enlisted())
+
+    def _enlist(self, message: Enlist) -> None:
+        lines = [Line(Connection(recv_handle(self._control.connection))) for _ in message.setups]
+        try:
+            hired = hire(self._cluster, message.setups, self._here, self._clocks)
+        except BaseException:
+            for line in lines:
+                line.close()
+            raise
+        for setup, line, (actor, clock) in zip(message.setups, lines, hired, strict=True):
+            post = Post(setup, line, actor, clock)
+            post.heard = actor.start("hear", self._patience_s)
+            self._posts = [*self._posts, post]
+
+    def _told_clocks(self) -> Clocks:
+        told = []
+        mistakes = []
+        for clock in self._clocks.values():
+            numbers = sorted(post.setup.number + 1 for post in self._posts if post.clock is clock)
+            if numbers:
+                told.append({"host": clock.machine.host, "workers": numbers, **clock.line.told()})
+                mistakes.append(mistake_of(clock.line, clock.machine.host))
+        return Clocks(tuple(told), next((mistake for mistake in mistakes if mistake is not None), None))
+
+    def _forward(self, post: Post) -> None:
+        message = post.line.hear() if post in self._posts else None
+        if message is None:  # the session has given it up
+            self._dismiss(post)
+            return
+        try:
+            post.forward(message)
+        except Lost as error:
+            self._lose(post, f"was lost: {error}")
+
+    def _dismiss(self, post: Post) -> None:
+        self._posts = [other for other in self._posts if other is not post]
+        post.actor.kill()
+        post.close()
+
+    # From the cluster.
+
+    @property
+    def _patience_s(self) -> float:
+        return _HEAR_S + len(self._posts) / _CALLS_PER_S
+
+    def _follow(self) -> None:
+        while not self._leaving.is_set():
+            promised = {post.heard: post for post in self._posts if post.heard is not None}
+            if not promised:
+                self._leaving.wait(_TICK_S)
+                continue
+            try:
+                ready = self._cluster.wait(list(promised), _TICK_S)
+            except Lost as error:
+                for post in promised.values():
+                    self._lose(post, f"was lost: {error}")
+                continue
+            for heard in ready:
+                self._take(promised[heard])
+
+    def _take(self, post: Post) -> None:
+        news, post.heard = post.heard, None
+        try:
+            heard = post.actor.got(news)
+            post.take(heard)
+            if heard.ending is not None:
+                self._lose(post, heard.ending)
+            else:
+                post.heard = post.actor.start("hear", self._patience_s)
+        except Lost as error:
+            self._lose(post, f"was lost: {error}")
+        except (OSError, LLMBenchError, ValueError) as error:
+            self._lose(post, f"sent what cannot be kept here: {type(error).__name__}: {error}")
+
+    def _lose(self, post: Post, how: str) -> None:
+        """Its line is closed by the main thread, which may be waiting for it just now."""
+        where = post.clock.machine.host
+        post.heard = None
+        post.give_up(f"{how} (on {where})")
+        self._lost.append(post)
+        self._ring.send_bytes(b"lost")
+
+
+def main() -> None:
+    """The session's process is the parent; it has told us the descriptor of our end of the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the session's business
+    control = Line(Connection(int(sys.argv[1])))
+    join = control.hear()
+    if not isinstance(join, Join):
+        return
+    try:
+        cluster = Cluster.join(join.spec, join.directory)
+    except LLMBenchError as error:
+        control.say(Refused(error))
+        return
+    bridge = Bridge(control, cluster)
+    try:
+        control.say(Joined(cluster.workers))
+        bridge.serve()
+    finally:
+        bridge.close()
+        cluster.close()
+        if os.getppid() != join.session:  # killed: there is nobody else to clear up
+            for directory in (join.directory, join.mirrors):
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
+
+__all__ = ["Bridge", "main"]

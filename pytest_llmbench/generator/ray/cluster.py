@@ -1,0 +1,190 @@
+"""The Ray cluster as the bridge knows it. The one module that speaks to Ray; in the bridge's process only."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError
+from pytest_llmbench.generator.ray.spec import RaySpec
+
+WHERE = "--llm-workers ray"
+_QUIET = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
+_STORE_BYTES = 512 * 2**20
+_FREE_S = 5.0
+_CALL_S = 30.0
+_LONGEST = 400
+
+
+class Lost(Exception):  # noqa: N818 - what has happened, not whose error it is
+    """An actor, its node, or the way to them is gone. Says how."""
+
+
+class Actor:
+    """One foreman."""
+
+    def __init__(self, ray: Any, handle: Any) -> None:
+        self._ray = ray
+        self._handle = handle
+
+    def start(self, method: str, *arguments: object) -> Any:
+        """Begin a call. Returns what :meth:`Cluster.wait` waits for and :meth:`got` reads."""
+        try:
+            return getattr(self._handle, method).remote(*arguments)
+        except Exception as error:
+            raise Lost(_words(error)) from error
+
+    def call(self, method: str, *arguments: object, limit_s: float = _CALL_S) -> Any:
+        return self.got(self.start(method, *arguments), limit_s)
+
+    def got(self, promised: Any, limit_s: float = _CALL_S) -> Any:
+        """The result. Raises Lost, or the LLMBenchError that it is."""
+        try:
+            result = self._ray.get(promised, timeout=limit_s)
+        except Exception as error:
+            raise Lost(_words(error)) from error
+        if isinstance(result, LLMBenchError):
+            raise result
+        return result
+
+    def kill(self) -> None:
+        try:
+            self._ray.kill(self._handle)
+        except Exception:  # noqa: BLE001 - it is gone, or all of Ray is
+            return
+
+
+class Cluster:
+    """Joined, or started here; left, or ended, by :meth:`close`."""
+
+    def __init__(self, ray: Any, spec: RaySpec) -> None:
+        self._ray = ray
+        self._spec = spec
+
+    @classmethod
+    def join(cls, spec: RaySpec, directory: Path) -> Cluster:
+        """Raises SuiteError or GeneratorError; may take Ray's own time, so the caller sets a limit."""
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        try:
+            ray = importlib.import_module("ray")
+        except ImportError as error:
+            raise absent(str(error)) from error
+        options: dict[str, Any] = {"namespace": f"pytest-llmbench-{secrets.token_hex(4)}", **_QUIET}
+        if spec.address is None:
+            wanted = math.ceil((spec.workers or 1) * spec.cpus)
+            options |= {
+                "address": "local",
+                "num_cpus": max(os.cpu_count() or 1, wanted),
+                "object_store_memory": _STORE_BYTES,
+                "include_dashboard": False,
+                "_temp_dir": str(directory),
+            }
+        else:
+            options["address"] = spec.address
+        try:
+            ray.init(**options)
+        except Exception as error:
+            raise _refusal(error, spec) from error
+        return cls(ray, spec)
+
+    @property
+    def workers(self) -> int:
+        """As many as were asked for; else one on each node that has CPUs for one."""
+        if self._spec.workers is not None:
+            return self._spec.workers
+        fitting = [
+            node
+            for node in self._ray.nodes()
+            if node["Alive"] and node["Resources"].get("CPU", 0.0) >= self._spec.cpus
+        ]
+        return max(1, len(fitting))
+
+    def hire(self, count: int) -> list[Actor]:
+        """Foremen, spread over the nodes. They come up by themselves; their first call tells."""
+        self._refuse_too_many(count)
+        actor = importlib.import_module(f"{__package__}.actor")
+        made = self._ray.remote(num_cpus=self._spec.cpus, max_restarts=0, concurrency_groups=actor.THREADS)
+        foreman = made(actor.RayForeman).options(scheduling_strategy="SPREAD")
+        return [Actor(self._ray, foreman.remote()) for _ in range(count)]
+
+    def wait(self, promised: Sequence[Any], limit_s: float) -> list[Any]:
+        """Those that have ended, well or not; none after ``limit_s``. Raises Lost."""
+        try:
+            # One that is ready is enough to return; further ones that are come along.
+            ready, rest = self._ray.wait(list(promised), num_returns=1, timeout=limit_s)
+            if ready and rest:
+                more, _ = self._ray.wait(rest, num_returns=len(rest), timeout=0)
+                ready = [*ready, *more]
+        except Exception as error:
+            raise Lost(_words(error)) from error
+        return list(ready)
+
+    def close(self) -> None:
+        """A cluster that was there before goes on; one that was started here ends."""
+        self._ray.shutdown()
+
+    def _refuse_too_many(self, count: int) -> None:
+        wanted = count * self._spec.cpus
+        deadline_s = time.monotonic() + _FREE_S
+        # CPUs of workers that have just ended take a moment to be told as free.
+        while (free := self._ray.available_resources().get("CPU", 0.0)) < wanted:
+            total = self._ray.cluster_resources().get("CPU", 0.0)
+            if wanted > total or time.monotonic() > deadline_s:
+                raise SuiteError(
+                    f"{count} workers of {self._spec.cpus:g} CPUs each need {wanted:g}; of the cluster's "
+                    f"{total:g} CPUs {free:g} are free",
+                    where=WHERE,
+                    remedy="ask for fewer (?workers=N) or for less of each (&cpus=0.5), or add nodes before "
+                    "the run: nothing is measured while a cluster grows",
+                )
+            time.sleep(0.1)
+
+
+def absent(why: str = "there is no module ray") -> SuiteError:
+    return SuiteError(
+        f"Ray is not installed here: {why}",
+        where=WHERE,
+        remedy='pip install "pytest-llmbench[ray]", or give a number of worker processes on this machine',
+    )
+
+
+def _words(error: Exception) -> str:
+    """Ray's account in one line, without what names only Ray's own parts."""
+    parts = [line.strip() for line in str(error).splitlines()]
+    known = ("class_name:", "actor_id:", "namespace:", "pid:", "name:")
+    text = " ".join(part for part in parts if part and not part.startswith(known))
+    if "No module named" in text:  # at the end of a long traceback
+        text = text[text.index("No module named") :]
+    return f"{type(error).__name__}: {text[:_LONGEST]}"
+
+
+def _refusal(error: Exception, spec: RaySpec) -> LLMBenchError:
+    text = " ".join(str(error).split())
+    where = f"{WHERE} ({spec})"
+    if isinstance(error, ImportError):  # the client for ray:// addresses is an extra of Ray's own
+        return absent(str(error))
+    if "ersion mismatch" in text or ("different" in text and "version" in text):
+        return SuiteError(
+            f"the cluster has another Ray or Python: {text[:_LONGEST]}",
+            where=where,
+            remedy="use the same Python and Ray here as in the cluster's image",
+        )
+    if spec.address is None:
+        return GeneratorError(f"Ray does not start on this machine: {text[:_LONGEST]}", where=where)
+    outside = not spec.address.startswith("ray://") and "raylet" in text.lower()
+    return SuiteError(
+        f"cannot join the cluster: {text[:_LONGEST]}",
+        where=where,
+        remedy="this machine is no node of it: give ray://HEAD:10001, the head's client server"
+        if outside
+        else "see `ray status` on the head; for a cluster with token authentication set RAY_AUTH_TOKEN",
+    )
+
+
+__all__ = ["WHERE", "Actor", "Cluster", "Lost", "absent"]

@@ -1,0 +1,59 @@
+"""The load generator on a Ray cluster: the same public surface as the one of a single process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytest_llmbench.generator.ray.crew import RayCrew
+from pytest_llmbench.generator.ray.spec import RaySpec
+from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
+from pytest_llmbench.generator.workers.protocol import Address
+from pytest_llmbench.generator.workers.roles import Crew
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+
+
+class RayLoadGenerator(DistributedLoadGenerator):
+    """As :class:`DistributedLoadGenerator`, with its workers on the nodes of a Ray cluster.
+
+    The cluster is joined, or started, with the first plan. All instants are on this machine's clock; where a
+    worker's machine has another, its offset is measured before and after each plan, and stands with its error
+    in the fact ``clock.workers``. More than 10 ms of error, or a clock that jumped, voids the run. A lost
+    actor or node voids it too; what the others measured is in the records, and what the lost one had sent
+    here, to about a second before.
+    """
+
+    margin_ns = 500_000_000
+
+    def __init__(self, address: Address, dialect: str, *, cluster: RaySpec, **options: Any) -> None:
+        """``options``: as of DistributedLoadGenerator, but ``workers`` and ``cpus``. Raises SuiteError."""
+        super().__init__(address, dialect, workers=cluster.workers or 1, **options)
+        self.cluster = cluster
+        self._ray_crew = RayCrew(self._setup, cluster)
+        self._crew = self._ray_crew
+
+    def _new_crew(self) -> Crew:
+        self._ray_crew = RayCrew(self._setup, self.cluster)
+        return self._ray_crew
+
+    def _run(self, plan: LoadPlan) -> Observation:
+        if not plan.mistakes():
+            self._crew = self._crew or self._new_crew()
+            self.workers = self._ray_crew.workers
+        return self._witnessed(super()._run(plan))
+
+    def _refuse_too_much(self, plan: LoadPlan, shards: Sequence[LoadPlan]) -> None:
+        """Ports and descriptors are those of the workers' machines: each worker sees to its own."""
+
+    def _witnessed(self, seen: Observation) -> Observation:
+        clocks = self._ray_crew.clocks()
+        if clocks is None:
+            return seen
+        facts = Facts.of(Origin.MEASURED, {"clock.workers": list(clocks.told)}, "round trips to the workers")
+        return replace(seen, facts=seen.facts | facts, interrupted=seen.interrupted or clocks.mistake)
+
+
+__all__ = ["RayLoadGenerator"]

@@ -1,0 +1,87 @@
+"""What a result is of: the fields baselines are matched by; ``compare/identity.py`` says which decide."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+from pytest_llmbench.compare.identity import REQUIRED, SHOWN
+from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.model.plan import LoadPlan, describe_loads
+from pytest_llmbench.probes.host import environment
+from pytest_llmbench.store.environment import this_environment
+from pytest_llmbench.store.plain import plain_object
+from pytest_llmbench.workloads.catalogue import workload
+
+_UNDER_CRITERIA = ("throughput", "tradeoff", "capacity")
+"""Tests whose figures are those of the highest load that meets the latency limits."""
+
+
+def identity_of(
+    definition: TestDefinition, parameters: TestParameters, setting: Setting, *, virtual: bool
+) -> dict[str, Any]:
+    """JSON values. ``virtual``: in virtual time it does not matter which host computes it."""
+    # Not the bound one of the setting, which knows the address of the server.
+    asked = workload(parameters.workload)
+    found = {
+        "test": definition.name,
+        "model": setting.facts.value("endpoint.model") or setting.facts.value("sut.model.name"),
+        "api": setting.facts.value("endpoint.api"),
+        "endpoint": setting.facts.value("endpoint.url"),
+        "scale": setting.scale,
+        "seed": setting.seed,
+        "workload": asked.name,
+        "workload.sha256": _digest(dict(asked.specification())),
+        "load": _load(definition, parameters, setting),
+        "criteria": _criteria(definition, parameters),
+        "generator.version": version("pytest-llmbench"),
+        **({} if virtual else _host()),
+    }
+    facts = {name: setting.facts.value(name) for name in (*REQUIRED, *SHOWN) if name not in found}
+    return plain_object({name: value for name, value in (found | facts).items() if value is not None})
+
+
+def _load(definition: TestDefinition, parameters: TestParameters, setting: Setting) -> str:
+    """Of one run, in words; how many requests and how long, load by load, as a digest."""
+    once = definition.plans(replace(parameters, runs=None), replace(setting, least_runs=1))
+    described = describe_loads([plan.load for plan in once])
+    return f"{described}; plan {_digest([_amount(plan) for plan in once])[:12]}"
+
+
+def _amount(plan: LoadPlan) -> Mapping[str, Any]:
+    return {
+        "load": plan.load.describe(),
+        "requests": plan.requests,
+        "duration_s": plan.duration_s,
+        "variant": plan.variant,
+        "ignore_eos": plan.ignore_eos,
+    }
+
+
+def _criteria(definition: TestDefinition, parameters: TestParameters) -> str | None:
+    if definition.name not in _UNDER_CRITERIA:
+        return None
+    return "; ".join(sorted(str(limit) for limit in parameters.objectives if limit.is_ceiling)) or "none"
+
+
+def _host() -> Mapping[str, Any]:
+    told, about = environment(), this_environment(())
+    return {
+        "host.machine": about.machine,
+        "host.cpu": told.get("cpu"),
+        "host.cpus": told.get("cpus_usable"),
+        "host.python": f"{about.implementation} {about.python}",
+        "host.platform": about.platform,
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+__all__ = ["identity_of"]

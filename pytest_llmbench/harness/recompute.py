@@ -1,0 +1,311 @@
+"""``pytest-llmbench recompute report.json``: every metric once more, from the stored records alone.
+
+The procedure that measured is driven again. Each load it asks for is answered with the records of that load,
+and with what was noted beside them; bootstraps draw from the recorded seed. The figures have to be the same
+to the last digit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError
+from pytest_llmbench.harness.drive import drive
+from pytest_llmbench.harness.loads import amount, read_loads
+from pytest_llmbench.harness.repeated import repeated
+from pytest_llmbench.methodology.catalogue import definition
+from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.model.judgement import Validity
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.store.objects import rebuilt
+from pytest_llmbench.store.records_reader import read_runs
+from pytest_llmbench.store.report_file import read_report
+from pytest_llmbench.store.schema import Report, TestEntry
+from pytest_llmbench.workloads.catalogue import workload
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """One test: how many figures are the same, and which are not."""
+
+    nodeid: str
+    identical: int = 0
+    differences: tuple[str, ...] = ()
+    skipped: str | None = None
+    """Why there was nothing to compute."""
+    failed: str | None = None
+    """Why the figures could not be computed again."""
+
+    @property
+    def good(self) -> bool:
+        return not self.differences and self.failed is None
+
+    def lines(self) -> Iterator[str]:
+        if self.skipped is not None:
+            yield f"{self.nodeid}: {self.skipped}"
+        elif self.failed is not None:
+            yield f"{self.nodeid}: NOT RECOMPUTED"
+            yield from (f"  {line}" for line in self.failed.splitlines())
+        elif not self.differences:
+            yield f"{self.nodeid}: all {self.identical} figures are identical"
+        else:
+            count = len(self.differences)
+            yield f"{self.nodeid}: {count} of {self.identical + count} figures DIFFER"
+            yield from (f"  {text}" for text in self.differences[:_SHOWN])
+            if count > _SHOWN:
+                yield f"  … and {count - _SHOWN} more"
+
+
+def recompute(path: Path) -> list[Recomputed]:
+    """Every result of a report. StoreError for a report that cannot be read."""
+    report = read_report(path)
+    stored = _Stored(path.parent, report, {})
+    return [_recomputed(entry, stored) for entry in report.tests]
+
+
+def _recomputed(entry: TestEntry, stored: _Stored) -> Recomputed:
+    attempt = f" (attempt {entry.attempts})" if entry.attempts > 1 else ""
+    name = entry.nodeid + attempt
+    if not entry.metrics:
+        return Recomputed(name, skipped="nothing was measured")
+    if entry.loads_file is None:
+        why = "the report is of a version that did not keep it, or of a run that broke off"
+        return Recomputed(name, failed=f"what its loads were is not beside the records: {why}")
+    try:
+        result = _driven(read_loads(stored.directory / entry.loads_file), stored, entry)
+    except LLMBenchError as error:
+        return Recomputed(name, failed=str(error))
+    same, differences = _compared(entry, result)
+    return Recomputed(name, same, tuple(differences))
+
+
+def _driven(kept: Mapping[str, Any], stored: _Stored, entry: TestEntry) -> TestResult:
+    test = definition(kept["test"], where=entry.nodeid)
+    parameters = _parameters(test.parameters, kept)
+    setting = _setting(kept)
+    answers = _Answers(kept["loads"], stored, entry)
+
+    def trusted(_: TestResult) -> Validity:
+        return Validity()  # judged when it was measured
+
+    procedure = repeated(test, parameters, setting, kept["whole"], trusted)
+    result = drive(procedure, answers.answer)
+    if answers.left:
+        raise StoreError(f"the procedure ended {answers.left} loads before the measurement did")
+    return result
+
+
+def _parameters(kind: type[TestParameters], kept: Mapping[str, Any]) -> TestParameters:
+    given = {name: value for name, value in kept["parameters"].items() if name != "workload"}
+    made = {name: rebuilt(value) for name, value in given.items()}
+    return kind(**made, workload=_workload(kept["workloads"]["parameters"]))
+
+
+def _setting(kept: Mapping[str, Any]) -> Setting:
+    made = {name: rebuilt(value) for name, value in kept["setting"].items()}
+    chosen = _workload(kept["workloads"]["setting"])
+    return Setting(workload=workload(chosen) if isinstance(chosen, str) else chosen, **made)
+
+
+@dataclass(frozen=True)
+class _StoredWorkload:
+    """Stands for a workload that cannot be made again: its requests were sent long since."""
+
+    name: str
+    standard: bool
+    stated: Mapping[str, Any] = field(default_factory=dict)
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:  # noqa: ARG002 - the protocol's
+        raise SuiteError(f"the requests of workload {self.name!r} are not part of a report")
+
+    def specification(self) -> Mapping[str, Any]:
+        return self.stated
+
+
+def _workload(kept: Any) -> Any:
+    if isinstance(kept, str):
+        return kept
+    try:
+        return rebuilt(kept["object"])
+    except (LLMBenchError, TypeError, ValueError):  # of the suite's own making, or of another version
+        return _StoredWorkload(kept["name"], kept["standard"], kept["specification"])
+
+
+@dataclass
+class _Stored:
+    """The files beside a report."""
+
+    directory: Path
+    report: Report
+    records: dict[str, list[Records]]
+    """By records file, in the order of its loads; read once."""
+
+    def load(self, entry: TestEntry, index: int, load: Mapping[str, Any]) -> Records:
+        """The records of a test's load; those of another test's, where that measured it."""
+        owner = load["seen"]["shared_from"]
+        if owner is None:
+            return self._of(entry, read_loads(self.directory / str(entry.loads_file))["loads"])[index]
+        for other in self.report.tests:
+            if other.nodeid != owner or other.loads_file is None:
+                continue
+            loads = read_loads(self.directory / other.loads_file)["loads"]
+            for number, theirs in enumerate(loads):
+                if theirs["key"] == load["key"] and theirs["seen"]["shared_from"] is None:
+                    return self._of(other, loads)[number]
+        raise StoreError(
+            f"the load {load['label']!r} was measured by {owner}, whose records are not in this report"
+        )
+
+    def _of(self, entry: TestEntry, loads: Sequence[Mapping[str, Any]]) -> list[Records]:
+        name = str(entry.records_file)
+        if name not in self.records:
+            own = [0 if load["seen"]["shared_from"] else int(load["rows"]) for load in loads]
+            self.records[name] = _split(self.directory / name, own)
+        return self.records[name]
+
+
+def _split(path: Path, rows: Sequence[int]) -> list[Records]:
+    """The records of each load. One follows the other, and each is in the order of submission."""
+    found = read_runs(path)
+    parts: list[Records] = []
+    runs = iter(found.runs)
+    rest, taken = Records.from_rows(()), 0
+    for count in rows:
+        if count and taken >= len(rest):
+            following = next(runs, None)
+            rest, taken = (Records.from_rows(()) if following is None else following.records), 0
+        if count > len(rest) - taken:
+            raise StoreError(
+                f"the records are not complete: a load of {count} requests has {len(rest) - taken}"
+                + (f"; {found.dropped}" if found.dropped else ""),
+                where=str(path),
+            )
+        parts.append(_rows(rest, taken, taken + count))
+        taken += count
+    if taken < len(rest) or next(runs, None) is not None:
+        raise StoreError("there are more records than the loads had requests", where=str(path))
+    return parts
+
+
+def _rows(records: Records, start: int, end: int) -> Records:
+    if (start, end) == (0, len(records)):
+        return records
+    positions = np.arange(len(records))
+    return records.select((positions >= start) & (positions < end))
+
+
+class _Answers:
+    """Answers each load that the procedure asks for with what was measured then."""
+
+    def __init__(self, loads: Sequence[Mapping[str, Any]], stored: _Stored, entry: TestEntry) -> None:
+        self._loads = loads
+        self._stored = stored
+        self._entry = entry
+        self._next = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._loads) - self._next
+
+    def answer(self, plan: LoadPlan) -> Observation:
+        if not self.left:
+            raise StoreError(f"the procedure asks for a load that was not measured: {plan.label}")
+        index, load = self._next, self._loads[self._next]
+        self._next += 1
+        for name, value in amount(plan).items():
+            if value != load[name]:
+                raise StoreError(
+                    f"load {index + 1}: {name} was {load[name]!r} when it was measured, the procedure now "
+                    f"asks for {value!r}",
+                    remedy="recompute with the version of pytest-llmbench that measured",
+                )
+        seen = {name: rebuilt(value) for name, value in load["seen"].items()}
+        return Observation(plan=plan, records=self._stored.load(self._entry, index, load), **seen)
+
+
+def _compared(entry: TestEntry, result: TestResult) -> tuple[int, list[str]]:
+    """How many figures are the same, and in words those that are not."""
+    same, differences = 0, []
+    for name, before, now in _figures(entry, result):
+        if before == now:
+            same += 1
+        else:
+            differences.append(f"{name}: stored {_shown(before)}, recomputed {_shown(now)}")
+    return same, differences
+
+
+def _figures(entry: TestEntry, result: TestResult) -> Iterator[tuple[str, Any, Any]]:
+    """(name, stored, recomputed) of every metric, its values by run, and those of the levels."""
+    yield from _pairs("", entry.metrics, result.metrics)
+    for name in dict.fromkeys([*entry.by_run, *result.by_run]):
+        stored, now = entry.by_run.get(name), result.by_run.get(name)
+        yield f"{name} by run", stored, None if now is None else list(now)
+    for number in range(max(len(entry.levels), len(result.levels))):
+        before = entry.levels[number] if number < len(entry.levels) else None
+        after = result.levels[number] if number < len(result.levels) else None
+        label = next(level.label for level in (before, after) if level is not None)
+        yield from _pairs(
+            f"level {label}: ",
+            {} if before is None else before.metrics,
+            {} if after is None else after.metrics,
+        )
+
+
+def _pairs(
+    prefix: str, stored: Mapping[str, Any], now: Mapping[str, Any]
+) -> Iterator[tuple[str, tuple[Any, ...] | None, tuple[Any, ...] | None]]:
+    for name in dict.fromkeys([*stored, *now]):
+        yield prefix + name, _values(stored.get(name)), _values(now.get(name))
+
+
+_PARTS = ("point", "lower", "upper", "level", "n", "method", "unit", "n_required")
+
+
+def _values(metric: Any) -> tuple[Any, ...] | None:
+    return None if metric is None else tuple(getattr(metric, part) for part in _PARTS)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, tuple):
+        point, lower, upper, _, n, method, unit, _ = value
+        return f"{point!r} {unit} [{lower!r}, {upper!r}], n={n}, {method}"
+    return str(value)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="pytest-llmbench recompute",
+        description="Compute every figure of a report again from its stored records, and compare.",
+        epilog="Exit status: 0 all figures are identical, 1 some differ or cannot be computed, 2 no report.",
+    )
+    parser.add_argument("report", type=Path, help="report.json, with its folder records beside it")
+    given = parser.parse_args(list(arguments))
+    path = given.report / "report.json" if given.report.is_dir() else given.report
+    try:
+        found = recompute(path)
+    except LLMBenchError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for test in found:
+        for line in test.lines():
+            print(line)
+    return 0 if all(test.good for test in found) else 1
+
+
+__all__ = ["Recomputed", "main", "recompute"]

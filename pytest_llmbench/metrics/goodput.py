@@ -1,0 +1,73 @@
+"""Goodput: how many requests, and how fast, meet all limits at once.
+
+A request is good when it ended ``ok`` and kept each of its limits; one that failed, or whose latency was not
+observed, is not. The share of good requests is the SLO attainment rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pytest_llmbench.metrics.throughput import Window, output_token_throughput, request_throughput
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.looks import Quantity
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.records import BoolColumn, Records
+from pytest_llmbench.stats.dependence import effective_size, exceedances
+from pytest_llmbench.stats.look_samples import Ends, scores
+from pytest_llmbench.stats.sequential import exact_share_interval
+
+Limits = Sequence[tuple[Quantity, float]]
+
+
+def good(records: Records, limits_ms: Limits) -> BoolColumn:
+    """Which requests meet every limit."""
+    return np.asarray(scores(limits_ms, Ends.of_records(records)) <= 1.0)
+
+
+def goodput_share(runs: Sequence[Records], limits_ms: Limits, *, level: float = 0.95) -> Estimate:
+    """Good requests / all requests. Clopper and Pearson's interval at the effective number of requests.
+
+    How much requests depend on each other is read from how close they came to their limits, so that a run
+    without a single miss is not taken for so many independent successes.
+    """
+    every = [scores(limits_ms, Ends.of_records(records)) for records in runs if len(records)]
+    n = sum(map(len, every))
+    if n == 0:
+        return Estimate.undefined(unit="ratio", method="no requests", level=level)
+    met = sum(int(np.count_nonzero(run <= 1.0)) for run in every)
+    top = max(1.0, *(float(np.max(run[np.isfinite(run)], initial=0.0)) for run in every))
+    finite = [np.where(np.isfinite(run), run, 2.0 * top) for run in every]
+    worth = effective_size(exceedances(finite, 100.0 * met / n))
+    lower, upper = exact_share_interval(met, n, tail=(1 - level) / 2, effective_n=worth)
+    return Estimate(
+        point=met / n,
+        lower=lower,
+        upper=upper,
+        level=level,
+        n=n,
+        method=f"Clopper-Pearson interval at effective n={math.floor(worth)}",
+        unit="ratio",
+    )
+
+
+def goodput(seen: Sequence[Observation], limits_ms: Limits, *, seed: int) -> dict[str, Estimate]:
+    """``goodput_share``, ``goodput`` (good requests per second), ``output_token_goodput`` (their tokens)."""
+    runs = [run.records for run in seen]
+    windows = [
+        Window(run.records.select(good(run.records, limits_ms)), run.started_ns, run.ended_ns) for run in seen
+    ]
+    requests = request_throughput(windows, seed=seed)
+    tokens = output_token_throughput(windows, seed=seed)
+    return {
+        "goodput_share": goodput_share(runs, limits_ms),
+        "goodput": replace(requests, method=f"{requests.method}, good requests"),
+        "output_token_goodput": replace(tokens, method=f"{tokens.method}, good requests"),
+    }
+
+
+__all__ = ["Limits", "good", "goodput", "goodput_share"]

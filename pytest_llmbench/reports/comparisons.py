@@ -1,0 +1,131 @@
+"""Comparisons with a baseline in words: the change with its interval, what is allowed, what could be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_llmbench.reports import numbers
+from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.vocabulary import metric_label, shown_unit
+
+COLUMNS = ("Metric", "Baseline", "Now", "Change and interval", "Allowed", "Detectable", "Verdict")
+TONES = {
+    "regressed": "bad",
+    "improved": "good",
+    "equivalent": "good",
+    "not_worse": "good",
+    "inconclusive": "warn",
+}
+
+
+def verdict_text(comparison: Entry) -> str:
+    return str(comparison["verdict"]).replace("_", " ")
+
+
+def change_text(comparison: Entry) -> str:
+    """``+5.1 % [+4.2 %, +6 %]``; ends that are open say so."""
+    change = comparison["change"]
+    if change["point"] is None:
+        return numbers.NOT_MEASURED
+    return f"{signed(change['point'])} [{_end(change['lower'])}, {_end(change['upper'])}]"
+
+
+def signed(share: float) -> str:
+    text = numbers.percentage(share)
+    return text if text.startswith(("-", "<", ">")) or share == 0 else f"+{text}"
+
+
+def allowed_text(comparison: Entry) -> str:
+    """Which way and how much: ``+5 %`` of a latency, ``-5 %`` of a rate."""
+    sign = "+" if comparison["better"] == "lower" else "-"
+    return f"{sign}{numbers.percentage(comparison['margin'])}"
+
+
+def detectable_text(comparison: Entry) -> str:
+    """The smallest worsening that these runs would have called regressed four times out of five."""
+    if comparison["mde"] is None:
+        return "not known"
+    sign = "+" if comparison["better"] == "lower" else "-"
+    return f"{sign}{numbers.percentage(comparison['mde'])}"
+
+
+def means_text(comparison: Entry, arm: str) -> str:
+    """``524 ms (3 runs)``; the geometric mean, whose ratio the change is."""
+    values = comparison[arm]
+    if not values:
+        return numbers.NOT_MEASURED
+    unit = shown_unit(comparison["metric"], comparison["unit"])
+    return f"{numbers.quantity(_geometric_mean(values), unit)} ({len(values)} runs)"
+
+
+def comparison_text(comparison: Entry) -> str:
+    """One comparison on a line: metric, change, both arms, what was allowed and what could be seen."""
+    arms = (
+        f"{comparison['baseline_name']} {means_text(comparison, 'baseline')}, {comparison['candidate_name']} "
+        + (means_text(comparison, "candidate"))
+    )
+    return (
+        f"{comparison['metric']} {change_text(comparison)} against {allowed_text(comparison)} allowed; "
+        f"{arms}; minimum detectable effect {detectable_text(comparison)}; {comparison['reason']}"
+    )
+
+
+def rows(found: Sequence[Entry]) -> list[tuple[str, ...]]:
+    """Those that decide come first."""
+    ordered = sorted(found, key=lambda comparison: not comparison.get("gated"))
+    return [
+        (
+            metric_label(comparison["metric"]) + ("" if comparison.get("gated") else " (shown only)"),
+            means_text(comparison, "baseline"),
+            means_text(comparison, "candidate"),
+            change_text(comparison),
+            allowed_text(comparison),
+            detectable_text(comparison),
+            verdict_text(comparison),
+        )
+        for comparison in ordered
+    ]
+
+
+def judged_rows(found: Sequence[Entry]) -> list[tuple[tuple[str, ...], str, str]]:
+    """The cells of each row, its verdict as the report has it, and the reason."""
+    ordered = sorted(found, key=lambda comparison: not comparison.get("gated"))
+    return [
+        (cells, str(comparison["verdict"]), str(comparison["reason"]))
+        for cells, comparison in zip(rows(found), ordered, strict=True)
+    ]
+
+
+def caption(found: Sequence[Entry]) -> str:
+    first = found[0]
+    how = "runs side by side, in pairs" if first["paired"] else "independent runs"
+    return f"{first['candidate_name']} compared with {first['baseline_name']} ({how})"
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    if min(values) <= 0:
+        return sum(values) / len(values)
+    product = 1.0
+    for value in values:
+        product *= value ** (1.0 / len(values))
+    return product
+
+
+def _end(share: float | None) -> str:
+    return "open" if share is None else signed(share)
+
+
+__all__ = [
+    "COLUMNS",
+    "TONES",
+    "allowed_text",
+    "caption",
+    "change_text",
+    "comparison_text",
+    "detectable_text",
+    "judged_rows",
+    "means_text",
+    "rows",
+    "signed",
+    "verdict_text",
+]

@@ -1,0 +1,126 @@
+"""What looks judge, request by request: latencies in ms, and how far a request was from its limits.
+
+The same formulas as ``metrics/latency.py``, over the few columns that a look needs, since the load generator
+works them out while load is running. NaN: the request is no sample of the quantity. Infinity: it did not end
+well and counts as slower than any limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.model.looks import Quantity, Watched
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
+from pytest_llmbench.stats.runs import FloatArray
+
+_COLUMNS = (
+    "index", "scheduled_ns", "submitted_ns", "first_event_ns", "first_nonempty_ns", "first_reasoning_ns",
+    "first_content_ns", "last_content_ns", "input_tokens", "output_tokens", "reasoning_tokens",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Requests that have ended, in any order. Columns as in Records."""
+
+    ok: BoolColumn
+    index: IntColumn
+    scheduled_ns: IntColumn
+    submitted_ns: IntColumn
+    first_event_ns: IntColumn
+    first_nonempty_ns: IntColumn
+    first_reasoning_ns: IntColumn
+    first_content_ns: IntColumn
+    last_content_ns: IntColumn
+    input_tokens: IntColumn
+    output_tokens: IntColumn
+    reasoning_tokens: IntColumn
+
+    @classmethod
+    def of_records(cls, records: Records) -> Ends:
+        return cls(records.ok, *(getattr(records, name) for name in _COLUMNS))
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[RequestRecord]) -> Ends:
+        columns: list[Any] = []
+        for name in _COLUMNS:
+            values = [getattr(row, name) for row in rows]
+            column = [MISSING if value is None else value for value in values]
+            columns.append(np.array(column, dtype=np.int64))
+        return cls(np.array([row.outcome is Outcome.OK for row in rows], dtype=bool), *columns)
+
+
+def values(watched: Watched, ends: Ends) -> FloatArray:
+    """One value for each request: of a share its score, 1 or less where the request counts as good."""
+    if watched.quantity == "ok":
+        return np.where(ends.ok, 0.0, np.inf)
+    if watched.quantity == "good":
+        return scores(watched.limits_ms, ends)
+    found = _latency(watched.quantity, ends)
+    if watched.failures_over_limit:
+        found = np.where(ends.ok, found, np.inf)
+    # Of a request that failed early only what was asked for is known, so its bucket may not be.
+    inside = ends.input_tokens >= watched.least_tokens
+    if watched.below_tokens is not None:
+        inside &= ends.input_tokens < watched.below_tokens
+    elif watched.least_tokens == 0:
+        return found
+    return np.where(inside & (ends.input_tokens != MISSING), found, np.nan)
+
+
+def scores(limits_ms: Sequence[tuple[Quantity, float]], ends: Ends) -> FloatArray:
+    """The largest share of its limits that each request used up; infinity for one that did not end well and
+    where a limited latency was not observed. TPOT asks nothing of a reply of fewer than two tokens."""
+    worst = np.zeros(len(ends.index))
+    for quantity, limit in limits_ms:
+        used = _latency(quantity, ends) / limit
+        short = (quantity == "tpot") & (ends.output_tokens != MISSING) & (_streamed_tokens(ends) < 2)
+        worst = np.maximum(worst, np.where(np.isnan(used), np.where(short, 0.0, np.inf), used))
+    return np.where(ends.ok, worst, np.inf)
+
+
+def _latency(quantity: Quantity, ends: Ends) -> FloatArray:
+    if quantity == "tpot":
+        return _tpot(ends)
+    start, end = _SPANS[quantity](ends)
+    return _between(ends, start, end)
+
+
+def _between(ends: Ends, start_ns: IntColumn, end_ns: IntColumn) -> FloatArray:
+    seen = ends.ok & (start_ns != MISSING) & (end_ns != MISSING)
+    return np.where(seen, (end_ns - start_ns) / 1e6, np.nan)
+
+
+def _tpot(ends: Ends) -> FloatArray:
+    content, reasoning = ends.first_content_ns, ends.first_reasoning_ns
+    both = (reasoning != MISSING) & (content != MISSING)
+    span = _between(ends, np.where(both, np.minimum(content, reasoning), content), ends.last_content_ns)
+    tokens = _streamed_tokens(ends)
+    return np.where(tokens >= 2, span / np.maximum(tokens - 1, 1), np.nan)
+
+
+def _streamed_tokens(ends: Ends) -> IntColumn:
+    hidden = (ends.first_reasoning_ns == MISSING) & (ends.reasoning_tokens != MISSING)
+    less = np.where(hidden, ends.reasoning_tokens, 0)
+    return np.where(ends.output_tokens != MISSING, ends.output_tokens - less, MISSING)
+
+
+_SPANS: Mapping[str, Callable[[Ends], tuple[IntColumn, IntColumn]]] = MappingProxyType(
+    {
+        "ttft": lambda ends: (ends.submitted_ns, ends.first_content_ns),
+        "ttft_scheduled": lambda ends: (ends.scheduled_ns, ends.first_content_ns),
+        "ttft_any": lambda ends: (ends.submitted_ns, ends.first_nonempty_ns),
+        "ttft_first_event": lambda ends: (ends.submitted_ns, ends.first_event_ns),
+        "e2e": lambda ends: (ends.submitted_ns, ends.last_content_ns),
+        "e2e_scheduled": lambda ends: (ends.scheduled_ns, ends.last_content_ns),
+    }
+)
+
+__all__ = ["Ends", "scores", "values"]

@@ -1,0 +1,142 @@
+"""Looking at a sample while it grows, without being wrong more often than one look would be.
+
+Who looks again and again at an interval and stops at the first that excludes the limit is wrong far more
+often than its level says (Armitage, McPherson and Rowe 1969, JRSS A 132). Lan and DeMets (1983, Biometrika
+70) spread the error over the looks: by the time a share t of the largest sample is there, α(t) of it may be
+spent. Here α(t) = 4 - 4 Φ(z / √t), z the upper α/4 point of the normal law: O'Brien and Fleming's type,
+which spends little while little is known, of the limit and of the dependence.
+
+The boundary z_k makes P(|Z_k| ≥ z_k, beyond no earlier boundary) = α(t_k) - α(t_{k-1}), where Z_k √t_k is the
+Brownian motion that sums over requests behave like: counts beyond a limit, and totals. The integral is done
+step by step, as Armitage, McPherson and Rowe did. Intervals of level 2 Φ(z_k) - 1 then hold at all looks
+together (repeated confidence intervals, Jennison and Turnbull 1989, JRSS B 51), so the first one that
+excludes the limit decides. Of dependent requests t is still the share of requests: what each is worth
+cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from pytest_llmbench.stats.dependence import effective_size
+from pytest_llmbench.stats.runs import FloatArray
+
+BATCHES = 10
+"""Of equal length, whose means show dependence that reaches further than autocorrelations tell."""
+MOST_LOOKS = 100
+LEAST_TAIL = 1e-10
+"""A boundary beyond it is none: no sample reaches it."""
+_NODES = 256
+_BISECTIONS = 50
+
+
+class PlannedLook(NamedTuple):
+    n: int
+    """Of so many requests."""
+    tail: float
+    """Error of each side: the interval's level is 1 - 2 tail."""
+
+
+def spent(share: float, alpha: float) -> float:
+    """α(t): error of both sides together that may have been made at ``share`` of the largest sample."""
+    if share >= 1:
+        return alpha
+    from scipy.special import ndtr, ndtri
+
+    return float(4 * ndtr(ndtri(alpha / 4) / math.sqrt(share))) if share > 0 else 0.0
+
+
+@lru_cache(maxsize=64)
+def planned_looks(
+    most: int, every: int, alpha: float, *, closing: int | None = None
+) -> tuple[PlannedLook, ...]:
+    """Looks after each ``every`` of at most ``most`` requests, the last at ``most``; 100 of them at most, so
+    a very long load is looked at less often. ``closing``: the load ended there; what error is left is spent.
+    """
+    step = max(every, math.ceil(most / MOST_LOOKS))
+    last = most if closing is None else closing
+    sizes = [*range(step, last, step), last]
+    shares = [n / most for n in sizes]
+    allowed = [spent(share, alpha) for share in shares[:-1]] + [alpha]
+    found = zip(sizes, _tails(shares, allowed), strict=True)
+    return tuple(PlannedLook(n, tail) for n, tail in found if tail >= LEAST_TAIL)
+
+
+def _tails(shares: Sequence[float], allowed: Sequence[float]) -> list[float]:
+    """Upper tail Φ(-z_k) of each boundary."""
+    from scipy.special import ndtr
+
+    at, weights = np.polynomial.legendre.leggauss(_NODES)
+    nodes, mass, before, used = np.zeros(1), np.ones(1), 0.0, 0.0
+    tails = []
+    for share, total in zip(shares, allowed, strict=True):
+        spread = math.sqrt(share - before)
+        low, high = 0.0, 40.0 * math.sqrt(share)
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            beyond = float(mass @ (ndtr((nodes - middle) / spread) + ndtr((-middle - nodes) / spread)))
+            low, high = (middle, high) if beyond > total - used else (low, middle)
+        bound = (low + high) / 2
+        fresh = at * bound
+        density = np.exp(-0.5 * ((fresh[:, None] - nodes[None, :]) / spread) ** 2) @ mass
+        mass = density * weights * bound / (spread * math.sqrt(2 * math.pi))
+        nodes, before, used = fresh, share, total
+        tails.append(float(ndtr(-bound / math.sqrt(share))))
+    return tails
+
+
+def batch_size(series: FloatArray, tail: float) -> float:
+    """Of how many independent values the mean of ``series`` is worth at this ``tail``, by batch means.
+
+    n / τ (z / t)², τ from the means of ten batches (Schmeiser 1982, Operations Research 30), and z / t the
+    price of Student's t with nine degrees of freedom for not knowing τ better.
+    """
+    n, variance = len(series), float(np.var(series))
+    length = n // BATCHES
+    if length < 1 or variance == 0.0:
+        return float(n)
+    from scipy.special import ndtri, stdtrit
+
+    means = series[n - BATCHES * length :].reshape(BATCHES, length).mean(axis=1)
+    inflation = length * float(np.var(means, ddof=1)) / variance
+    price = (float(ndtri(tail)) / float(stdtrit(BATCHES - 1, tail))) ** 2
+    return max(1.0, n * price / inflation) if inflation > price else float(n)
+
+
+def cautious_size(series: FloatArray, tail: float) -> float:
+    """The same, or the effective size by autocorrelations if that is less: short series show too little of
+    either."""
+    return min(effective_size(series), batch_size(series, tail))
+
+
+def exact_share_interval(
+    successes: int, trials: int, *, tail: float, effective_n: float | None = None
+) -> tuple[float, float]:
+    """Interval of a share by Clopper and Pearson (1934, Biometrika 26), with the effective number of trials
+    in place of theirs (Korn and Graubard 1998, Survey Methodology 24): it holds for shares near 0 and 1,
+    where others do not."""
+    from scipy.special import betaincinv
+
+    n = float(trials) if effective_n is None else min(float(trials), max(1.0, effective_n))
+    good = n * successes / trials
+    lower = 0.0 if successes == 0 else float(betaincinv(good, n - good + 1, tail))
+    upper = 1.0 if successes == trials else float(betaincinv(good + 1, n - good, 1 - tail))
+    return lower, upper
+
+
+__all__ = [
+    "BATCHES",
+    "LEAST_TAIL",
+    "MOST_LOOKS",
+    "PlannedLook",
+    "batch_size",
+    "cautious_size",
+    "exact_share_interval",
+    "planned_looks",
+    "spent",
+]

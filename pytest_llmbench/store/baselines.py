@@ -1,0 +1,217 @@
+"""Baselines: ``.llmbench/MACHINE/0001_NAME.json``, one file per saved session, never written twice.
+
+The habits are those of pytest-benchmark: a folder per kind of machine, a number that counts up, a name. A
+baseline never moves by itself: saving makes a new file, and which one is compared with is said by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field, JsonValue, ValidationError
+
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.store.comparison_schema import OutputLengths
+from pytest_llmbench.store.shape import Instant, Metric, Shape
+
+BASELINE_VERSION: Final = "1.0"
+STORAGE = ".llmbench"
+_FILE = re.compile(r"(?P<number>\d{4,})_(?P<name>.+)\.json")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MOST_TRIES = 1000
+
+
+class BaselineTest(Shape):
+    """Run statistics of one test."""
+
+    nodeid: str
+    test: str
+    identity: dict[str, JsonValue]
+    runs: int
+    by_run: dict[str, list[float | None]]
+    """Metric to its value in each run; of a single run its values."""
+    metrics: dict[str, Metric]
+    """Of all runs together."""
+    output_lengths: OutputLengths | None = None
+
+
+class Baseline(Shape):
+    """One saved session."""
+
+    baseline_version: Literal["1.0"] = BASELINE_VERSION
+    name: str
+    saved: Instant
+    generator_version: str
+    machine: str
+    tests: list[BaselineTest] = Field(default=[])
+
+    def plain(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+
+def machine_id() -> str:
+    """``Linux-CPython-3.12-64bit``: results of other kinds of machine lie in other folders."""
+    version = ".".join(map(str, sys.version_info[:2]))
+    implementation, bits = platform.python_implementation(), platform.architecture()[0]
+    return f"{platform.system()}-{implementation}-{version}-{bits}"
+
+
+def check_name(name: str) -> None:
+    """StoreError for a name that is no part of a file name."""
+    if not _NAME.fullmatch(name) or name.endswith(".json"):
+        raise StoreError(
+            f"{name!r} is no name of a baseline: letters, digits, '.', '_' and '-'",
+            where="--llm-save",
+            remedy="name it after what it is of, such as main or v1.4",
+        )
+
+
+def save_baseline(storage: Path, baseline: Baseline) -> Path:
+    """Writes the next number in this machine's folder; an existing file is never overwritten."""
+    check_name(baseline.name)
+    folder = storage / baseline.machine
+    text = json.dumps(baseline.plain(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    temporary = folder / f".{baseline.name}.{os.getpid()}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        return _placed(folder, temporary, baseline.name)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write the baseline: {error.strerror or error}",
+            where=str(folder),
+            remedy="name a folder that can be written with --llm-storage",
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def _placed(folder: Path, temporary: Path, name: str) -> Path:
+    """A link fails where the name is taken, so two sessions that save at once get two numbers."""
+    for number in range(_next_number(folder), _next_number(folder) + _MOST_TRIES):
+        path = folder / f"{number:04d}_{name}.json"
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            continue
+        return path
+    raise StoreError("no free number for the baseline", where=str(folder), remedy="remove old ones")
+
+
+def _next_number(folder: Path) -> int:
+    return max((number for number, _, _ in _listed(folder)), default=0) + 1
+
+
+def _listed(folder: Path) -> list[tuple[int, str, Path]]:
+    """(number, name, path) of every baseline in a folder, oldest first."""
+    matches = ((_FILE.fullmatch(path.name), path) for path in folder.glob("*.json"))
+    return sorted((int(match["number"]), match["name"], path) for match, path in matches if match)
+
+
+def find_baseline(storage: Path, given: str) -> Path:
+    """The file of that path; else of this machine's baselines the latest of that name, or that number.
+
+    StoreError that lists the baselines there are.
+    """
+    direct = Path(given)
+    if direct.suffix == ".json" or direct.parent != Path():
+        if direct.is_file():
+            return direct
+        raise StoreError("there is no such file", where=f"--llm-compare {given}", remedy=_remedy(storage))
+    there = _listed(storage / machine_id())
+    wanted = [
+        path for number, name, path in there if given in (name, f"{number:04d}", f"{number:04d}_{name}")
+    ]
+    if wanted:
+        return wanted[-1]
+    raise StoreError(
+        f"there is no baseline {given!r} in {storage / machine_id()}",
+        where="--llm-compare",
+        remedy=_remedy(storage),
+    )
+
+
+def _remedy(storage: Path) -> str:
+    here = [f"{number:04d}_{name}" for number, name, _ in _listed(storage / machine_id())]
+    others = [str(path) for folder in sorted(storage.glob("*")) if folder.name != machine_id()
+              for _, _, path in _listed(folder)]  # fmt: skip
+    if here or others:
+        return f"there are: {', '.join([*here, *others])}"
+    return "save one first, with --llm-save NAME"
+
+
+def read_baseline(path: Path) -> Baseline:
+    """StoreError for a damaged file, and for another version."""
+    content = _content(path)
+    version = content.get("baseline_version")
+    if version != BASELINE_VERSION:
+        raise _of_another_version(version, path)
+    try:
+        return Baseline.model_validate(content)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        listed = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:5])
+        raise StoreError(
+            f"no whole baseline: {listed}", where=str(path), remedy="save it again with --llm-save"
+        ) from error
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StoreError(
+            f"cannot read the baseline: {error.strerror or error}", where=str(path), remedy="check the path"
+        ) from error
+    except ValueError as error:
+        raise StoreError(
+            f"not a whole JSON file, perhaps truncated: {error}",
+            where=str(path),
+            remedy="save it again with --llm-save",
+        ) from error
+    if isinstance(content, dict):
+        return content
+    raise StoreError("no baseline: not a JSON object", where=str(path), remedy="name a file of --llm-save")
+
+
+def _of_another_version(version: object, path: Path) -> StoreError:
+    if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+", version):
+        return StoreError(
+            f"no baseline of pytest-llmbench: baseline_version is {version!r}",
+            where=str(path),
+            remedy="name a file that --llm-save wrote",
+        )
+    numbers, ours = (tuple(map(int, text.split("."))) for text in (version, BASELINE_VERSION))
+    if numbers > ours:
+        relation, remedy = "newer", "upgrade pytest-llmbench"
+    else:
+        relation, remedy = "older", "save the baseline again with this version of pytest-llmbench"
+    return StoreError(
+        f"baseline version {version} is {relation} than {BASELINE_VERSION}, the one that is read here",
+        where=str(path),
+        remedy=remedy,
+    )
+
+
+__all__ = [
+    "BASELINE_VERSION",
+    "STORAGE",
+    "Baseline",
+    "BaselineTest",
+    "check_name",
+    "find_baseline",
+    "machine_id",
+    "read_baseline",
+    "save_baseline",
+]

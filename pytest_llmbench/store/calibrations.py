@@ -1,0 +1,100 @@
+"""Calibrations: ``.llmbench/MACHINE/calibration-DIGEST.json``, one file for each system, test and load.
+
+The digest is that of what was calibrated, so a new calibration of the same takes the place of the old one,
+unlike a baseline: it says how noisy a system is, not how fast it has to be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field, JsonValue, ValidationError
+
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.store.shape import Instant, Shape
+
+CALIBRATION_VERSION: Final = "1.0"
+
+
+class NoiseEntry(Shape):
+    """Of one metric, between runs of the unchanged system."""
+
+    unit: str
+    better: Literal["lower", "higher"]
+    runs: int = Field(ge=3)
+    mean_log: float
+    """Mean of the natural logarithms of the metric by run …"""
+    spread_log: float = Field(ge=0)
+    """… and their standard deviation."""
+    proposed: float
+    """Limit beyond which at most 1 % of the runs lie, with 95 % confidence."""
+    false_alarms: float
+    """Share of the next runs that are expected beyond it."""
+
+
+class Calibration(Shape):
+    calibration_version: Literal["1.0"] = CALIBRATION_VERSION
+    saved: Instant
+    generator_version: str
+    machine: str
+    nodeid: str
+    identity: dict[str, JsonValue]
+    """What was calibrated: the fields by which baselines are matched."""
+    runs: int
+    noise: dict[str, NoiseEntry]
+
+
+def calibration_path(storage: Path, machine: str, digest: str) -> Path:
+    return storage / machine / f"calibration-{digest[:16]}.json"
+
+
+def there_are_calibrations(storage: Path, machine: str) -> bool:
+    return any((storage / machine).glob("calibration-*.json"))
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """In one step: a reader sees the old one or the new one. StoreError where that cannot be done."""
+    content: dict[str, Any] = calibration.model_dump(mode="json")
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write the calibration: {error.strerror or error}",
+            where=str(path),
+            remedy="name a folder that can be written with --llm-storage",
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def read_calibration(path: Path) -> Calibration | None:
+    """None where there is none. StoreError for a damaged file, and for another version."""
+    try:
+        return Calibration.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise StoreError(
+            f"no whole calibration of version {CALIBRATION_VERSION}: {first}",
+            where=str(path),
+            remedy="calibrate again (--llm-calibrate), or remove the file",
+        ) from error
+
+
+__all__ = [
+    "Calibration",
+    "NoiseEntry",
+    "calibration_path",
+    "read_calibration",
+    "there_are_calibrations",
+    "write_calibration",
+]

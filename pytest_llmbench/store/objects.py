@@ -1,0 +1,116 @@
+"""Our own values as JSON that can be made into them again: ``{"$type": "workloads.lengths.Fixed", …}``.
+
+For what a marker was given beside numbers and texts: objectives, request classes, workloads. Nothing but
+dataclasses and enumerations of this package is ever made from a file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from pydantic import JsonValue
+
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.store.plain import plain
+
+_PACKAGE = "pytest_llmbench."
+_TYPE, _VALUE, _TUPLE, _MAPPING, _OPAQUE = "$type", "$value", "$tuple", "$mapping", "$opaque"
+_FACTS, _ARRAY = "$facts", "$array"
+_LARGEST = 65_536
+"""Characters; a workload made of a data set holds its prompts, which are no part of a report."""
+
+
+def described(value: Any) -> JsonValue:
+    """What is not ours, or too large, is only named: ``{"$opaque": "…"}``; it cannot be made again."""
+    found = encoded(value)
+    if isinstance(found, dict | list) and len(json.dumps(found)) > _LARGEST:
+        return {_OPAQUE: _name_of(value)}
+    return found
+
+
+def rebuilt(value: JsonValue) -> Any:
+    """The value that was described. StoreError for one that was only named."""
+    if isinstance(value, list):
+        return [rebuilt(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    if _OPAQUE in value:
+        raise StoreError(
+            f"{value[_OPAQUE]} is an object of the suite, which a report does not hold",
+            remedy="run the test again with the suite itself",
+        )
+    if _TUPLE in value:
+        return tuple(rebuilt(entry) for entry in _entries(value[_TUPLE]))
+    if _MAPPING in value:
+        return {rebuilt(pair[0]): rebuilt(pair[1]) for pair in _entries(value[_MAPPING])}
+    if _FACTS in value:
+        return Facts({key: rebuilt(fact) for key, fact in dict(value[_FACTS]).items()})  # type: ignore[arg-type]
+    if _ARRAY in value:
+        numbers = [math.nan if entry is None else entry for entry in _entries(value[_ARRAY])]
+        return np.array(numbers, dtype=str(value["dtype"]))
+    if _TYPE in value:
+        made = _class_of(str(value[_TYPE]))
+        if _VALUE in value:
+            return made(value[_VALUE])
+        return made(**{name: rebuilt(entry) for name, entry in value.items() if name != _TYPE})
+    return {name: rebuilt(entry) for name, entry in value.items()}
+
+
+def encoded(value: Any) -> JsonValue:
+    """The same whatever its size."""
+    if value is None or (isinstance(value, bool | str | int | float) and not isinstance(value, Enum)):
+        return plain(value)
+    if isinstance(value, list):
+        return [encoded(entry) for entry in value]
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return {_TUPLE: [encoded(entry) for entry in value]}
+    if isinstance(value, Facts):
+        return {_FACTS: {key: encoded(fact) for key, fact in value.items()}}
+    if isinstance(value, Mapping):
+        return {_MAPPING: [[encoded(key), encoded(entry)] for key, entry in value.items()]}
+    if isinstance(value, np.ndarray):
+        return {_ARRAY: plain(value), "dtype": value.dtype.name}
+    own = type(value).__module__.startswith(_PACKAGE)
+    if own and isinstance(value, Enum):
+        return {_TYPE: _path_of(type(value)), _VALUE: plain(value.value)}
+    if own and is_dataclass(value):
+        content = {each.name: encoded(getattr(value, each.name)) for each in fields(value) if each.init}
+        return {_TYPE: _path_of(type(value)), **content}
+    return {_OPAQUE: _name_of(value)}
+
+
+def _path_of(kind: type) -> str:
+    return f"{kind.__module__.removeprefix(_PACKAGE)}.{kind.__qualname__}"
+
+
+def _name_of(value: Any) -> str:
+    named = getattr(value, "name", None)
+    return f"{type(value).__name__} {named!r}" if isinstance(named, str) else type(value).__name__
+
+
+def _class_of(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(import_module(_PACKAGE + module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise StoreError(f"there is no {path} in this version of pytest-llmbench") from error
+    if not (isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum))):
+        raise StoreError(f"{path} is no value of pytest-llmbench")
+    return found
+
+
+def _entries(value: JsonValue) -> list[Any]:
+    if not isinstance(value, list):
+        raise StoreError(f"a list is expected, not {value!r}")
+    return value
+
+
+__all__ = ["described", "encoded", "rebuilt"]

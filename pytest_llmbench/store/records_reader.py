@@ -1,0 +1,144 @@
+"""``records/*.jsonl`` back into Records, in bounded memory: what a finished run is analysed from again.
+
+    for label, records in read_records(path).items():
+        distribution("ttft", latency.ttft_ms(records), seed=seed)
+
+A test sends several plans: warm-up, probes, runs, levels; ``labels`` says which of them are wanted, and
+:func:`read_runs` keeps apart what follows one another. The records are what the run itself had, number for
+number, so every metric comes out the same to the last digit. What is not of single requests (start and end of
+a load, readings of the engine) is not in this file.
+
+Lines become columns some thousand at a time; beyond :data:`~pytest_llmbench.columns.log.MEMORY_BYTES` of
+columns they go to a temporary file, which lives as long as the Records over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.columns.log import MEMORY_BYTES, RecordLog
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.store.records_file import cut_off, damaged, header_of, row_of
+
+ROWS = 4096
+"""Lines that are rows at once, if they have no more entries than that …"""
+ENTRIES = 1_000_000
+"""… chunks and server instants."""
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """What one plan sent, as far as labels tell plans apart."""
+
+    label: str
+    records: Records
+
+
+@dataclass(frozen=True)
+class StoredRuns:
+    """A whole file."""
+
+    header: Mapping[str, Any]
+    runs: tuple[StoredRun, ...]
+    """In the order in which they ran; a run goes as far as the label stays the same."""
+    dropped: str | None
+    """What was left out at the end of a file whose writer was killed; None for a whole file."""
+
+
+def read_records(path: Path, *, labels: Collection[str] | None = None) -> Mapping[str, Records]:
+    """The records of each label, in order of submission; of all labels without ``labels``.
+
+    Raises StoreError for what is no records file, and for damage that is not a cut end.
+    """
+    logs: dict[str, _Filling] = {}
+    for label, row in _Lines(path).rows(labels):
+        if label not in logs:
+            logs[label] = _Filling()
+        logs[label].append(row)
+    return {label: filling.records() for label, filling in logs.items()}
+
+
+def read_runs(path: Path, *, labels: Collection[str] | None = None) -> StoredRuns:
+    """The runs of a file one after another. Raises as :func:`read_records`."""
+    lines = _Lines(path)
+    runs: list[StoredRun] = []
+    filling, current = _Filling(), ""
+    for label, row in lines.rows(labels):
+        if len(filling) and label != current:
+            runs.append(StoredRun(current, filling.records()))
+            filling = _Filling()
+        current = label
+        filling.append(row)
+    if len(filling):
+        runs.append(StoredRun(current, filling.records()))
+    return StoredRuns(lines.header, tuple(runs), lines.dropped)
+
+
+@dataclass
+class _Filling:
+    """Rows on their way into columns."""
+
+    log: RecordLog = field(default_factory=lambda: RecordLog(memory_bytes=MEMORY_BYTES))
+    rows: list[RequestRecord] = field(default_factory=list)
+    entries: int = 0
+
+    def __len__(self) -> int:
+        return len(self.log) + len(self.rows)
+
+    def append(self, row: RequestRecord) -> None:
+        self.rows.append(row)
+        self.entries += len(row.chunk_ns) + len(row.server_token_ns)
+        if len(self.rows) >= ROWS or self.entries >= ENTRIES:
+            self._flush()
+
+    def records(self) -> Records:
+        """All of them; nothing can be appended any more."""
+        self._flush()
+        found = self.log.records()
+        self.log.close()
+        return found
+
+    def _flush(self) -> None:
+        self.log.extend(Records.from_rows(self.rows))
+        self.rows, self.entries = [], 0
+
+
+class _Lines:
+    """The lines of a file; ``header`` and ``dropped`` are known once they have been gone through."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.header: Mapping[str, Any] = {}
+        self.dropped: str | None = None
+
+    def rows(self, labels: Collection[str] | None) -> Iterator[tuple[str, RequestRecord]]:
+        try:
+            with self._path.open("rb") as file:
+                self.header = header_of(file.readline(), self._path)
+                bad: tuple[int, bytes, Exception] | None = None
+                for number, line in enumerate(file, start=2):
+                    if bad is not None:
+                        raise damaged(f"line {bad[0]} is no record: {bad[2]}", self._path) from bad[2]
+                    try:
+                        row, label = row_of(line)
+                    except (ValueError, KeyError, TypeError) as error:
+                        bad = number, line, error
+                        continue
+                    if labels is None or label in labels:
+                        yield label, row
+                if bad is not None:
+                    self.dropped = cut_off(bad[0], bad[1])
+        except OSError as error:
+            raise StoreError(
+                f"cannot read the records: {error.strerror or error}",
+                where=str(self._path),
+                remedy="check the path",
+            ) from error
+
+
+__all__ = ["StoredRun", "StoredRuns", "read_records", "read_runs"]

@@ -1,0 +1,34 @@
+"""Two Ray nodes on this machine, in a process of their own: ``python ray_nodes.py DIRECTORY``.
+
+Prints a line of JSON when they are up; a line on stdin takes the second one away; end of stdin ends both.
+Ray's own signal handlers and warnings stay out of the test session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+
+def main(directory: str) -> None:
+    from ray.cluster_utils import Cluster
+
+    options = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+    head = {**options, "temp_dir": directory}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        second = cluster.add_node(wait=True, **options)
+        print(json.dumps({"address": cluster.address}), flush=True)
+        if sys.stdin.readline():
+            cluster.remove_node(second, allow_graceful=False)
+            print(json.dumps({"left": 1}), flush=True)
+            sys.stdin.read()
+    finally:
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,110 @@
+"""Servers that behave badly but must be measured, or refused in words, without harm to this process."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+
+import pytest
+from scripted_server import HEAD, STREAM, Conversation, Script, ScriptedServer, chunk, plain, text_event
+
+from pytest_llmbench.generator import deadlines
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
+from pytest_llmbench.generator.workers.protocol import Address
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.records import OUTCOMES
+
+Serve = Callable[..., ScriptedServer]
+GeneratorFor = Callable[..., LoadGenerator]
+MakePlan = Callable[..., LoadPlan]
+BODY = b"".join(STREAM)
+EVENTS = "Content-Type: text/event-stream\r\n"
+
+
+def until_refused(head: bytes, block: bytes) -> Script:
+    def script(conversation: Conversation) -> None:
+        conversation.send(head)
+        while not conversation.server.stopping.is_set():
+            conversation.send(block)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("head", "block"),
+    [
+        pytest.param(HEAD, chunk(b"x" * 65536), id="a chunked body without end"),
+        pytest.param(HEAD, chunk(text_event("word")) * 200, id="a stream of events without end"),
+        pytest.param(
+            f"HTTP/1.1 200 OK\r\n{EVENTS}Content-Length: {10**11}\r\n\r\n".encode(), b"x" * 65536, id="100 GB"
+        ),
+        pytest.param(f"HTTP/1.0 200 OK\r\n{EVENTS}\r\n".encode(), b"x" * 65536, id="until it closes"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n", b"x-more: of the same\r\n" * 1000, id="a head without end"),
+    ],
+)
+def test_a_reply_without_end_is_cut_off_and_costs_bounded_memory(
+    serve: Serve,
+    generator_for: GeneratorFor,
+    plan: MakePlan,
+    monkeypatch: pytest.MonkeyPatch,
+    head: bytes,
+    block: bytes,
+) -> None:
+    monkeypatch.setattr(deadlines, "MOST_REPLY_BYTES", 8 * 1024 * 1024)
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    seen = generator_for(serve(until_refused(head, block))).run(plan(2, load=ClosedLoop(2)))
+    assert [OUTCOMES[each] for each in seen.records.outcome] == ["undecodable"] * 2
+    assert seen.duration_s < 10
+    assert all("was cut off" in str(error) for error in seen.records.error)
+    # What comes in until the next look, a quarter of a second later, goes beyond the ceiling.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 800 * 1024
+
+
+def test_the_ceiling_lets_every_sensible_reply_through(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    """More than one ceiling over a connection's life, but not in one reply."""
+    assert deadlines.MOST_REPLY_BYTES >= 32 * 1024 * 1024  # 100,000 tokens in events of 300 bytes
+    padded = HEAD + chunk(b": " + b"x" * 30_000_000 + b"\n\n") + chunk(BODY) + b"0\r\n\r\n"
+    server = serve(lambda conversation: conversation.send(padded))
+    assert generator_for(server).run(plan(3)).records.counts()["ok"] == 3
+    assert server.accepted == 1
+
+
+def closing(head: str) -> Script:
+    def script(conversation: Conversation) -> None:
+        conversation.send(head.encode() + BODY)
+        conversation.close()
+
+    return script
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(f"HTTP/1.1 200 OK\r\n{EVENTS}Connection: close\r\n\r\n", id="says that it closes"),
+        pytest.param(f"HTTP/1.1 200 OK\r\n{EVENTS}Content-Length: {len(BODY)}\r\n\r\n", id="just closes"),
+        pytest.param(f"HTTP/1.0 200 OK\r\n{EVENTS}\r\n", id="http/1.0"),
+    ],
+)
+def test_a_server_that_closes_every_connection_is_measured(serve: Serve, plan: MakePlan, head: str) -> None:
+    """By the measuring process, in both load models; every connection that it costs is counted."""
+    server = serve(closing(head))
+    with DistributedLoadGenerator(Address(server.url), "openai-chat", workers=1, model="m") as generator:
+        for load in (OpenLoop(200.0), ClosedLoop(4)):
+            seen = generator.run(plan(60, load=load))
+            assert seen.interrupted is None
+            assert seen.records.counts()["ok"] == 60
+            check = seen.selfcheck
+            # Some of the first may go over a connection that was open before the plan, or is found stale.
+            assert check.connections_prewarmed + check.connections_opened >= 59
+    assert len({served.connection for served in server.served}) == len(server.served) == 120
+
+
+def test_a_proxy_that_buffers_shows_as_chunks_of_one_read(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    server = serve(lambda conversation: conversation.send(plain("200 OK", BODY, EVENTS)))
+    check = generator_for(server).run(plan(5)).selfcheck
+    assert (check.content_chunks, check.coalesced_chunks) == (10, 5)

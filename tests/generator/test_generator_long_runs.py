@@ -1,0 +1,132 @@
+"""Memory of long runs: rows that go to a spool, workers' columns that are merged a block at a time."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_llmbench.columns.stored import StoredRecords
+from pytest_llmbench.generator.row_log import RowLog
+from pytest_llmbench.generator.workers import columns, merging
+from pytest_llmbench.generator.workers.columns import merged, read_columns, write_columns
+from pytest_llmbench.generator.workers.merging import peak_in_flight
+from pytest_llmbench.generator.workers.spool import SpoolReader, SpoolWriter
+from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
+
+
+def rows(count: int, first: int = 0, step: int = 1) -> list[RequestRecord]:
+    made = [
+        RequestRecord(
+            index=index,
+            request_id=f"r-{index}",
+            phase=Phase.MEASURE,
+            scheduled_ns=1000 * index,
+            dispatched_ns=1000 * index + 1,
+            submitted_ns=1000 * index + 2,
+            chunk_ns=[1000 * index + 100, 1000 * index + 200],
+            chunk_tokens=[1, 1],
+            finished_ns=1000 * index + 300 + 7000 * (index % 5),
+            outcome=Outcome.OK,
+        )
+        for index in range(first, count, step)
+    ]
+    return sorted(made, key=lambda row: row.finished_ns or 0)
+
+
+def same(one: Records, other: Records) -> None:
+    for column in fields(Records):
+        left, right = getattr(one, column.name), getattr(other, column.name)
+        assert list(left) == list(right), column.name
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 30, 30_000])
+def test_rows_beyond_the_room_go_to_a_spool_and_come_back(
+    memory_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made = rows(300)
+    log = RowLog(memory_bytes=memory_bytes)
+    for row in made:
+        log.append(row)
+    assert len(log) == 300
+    assert log.last_finished_ns == max(row.finished_ns or 0 for row in made)
+    held = len(log._recent)
+    assert held == 300 if memory_bytes > 1 << 20 else 10 < held < 30
+    same(log.records(), Records.from_rows(made))
+    log.close()
+    assert not list(tmp_path.glob("*.spool"))
+
+
+def test_rows_that_somebody_spools_anyway_are_not_written_twice(tmp_path: Path) -> None:
+    made = rows(300)
+    spool = SpoolWriter(tmp_path / "spool")
+    log = RowLog(spool, memory_bytes=30_000)
+    for row in made:
+        spool.write(row)
+        log.append(row)
+    same(log.records(), Records.from_rows(made))
+    assert log._own is None
+    log.close()
+    spool.close()
+    assert SpoolReader(tmp_path / "spool").read() == made
+
+
+def test_a_spool_is_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = rows(200)
+    writer = SpoolWriter(tmp_path / "spool")
+    for row in made:
+        writer.write(row)
+    writer.close()
+    monkeypatch.setattr("pytest_llmbench.generator.workers.spool._BATCH_BYTES", 50)
+    few = list(SpoolReader(tmp_path / "spool").batches())
+    assert len(few) > 90, "a record that is longer than a batch is read all the same"
+    assert [row for batch in few for row in batch] == made
+    monkeypatch.setattr("pytest_llmbench.generator.workers.spool._BATCH_BYTES", 5000)
+    batches = list(SpoolReader(tmp_path / "spool").batches())
+    assert 2 < len(batches) < 100
+    assert [row for batch in batches for row in batch] == made
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 30, 1000])
+def test_columns_of_workers_are_merged_in_order(
+    memory_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr(columns, "BLOCK", 40)
+    parts = []
+    for worker in range(3):
+        write_columns(Records.from_rows(rows(500, worker, 3)), tmp_path / str(worker))
+        parts.append(read_columns(tmp_path / str(worker)))
+    assert all(isinstance(part, StoredRecords) == (memory_bytes == 1000) for part in parts)
+    together = merged(parts)
+    assert isinstance(together, StoredRecords) == (memory_bytes == 1000)
+    same(together, Records.from_rows(rows(500)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_peak_in_flight_is_that_of_all_requests(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(seed)
+    starts = np.sort(random.integers(0, 3000, size=400))
+    ends = starts + random.integers(0, 400, size=400)
+    records = Records.from_rows(
+        RequestRecord(
+            index,
+            f"{index}",
+            Phase.MEASURE,
+            dispatched_ns=int(start),
+            submitted_ns=int(start),
+            finished_ns=int(end),
+        )
+        for index, (start, end) in enumerate(zip(starts, ends, strict=True))
+    )
+    instants = np.unique(starts)
+    direct = max(int(((starts <= at) & (ends > at)).sum()) for at in instants)
+    assert peak_in_flight(records) == direct
+    monkeypatch.setattr(merging, "BLOCK", 30)
+    assert peak_in_flight(records) == direct
+    assert peak_in_flight(Records.from_rows(())) == 0

@@ -1,0 +1,199 @@
+"""The load generator on a real Ray cluster of two nodes on this machine, and the plugin with it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import psutil
+import pytest
+from scripted_server import REPLY, Conversation, ScriptedServer
+
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.ray.generator import RayLoadGenerator
+from pytest_llmbench.generator.ray.spec import RaySpec
+from pytest_llmbench.generator.workers.protocol import Address
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import RequestRecord
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None,
+    reason="Ray is not installed: pip install 'pytest-llmbench[ray]'",
+)
+Serve = Callable[..., ScriptedServer]
+MakePlan = Callable[..., LoadPlan]
+
+
+@dataclass
+class Nodes:
+    """Two nodes of two CPUs each."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+    def lose_one(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with TemporaryDirectory(prefix="llmbench-nodes-", dir="/tmp", ignore_cleanup_errors=True) as directory:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(Path(__file__).with_name("ray_nodes.py")), directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield Nodes(process, json.loads(process.stdout.readline())["address"])
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(20)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.stdout.close()
+
+
+def reply(conversation: Conversation) -> None:
+    conversation.send(REPLY)
+
+
+def raylets_of_workers() -> list[int]:
+    """For each worker process on this machine that has a raylet above it: that raylet."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if "workers.process" in " ".join(process.cmdline()):
+                found += [above.pid for above in process.parents() if above.name() == "raylet"][:1]
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_the_plan_is_shared_by_nodes_of_a_cluster(nodes: Nodes, serve: Serve, plan: MakePlan) -> None:
+    kept: list[RequestRecord] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    hook, environment = sys.excepthook, dict(os.environ)
+    spec = RaySpec.parse(f"ray:{nodes.address}")
+    with RayLoadGenerator(
+        Address(serve(reply).url), "openai-chat", cluster=spec, model="m", on_record=kept.append
+    ) as generator:
+        seen = generator.run(plan(60, load=OpenLoop(200.0), seed=8))
+        assert seen.interrupted is None
+        assert seen.facts.value("generator.workers") == 2  # one on each node
+        assert len(set(raylets_of_workers())) == 2
+        records = seen.records
+        expected = seen.started_ns + schedule_ns(OpenLoop(200.0), 60, arrival_seed(8))
+        assert np.array_equal(records.scheduled_ns[np.argsort(records.index)], expected)
+        assert records.counts()["ok"] == 60
+        assert sorted(record.request_id for record in kept) == sorted(records.request_id)
+        (machine,) = seen.facts.value("clock.workers")
+        assert machine["workers"] == [1, 2]
+        again = generator.run(plan(41, load=ClosedLoop(5)))
+        assert again.records.counts()["ok"] == 41
+    assert raylets_of_workers() == []
+    # Nothing of Ray's driver is in this process.
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
+    assert sys.excepthook is hook
+    assert dict(os.environ) == environment
+    assert "ray" not in sys.modules
+
+
+def test_more_workers_than_cpus_are_refused(nodes: Nodes, plan: MakePlan) -> None:
+    spec = RaySpec.parse(f"ray:{nodes.address}?workers=5")
+    with (
+        RayLoadGenerator(
+            Address("http://127.0.0.1:9/v1"), "openai-chat", cluster=spec, model="m"
+        ) as generator,
+        pytest.raises(SuiteError, match=r"5 workers of 1 CPUs each need 5; of the cluster's 4 CPUs 4 are"),
+    ):
+        generator.run(plan(9, load=ClosedLoop(5)))
+
+
+SUITE = """
+from pytest_llmbench import WarmupPolicy, llmbench, s, ttft
+import pytest
+
+@pytest.fixture(scope="session")
+def llm_warmup():
+    return WarmupPolicy(requests=6, output_tokens=0, probes=0)
+
+@llmbench.ttft(slo=[ttft.p50 <= 20 * s], rate=60, requests=50)
+def test_load(llm_result):
+    (seen,) = [run for run in llm_result.observations if run.plan.label == "measure"][:1]
+    assert seen.facts.value("generator.workers") == 2
+    assert sorted(seen.records.index.tolist()) == list(range(seen.plan.first, seen.plan.first + 50))
+    assert seen.engine is not None
+"""
+
+
+def test_the_plugin_measures_through_ray(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    run = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-c", os.devnull,
+            f"--rootdir={tmp_path}", "--llm-endpoint=sim", "--llm-scale=quick", "--llm-report=out",
+            "--llm-inconclusive=pass", f"--llm-workers=ray:{nodes.address}", "test_suite.py",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))
+    (entry,) = report["tests"]
+    assert entry["outcome"] in ("passed", "inconclusive")  # the host may be too busy for a verdict
+    assert entry["facts"]["clock.workers"]["value"][0]["method"] == "one clock"
+    assert entry["facts"]["clock.topology"]["value"] == "single_machine"
+
+
+def test_a_lost_node_voids_the_run_and_keeps_its_records(nodes: Nodes, serve: Serve, plan: MakePlan) -> None:
+    kept: list[RequestRecord] = []
+    spec = RaySpec.parse(f"ray:{nodes.address}")
+    with RayLoadGenerator(
+        Address(serve(reply).url), "openai-chat", cluster=spec, model="m", on_record=kept.append
+    ) as generator:
+        seen: list[Observation] = []
+        thread = threading.Thread(
+            target=lambda: seen.append(generator.run(plan(20_000, load=OpenLoop(100.0))))
+        )
+        thread.start()
+        deadline_s = time.monotonic() + 30
+        while len(kept) < 100 and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        nodes.lose_one()
+        thread.join(60)
+        (observation,) = seen
+        told = str(observation.interrupted)
+        assert told.startswith("worker ")
+        assert " of 2 was lost: " in told
+        counts = observation.records.counts()
+        assert counts["ok"] >= 100
+        assert {int(index) % 2 for index in observation.records.index} == {0, 1}
+        assert counts["submitted"] == len(kept)
+        again = generator.run(plan(10, load=ClosedLoop(2)))  # both on the node that is left
+        assert again.interrupted is None
+        assert again.records.counts()["ok"] == 10

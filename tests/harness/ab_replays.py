@@ -1,0 +1,48 @@
+"""A/B sessions in replay: arms that differ by a known share of every step, and by chance in their answers."""
+
+from __future__ import annotations
+
+from pytest_llmbench.compare.limits import RegressionLimit, comparisons
+from pytest_llmbench.harness.baseline_arm import paired_runs
+from pytest_llmbench.harness.interleaved import drive_together
+from pytest_llmbench.methodology.by_run import ByRun
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.ttft import TEST
+from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
+from pytest_llmbench.model.comparison import Comparison
+from pytest_llmbench.simulator.presets import PRESETS
+from pytest_llmbench.simulator.replay import ReplayEngine
+from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.workloads.catalogue import workload
+
+STEP_COSTS = ("step_base_us", "prefill_us_per_token", "decode_us_per_sequence", "kv_us_per_token")
+ALLOWED = 0.02
+
+
+def preset(slower: float, seed: int) -> str:
+    """``fast``, each step of which takes ``slower`` longer, and whose answers end by chance."""
+    figures = PRESETS["fast"]
+    costs = "&".join(f"{name}={getattr(figures, name) * (1 + slower):.9g}" for name in STEP_COSTS)
+    return f"fast?{costs}&eos_mean_tokens=400&seed={seed}"
+
+
+def session(slower: float, seed: int, *, runs: int = 3, requests: int = 100) -> Comparison:
+    """``tpot.p50`` of the candidate against the baseline, of which it may be 2 % more."""
+    engines = {
+        "candidate": ReplayEngine(parse_scenario(preset(slower, 2 * seed))),
+        "baseline": ReplayEngine(parse_scenario(preset(0.0, 2 * seed + 1))),
+    }
+    parameters = build(TEST.parameters, {"rate": 20, "requests": requests, "runs": runs})
+    setting = Setting(workload("synthetic-uniform"), seed, warmup=WarmupPolicy.none())
+    results = drive_together(
+        {name: TEST.procedure(parameters, setting) for name in engines},
+        lambda name, plan: engines[name].run(plan),
+        seed=seed,
+    )
+    arms: list[ByRun] = [dict(results[name].by_run) for name in ("baseline", "candidate")]
+    limit = RegressionLimit("tpot.p50", ALLOWED, "test")
+    return comparisons(*paired_runs(*arms), [limit], paired=True)[0]
+
+
+__all__ = ["ALLOWED", "preset", "session"]

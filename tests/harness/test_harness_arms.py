@@ -1,0 +1,103 @@
+"""Arms that ask one server must not find in its prefix cache what the other arm left there."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.arms import Arm, apart, runs_wanted
+from pytest_llmbench.harness.open_sut import OpenSUT
+from pytest_llmbench.harness.switchboard import Station
+from pytest_llmbench.methodology.catalogue import definition
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.workloads.adapted import SharedPrefix
+from pytest_llmbench.workloads.catalogue import workload
+from pytest_llmbench.workloads.lengths import Fixed
+
+PLAIN = workload("synthetic-uniform")
+TTFT, PREFIX_CACHE = (definition(name, where="here") for name in ("ttft", "prefix_cache"))
+
+
+def arm(name: str, url: str, variant: str = "", *, of: Workload = PLAIN, **own: Any) -> Arm:
+    stations = {
+        "": Station(""),
+        "asked_otherwise": Station("asked_otherwise"),
+        "elsewhere": Station("elsewhere", server="elsewhere"),
+    }
+    opened = SimpleNamespace(
+        base_url=url, key=f"{name} {url}", virtual=False, executor=SimpleNamespace(stations=stations)
+    )
+    opened.__dict__.update(own)
+    return Arm(name, cast(OpenSUT, opened), Setting(of, 1), variant)
+
+
+def prompts(of: Arm) -> list[list[int]]:
+    requests = of.setting.workload.requests(3, 1)
+    return [list(request.token_ids or ()) for request in requests]
+
+
+def test_two_servers_are_sent_exactly_the_same() -> None:
+    arms = [arm("candidate", "http://a:1/v1"), arm("baseline", "http://b:1/v1")]
+    kept, said = apart(arms, TTFT)
+    assert kept == arms
+    assert said is None
+    assert arms[0].server != arm("baseline", "http://a:2/v1").server
+
+
+@pytest.mark.parametrize(
+    ("second", "variant"), [("http://a:1/other", ""), ("http://a:1/v1", "asked_otherwise")]
+)
+def test_arms_on_one_server_begin_otherwise_and_go_on_alike(second: str, variant: str) -> None:
+    arms = [arm("candidate", "http://a:1/v1"), arm("baseline", second, variant)]
+    (ours, theirs), said = apart(arms, TTFT)
+    assert said is not None
+    assert "salt" in said
+    for mine, other in zip(prompts(ours), prompts(theirs), strict=True):
+        assert len(mine) == len(other)
+        assert mine[:6] != other[:6]
+        assert mine[6:] == other[6:]
+
+
+def test_a_variant_with_a_server_of_its_own_is_another_server() -> None:
+    arms = [arm("candidate", "http://a:1/v1"), arm("baseline", "http://a:1/v1", "elsewhere")]
+    assert apart(arms, TTFT) == (arms, None)
+
+
+def test_replays_have_engines_of_their_own() -> None:
+    arms = [arm(name, "replay", virtual=True) for name in ("candidate", "baseline")]
+    assert apart(arms, TTFT) == (arms, None)
+
+
+def test_the_test_of_the_cache_keeps_its_prompts() -> None:
+    arms = [arm(name, "http://a:1/v1") for name in ("candidate", "baseline")]
+    assert apart(arms, PREFIX_CACHE) == (arms, None)
+
+
+def test_a_workload_that_shares_prefixes_is_left_alone_with_a_word() -> None:
+    shared = SharedPrefix("shared", PLAIN, Fixed(64), 0.5)
+    arms = [arm(name, "http://a:1/v1", of=shared) for name in ("candidate", "baseline")]
+    kept, said = apart(arms, TTFT)
+    assert kept == arms
+    assert said is not None
+    assert "could not be salted" in said
+
+
+def test_plans_go_to_the_variant_and_a_test_of_variants_is_refused() -> None:
+    plan = LoadPlan("run", workload("synthetic-uniform"), ClosedLoop(1), 1, seed=1)
+    assert arm("baseline", "http://a:1/v1", "elsewhere").planned(plan).variant == "elsewhere"
+    assert arm("candidate", "http://a:1/v1").planned(plan) is plan
+    with pytest.raises(SuiteError, match="measures variants itself"):
+        arm("baseline", "http://a:1/v1", "elsewhere").planned(plan.with_(variant="cache_enabled"))
+
+
+def test_how_many_runs() -> None:
+    once = build(TTFT.parameters, {})
+    six = build(TTFT.parameters, {"runs": 6})
+    assert [runs_wanted(once, None), runs_wanted(once, 5), runs_wanted(six, 5)] == [3, 5, 6]
+    assert runs_wanted(once, None, default=8) == 8

@@ -1,0 +1,140 @@
+"""Gates from marker to outcome: loads that end when decided, goodput, parts of a test, failed requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plugin_suite import Suite
+
+AUTO = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(p50_ms=500, rate=50, requests="auto", max_requests=3000)
+def test_first_token(llm_result):
+    assert llm_result.facts.value("load.decided")
+
+@llmbench.ttft(p50_ms=1, concurrency=4, requests="auto")
+def test_impossible(): ...
+"""
+
+
+def entries(suite: Suite) -> dict[str, dict[str, Any]]:
+    return {entry["nodeid"].split("::")[1]: entry for entry in suite.report["tests"]}
+
+
+def test_a_decided_load_ends_early_and_the_report_says_so(suite: Suite) -> None:
+    suite.write(AUTO)
+    result = suite.measure("replay", scale="standard")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*FAIL ttft.p50 <= 1 ms*the whole interval is beyond the limit (at the level of this look, *"]
+    )
+    passed, failed = entries(suite)["test_first_token"], entries(suite)["test_impossible"]
+    sent = passed["counts"]["submitted"]
+    assert 300 <= sent < 2_000
+    assert any(f"of at most 3000 requests: {3_000 - sent} saved" in note for note in passed["notes"])
+    assert passed["facts"]["workload.n_requests"]["value"] == sent
+    assert passed["gate"]["verdict"] == "pass"
+    (objective,) = passed["gate"]["objectives"]
+    assert objective["n"] == passed["facts"]["load.decided_after"]["value"] <= sent
+    assert passed["metrics"]["ttft.p50"]["n"] == sent
+    assert passed["validity"]["verdict"] == "valid"
+    assert failed["gate"]["verdict"] == "fail"
+
+
+def test_the_plan_shows_the_worst_case(suite: Suite) -> None:
+    suite.write(AUTO)
+    result = suite.run("--llm-endpoint=replay", "--llm-plan")
+    result.stdout.fnmatch_lines(["*at most 3,100 requests with the warm-up*", "*at most 5,?00 requests*"])
+
+
+def test_auto_without_a_limit_is_refused_at_collection(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import llmbench
+        @llmbench.ttft(requests="auto", max_seconds=-1)
+        def test_nothing(): ...
+        @llmbench.goodput(requests="auto")
+        def test_no_limits(): ...
+    """)
+    result = suite.measure("replay")
+    result.stderr.fnmatch_lines(["*max_seconds must be greater than zero*", "*at least one of ttft_ms*"])
+
+
+def test_goodput_passes_fails_and_has_no_compliance_class(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import llmbench
+
+        @llmbench.goodput(ttft_ms=500, tpot_ms=100, e2e_ms=60_000, min_share=0.9, rate=20, requests=200)
+        def test_good(llm_result):
+            assert llm_result.goodput_share.point == 1.0
+            assert llm_result.goodput.point > 10
+
+        @llmbench.goodput(ttft_ms=1, min_share=0.9, rate=20, requests=200)
+        def test_bad(): ...
+    """)
+    result = suite.measure("replay", scale="standard")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*FAIL goodput_share >= 0.9*"])
+    for entry in entries(suite).values():
+        assert entry["compliance"]["requirements"] == []
+        assert entry["compliance"]["verdict"] == "not_compliant"
+        assert any("no test of the draft" in note for note in entry["notes"])
+    assert "Goodput Results" in (suite.path / "out" / "report.md").read_text("utf-8")
+
+
+def verdicts(suite: Suite, name: str) -> list[str]:
+    return [judged["verdict"] for judged in entries(suite)[name]["gate"]["objectives"]]
+
+
+def test_limits_on_buckets(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import llmbench, ms, ttft
+
+        @llmbench.ttft(
+            rate=20, requests=300, slo=[ttft["0-256"].p50 <= 500 * ms, ttft["256-512"].p50 <= 1 * ms]
+        )
+        def test_buckets(): ...
+    """)
+    suite.measure("replay", scale="standard").assert_outcomes(failed=1)
+    assert verdicts(suite, "test_buckets") == ["pass", "fail"]
+
+
+def test_limits_on_classes(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import llmbench, ms, ttft
+        from pytest_llmbench.model.objective import metric
+
+        @llmbench.fairness(
+            capacity_rps=30,
+            slo=[ttft["short"].p50 <= 5_000 * ms, metric("starvation_rate", "ratio")["long"] <= 1.0],
+        )
+        def test_classes(): ...
+    """)
+    suite.measure("replay", scale="quick").assert_outcomes(passed=1)
+    assert verdicts(suite, "test_classes") == ["pass", "pass"]
+
+
+FAULTY = "replay:fast?fault=http_error&fault_rate=0.03&seed=3"
+
+
+def test_failures_over_the_limit_and_the_error_budget_before_all(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(p99_ms=60_000, rate=20, requests=1000, max_error_share=0.1)
+        def test_left_out(): ...
+
+        @llmbench.ttft(p99_ms=60_000, rate=20, requests=1000, max_error_share=0.1, failures="over_limit")
+        def test_over(): ...
+
+        @llmbench.ttft(p50_ms=1, rate=20, requests="auto", max_requests=1000)
+        def test_budget(): ...
+    """)
+    result = suite.measure(FAULTY, scale="standard")
+    result.assert_outcomes(passed=1, failed=1, errors=1)
+    found = entries(suite)
+    assert found["test_over"]["gate"]["verdict"] == "fail"
+    assert found["test_over"]["metrics"]["ttft.p99"]["point"] < 60_000
+    assert found["test_budget"]["validity"]["verdict"] == "invalid"
+    assert found["test_budget"]["counts"]["submitted"] < 1_000
+    assert found["test_budget"]["gate"]["verdict"] == "inconclusive"

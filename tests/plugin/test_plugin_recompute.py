@@ -1,0 +1,137 @@
+"""``pytest-llmbench recompute``: the same figures from the stored records, to the last digit."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from plugin_suite import Suite
+
+from pytest_llmbench.__main__ import main
+
+TEN = Path(__file__).parents[2] / "example_suites" / "full_methodology" / "test_ten_tests.py"
+TWO = """
+from pytest_llmbench import llmbench, make_workload, ms, ttft
+
+@llmbench.ttft(rate=20, slo=[ttft.p50 <= 500 * ms])
+def test_first_token(): ...
+
+@llmbench.ttft(rate=20, p50_ms=900)
+def test_shares_its_load(): ...
+
+@llmbench.ttft(concurrency=2, requests=20, workload=make_workload(input_tokens=64, output_tokens=(16, 32)))
+def test_with_a_workload_of_its_own(): ...
+"""
+
+
+def recomputed(suite: Suite, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    capsys.readouterr()
+    status = main(["recompute", str(suite.path / "out" / "report.json")])
+    return status, capsys.readouterr().out
+
+
+def test_figures_are_identical_shared_loads_included(
+    suite: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite.write(TWO)
+    suite.measure("replay").assert_outcomes(passed=3)
+    assert suite.report["tests"][1]["shared"]
+    status, said = recomputed(suite, capsys)
+    assert status == 0, said
+    assert len(re.findall(r": all (\d\d+) figures are identical", said)) == 3
+
+
+def test_runs_of_a_baseline_are_recomputed_too(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.capacity(initial=2, maximum=4, ttft_p99_ms=5_000)
+        def test_capacity(): ...
+        """
+    )
+    suite.measure("replay", "--llm-runs=3", "--llm-save=main", "--llm-inconclusive=pass")
+    (entry,) = suite.report["tests"]
+    assert len(entry["by_run"]["max_concurrency"]) == 3
+    status, said = recomputed(suite, capsys)
+    assert status == 0, said
+
+
+def test_the_candidate_of_an_ab_is_recomputed_too(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    suite.write(TWO)
+    other = "--llm-baseline-endpoint=replay:fast?step_base_us=1150"
+    suite.measure("replay", other, "-k", "first_token").assert_outcomes(passed=1, deselected=2)
+    assert suite.report["tests"][0]["comparisons"]
+    status, said = recomputed(suite, capsys)
+    assert status == 0, said
+
+
+def test_a_changed_record_is_told_with_metric_and_both_values(
+    suite: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite.write(TWO)
+    suite.measure("replay", "-k", "first_token")
+    path = suite.path / "out" / suite.report["tests"][0]["records_file"]
+    lines = path.read_text("utf-8").splitlines()
+    row = json.loads(lines[-1])
+    assert row["phase"] == "measure"
+    row["first_content_ns"] += 50_000_000
+    path.write_text("\n".join([*lines[:-1], json.dumps(row)]) + "\n")
+    status, said = recomputed(suite, capsys)
+    assert status == 1
+    assert "figures DIFFER" in said
+    assert re.search(r"ttft\.max: stored [\d.]+ ms .*, recomputed [\d.]+ ms", said)
+
+
+def test_a_changed_figure_is_told(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    suite.write(TWO)
+    suite.measure("replay", "-k", "first_token")
+    path = suite.path / "out" / "report.json"
+    document = json.loads(path.read_text("utf-8"))
+    document["tests"][0]["metrics"]["ttft.p50"]["point"] += 1e-9
+    path.write_text(json.dumps(document))
+    status, said = recomputed(suite, capsys)
+    assert status == 1
+    assert "1 of " in said
+    assert "ttft.p50: stored" in said
+
+
+def test_what_is_missing_is_said(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    suite.write(TWO)
+    suite.measure("replay", "-k", "first_token")
+    (entry,) = suite.report["tests"]
+    records, loads = (suite.path / "out" / entry[name] for name in ("records_file", "loads_file"))
+    whole = records.read_text("utf-8").splitlines()
+    records.write_text("\n".join(whole[:-3]) + "\n")
+    status, said = recomputed(suite, capsys)
+    assert status == 1
+    assert "the records are not complete: a load of 50 requests has 47" in said
+    records.write_text("\n".join([*whole, whole[-1]]) + "\n")
+    assert "more records than the loads had requests" in recomputed(suite, capsys)[1]
+    records.write_text("\n".join(whole) + "\n")
+    content = json.loads(loads.read_text("utf-8"))
+    content["loads"][-1]["requests"] += 1
+    loads.write_text(json.dumps(content))
+    assert (
+        "requests was 51 when it was measured, the procedure now asks for 50" in recomputed(suite, capsys)[1]
+    )
+    loads.unlink()
+    assert "cannot read the loads" in recomputed(suite, capsys)[1]
+
+
+def test_no_report_is_another_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recompute", str(tmp_path)]) == 2
+    assert "cannot read the report" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert "recompute" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_all_ten_tests_are_identical(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    suite.write(TEN.read_text("utf-8"))
+    suite.measure("replay", "--llm-inconclusive=pass")
+    status, said = recomputed(suite, capsys)
+    assert status == 0, said
+    assert said.count("figures are identical") == 10

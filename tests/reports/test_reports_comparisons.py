@@ -1,0 +1,101 @@
+"""Comparisons in every format: the change, what was allowed, what could be seen, and who decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.compare.limits import RegressionLimit, comparisons
+from pytest_llmbench.reports import comparisons as words
+from pytest_llmbench.reports.document import TestView
+from pytest_llmbench.reports.html_blocks import comparison_block
+from pytest_llmbench.reports.junit import properties
+from pytest_llmbench.reports.terminal import section_lines
+from pytest_llmbench.store.comparison_schema import ComparisonEntry
+
+BEFORE = {"ttft.p99": (100.0, 101.0, 99.0), "request_throughput": (10.0, 10.1, 9.9)}
+AFTER = {"ttft.p99": (120.0, 121.0, 119.0), "request_throughput": (10.0, 10.1, 9.9)}
+
+
+@pytest.fixture
+def found() -> list[dict[str, Any]]:
+    made = comparisons(
+        BEFORE, AFTER, [RegressionLimit("ttft.p99", 0.05, "t")], names=("main", "now"), paired=False
+    )
+    return [ComparisonEntry.model_validate(each).model_dump(mode="json") for each in made]
+
+
+@pytest.fixture
+def compared(entry: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+    return {**entry, "comparisons": found}
+
+
+def test_a_comparison_is_a_sentence(found: list[dict[str, Any]]) -> None:
+    text = words.comparison_text(found[0])
+    assert text.startswith("ttft.p99 +20 % [+17.")
+    assert "against +5 % allowed; main 100.0 ms (3 runs), now 120.0 ms (3 runs); minimum detectable" in text
+    assert text.endswith("the whole interval of the worsening lies beyond the 5 % that is allowed")
+
+
+def test_a_rate_may_fall_a_latency_may_rise(found: list[dict[str, Any]]) -> None:
+    assert [words.allowed_text(each) for each in found] == ["+5 %", "-5 %"]
+    assert [words.detectable_text(each)[0] for each in found] == ["+", "-"]
+
+
+def test_what_cannot_be_told_is_said(found: list[dict[str, Any]]) -> None:
+    change = found[0]["change"]
+    undefined = {**found[0], "mde": None, "baseline": [], "change": {**change, "point": None}}
+    assert words.change_text(undefined) == "not measured"
+    assert words.detectable_text(undefined) == "not known"
+    assert words.means_text(undefined, "baseline") == "not measured"
+    assert words.change_text({**found[0], "change": {**change, "upper": None}}).endswith(", open]")
+
+
+def test_the_terminal_shows_what_decides_and_counts_the_rest(compared: dict[str, Any]) -> None:
+    text = "\n".join(line.text for line in section_lines(compared, width=100))
+    assert "now compared with main (independent runs)" in text
+    assert "regressed    ttft.p99 +20 %" in text
+    assert "minimum" in text
+    assert "… and 1 more comparisons" in text
+    verbose = "\n".join(line.text for line in section_lines(compared, width=100, verbose=True))
+    assert "request_throughput (shown only)" in verbose
+
+
+def test_html_and_junit_have_them(compared: dict[str, Any]) -> None:
+    block = str(comparison_block(TestView(compared)))
+    assert "TTFT P99" in block
+    assert "Request throughput (shown only)" in block
+    assert "regressed" in block
+    told = dict(properties(compared))
+    assert told["llmbench.ttft.p99.regression"] == "regressed"
+    assert told["llmbench.ttft.p99.regression.change"].startswith("+20 %")
+    assert not any("request_throughput.regression" in key for key in told)
+
+
+def test_without_comparisons_nothing_is_said(entry: dict[str, Any]) -> None:
+    assert comparison_block(TestView({**entry, "comparisons": []})) is None
+    assert TestView({**entry, "comparisons": []}).comparisons == []
+
+
+def test_a_void_run_is_not_compared(compared: dict[str, Any]) -> None:
+    void = {**compared, "validity": {**compared["validity"], "verdict": "invalid"}}
+    assert TestView(void).comparisons == []
+
+
+@pytest.mark.parametrize(
+    ("attempts", "outcome", "said"),
+    [(1, "passed", None), (2, "passed", "passed, after an attempt"), (3, "failed", "did not pass either")],
+)
+def test_attempts_are_called_that(
+    entry: dict[str, Any], attempts: int, outcome: str, said: str | None
+) -> None:
+    test = TestView({**entry, "attempts": attempts, "outcome": outcome})
+    if said is None:
+        assert test.attempt is None
+        assert "attempt" not in test.name
+        return
+    assert said in str(test.attempt)
+    assert test.name.endswith(f"(attempt {attempts})")
+    text = " ".join(line.text for line in section_lines(test.entry, width=100))
+    assert str(test.attempt) in text

@@ -1,0 +1,100 @@
+"""A long replay: the same records however it is cut, and memory that does not follow its length."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_llmbench.columns import log
+from pytest_llmbench.columns.stored import StoredRecords
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.simulator import replay_load, replay_requests, replay_run
+from pytest_llmbench.simulator.replay import ReplayEngine
+from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.workloads.lengths import Uniform
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+
+SHORT = SyntheticWorkload("short", Uniform(4, 30), Uniform(1, 40))
+HASTY = Deadlines(total_s=0.4, between_chunks_s=0.2)
+BENCH = Path(__file__).parents[2] / "benchmarks" / "bench_long_runs.py"
+
+
+def _replayed(scenario: str, plan: LoadPlan) -> tuple[Observation, list[int]]:
+    told: list[int] = []
+    engine = ReplayEngine(parse_scenario(scenario), on_record=lambda row: told.append(row.index))
+    return engine.run(plan), told
+
+
+def _same(one: Records, other: Records) -> None:
+    for column in fields(Records):
+        left, right = getattr(one, column.name), getattr(other, column.name)
+        if isinstance(left, np.ndarray):
+            np.testing.assert_array_equal(left, right, column.name)
+        else:
+            assert list(left) == list(right), column.name
+
+
+@pytest.mark.parametrize(
+    ("scenario", "load", "more"),
+    [
+        ("fast", OpenLoop(400.0), {}),
+        ("fast", ClosedLoop(16), {"duration_s": 2.0, "max_requests": 5000}),
+        ("fast?max_num_seqs=4", OpenLoop(300.0), {"deadlines": HASTY}),
+        (
+            "fast?fault=reset,stall,http_error&fault_rate=0.2&stall_ms=300",
+            OpenLoop(200.0),
+            {"deadlines": HASTY},
+        ),
+        ("fast?context_limit_tokens=128&kv_blocks=40&preemption=recompute", ClosedLoop(24), {}),
+        ("fast?output_filter=enabled&tokens_per_chunk=3&server_timestamps=true", OpenLoop(200.0), {}),
+    ],
+)
+def test_handing_over_in_batches_changes_nothing(
+    scenario: str, load: Any, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = LoadPlan("long", SHORT, load, 900, seed=5, **more)
+    whole, in_order = _replayed(scenario, plan)
+    monkeypatch.setattr(replay_run, "BATCH", 13)
+    monkeypatch.setattr(replay_requests, "AT_ONCE", 50)
+    monkeypatch.setattr(replay_load, "_AT_ONCE", 17)
+    monkeypatch.setattr(log, "MEMORY_BYTES", 5000)
+    cut, told = _replayed(scenario, plan)
+    assert isinstance(cut.records, StoredRecords)
+    _same(cut.records, whole.records)
+    assert sorted(told) == sorted(in_order)
+    assert cut.sequence_sha256 == whole.sequence_sha256
+    assert cut.engine is not None
+    assert whole.engine is not None
+    assert cut.engine.totals_after == pytest.approx(whole.engine.totals_after, rel=1e-9)
+    assert (cut.ended_ns, cut.selfcheck, cut.in_flight_at_end) == (
+        whole.ended_ns,
+        whole.selfcheck,
+        whole.in_flight_at_end,
+    )
+
+
+def _measured(requests: int) -> dict[str, Any]:
+    command = [sys.executable, str(BENCH), "--here", str(requests)]
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=1500)
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_memory_does_not_follow_the_length_of_a_replay() -> None:
+    """One million requests through the TTFT procedure. All rows as objects would be more than 1 GiB."""
+    found = _measured(1_000_000)
+    assert found["samples"] == 1_000_000
+    assert found["measuring_anonymous"] < 130, found
+    assert found["anonymous"] < 300, found
+    assert found["max_rss"] < 500, found

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from queue_models import ar1, mm1_waits
+
+from pytest_llmbench.stats import order_statistics
+from pytest_llmbench.stats.percentile_intervals import (
+    Worth,
+    ordered_interval,
+    percentile_interval,
+    percentile_worth,
+    series_memory,
+)
+
+
+def test_independent_samples_keep_their_worth() -> None:
+    samples = np.random.default_rng(1).exponential(size=10_000)
+    for q in (50.0, 95.0, 99.0):
+        worth = percentile_worth(samples, q)
+        assert worth.samples > 8000
+        assert worth.freedom > 200
+
+
+def test_dependence_costs() -> None:
+    worths = [percentile_worth(ar1(0.8, 10_000, np.random.default_rng(seed)), 50.0) for seed in range(20)]
+    # The indicator of the median of AR(1): ρ_k = 2/π · arcsin(0.8^k), τ = 1 + 2 Σ ρ_k = 6.0.
+    assert np.median([worth.samples for worth in worths]) == pytest.approx(10_000 / 6.0, rel=0.15)
+
+
+def test_few_degrees_of_freedom_discount() -> None:
+    assert Worth(1000.0, 1e6).discounted(0.95) == pytest.approx(1000, rel=1e-4)
+    assert Worth(1000.0, 5.0).discounted(0.95) == pytest.approx(1000 * (1.959964 / 2.570582) ** 2, rel=1e-5)
+
+
+def test_of_certain_worth_the_interval_is_that_of_order_statistics() -> None:
+    ordered = np.arange(1.0, 1001.0)
+    certain = Worth(1000.0, 1e9)
+    for q in (50.0, 99.0):
+        plain = order_statistics.percentile_interval(ordered, q, effective_n=certain.discounted(0.95))
+        assert ordered_interval(ordered, q, certain) == plain
+
+
+def test_the_upper_end_alone_is_moved_out() -> None:
+    ordered = np.sort(np.random.default_rng(2).exponential(size=5000))
+    worth = Worth(500.0, 1e9)
+    plain = order_statistics.percentile_interval(ordered, 90.0, effective_n=worth.discounted(0.95))
+    lower, upper = ordered_interval(ordered, 90.0, worth)
+    assert lower == plain.lower
+    assert upper is not None
+    assert plain.upper is not None
+    assert plain.upper < upper < 1.1 * plain.upper
+
+
+def test_too_few_effective_samples_open_the_upper_end() -> None:
+    samples = mm1_waits(0.9, 1000, np.random.default_rng(3))
+    lower, upper = percentile_interval(samples, 99.0)
+    assert lower is not None
+    assert upper is None
+
+
+def test_the_memory_is_the_longer_of_two() -> None:
+    """One sample drowns the rest of the series; whether it lies above the median does not."""
+    samples = ar1(0.9, 4000, np.random.default_rng(4))
+    samples[17] = 1e6
+    assert series_memory(samples) > 10
+
+
+def test_several_runs_are_two_levels() -> None:
+    random = np.random.default_rng(5)
+    runs = [random.normal(size=1000) for _ in range(4)]
+    apart = [run + shift for run, shift in zip(runs, (-1.0, 0.0, 0.0, 1.0), strict=True)]
+    assert percentile_worth(runs, 50.0).samples > 1500
+    assert percentile_worth(apart, 50.0).samples < 100
+    assert percentile_worth(apart, 50.0).freedom < 5
+
+
+@pytest.mark.parametrize("samples", [np.zeros(200), np.arange(3.0), np.array([5.0])])
+def test_degenerate_samples(samples: np.ndarray) -> None:
+    lower, upper = percentile_interval(samples, 50.0)
+    point = float(np.median(samples))
+    assert lower is None or lower <= point
+    assert upper is None or upper >= point
+
+
+def test_no_samples_no_interval() -> None:
+    assert percentile_interval([], 50.0) == (None, None)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from queue_models import ar1, mm1_waits
+from scipy import stats
+
+from pytest_llmbench.stats.spectral import (
+    Spread,
+    mean_interval,
+    memory,
+    spread,
+    student_interval,
+    upper_end,
+)
+
+
+def test_the_spread_of_independent_samples_is_the_textbooks() -> None:
+    samples = np.random.default_rng(1).normal(100, 10, size=10_000)
+    of = spread(samples)
+    assert of is not None
+    assert of.error == pytest.approx(0.1, rel=0.1)
+    assert of.freedom > 400
+    assert of.worth > 8000
+    assert of.skewness == pytest.approx(0.0, abs=0.03)
+
+
+def test_the_error_is_the_mean_of_squared_cosines() -> None:
+    samples = np.random.default_rng(2).normal(size=200)
+    of = spread(samples, lags=10)
+    assert of is not None
+    cosines = round(of.freedom)
+    assert cosines == 5  # 200 / 40: no more than n / 4 m
+    at = (np.arange(200) + 0.5) / 200
+    projections = [math.sqrt(2 / 200) * samples @ np.cos(math.pi * j * at) for j in range(1, cosines + 1)]
+    assert of.error == pytest.approx(math.sqrt(np.mean(np.square(projections)) / 200))
+
+
+@pytest.mark.parametrize("correlation", [0.5, 0.8, 0.95])
+def test_the_error_of_ar1(correlation: float) -> None:
+    """ω² = (1 + ρ) / (1 - ρ)."""
+    random = np.random.default_rng(3)
+    squares = []
+    for _ in range(40):
+        of = spread(ar1(correlation, 5000, random))
+        assert of is not None
+        squares.append(5000 * of.error**2)
+    assert np.mean(squares) == pytest.approx((1 + correlation) / (1 - correlation), rel=0.15)
+
+
+def test_the_memory_grows_with_the_correlation() -> None:
+    random = np.random.default_rng(4)
+    short, long = (np.median([memory(ar1(c, 5000, random)) for _ in range(20)]) for c in (0.5, 0.95))
+    assert short < 10
+    assert 40 < long < 130
+    assert memory(np.random.default_rng(1).normal(size=5000)) <= 3
+
+
+def test_a_memory_beyond_the_first_look_is_found() -> None:
+    block = np.repeat(np.random.default_rng(5).normal(size=20), 1000)
+    assert memory(block) > 600
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e150])
+def test_the_unit_does_not_matter(scale: float) -> None:
+    samples = mm1_waits(0.7, 2000, np.random.default_rng(6))
+    one, other = spread(samples), spread(samples * scale)
+    assert one is not None
+    assert other is not None
+    assert other.error == pytest.approx(one.error * scale)
+    assert other[1:] == pytest.approx(one[1:])
+
+
+def test_constants_and_few_samples() -> None:
+    assert spread(np.arange(9.0)) is None
+    assert mean_interval(np.arange(9.0)) == (None, None)
+    assert spread(np.full(20, 0.1)) == (0.0, 19.0, 0.0, 20.0)
+    assert mean_interval(np.full(20, 0.1)) == pytest.approx((0.1, 0.1))
+
+
+def test_without_skewness_the_interval_is_students() -> None:
+    lower, upper = student_interval(5.0, Spread(2.0, 7.0, 0.0, 100.0), level=0.9)
+    assert (lower, upper) == pytest.approx(stats.t.interval(0.9, 7, loc=5, scale=2))
+
+
+def test_skewness_lengthens_its_own_side_alone() -> None:
+    plain = student_interval(0.0, Spread(1.0, 20.0, 0.0, 100.0))
+    right = student_interval(0.0, Spread(1.0, 20.0, 0.5, 100.0))
+    left = student_interval(0.0, Spread(1.0, 20.0, -0.5, 100.0))
+    assert right.lower == plain.lower
+    assert right.upper > 1.2 * plain.upper  # type: ignore[operator]
+    assert (left.lower, left.upper) == pytest.approx((-right.upper, plain.upper))  # type: ignore[operator]
+
+
+def test_the_upper_end_is_its_own_fixed_point() -> None:
+    for power in (1.0, 1.5, 2.0):
+        end = upper_end(10.0, 2.0, power)
+        assert end is not None
+        assert end == pytest.approx(10.0 + 2.0 * (end / 10.0) ** power)
+    assert upper_end(10.0, 10.0) is None
+    assert upper_end(10.0, 2.6, 2.0) is None
+    assert upper_end(0.0, 0.0) == 0.0
+
+
+def test_a_mean_whose_error_outgrows_it_is_open_above() -> None:
+    samples = np.array([1.0, 2.0] * 10)
+    assert mean_interval(samples, of=Spread(0.5, 3.0, 0.0, 3.0)) == (1.0, None)
+    assert mean_interval(samples, of=Spread(0.1, 1e9, 0.0, 20.0)).upper == pytest.approx(
+        1 + 0.5 / (1 - 1.959964 * 0.1 / 0.5)
+    )
+
+
+@pytest.mark.parametrize("between", [0.0, 0.5])
+def test_coverage_of_the_mean_of_a_few_runs(between: float) -> None:
+    """Runs that differ by more than their samples explain are the units then."""
+    held = []
+    for seed in range(300):
+        random = np.random.default_rng([8, seed])
+        runs = [ar1(0.6, 300, random) + between * random.normal() for _ in range(4)]
+        of = spread(runs)
+        assert of is not None
+        lower, upper = student_interval(float(np.mean(np.concatenate(runs))), of)
+        assert lower is not None
+        assert upper is not None
+        held.append(lower <= 0 <= upper)
+    assert np.mean(held) >= 0.92
+
+
+def test_runs_that_agree_keep_the_degrees_of_freedom_of_their_samples() -> None:
+    random = np.random.default_rng(9)
+    alike = spread([random.normal(size=1000) for _ in range(3)])
+    apart = spread([random.normal(size=1000) + shift for shift in (-5.0, 0.0, 5.0)])
+    assert alike is not None
+    assert apart is not None
+    assert alike.freedom > 20
+    assert apart.freedom == pytest.approx(2.0, abs=0.1)
+    assert apart.error == pytest.approx(5 / math.sqrt(3), rel=0.05)

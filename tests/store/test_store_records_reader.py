@@ -1,0 +1,127 @@
+"""Records files become Records again, exactly, and in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_llmbench.columns.stored import StoredRecords
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.methodology.levels import level_of
+from pytest_llmbench.methodology.samples import samples_of
+from pytest_llmbench.metrics import itl, throughput
+from pytest_llmbench.metrics.server_side import PARTS_OF_TTFT
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.model.observation import ClockAnchor, Observation
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.simulator.replay import ReplayEngine
+from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.store import records_reader
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
+from pytest_llmbench.store.records_reader import read_records, read_runs
+from pytest_llmbench.workloads.lengths import Uniform
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+
+HEADER = RecordsHeader(ClockAnchor(0, 0), "a.py::a", {})
+SHORT = SyntheticWorkload("short", Uniform(8, 16), Uniform(40, 70))
+MakeRecord = Callable[..., RequestRecord]
+SCENARIO = "fast?fault=reset&fault_rate=0.03&server_timestamps=true&eos_mean_tokens=60"
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Observation]:
+    """A run with failures and every kind of column, and its file."""
+    path = tmp_path_factory.mktemp("records") / "r.jsonl"
+    with RecordsWriter(path, HEADER) as writer:
+        engine = ReplayEngine(parse_scenario(SCENARIO), on_record=lambda row: writer.write(row, "measure"))
+        seen = engine.run(LoadPlan("measure", SHORT, OpenLoop(60.0), 600, seed=4))
+    return path, seen
+
+
+def _figures(seen: Observation) -> dict[str, Any]:
+    samples = samples_of([seen])
+    found: dict[str, Any] = {"counts": seen.records.counts(), "level": level_of(seen, seed=1).level}
+    for family, runs in samples.families().items():
+        found |= distribution(family, runs, seed=1)
+    for family, measure in PARTS_OF_TTFT.items():
+        found |= distribution(family, measure(seen.records), seed=1)
+    for option in ("direct", "A", "B", "C"):
+        gaps = itl.itl_samples(seen.records, option, min_output_tokens=20)
+        found |= itl.itl_distribution(gaps, family=f"itl_{option}", seed=1)
+    return found | throughput.rates([seen], seed=1)
+
+
+def _same(one: Records, other: Records) -> None:
+    for column in fields(Records):
+        left, right = getattr(one, column.name), getattr(other, column.name)
+        if isinstance(left, np.ndarray):
+            assert left.dtype == right.dtype, column.name
+            np.testing.assert_array_equal(left, right, column.name)
+        else:
+            assert list(left) == list(right), column.name
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 30, 1000])
+def test_every_metric_comes_out_the_same(
+    replayed: tuple[Path, Observation], memory_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen = replayed
+    monkeypatch.setattr(records_reader, "MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr(records_reader, "ROWS", 70)
+    again = read_records(path)["measure"]
+    assert isinstance(again, StoredRecords) == (memory_bytes == 1000)
+    _same(again, seen.records)
+    assert seen.records.counts()["ok"] < 600, "no failures: the test has lost its point"
+    told = {name: getattr(seen, name) for name in seen.__dataclass_fields__} | {"records": again}
+    assert _figures(Observation(**told)) == _figures(seen)
+
+
+def test_labels_and_runs(tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / "r.jsonl"
+    with RecordsWriter(path, HEADER) as writer:
+        for index, label in enumerate(["probe", "run 1", "run 1", "run 2", "probe"]):
+            writer.write(make_record(index), label)
+    assert {label: len(found) for label, found in read_records(path).items()} == {
+        "probe": 2,
+        "run 1": 2,
+        "run 2": 1,
+    }
+    assert list(read_records(path, labels=["run 2"])) == ["run 2"]
+    told = read_runs(path)
+    assert [(run.label, len(run.records)) for run in told.runs] == [
+        ("probe", 1),
+        ("run 1", 2),
+        ("run 2", 1),
+        ("probe", 1),
+    ]
+    assert told.header["nodeid"] == "a.py::a"
+    assert told.dropped is None
+
+
+def test_a_cut_end_is_left_out_and_other_damage_raises(tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / "r.jsonl"
+    with RecordsWriter(path, HEADER) as writer:
+        for index in range(3):
+            writer.write(make_record(index), "measure")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    told = read_runs(path)
+    assert len(told.runs[0].records) == 2
+    assert told.dropped is not None
+    assert "(4) was cut off" in told.dropped
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], b"{}\n", *lines[3:]]))
+    with pytest.raises(StoreError, match="line 3 is no record"):
+        read_records(path)
+    with pytest.raises(StoreError, match="cannot read the records"):
+        read_records(tmp_path / "none.jsonl")
+    path.write_bytes(b"")
+    with pytest.raises(StoreError, match="no header line"):
+        read_records(path)
