@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.compliance.fact_keys import FACT_KEYS
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.harness.approach import Approach
@@ -102,7 +101,3 @@ def test_the_evidence_is_in_what_an_executor_returns() -> None:
     executor.stop("enough")
     executor.close()
     assert inner.said == ["enough", "closed"]
-
-
-def test_the_evidence_has_a_key() -> None:
-    assert FACT in FACT_KEYS

@@ -6,7 +6,7 @@ import time
 
 import httpx
 import pytest
-from served_load import SHORT, TOKENS, load, serve_and_load
+from served_load import PATIENT, SHORT, TOKENS, load, serve_and_load
 
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.simulator.process import EmbeddedEngine
@@ -32,7 +32,8 @@ from pytest_llmbench.simulator.process import EmbeddedEngine
     ],
 )
 def test_the_outcome_of_a_fault(scenario: str, outcome: Outcome, status: int) -> None:
-    row = serve_and_load(f"fast?{scenario}", deadlines=SHORT).only
+    deadlines = SHORT if outcome is Outcome.TIMEOUT else PATIENT
+    row = serve_and_load(f"fast?{scenario}", deadlines=deadlines).only
     assert (row.outcome, row.http_status) == (outcome, status), row.error
 
 
