@@ -13,6 +13,7 @@ import matplotlib.backends.backend_svg
 import matplotlib.figure  # noqa: F401
 import numpy.fft
 import numpy.random  # noqa: F401
+import orjson  # noqa: F401
 import psutil  # noqa: F401
 import scipy.stats  # noqa: F401
 import tiktoken  # noqa: F401
