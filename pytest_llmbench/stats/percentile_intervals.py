@@ -50,10 +50,11 @@ class Worth(NamedTuple):
         return self.discounted(level) if n >= SHORTEST_SERIES else self.samples
 
     def required(self, independent: int, n: int, level: float) -> int:
-        """How many samples, dependent as these n are, are worth that many independent ones; at least one more
-        than there are. The discount shrinks as samples come in, so it is left out as long as that says so."""
-        plain = math.ceil(independent * n / self.samples)
-        return max(n + 1, plain if plain > n else math.ceil(independent * n / self.usable(n, level)))
+        """How many samples, dependent as these n are, are worth that many independent ones, where these are
+        not. The discount shrinks as samples come in, so it is left out as long as that is more than n. Of
+        what else keeps an end open (stickier queues above) the sample says nothing: half as many again."""
+        plain, discounted = independent / self.samples, independent / self.usable(n, level)
+        return math.ceil(n * next(more for more in (plain, discounted, 1.5) if more > 1))
 
 
 def series_memory(samples: Samples) -> int:

@@ -306,6 +306,13 @@ def test_equal_input_lengths_need_no_table_by_length() -> None:
         assert status(entry, gateway(fixed)).status is Status.NOT_APPLICABLE
 
 
+def test_the_interval_that_looks_judged_is_no_bucket() -> None:
+    metrics = gateway().result.metrics
+    judged = {**metrics, "ttft[as judged].p95": metrics["ttft.p95"]}
+    for entry in ("P-5.1.4.2-by-input-length", "S-5.1.4.2-buckets"):
+        assert status(entry, gateway(with_result(metrics=judged))).status is Status.MET
+
+
 def test_seed_and_workload_variety_across_the_report() -> None:
     assert status("S-7.2-vary-workloads", gateway()).status is Status.MET
     assert status("S-7.2-vary-workloads", gateway(alone)).status is Status.UNMET

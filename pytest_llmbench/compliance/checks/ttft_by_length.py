@@ -9,6 +9,7 @@ import numpy as np
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import has, has_first_token
+from pytest_llmbench.model.looks import JUDGED
 
 check = Checks()
 
@@ -24,7 +25,7 @@ def _buckets(look: Look) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, estimate in look.result.metrics.items():
         match = _METRIC.fullmatch(name)
-        if match and estimate.point is not None:
+        if match and JUDGED not in match["label"] and estimate.point is not None:
             found.setdefault(match["label"], set()).add(match["statistic"])
     if not found:
         raise NoEvidenceError("TTFT per input-length bucket")
