@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -48,9 +47,8 @@ class Memory:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def look(self) -> None:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-        self.anonymous = max(self.anonymous, self._of(status, "RssAnon:"))
-        self.resident = max(self.resident, self._of(status, "VmRSS:"))
+        self.anonymous = max(self.anonymous, self.of_now("RssAnon:"))
+        self.resident = max(self.resident, self.of_now("VmRSS:"))
 
     def _watch(self) -> None:
         while True:
@@ -58,7 +56,9 @@ class Memory:
             time.sleep(0.02)
 
     @staticmethod
-    def _of(status: str, name: str) -> float:
+    def of_now(name: str) -> float:
+        """In MiB."""
+        status = Path("/proc/self/status").read_text(encoding="ascii")
         return int(status.split(name)[1].split()[0]) / 1024
 
 
@@ -98,7 +98,8 @@ def run(requests: int, records: bool) -> dict[str, Any]:
             "measured_s": ended[-1][0] - began,
             "analysed_s": done - ended[-1][0],
             "measuring_anonymous": ended[-1][1] - idle[0],
-            "max_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            # Not ru_maxrss: that of a child begins with what its parent had.
+            "max_rss": Memory.of_now("VmHWM:"),
             "anonymous": memory.anonymous - idle[0],
             "resident": memory.resident - idle[1],
             "ttft_p99_ms": result.metrics["ttft.p99"].point,
