@@ -31,6 +31,10 @@ from pytest_llmbench.stats.look_samples import Ends, values
 from pytest_llmbench.stats.looks import LookTaker
 
 AUTO = "auto"
+_WITHOUT_LOOKS = (
+    "requests='auto' does not end a load early here: it does at --llm-scale=standard, in a single run; runs "
+    "that are compared are of one length"
+)
 MOST_REQUESTS = 5_000
 """Of ``requests="auto"`` where the marker names no maximum."""
 OVER_LIMIT = "over_limit"
@@ -159,8 +163,9 @@ def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> As
     looks = seen[0].plan.looks if seen else None
     if looks is not None:
         return _at_last_look(looks, seen[0])
+    whole = (_WITHOUT_LOOKS,) if parameters.is_auto and seen else ()
     if parameters.failures != OVER_LIMIT:
-        return AsJudged()
+        return AsJudged(notes=whole)
     found = {}
     for each in parameters.objectives:
         over = watched(each, parameters)
@@ -168,7 +173,7 @@ def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> As
             samples = [values(over, Ends.of_records(run.records)) for run in seen]
             found[judged_name(each.metric)] = estimate(over, np.concatenate(samples), ALPHA / 2).estimate
     note = "failed requests count as slower than the limit in what is judged, and not in the other figures"
-    return AsJudged(found, (note,) if found else ())
+    return AsJudged(found, (*whole, *((note,) if found else ())))
 
 
 def _at_last_look(looks: Looks, run: Observation) -> AsJudged:

@@ -86,6 +86,8 @@ def test_scales_with_numbers_of_their_own_do_not_end_early() -> None:
     assert full.looks is None
     assert full.requests == FULL_REQUESTS
     assert plan_of("full", requests="auto", p95_ms=100, max_requests=20_000).requests == 20_000
+    result = ReplayedSUT().measure(ttft.TEST, requests="auto", p95_ms=100, concurrency=2, scale="quick")
+    assert "does not end a load early here" in result.notes[0]
 
 
 def test_a_bucket_is_watched_by_its_lengths() -> None:
