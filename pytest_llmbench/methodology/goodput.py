@@ -15,13 +15,12 @@ import numpy as np
 from pytest_llmbench.methodology.adaptive import GOODPUT_SHARE, AdaptiveParameters, as_judged
 from pytest_llmbench.methodology.by_run import by_run
 from pytest_llmbench.methodology.manifest import manifest
-from pytest_llmbench.methodology.one_load import intended, one_load_plans
+from pytest_llmbench.methodology.one_load import intended, one_load_plans, one_load_procedure
 from pytest_llmbench.methodology.parameters import parameter
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.samples import samples_of
 from pytest_llmbench.methodology.summary import configuration
 from pytest_llmbench.methodology.ttft_tables import value_and_interval
-from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.metrics.goodput import good, goodput
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
@@ -29,7 +28,6 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.looks import Quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 
 NAME = "goodput"
@@ -73,21 +71,6 @@ class Parameters(AdaptiveParameters):
         if self.compliance is not None:
             found.append("compliance is not for this test: goodput is no test of the draft")
         return found
-
-
-def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
-    concurrency = parameters.concurrency if isinstance(parameters.load, ClosedLoop) else None
-    warmup = yield from warm_up(setting, concurrency=concurrency)
-    seen: list[Observation] = []
-    for plan in plans(parameters, setting):
-        seen.append((yield plan))
-        if seen[-1].interrupted is not None:
-            break
-    return result(parameters, setting, warmup, seen)
-
-
-def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    return one_load_plans(parameters, setting)
 
 
 def result(
@@ -148,6 +131,8 @@ def _interval(share: Estimate) -> str:
     return f"{share.lower:.2%} … {share.upper:.2%}"
 
 
+plans = one_load_plans
+procedure = one_load_procedure(result)
 TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans)
 
 __all__ = ["TEST", "Parameters", "plans", "procedure", "result"]

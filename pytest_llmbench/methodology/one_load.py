@@ -1,19 +1,40 @@
-"""The plans of a test with one load of the author's choice: how many requests, in how many runs."""
+"""A test with one load of the author's choice: its procedure, how many requests, in how many runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from pytest_llmbench.methodology.adaptive import MOST_REQUESTS, AdaptiveParameters, bounded
-from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.result import TestResult, WarmupReport
 
 GATE_REQUESTS = 1_000
 """Default of a gate: the draft's minimum for P99."""
 FULL_REQUESTS = 10_000
 """The draft's minimum for P99.9, which a compliant run always reports (AMB-01)."""
 QUICK_REQUESTS = 50
+
+Result = Callable[[Any, Setting, WarmupReport, Sequence[Observation]], TestResult]
+
+
+def one_load_procedure(result: Result) -> Callable[[Any, Setting], Procedure[TestResult]]:
+    """The test's procedure: warm-up, the runs, then ``result`` of what was seen; Ctrl-C ends it there."""
+
+    def procedure(parameters: AdaptiveParameters, setting: Setting) -> Procedure[TestResult]:
+        concurrency = parameters.concurrency if isinstance(parameters.load, ClosedLoop) else None
+        warmup = yield from warm_up(setting, concurrency=concurrency)
+        seen: list[Observation] = []
+        for plan in one_load_plans(parameters, setting):
+            seen.append((yield plan))
+            if seen[-1].interrupted is not None:
+                break
+        return result(parameters, setting, warmup, seen)
+
+    return procedure
 
 
 def one_load_plans(parameters: AdaptiveParameters, setting: Setting) -> tuple[LoadPlan, ...]:
@@ -70,5 +91,6 @@ __all__ = [
     "QUICK_REQUESTS",
     "intended",
     "one_load_plans",
+    "one_load_procedure",
     "request_count",
 ]

@@ -15,9 +15,14 @@ import numpy as np
 from pytest_llmbench.methodology.adaptive import AdaptiveParameters, as_judged
 from pytest_llmbench.methodology.by_run import ByRun, by_run
 from pytest_llmbench.methodology.manifest import manifest
-from pytest_llmbench.methodology.one_load import intended, one_load_plans, request_count
+from pytest_llmbench.methodology.one_load import (
+    intended,
+    one_load_plans,
+    one_load_procedure,
+    request_count,
+)
 from pytest_llmbench.methodology.parameters import STATISTICS, parameter
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.samples import RunSamples, samples_of
 from pytest_llmbench.methodology.summary import configuration
 from pytest_llmbench.methodology.ttft_tables import (
@@ -27,7 +32,6 @@ from pytest_llmbench.methodology.ttft_tables import (
     parts_table,
     results_table,
 )
-from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.metrics.buckets import Bucket, by_input_length
 from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, PARTS_OF_TTFT
 from pytest_llmbench.metrics.summary import distribution
@@ -35,7 +39,6 @@ from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.result import TestResult, WarmupReport
 
 SECTION = "5.1"
@@ -70,22 +73,6 @@ class Parameters(AdaptiveParameters):
             for name, limit in limits.items()
         ]
         return (*own, *bucketed, *self.slo)
-
-
-def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
-    concurrency = parameters.concurrency if isinstance(parameters.load, ClosedLoop) else None
-    warmup = yield from warm_up(setting, concurrency=concurrency)
-    seen: list[Observation] = []
-    for plan in plans(parameters, setting):
-        seen.append((yield plan))
-        if seen[-1].interrupted is not None:
-            break
-    return result(parameters, setting, warmup, seen)
-
-
-def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """One plan per run, as long as the draft and the scale say."""
-    return one_load_plans(parameters, setting)
 
 
 def result(
@@ -177,6 +164,8 @@ def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[str, .
     return tuple(notes)
 
 
+plans = one_load_plans
+procedure = one_load_procedure(result)
 TEST = TestDefinition("ttft", SECTION, TITLE, Parameters, procedure, plans)
 
 __all__ = ["TEST", "Parameters", "plans", "procedure", "request_count", "result"]
