@@ -11,7 +11,7 @@ from pytest_llmbench.model.plan import Deadlines
 _LOOK_AGAIN_NS = 250_000_000
 """An exchange is looked at no less often than this, for the sake of replies with an unusual end."""
 _QUIET_NS = 100_000_000
-"""Unparsed reads this old are parsed, in case the response is complete."""
+"""A stream that has been silent for so long is looked into: it may be complete, or its end was not told."""
 
 MOST_REPLY_BYTES = 64 * 1024 * 1024
 """Of one reply, and what comes in until the next look. It is kept until it has ended, so one without an end
@@ -60,7 +60,7 @@ def too_large(exchange: Exchange, most_bytes: int | None = None) -> bool:
 def sweep(in_flight: Collection[Exchange], deadlines: Deadlines, now_ns: int) -> None:
     """Ends what is overdue as TIMEOUT, and looks into replies that have fallen silent."""
     for exchange in [exchange for exchange in in_flight if exchange.due_ns <= now_ns]:
-        if exchange.unparsed and now_ns - exchange.stamps[-1] > _QUIET_NS and exchange.channel is not None:
+        if exchange.stamps and now_ns - exchange.stamps[-1] > _QUIET_NS and exchange.channel is not None:
             exchange.channel.inspect()
         if exchange.end is not None:
             continue

@@ -85,7 +85,10 @@ class Http1Connection:
 
     def inspect(self) -> None:
         exchange = self._exchange
-        if exchange is not None and exchange.unparsed:
+        if exchange is None:
+            return
+        self._link.look()
+        if exchange.unparsed:
             self._parse(exchange)
             if exchange.end is End.COMPLETE:
                 self._owner.eager = True

@@ -14,7 +14,11 @@ READ_BYTES = 256 * 1024
 
 class SocketLink:
     """Reads with ``recvmsg_into`` into a buffer that all links of a loop may share: bytes are copied out of
-    it before anything else runs. One read per wake-up; what is left wakes us again."""
+    it before anything else runs. One read per wake-up; what is left wakes us again.
+
+    With one exception, for which there is ``look``: uvloop stops watching a descriptor with an error after
+    one more read. Of a reset right behind data that one takes the data, and nothing tells of the reset.
+    """
 
     def __init__(self, linked: Linked, sock: socket.socket, times: KernelTimes, buffer: memoryview) -> None:
         self._linked = linked
@@ -71,25 +75,35 @@ class SocketLink:
         self._loop.add_writer(self._fd, self._writable)
         return False
 
+    def look(self) -> None:
+        if self._open:
+            self._loop.call_soon(self._read_on)
+
     def close(self) -> None:
         self._down(None)
 
-    def _readable(self) -> None:
+    def _readable(self) -> bool:
+        """One read; whether it brought anything."""
         if not self._open:
-            return
+            return False
         try:
             count, ancillary, _, _ = self._receive(self._buffers, ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:
             self._down(error)
-            return
+            return False
         if count:
             at_ns = self._instant(ancillary)
             self._received(self._buffer[:count].tobytes(), at_ns)
-        else:
-            self._linked.ended(None)
-            self._down(None)
+            return True
+        self._linked.ended(None)
+        self._down(None)
+        return False
+
+    def _read_on(self) -> None:
+        while self._readable():
+            pass
 
     def _writable(self) -> None:
         try:

@@ -1,0 +1,70 @@
+"""A reset that arrives together with the data before it, on a loop that tells of an error only once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from pytest_llmbench.generator.kernel_times import KernelTimes
+from pytest_llmbench.generator.link import Link
+from pytest_llmbench.generator.socket_link import SocketLink
+
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Heard:
+    """What a link told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+        self.link: Link | None = None
+
+    def attach(self, link: Link) -> None:
+        self.link = link
+
+    def received(self, data: bytes, at_ns: int) -> None:
+        del at_ns
+        self.told.append(data)
+
+    def written(self) -> None: ...
+
+    def ended(self, error: Exception | None) -> None:
+        self.told.append(type(error))
+
+    def dropped(self) -> None:
+        self.told.append("dropped")
+
+
+async def _heard_of_a_reset() -> list[object]:
+    heard = Heard()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        times = KernelTimes(time.monotonic_ns, time.time_ns)
+        port = server.getsockname()[1]
+        await SocketLink.connect(heard, "127.0.0.1", port, times, memoryview(bytearray(65536)))
+        peer, _ = server.accept()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        peer.sendall(b"the last words")
+        peer.close()
+        time.sleep(0.05)  # the loop is busy elsewhere until both are there
+        await asyncio.sleep(0.05)
+        assert heard.told[:1] == [b"the last words"]
+        assert heard.link is not None
+        heard.link.look()
+        async with asyncio.timeout(2):
+            while "dropped" not in heard.told:
+                await asyncio.sleep(0.01)
+    return heard.told
+
+
+@pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_a_reset_right_behind_data_is_found_by_looking(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        assert runner.run(_heard_of_a_reset()) == [b"the last words", ConnectionResetError, "dropped"]
