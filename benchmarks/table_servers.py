@@ -73,7 +73,7 @@ class KnownServer:
             self._process.stdout.close()
 
     def truth(self) -> dict[str, npt.NDArray[np.int64]]:
-        """By request id: last byte of the request read, then the write of each text event (ns)."""
+        """By request id: last byte of the request arrived, then the write of each text event (ns)."""
         size = _ID + 8 * (1 + self._tokens)
         data = self._log.read_bytes()
         return {

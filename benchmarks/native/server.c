@@ -6,8 +6,9 @@
  * TOKENS text events, a finish, a usage and an end event, an event to a chunk. With TTFT_US = ITL_US = 0 it goes
  * out in one write; otherwise text event i is due TTFT_US + i * ITL_US after the last request byte was read, on
  * one absolute schedule, and each goes out by itself. The log, written at SIGTERM, holds for each request:
- * char id[40], u64 instants[1 + TOKENS]: last request byte read, then each text event just before its write
- * (CLOCK_MONOTONIC, ns). */
+ * char id[40], u64 instants[1 + TOKENS]: last request byte arrived (the kernel's receive time, so that a request
+ * which waits while the server writes to others is late by the server's doing, not by the client's), then each
+ * text event just before its write (CLOCK_MONOTONIC, ns). The delays count from the read. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -25,13 +26,12 @@
 #define MOST 4096
 #define ROOM 65536
 #define ID 40
-#define SPIN_NS 50000
 
 typedef uint64_t u64;
 struct conn {
     int fd, next, busy;      /* next: text event to be sent, -1: none */
     size_t have;
-    u64 read_ns, *row;
+    u64 read_ns, came_ns, *row;
     char in[ROOM], id[ID];
 };
 static struct conn *conns[MOST];
@@ -49,6 +49,24 @@ static u64 now_ns(void) {
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
     return (u64)at.tv_sec * 1000000000u + (u64)at.tv_nsec;
+}
+/* Like recv; sets when the kernel took in the last of it, and when we read it. */
+static ssize_t receive(struct conn *c) {
+    char control[64];
+    struct iovec to = {c->in + c->have, ROOM - 1 - c->have};
+    struct msghdr message = {.msg_iov = &to, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    ssize_t n = recvmsg(c->fd, &message, 0);
+    struct timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    c->came_ns = c->read_ns = now_ns();
+    for (struct cmsghdr *m = CMSG_FIRSTHDR(&message); n > 0 && m; m = CMSG_NXTHDR(&message, m)) {
+        if (m->cmsg_level != SOL_SOCKET || m->cmsg_type != SCM_TIMESTAMPNS) continue;
+        struct timespec at;
+        memcpy(&at, CMSG_DATA(m), sizeof at);
+        int64_t waited = (int64_t)(wall.tv_sec - at.tv_sec) * 1000000000 + wall.tv_nsec - at.tv_nsec;
+        if (waited > 0 && waited < 1000000000) c->came_ns -= (u64)waited;
+    }
+    return n;
 }
 static u64 due(int i) { return conns[i]->read_ns + ttft_ns + (u64)conns[i]->next * itl_ns; }
 static void swap(int a, int b) { int t = heap[a]; heap[a] = heap[b]; heap[b] = t; }
@@ -118,7 +136,8 @@ static void at_once(struct conn *c) {
     }
     for (size_t i = 0; i < w->places; i++) memcpy(w->bytes + w->at[i], c->id, length);
     u64 *row = new_row(c->id);
-    for (int i = 0; i <= tokens; i++) row[i] = c->read_ns;
+    row[0] = c->came_ns;
+    for (int i = 1; i <= tokens; i++) row[i] = c->read_ns;
     put(c->fd, w->bytes, w->bytes + w->size);
 }
 static void next_text(int i) {
@@ -142,13 +161,13 @@ static void answer(int i) {
     struct conn *c = conns[i];
     if (!ttft_ns && !itl_ns) { at_once(c); return; }
     put(c->fd, HEAD, HEAD + strlen(HEAD));
-    c->row[0] = c->read_ns;
+    c->row[0] = c->came_ns;
     c->next = 0;
     push(i);
 }
 static void readable(int i) {
     struct conn *c = conns[i];
-    ssize_t n = recv(c->fd, c->in + c->have, ROOM - 1 - c->have, 0);
+    ssize_t n = receive(c);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) {
         close(c->fd);
@@ -163,7 +182,6 @@ static void readable(int i) {
     char *length = strcasestr(c->in, "\r\ncontent-length:"), *id = strcasestr(c->in, "\r\nx-request-id:");
     size_t body = length && length < end ? strtoul(length + 17, NULL, 10) : 0;
     if (c->have < (size_t)(end + 4 - c->in) + body) return;
-    c->read_ns = now_ns();
     strcpy(c->id, "none-given");
     if (id && id < end) sscanf(id + 15, " %39[A-Za-z0-9_-]", c->id);
     c->have = 0;
@@ -194,7 +212,7 @@ int main(int argc, char **argv) {
     epoll_ctl(epoll_fd, EPOLL_CTL_ADD, listener, &wanted);
     int made = 0;
     while (!stopped) {
-        int64_t wait = heaped ? (int64_t)(due(heap[0]) - now_ns()) - SPIN_NS : 100000000;
+        int64_t wait = heaped ? (int64_t)(due(heap[0]) - now_ns()) : 100000000;
         struct timespec most = {.tv_nsec = wait > 0 ? wait % 1000000000 : 0, .tv_sec = wait > 0 ? wait / 1000000000 : 0};
         int n = epoll_pwait2(epoll_fd, seen, 256, &most, NULL);
         for (int k = 0; k < n; k++) {
@@ -202,6 +220,7 @@ int main(int argc, char **argv) {
             if (i < MOST) { readable(i); continue; }
             while ((spared || made < MOST) && (fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
                 setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+                setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
                 int at = spared ? spare[--spared] : made++;
                 struct conn *c = conns[at];
                 if (!c) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pytest_llmbench.generator.socket_link import READ_BYTES
+from pytest_llmbench.generator.sockets import READ_BYTES
 from pytest_llmbench.generator.transport import End, Exchange, abandon
 from pytest_llmbench.model.plan import Deadlines
 

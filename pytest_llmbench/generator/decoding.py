@@ -13,6 +13,9 @@ from pytest_llmbench.model.record import RequestRecord
 Steps = Generator[None, None, RequestRecord]
 
 _SLICE_NS = 20_000
+_MAY_WAIT = 256
+"""Streams that began together end together. So many replies may wait until there is less to read, as chunks
+that come meanwhile, were they not read, would run together with those behind them."""
 _SLICE_PER_WAITING_NS = 5_000
 
 
@@ -20,7 +23,8 @@ class DecodeQueue:
     """Decodes a little at a time, so that a read which comes meanwhile is stamped with little delay.
 
     Decoding a long reply takes a millisecond; done in one go it would be added to the first-token instants of
-    the replies beside it. A slice grows with the queue, so the queue stays short however fast replies end.
+    the replies beside it. A slice grows with the queue beyond its first part, so that the queue stays
+    short however fast replies end.
     """
 
     def __init__(
@@ -51,7 +55,8 @@ class DecodeQueue:
         await self._empty.wait()
 
     def _slice(self) -> None:
-        until = self._now() + _SLICE_NS + _SLICE_PER_WAITING_NS * len(self._waiting)
+        too_many = max(0, len(self._waiting) - _MAY_WAIT)
+        until = self._now() + _SLICE_NS + _SLICE_PER_WAITING_NS * too_many
         while self._now() < until:
             if self._current is None:
                 if not self._waiting:

@@ -13,7 +13,8 @@ from pytest_llmbench.generator.http1_connection import Http1Connection
 from pytest_llmbench.generator.kernel_times import kernel_times
 from pytest_llmbench.generator.known_replies import KnownReplies
 from pytest_llmbench.generator.link import LoopLink
-from pytest_llmbench.generator.socket_link import READ_BYTES, SocketLink
+from pytest_llmbench.generator.socket_link import SocketLink
+from pytest_llmbench.generator.sockets import Sockets
 from pytest_llmbench.generator.stamping import Stamping
 from pytest_llmbench.generator.target import Target
 from pytest_llmbench.generator.tls import TlsChannel
@@ -39,7 +40,7 @@ class Http1Transport:
         self._target = target
         self._clock = clock
         self._times = kernel_times(clock) if kernel_stamps else None
-        self._buffer = memoryview(bytearray(READ_BYTES if self._times is not None else 0))
+        self._sockets: Sockets | None = None
         self._addresses: list[str] = []
         self._connections: set[Http1Connection] = set()
         self._free: list[Http1Connection] = []
@@ -84,9 +85,14 @@ class Http1Transport:
         self._all_closed = asyncio.Event()
         for connection in self._connections:
             connection.shut()
-        if self._connections:
-            async with asyncio.timeout(_CLOSE_S):
-                await self._all_closed.wait()
+        try:
+            if self._connections:
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._all_closed.wait()
+        finally:
+            if self._sockets is not None:
+                self._sockets.close()
+                self._sockets = None
 
     # The side that connections see.
 
@@ -163,7 +169,9 @@ class Http1Transport:
         connection = Http1Connection(self, self._clock, tls, ready)
         port = self._target.port
         if self._times is not None:
-            await SocketLink.connect(connection, address, port, self._times, self._buffer)
+            if self._sockets is None:
+                self._sockets = Sockets(loop, self._times)
+            await SocketLink.connect(connection, address, port, self._sockets)
         else:
             link = LoopLink(connection, self._clock.monotonic_ns)
             await loop.create_connection(lambda: link, address, port)

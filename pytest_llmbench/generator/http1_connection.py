@@ -87,7 +87,6 @@ class Http1Connection:
         exchange = self._exchange
         if exchange is None:
             return
-        self._link.look()
         if exchange.unparsed:
             self._parse(exchange)
             if exchange.end is End.COMPLETE:

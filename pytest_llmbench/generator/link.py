@@ -14,9 +14,6 @@ class Link(Protocol):
     def write(self, data: bytes) -> bool:
         """Sends, or keeps what the kernel does not take; True: the kernel took everything."""
 
-    def look(self) -> None:
-        """Soon read what there is without waiting to be woken: a stream has fallen silent."""
-
     def close(self) -> None:
         """Close at once, whatever is still on its way. Safe to call twice."""
 
@@ -50,9 +47,6 @@ class LoopLink(asyncio.Protocol):
     def write(self, data: bytes) -> bool:
         self._transport.write(data)
         return self._transport.get_write_buffer_size() == 0
-
-    def look(self) -> None:
-        """The loop reads all by itself."""
 
     def close(self) -> None:
         self._transport.abort()

@@ -5,41 +5,30 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from pytest_llmbench.generator.kernel_times import ANCILLARY_BYTES, KernelTimes
+from pytest_llmbench.generator.kernel_times import ANCILLARY_BYTES
 from pytest_llmbench.generator.link import Linked
-
-READ_BYTES = 256 * 1024
-"""Most bytes of one read."""
+from pytest_llmbench.generator.sockets import Sockets
 
 
 class SocketLink:
-    """Reads with ``recvmsg_into`` into a buffer that all links of a loop may share: bytes are copied out of
-    it before anything else runs. One read per wake-up; what is left wakes us again.
+    """Reads with ``recvmsg_into`` into the buffer of all. One read each time; what is left is told again."""
 
-    With one exception, for which there is ``look``: uvloop stops watching a descriptor with an error after
-    one more read. Of a reset right behind data that one takes the data, and nothing tells of the reset.
-    """
-
-    def __init__(self, linked: Linked, sock: socket.socket, times: KernelTimes, buffer: memoryview) -> None:
+    def __init__(self, linked: Linked, sock: socket.socket, sockets: Sockets) -> None:
         self._linked = linked
         self._received = linked.received
         self._sock = sock
-        self._fd = sock.fileno()
-        self._instant = times.instant
-        self._buffer = buffer
-        self._buffers = [buffer]
+        self._sockets = sockets
+        self._instant = sockets.times.instant
+        self._buffer = sockets.buffer
+        self._buffers = [sockets.buffer]
         self._receive = sock.recvmsg_into
         self._unsent: list[memoryview] = []
         self._open = True
-        self._loop = asyncio.get_running_loop()
+        sockets.add(sock.fileno(), self._ready)
         linked.attach(self)
-        if self._open:
-            self._loop.add_reader(self._fd, self._readable)
 
     @classmethod
-    async def connect(
-        cls, linked: Linked, address: str, port: int, times: KernelTimes, buffer: memoryview
-    ) -> None:
+    async def connect(cls, linked: Linked, address: str, port: int, sockets: Sockets) -> None:
         """Opens a link to a numeric address. Raises OSError."""
         numeric = socket.getaddrinfo(
             address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
@@ -49,12 +38,12 @@ class SocketLink:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            times.stamp(sock)
+            sockets.times.stamp(sock)
             await asyncio.get_running_loop().sock_connect(sock, where)
         except BaseException:
             sock.close()
             raise
-        cls(linked, sock, times, buffer)
+        cls(linked, sock, sockets)
 
     def write(self, data: bytes) -> bool:
         if not self._open:
@@ -72,38 +61,30 @@ class SocketLink:
         if sent == len(data):
             return True
         self._unsent.append(memoryview(data)[sent:])
-        self._loop.add_writer(self._fd, self._writable)
+        self._sockets.await_room(self._sock.fileno(), awaited=True)
         return False
-
-    def look(self) -> None:
-        if self._open:
-            self._loop.call_soon(self._read_on)
 
     def close(self) -> None:
         self._down(None)
 
-    def _readable(self) -> bool:
-        """One read; whether it brought anything."""
+    def _ready(self, room: bool) -> None:
+        if room and self._unsent:
+            self._writable()
         if not self._open:
-            return False
+            return
         try:
             count, ancillary, _, _ = self._receive(self._buffers, ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
-            return False
+            return
         except OSError as error:
             self._down(error)
-            return False
+            return
         if count:
             at_ns = self._instant(ancillary)
             self._received(self._buffer[:count].tobytes(), at_ns)
-            return True
-        self._linked.ended(None)
-        self._down(None)
-        return False
-
-    def _read_on(self) -> None:
-        while self._readable():
-            pass
+        else:
+            self._linked.ended(None)
+            self._down(None)
 
     def _writable(self) -> None:
         try:
@@ -119,7 +100,7 @@ class SocketLink:
         except OSError as error:
             self._down(error)
             return
-        self._loop.remove_writer(self._fd)
+        self._sockets.await_room(self._sock.fileno(), awaited=False)
         self._linked.written()
 
     def _down(self, error: Exception | None) -> None:
@@ -127,16 +108,14 @@ class SocketLink:
         if not self._open:
             return
         self._open = False
-        # Before the descriptor is closed: its number may be another socket's by the next line.
-        self._loop.remove_reader(self._fd)
-        self._loop.remove_writer(self._fd)
+        self._sockets.remove(self._sock.fileno())
         self._unsent.clear()
         self._sock.close()
-        self._loop.call_soon(self._tell, error)
+        asyncio.get_running_loop().call_soon(self._tell, error)
 
     def _tell(self, error: Exception | None) -> None:
         self._linked.ended(error)
         self._linked.dropped()
 
 
-__all__ = ["READ_BYTES", "SocketLink"]
+__all__ = ["SocketLink"]

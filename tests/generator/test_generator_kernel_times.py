@@ -19,6 +19,7 @@ from pytest_llmbench.generator.link import Link
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.socket_link import SocketLink
+from pytest_llmbench.generator.sockets import Sockets
 from pytest_llmbench.generator.stamping import KERNEL, USER_SPACE, Stamping
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 
@@ -236,7 +237,8 @@ async def linked() -> tuple[Heard, socket.socket]:
     listener = socket.create_server(("127.0.0.1", 0))
     heard, times = Heard(), kernel_times(MonotonicClock())
     assert times is not None
-    await SocketLink.connect(heard, "127.0.0.1", listener.getsockname()[1], times, memoryview(bytearray(64)))
+    sockets = Sockets(asyncio.get_running_loop(), times, read_bytes=64)
+    await SocketLink.connect(heard, "127.0.0.1", listener.getsockname()[1], sockets)
     other, _ = listener.accept()
     listener.close()
     return heard, other

@@ -81,8 +81,6 @@ class Desk:
 
     def close(self) -> None: ...
 
-    def look(self) -> None: ...
-
     def record(self, reads: Iterable[bytes]) -> RequestRecord:
         """Of one request that got this; broken off by us if that was not all."""
         connection = Http1Connection(self, VirtualClock(1), None, self.loop.create_future())

@@ -1,0 +1,138 @@
+"""The sockets of a loop behind one descriptor: an epoll of our own, which the loop watches in their stead.
+
+Being woken for every read costs more than the read. So above some 10,000 wake-ups a second the epoll is no
+longer watched, but looked at every 0.2 ms, as network cards do it (interrupt moderation). Stamps are the
+kernel's, so no latency changes by that; what changes is that reads of one stream which come within 0.2 ms may
+become one, which is counted as coalesced, and that a closed loop replaces a request up to 0.2 ms later.
+Sends on a schedule have a timer of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+from collections.abc import Callable
+
+from pytest_llmbench.generator.kernel_times import KernelTimes
+from pytest_llmbench.generator.timer_fd import TimerFd
+
+READ_BYTES = 256 * 1024
+"""Most bytes of one read."""
+_AT_ONCE = 32
+"""Sockets that are read before the loop sees to anything else."""
+
+_WAKE_UPS = 256
+_BUSY_NS = _WAKE_UPS * 100_000
+"""So many wake-ups within this time are too many."""
+_TURN_NS = 200_000
+_TURNS = 64
+_IDLE_READS = _TURNS
+"""Fewer reads than this in so many turns, and each may wake us again."""
+
+Ready = Callable[[bool], None]
+"""Told that a socket has something: bytes, its end or an error; with ``True``: that it takes bytes again."""
+
+
+class Sockets:
+    """Tells sockets that they are ready, many for one wake-up of the loop.
+
+    Our own epoll for another reason as well: uvloop stops watching a descriptor with an error after one more
+    read, so that of a reset right behind data nothing would be heard. Here the kernel says it until the
+    socket is closed. Reads go to one buffer, as bytes are copied out of it before anything else runs.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, times: KernelTimes, *, read_bytes: int = READ_BYTES
+    ) -> None:
+        self.times = times
+        self.buffer = memoryview(bytearray(read_bytes))
+        self._loop = loop
+        self._epoll = select.epoll()
+        self._ready: dict[int, Ready] = {}
+        self._timer = _timer()
+        self.in_turns = False
+        """Looked at now and then, as being woken for each read would cost too much."""
+        self._count = 0
+        """Wake-ups, or turns, since ``_since_ns`` was set."""
+        self._since_ns = 0
+        self._reads = 0
+        loop.add_reader(self._epoll.fileno(), self._woken)
+
+    def add(self, descriptor: int, ready: Ready) -> None:
+        self._ready[descriptor] = ready
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def await_room(self, descriptor: int, *, awaited: bool) -> None:
+        """Whether to tell when the socket takes bytes again."""
+        self._epoll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if awaited else 0))
+
+    def remove(self, descriptor: int) -> None:
+        """Before it is closed: its number may be another's by the next line."""
+        if self._ready.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+
+    def close(self) -> None:
+        if self.in_turns:
+            self._be_woken()
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+        if self._timer is not None:
+            self._timer.close()
+
+    def _woken(self) -> None:
+        self._look()
+        self._count += 1
+        if self._count == _WAKE_UPS:
+            now_ns = time.monotonic_ns()
+            busy = now_ns - self._since_ns < _BUSY_NS
+            self._count, self._since_ns = 0, now_ns
+            if busy and self._timer is not None:
+                self._take_turns(self._timer)
+
+    def _take_turns(self, timer: TimerFd) -> None:
+        self.in_turns, self._reads = True, 0
+        self._loop.remove_reader(self._epoll.fileno())
+        timer.ring_every(_TURN_NS)
+        self._loop.add_reader(timer.descriptor, self._turn, timer)
+
+    def _be_woken(self) -> None:
+        self.in_turns, self._count = False, 0
+        if self._timer is not None:
+            self._timer.stop()
+            self._loop.remove_reader(self._timer.descriptor)
+        self._loop.add_reader(self._epoll.fileno(), self._woken)
+
+    def _turn(self, timer: TimerFd) -> None:
+        timer.heard()
+        self._look_on()
+        self._count += 1
+        if self._count >= _TURNS:
+            if self._reads < _IDLE_READS:
+                self._be_woken()
+            self._count = self._reads = 0
+
+    def _look_on(self) -> None:
+        """All that is ready, with the loop's other work in between."""
+        if not self._epoll.closed and self._look() == _AT_ONCE:
+            self._loop.call_soon(self._look_on)
+
+    def _look(self) -> int:
+        ready = self._ready
+        found = self._epoll.poll(0, _AT_ONCE)
+        for descriptor, events in found:
+            told = ready.get(descriptor)
+            if told is not None:  # else it was closed by what another one has brought
+                told(events & select.EPOLLOUT != 0)
+        self._reads += len(found)
+        return len(found)
+
+
+def _timer() -> TimerFd | None:
+    try:
+        return TimerFd()
+    except OSError:  # a sandbox that forbids it: then each read wakes us, however many there are
+        return None
+
+
+__all__ = ["READ_BYTES", "Ready", "Sockets"]

@@ -1,0 +1,158 @@
+"""Sockets behind one descriptor: each is told, woken for each read or in turns, on every loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import uvloop
+
+from pytest_llmbench.generator import sockets as sockets_module
+from pytest_llmbench.generator.kernel_times import KernelTimes
+from pytest_llmbench.generator.sockets import Sockets
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="epoll is Linux's")
+LOOPS = pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+MakeLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+class Pairs:
+    """Connected pairs; what the near ends are told is read off and counted."""
+
+    def __init__(self, count: int) -> None:
+        self.sockets = Sockets(asyncio.get_running_loop(), KernelTimes(time.monotonic_ns, time.time_ns))
+        self.pairs = [socket.socketpair() for _ in range(count)]
+        self.bytes_read = [0] * count
+        self.room_told = 0
+        for number, (near, _) in enumerate(self.pairs):
+            near.setblocking(False)
+            self.sockets.add(near.fileno(), self._reader(number, near))
+
+    def _reader(self, number: int, near: socket.socket) -> Callable[[bool], None]:
+        def ready(room: bool) -> None:
+            self.room_told += room
+            with suppress(BlockingIOError):
+                self.bytes_read[number] += len(near.recv(65536))
+
+        return ready
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not done():
+                await asyncio.sleep(0.001)
+
+    def close(self) -> None:
+        for near, far in self.pairs:
+            self.sockets.remove(near.fileno())
+            near.close()
+            far.close()
+        self.sockets.close()
+
+
+def on(make_loop: MakeLoop, course: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(course())
+
+
+@LOOPS
+def test_everyone_is_read_however_many_are_ready_at_once(make_loop: MakeLoop) -> None:
+    async def course() -> None:
+        pairs = Pairs(150)
+        for _, far in pairs.pairs:
+            far.send(b"chunk")
+        await pairs.until(lambda: pairs.bytes_read == [5] * 150)
+        pairs.close()
+
+    on(make_loop, course)
+
+
+@LOOPS
+def test_many_wake_ups_turn_into_turns_and_few_reads_back(
+    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets_module, "_BUSY_NS", 10**18)  # however slow this machine is
+
+    async def course() -> None:
+        pairs = Pairs(3)
+        far = pairs.pairs[1][1]
+        turned = False
+        for sent in range(1, 301):
+            far.send(b"x")
+            while pairs.bytes_read[1] < sent:
+                await asyncio.sleep(0)
+            turned = turned or pairs.sockets.in_turns
+        assert turned
+        pairs.pairs[2][1].send(b"late")
+        await pairs.until(lambda: pairs.bytes_read[2] == 4)
+        await pairs.until(lambda: not pairs.sockets.in_turns)
+        pairs.pairs[0][1].send(b"later")
+        await pairs.until(lambda: pairs.bytes_read[0] == 5)
+        pairs.close()
+
+    on(make_loop, course)
+
+
+@LOOPS
+def test_it_can_be_closed_in_the_middle_of_turns(
+    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets_module, "_WAKE_UPS", 1)
+    monkeypatch.setattr(sockets_module, "_BUSY_NS", 10**18)
+
+    async def course() -> None:
+        failed: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(context))
+        pairs = Pairs(100)
+        pairs.pairs[0][1].send(b"x")
+        await pairs.until(lambda: pairs.sockets.in_turns)
+        for _, far in pairs.pairs:
+            far.send(b"more than one look takes")
+        await asyncio.sleep(0)
+        pairs.close()
+        await asyncio.sleep(0.01)
+        assert failed == []
+
+    on(make_loop, course)
+
+
+@LOOPS
+def test_room_to_write_is_told_only_while_it_is_awaited(make_loop: MakeLoop) -> None:
+    async def course() -> None:
+        pairs = Pairs(1)
+        near = pairs.pairs[0][0].fileno()
+        await asyncio.sleep(0.01)
+        assert pairs.room_told == 0
+        pairs.sockets.await_room(near, awaited=True)
+        await pairs.until(lambda: pairs.room_told > 0)
+        pairs.sockets.await_room(near, awaited=False)
+        told = pairs.room_told
+        await asyncio.sleep(0.01)
+        assert pairs.room_told == told
+        pairs.close()
+
+    on(make_loop, course)
+
+
+def test_without_kernel_timers_each_read_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden() -> None:
+        raise OSError("not here")
+
+    monkeypatch.setattr(sockets_module, "TimerFd", forbidden)
+    monkeypatch.setattr(sockets_module, "_BUSY_NS", 10**18)
+
+    async def course() -> None:
+        pairs = Pairs(1)
+        for sent in range(1, 301):
+            pairs.pairs[0][1].send(b"x")
+            while pairs.bytes_read[0] < sent:
+                await asyncio.sleep(0)
+        assert not pairs.sockets.in_turns
+        pairs.close()
+
+    on(asyncio.new_event_loop, course)
