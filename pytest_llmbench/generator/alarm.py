@@ -43,7 +43,7 @@ class TimerFdAlarm:
     One sleeper at a time. Raises OSError where the kernel has no such timers.
     """
 
-    slack_ns = 120_000
+    slack_ns = 200_000
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -51,6 +51,7 @@ class SocketLink:
         if self._unsent:
             self._unsent.append(memoryview(data))
             return False
+        self._sockets.writes += 1
         try:
             sent = self._sock.send(data)
         except (BlockingIOError, InterruptedError):

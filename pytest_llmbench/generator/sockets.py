@@ -1,10 +1,11 @@
 """The sockets of a loop behind one descriptor: an epoll of our own, which the loop watches in their stead.
 
-Being woken for every read costs more than the read. So above some 10,000 wake-ups a second the epoll is no
-longer watched, but looked at every 0.2 ms, as network cards do it (interrupt moderation). Stamps are the
-kernel's, so no latency changes by that; what changes is that reads of one stream which come within 0.2 ms may
-become one, which is counted as coalesced, and that a closed loop replaces a request up to 0.2 ms later.
-Sends on a schedule have a timer of their own.
+Being woken for every read costs more than the read. So with many streams, above some 10,000 wake-ups a
+second, the epoll is no longer watched, but looked at every 0.2 ms, as drivers of network cards do it
+(interrupt moderation). Stamps are the kernel's, so no latency changes by that. What would change is kept from
+mattering: streams whose chunks follow each other so closely that two might be read as one are not read in
+turns, nor are replies so short that a closed loop's replacement, 0.1 ms later, would lower its rate by more
+than a hundredth. Sends on a schedule have a timer of their own.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ _BUSY_NS = _WAKE_UPS * 100_000
 """So many wake-ups within this time are too many."""
 _TURN_NS = 200_000
 _TURNS = 64
-_IDLE_READS = _TURNS
-"""Fewer reads than this in so many turns, and each may wake us again."""
+_FEW_READS = _TURNS
+"""Fewer than this in so many turns, and each may wake us again."""
+_CHUNKS_APART_NS = 5 * _TURN_NS
+_REQUESTS_APART_NS = 50 * _TURN_NS
+"""On one connection, on average: closer ones are not for turns."""
 
 Ready = Callable[[bool], None]
 """Told that a socket has something: bytes, its end or an error; with ``True``: that it takes bytes again."""
@@ -53,10 +57,13 @@ class Sockets:
         self._timer = _timer()
         self.in_turns = False
         """Looked at now and then, as being woken for each read would cost too much."""
-        self._count = 0
-        """Wake-ups, or turns, since ``_since_ns`` was set."""
-        self._since_ns = 0
+        self.writes = 0
+        """Requests sent, counted by whoever writes. This and what follows: since ``_since_ns``."""
         self._reads = 0
+        self._count = 0
+        """Wake-ups, or turns."""
+        self._read: set[int] = set()
+        self._since_ns = 0
         loop.add_reader(self._epoll.fileno(), self._woken)
 
     def add(self, descriptor: int, ready: Ready) -> None:
@@ -83,34 +90,46 @@ class Sockets:
     def _woken(self) -> None:
         self._look()
         self._count += 1
-        if self._count == _WAKE_UPS:
-            now_ns = time.monotonic_ns()
-            busy = now_ns - self._since_ns < _BUSY_NS
-            self._count, self._since_ns = 0, now_ns
-            if busy and self._timer is not None:
+        if self._count >= _WAKE_UPS:
+            took_ns = self._lapse()
+            if self._timer is not None and took_ns < _BUSY_NS and self._suits_turns(took_ns):
                 self._take_turns(self._timer)
-
-    def _take_turns(self, timer: TimerFd) -> None:
-        self.in_turns, self._reads = True, 0
-        self._loop.remove_reader(self._epoll.fileno())
-        timer.ring_every(_TURN_NS)
-        self._loop.add_reader(timer.descriptor, self._turn, timer)
-
-    def _be_woken(self) -> None:
-        self.in_turns, self._count = False, 0
-        if self._timer is not None:
-            self._timer.stop()
-            self._loop.remove_reader(self._timer.descriptor)
-        self._loop.add_reader(self._epoll.fileno(), self._woken)
+            self._begin_anew()
 
     def _turn(self, timer: TimerFd) -> None:
         timer.heard()
         self._look_on()
         self._count += 1
         if self._count >= _TURNS:
-            if self._reads < _IDLE_READS:
+            if self._reads < _FEW_READS or not self._suits_turns(self._lapse()):
                 self._be_woken()
-            self._count = self._reads = 0
+            self._begin_anew()
+
+    def _lapse(self) -> int:
+        return time.monotonic_ns() - self._since_ns
+
+    def _suits_turns(self, took_ns: int) -> bool:
+        together_ns = took_ns * len(self._read)
+        closest_ns = max(self._reads * _CHUNKS_APART_NS, self.writes * _REQUESTS_APART_NS)
+        return closest_ns <= together_ns
+
+    def _begin_anew(self) -> None:
+        self._count = self._reads = self.writes = 0
+        self._read.clear()
+        self._since_ns = time.monotonic_ns()
+
+    def _take_turns(self, timer: TimerFd) -> None:
+        self.in_turns = True
+        self._loop.remove_reader(self._epoll.fileno())
+        timer.ring_every(_TURN_NS)
+        self._loop.add_reader(timer.descriptor, self._turn, timer)
+
+    def _be_woken(self) -> None:
+        self.in_turns = False
+        if self._timer is not None:
+            self._timer.stop()
+            self._loop.remove_reader(self._timer.descriptor)
+        self._loop.add_reader(self._epoll.fileno(), self._woken)
 
     def _look_on(self) -> None:
         """All that is ready, with the loop's other work in between."""
@@ -118,9 +137,10 @@ class Sockets:
             self._loop.call_soon(self._look_on)
 
     def _look(self) -> int:
-        ready = self._ready
+        ready, read = self._ready, self._read
         found = self._epoll.poll(0, _AT_ONCE)
         for descriptor, events in found:
+            read.add(descriptor)
             told = ready.get(descriptor)
             if told is not None:  # else it was closed by what another one has brought
                 told(events & select.EPOLLOUT != 0)

@@ -76,7 +76,8 @@ def test_everyone_is_read_however_many_are_ready_at_once(make_loop: MakeLoop) ->
 def test_many_wake_ups_turn_into_turns_and_few_reads_back(
     make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets_module, "_BUSY_NS", 10**18)  # however slow this machine is
+    monkeypatch.setattr(sockets_module, "_BUSY_NS", 10**18)  # however slow, or fast, this machine is
+    monkeypatch.setattr(sockets_module, "_CHUNKS_APART_NS", 0)
 
     async def course() -> None:
         pairs = Pairs(3)
@@ -98,12 +99,34 @@ def test_many_wake_ups_turn_into_turns_and_few_reads_back(
     on(make_loop, course)
 
 
+@pytest.mark.parametrize(("apart", "writes"), [("_CHUNKS_APART_NS", 0), ("_REQUESTS_APART_NS", 1)])
+def test_chunks_or_requests_close_together_are_not_for_turns(
+    monkeypatch: pytest.MonkeyPatch, apart: str, writes: int
+) -> None:
+    monkeypatch.setattr(sockets_module, "_BUSY_NS", 10**18)
+    monkeypatch.setattr(sockets_module, "_CHUNKS_APART_NS", 0)
+    monkeypatch.setattr(sockets_module, apart, 10**18)  # as far apart as none are
+
+    async def course() -> None:
+        pairs = Pairs(1)
+        for sent in range(1, 601):
+            pairs.sockets.writes += writes
+            pairs.pairs[0][1].send(b"x")
+            while pairs.bytes_read[0] < sent:
+                await asyncio.sleep(0)
+            assert not pairs.sockets.in_turns
+        pairs.close()
+
+    on(asyncio.new_event_loop, course)
+
+
 @LOOPS
 def test_it_can_be_closed_in_the_middle_of_turns(
     make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets_module, "_WAKE_UPS", 1)
     monkeypatch.setattr(sockets_module, "_BUSY_NS", 10**18)
+    monkeypatch.setattr(sockets_module, "_CHUNKS_APART_NS", 0)
 
     async def course() -> None:
         failed: list[dict[str, Any]] = []
