@@ -19,10 +19,10 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.store.json_file import read_object, write_text
 from pytest_llmbench.store.objects import described, encoded
 from pytest_llmbench.store.plain import plain_object
 from pytest_llmbench.store.redaction import Redactor
-from pytest_llmbench.store.report_file import write_text
 
 LOADS_SCHEMA = "pytest-llmbench/loads/1.0"
 _BY_NAME = ("workload", "plan", "records")
@@ -86,18 +86,10 @@ def files_of(records: Path | None, report: Path | None) -> dict[str, str]:
 
 def read_loads(path: Path) -> dict[str, Any]:
     """StoreError for a file that is missing, damaged or of another version."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StoreError(
-            f"cannot read the loads: {error.strerror or error}",
-            where=str(path),
-            remedy="keep the folder records beside report.json",
-        ) from error
-    except ValueError as error:
-        raise StoreError(f"not a whole JSON file: {error}", where=str(path)) from error
-    if not isinstance(content, dict) or content.get("schema") != LOADS_SCHEMA:
-        raise StoreError(f"not a file of loads in {LOADS_SCHEMA!r}", where=str(path))
+    beside = "keep the folder records beside report.json"
+    content = read_object(path, "loads", absent=beside, damaged=beside)
+    if content.get("schema") != LOADS_SCHEMA:
+        raise StoreError(f"not a file of loads in {LOADS_SCHEMA!r}", where=str(path), remedy=beside)
     return content
 
 

@@ -15,8 +15,9 @@ from pytest_llmbench.reports.markdown import markdown_report
 from pytest_llmbench.reports.minimum import minimum_report
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.instants import iso_utc
+from pytest_llmbench.store.json_file import write_text
 from pytest_llmbench.store.redaction import without_credentials
-from pytest_llmbench.store.report_file import write_report, write_text
+from pytest_llmbench.store.report_file import write_report
 from pytest_llmbench.store.schema import FactEntry, Generator, Report, Sut, TestEntry
 
 

@@ -19,6 +19,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.store.comparison_schema import OutputLengths
+from pytest_llmbench.store.json_file import read_object
 from pytest_llmbench.store.shape import Instant, Metric, Shape
 
 BASELINE_VERSION: Final = "1.0"
@@ -153,7 +154,9 @@ def _remedy(storage: Path) -> str:
 
 def read_baseline(path: Path) -> Baseline:
     """StoreError for a damaged file, and for another version."""
-    content = _content(path)
+    content = read_object(
+        path, "baseline", absent="name a file that --llm-save wrote", damaged="save it again with --llm-save"
+    )
     version = content.get("baseline_version")
     if version != BASELINE_VERSION:
         raise _of_another_version(version, path)
@@ -165,24 +168,6 @@ def read_baseline(path: Path) -> Baseline:
         raise StoreError(
             f"no whole baseline: {listed}", where=str(path), remedy="save it again with --llm-save"
         ) from error
-
-
-def _content(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StoreError(
-            f"cannot read the baseline: {error.strerror or error}", where=str(path), remedy="check the path"
-        ) from error
-    except ValueError as error:
-        raise StoreError(
-            f"not a whole JSON file, perhaps truncated: {error}",
-            where=str(path),
-            remedy="save it again with --llm-save",
-        ) from error
-    if isinstance(content, dict):
-        return content
-    raise StoreError("no baseline: not a JSON object", where=str(path), remedy="name a file of --llm-save")
 
 
 def _of_another_version(version: object, path: Path) -> StoreError:

@@ -6,15 +6,14 @@ unlike a baseline: it says how noisy a system is, not how fast it has to be.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.store.json_file import write_text
 from pytest_llmbench.store.shape import Instant, Shape
 
 CALIBRATION_VERSION: Final = "1.0"
@@ -58,21 +57,8 @@ def there_are_calibrations(storage: Path, machine: str) -> bool:
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
     """In one step: a reader sees the old one or the new one. StoreError where that cannot be done."""
-    content: dict[str, Any] = calibration.model_dump(mode="json")
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise StoreError(
-            f"cannot write the calibration: {error.strerror or error}",
-            where=str(path),
-            remedy="name a folder that can be written with --llm-storage",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    text = json.dumps(calibration.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    write_text(path, text, remedy="name a folder that can be written with --llm-storage")
 
 
 def read_calibration(path: Path) -> Calibration | None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.store.json_file import read_object, write_text
 from pytest_llmbench.store.redaction import Redactor
 from pytest_llmbench.store.schema import SCHEMA_VERSION, Report
 
 REPORT_NAME = "report.json"
 _SHOWN_MISTAKES = 5
+_NAME_ONE = "name a report.json written with --llm-report"
 
 
 def check_writable(directory: Path) -> None:
@@ -38,30 +37,6 @@ def check_writable(directory: Path) -> None:
         ) from error
 
 
-def write_text(path: Path, text: str, redactor: Redactor | None = None) -> None:
-    """Writes ``path`` atomically: a reader sees the old file or the whole new one. Makes parent directories.
-
-    Raises StoreError with the path and the cause; the old file, if there is one, is left as it was.
-    """
-    content = text if redactor is None else redactor.text(text)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise StoreError(
-            f"cannot write the file: {error.strerror or error}",
-            where=str(path),
-            remedy="check that its directory exists, is writable and has space left",
-        ) from error
-
-
 def write_report(path: Path, report: Report, redactor: Redactor | None = None) -> None:
     """Writes ``report.json``. Secrets are taken out of the values, before they are encoded."""
     plain = report.plain() if redactor is None else redactor.value(report.plain())
@@ -74,7 +49,7 @@ def read_report(path: Path) -> Report:
     The report read is of this version, so that it can be written again. Raises StoreError for any other
     version, and for a damaged file.
     """
-    content = _read_json(path)
+    content = read_object(path, "report", absent=_NAME_ONE, damaged="write the report again")
     _check_version(content.get("schema_version"), path)
     try:
         return Report.model_validate(content | {"schema_version": SCHEMA_VERSION})
@@ -82,36 +57,12 @@ def read_report(path: Path) -> Report:
         raise StoreError(_mistakes(error), where=str(path), remedy="write the report again") from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StoreError(
-            f"cannot read the report: {error.strerror or error}",
-            where=str(path),
-            remedy="name a report.json written with --llm-report",
-        ) from error
-    except ValueError as error:  # not UTF-8 or not JSON
-        raise StoreError(
-            f"not a whole JSON file, perhaps truncated: {error}",
-            where=str(path),
-            remedy="write the report again",
-        ) from error
-    if not isinstance(content, dict):
-        raise StoreError(
-            f"not a report: a JSON {type(content).__name__} where an object is expected",
-            where=str(path),
-            remedy="name a report.json written with --llm-report",
-        )
-    return content
-
-
 def _check_version(version: object, path: Path) -> None:
     if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+", version):
         raise StoreError(
             f"not a report of pytest-llmbench: schema_version is {version!r}",
             where=str(path),
-            remedy="name a report.json written with --llm-report",
+            remedy=_NAME_ONE,
         )
     numbers, ours = (tuple(map(int, text.split("."))) for text in (version, SCHEMA_VERSION))
     newer = numbers > ours
@@ -132,4 +83,4 @@ def _mistakes(error: ValidationError) -> str:
     return "the report does not have the shape of its schema: " + "; ".join(listed + rest)
 
 
-__all__ = ["REPORT_NAME", "check_writable", "read_report", "write_report", "write_text"]
+__all__ = ["REPORT_NAME", "check_writable", "read_report", "write_report"]

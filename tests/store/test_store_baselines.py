@@ -103,7 +103,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="perhaps truncated"):
         read_baseline(path)
     path.write_text("[]")
-    with pytest.raises(StoreError, match="not a JSON object"):
+    with pytest.raises(StoreError, match="no baseline: a JSON list"):
         read_baseline(path)
     path.write_text(whole.replace('"runs": 3', '"runs": "three"'))
     with pytest.raises(StoreError, match=r"tests\.0\.runs: Input should be"):

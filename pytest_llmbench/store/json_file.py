@@ -1,0 +1,62 @@
+"""Files written whole or not at all, and JSON objects read back with their damage told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.errors import StoreError
+
+_SPACE = "check that its directory exists, is writable and has space left"
+
+
+def write_text(path: Path, text: str, *, remedy: str = _SPACE) -> None:
+    """Writes ``path`` atomically: a reader sees the old file or the whole new one. Makes parent directories.
+
+    Raises StoreError with the path and the cause; the old file, if there is one, is left as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise StoreError(
+            f"cannot write the file: {error.strerror or error}", where=str(path), remedy=remedy
+        ) from error
+
+
+def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str, Any]:
+    """The JSON object in ``path``, which holds ``what`` (``report``).
+
+    Raises StoreError for a file that cannot be read or holds another thing, with the remedy ``absent``, and
+    for one that is no whole JSON, with ``damaged``.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StoreError(
+            f"cannot read the {what}: {error.strerror or error}", where=str(path), remedy=absent
+        ) from error
+    except ValueError as error:  # not UTF-8 or not JSON
+        raise StoreError(
+            f"not a whole JSON file, perhaps truncated: {error}", where=str(path), remedy=damaged
+        ) from error
+    if isinstance(content, dict):
+        return content
+    raise StoreError(
+        f"no {what}: a JSON {type(content).__name__} where an object is expected",
+        where=str(path),
+        remedy=absent,
+    )
+
+
+__all__ = ["read_object", "write_text"]
