@@ -2,12 +2,12 @@
 
 All instants are of one clock, CLOCK_MONOTONIC of this machine. Request by request and chunk by chunk:
 
-- TTFT error: (stamp of the first content - submitted) - (first write - last request byte read by the server);
+- TTFT error: (stamp of the first content - submitted) - (first write - arrival of the last request byte);
 - ITL error: \\|gap of two stamps - gap of the two writes\\|;
 - stamp error: stamp of a chunk - instant before its write.
 
-Each holds what lies between two processes of this host besides the generator: the kernel, two wake-ups and
-whatever else runs here. They bound the generator's error from above.
+Each holds what lies between two processes of this host besides the generator: the kernel, and whatever else
+runs here. They bound the generator's error from above.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 No engine and no queueing: what it is asked for is what it does, so that a load generator can be held against
 it. The script is the query: ``/v1/chat/completions?ttft_us=20000&itl_us=5000&tokens=64``. Write i is due at
-(last request byte read) + TTFT + i · ITL. What counts as the truth is not the script but the note of what was
-done: the instant before each ``write``, on the machine's monotonic clock, so that a late server is not taken
-for a late client. ``GET /known_delay/log`` gives the notes and forgets them.
+(last request byte arrived) + TTFT + i · ITL. What counts as the truth is not the script but the note of what
+was done, on the machine's monotonic clock: when the request arrived, by the kernel's receive time where there
+is one, and the instant before each ``write``. So neither a server that was late to read nor one that was late
+to write is taken for a late client. ``GET /known_delay/log`` gives the notes and forgets them.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ import heapq
 import json
 import os
 import select
+import socket
+import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from pytest_llmbench.simulator.alarm import Alarm, open_alarm
@@ -34,6 +38,12 @@ _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encodin
 _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _MOST_HEAD_BYTES = 65_536
+_READ_BYTES = 262_144
+_SO_TIMESTAMPNS = 35
+"""``asm-generic/socket.h``; Python has no name for it."""
+_ANCILLARY_BYTES = socket.CMSG_SPACE(16) if hasattr(socket, "CMSG_SPACE") else 0
+_LONGEST_WAIT_NS = 10_000_000_000
+"""Of a request in the socket; more is a step of the wall clock."""
 _now: Callable[[], int] = time.monotonic_ns
 
 
@@ -168,24 +178,47 @@ class Pacer:
         return json.dumps(kept, separators=(",", ":")).encode()
 
 
-class Connection(asyncio.Protocol):
-    """One request at a time; a client that pipelines is refused by the length of what it sends."""
+class Connection:
+    """One request at a time; a client that pipelines is refused by the length of what it sends.
 
-    def __init__(self, pacer: Pacer) -> None:
+    On a socket of its own, since the loop's transports do not tell when the kernel took a request in.
+    """
+
+    def __init__(self, pacer: Pacer, sock: socket.socket) -> None:
         self._pacer = pacer
+        self._sock = sock
         self._received = b""
-        self.open = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._fd = transport.get_extra_info("socket").fileno()
+        self._unsent = bytearray()
+        self._last = False
         self.open = True
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sys.platform == "linux":
+            with suppress(OSError):  # a sandbox may refuse; then requests arrive when they are read
+                sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock.fileno(), self._readable)
 
-    def connection_lost(self, _: Exception | None) -> None:
-        self.open = False
+    def close(self) -> None:
+        if self.open:
+            self.open = False
+            self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_writer(self._sock.fileno())
+            self._sock.close()
 
-    def data_received(self, data: bytes) -> None:
-        now_ns = _now()
+    def _readable(self) -> None:
+        try:
+            data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._take(data, _arrived_ns(ancillary))
+        else:
+            self.close()
+
+    def _take(self, data: bytes, now_ns: int) -> None:
         self._received += data
         end = self._received.find(b"\r\n\r\n")
         if end < 0:
@@ -212,10 +245,10 @@ class Connection(asyncio.Protocol):
             head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
                 log
             )
-            self._transport.write(head + log)
+            self.write(head + log)
             return
         if not target.path.endswith("/chat/completions"):
-            self._transport.write(_NOT_FOUND)
+            self.write(_NOT_FOUND)
             return
         try:
             script = Script.of(target.query)
@@ -226,26 +259,53 @@ class Connection(asyncio.Protocol):
         self._pacer.begin(Stream(self, request_id, now_ns, payloads(script), script.offsets_ns))
 
     def write(self, data: bytes) -> int:
-        """Hands ``data`` to the kernel at once, which the loop's own transports do later; returns when."""
-        if not self.open:
-            return _now()
+        """Hands ``data`` to the kernel at once; returns when."""
         at_ns = _now()
+        if not self.open:
+            return at_ns
         sent = 0
-        if self._transport.get_write_buffer_size() == 0:
+        if not self._unsent:
             try:
-                sent = os.write(self._fd, data)
+                sent = self._sock.send(data)
             except BlockingIOError:
                 sent = 0
             except OSError:
-                self._transport.abort()
+                self.close()
                 return at_ns
         if sent < len(data):
-            self._transport.write(data[sent:])
+            self._unsent += data[sent:]
+            self._loop.add_writer(self._sock.fileno(), self._writable)
         return at_ns
 
+    def _writable(self) -> None:
+        try:
+            del self._unsent[: self._sock.send(self._unsent)]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        if not self._unsent:
+            self._loop.remove_writer(self._sock.fileno())
+            if self._last:
+                self.close()
+
     def _refuse(self, answer: bytes) -> None:
-        self._transport.write(answer)
-        self._transport.close()
+        self.write(answer)
+        self._last = True
+        if not self._unsent:
+            self.close()
+
+
+def _arrived_ns(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
+    """When the kernel took in what has just been read. Its stamp is of the wall clock, of which only the time
+    since then is taken: a step of that clock is no matter."""
+    now_ns = _now()
+    if not ancillary:
+        return now_ns
+    seconds, nanoseconds = struct.unpack("@ll", ancillary[0][2])
+    waited_ns = time.time_ns() - (seconds * 1_000_000_000 + nanoseconds)
+    return now_ns - waited_ns if 0 < waited_ns < _LONGEST_WAIT_NS else now_ns
 
 
 def _header(head: bytes, name: bytes) -> bytes | None:
@@ -261,12 +321,20 @@ def _header(head: bytes, name: bytes) -> bytes | None:
 async def _serve(host: str, port: int) -> None:
     loop = asyncio.get_running_loop()
     pacer = Pacer(open_alarm())
-    server = await loop.create_server(lambda: Connection(pacer), host, port, backlog=1024)
+    listener = socket.create_server((host, port), backlog=1024)
+    listener.setblocking(False)
+
+    def accept() -> None:
+        with suppress(BlockingIOError, InterruptedError, ConnectionError):
+            while True:
+                Connection(pacer, listener.accept()[0])
+
+    loop.add_reader(listener.fileno(), accept)
     gc.freeze()
     gc.disable()  # a collection would be a delay that is in no script; nothing here makes cycles
-    port = server.sockets[0].getsockname()[1]
+    port = listener.getsockname()[1]
     print(json.dumps({"ready": True, "url": f"http://{host}:{port}/v1", "pid": os.getpid()}), flush=True)
-    await server.serve_forever()
+    await loop.create_future()
 
 
 def _end_with_parent() -> None:

@@ -24,7 +24,7 @@ class Truth:
     """What the server did for one request (CLOCK_MONOTONIC nanoseconds)."""
 
     received_ns: int
-    """The last byte of the request was read."""
+    """The last byte of the request arrived."""
     written_ns: tuple[int, ...]
     """The instant before each write."""
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import signal
 import socket
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -154,3 +157,37 @@ def test_it_ends_with_whoever_started_it() -> None:
         assert child.stdin is not None
         child.stdin.close()
         assert child.wait(5) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="receive times are the Linux kernel's")
+def test_a_request_arrives_when_the_kernel_has_it_not_when_the_server_reads(server: KnownDelayServer) -> None:
+    ask(server, "first", Script())
+    asking = http.client.HTTPConnection(*address(server), timeout=10)
+    asking.connect()
+    time.sleep(0.05)  # accepted, and waiting for the request
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        sent_ns = time.monotonic_ns()
+        asking.request("POST", f"/v1/chat/completions?{Script().query}", headers={"x-request-id": "stopped"})
+        taken_in_ns = time.monotonic_ns()
+        time.sleep(0.1)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    asking.getresponse().read()
+    asking.close()
+    truth = server.truth()["stopped"]
+    assert sent_ns <= truth.received_ns <= taken_in_ns
+    assert truth.written_ns[0] - truth.received_ns > 90 * MS
+
+
+def test_a_reply_that_is_not_read_waits_and_is_whole(server: KnownDelayServer) -> None:
+    with socket.create_connection(address(server), timeout=10) as slow:
+        script = Script(0, 0, 60_000)
+        request = f"POST /v1/chat/completions?{script.query} HTTP/1.1\r\ncontent-length: 0\r\n\r\n"
+        slow.sendall(request.encode())
+        time.sleep(0.05)
+        body = bytearray()
+        while not body.endswith(b"0\r\n\r\n"):
+            body += slow.recv(1 << 20)
+        assert body.count(b" tea") == 60_000
+    server.truth()
