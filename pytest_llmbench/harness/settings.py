@@ -82,6 +82,21 @@ class Settings(BaseModel):
         return given
 
     @model_validator(mode="after")
+    def _cores_are_of_worker_processes_here(self) -> Self:
+        if self.worker_cpus.strip().lower() in ("", "none"):
+            return self
+        if isinstance(self.workers, str):
+            raise ValueError(
+                "--llm-worker-cpus is about processes of this machine: leave it out with --llm-workers=ray, "
+                "whose cluster places the workers (ray?cpus=C reserves C cores for each)"
+            )
+        if self.workers == 0:
+            raise ValueError(
+                "--llm-worker-cpus needs processes to put there: leave it out, or give --llm-workers=1"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _sequences_need_a_place(self) -> Self:
         if self.export_sequence and self.report is None:
             raise ValueError(

@@ -33,6 +33,13 @@ def test_cores_are_an_option_like_others() -> None:
         Settings.from_options({"worker_cpus": "first"})
 
 
+@pytest.mark.parametrize(("workers", "why"), [("ray", "processes of this machine"), ("0", "needs processes")])
+def test_cores_are_for_worker_processes_of_this_machine(workers: str, why: str) -> None:
+    with pytest.raises(SuiteError, match=f"--llm-worker-cpus {why}|--llm-worker-cpus is about {why}"):
+        Settings.from_options({"workers": workers, "worker_cpus": "auto"})
+    assert Settings.from_options({"workers": workers, "worker_cpus": "none"}).worker_cpus == "none"
+
+
 def test_more_workers_than_cores_are_told() -> None:
     assert worker_notes(1, cores=1) == ()
     assert worker_notes(2, cores=2) == ()
