@@ -21,8 +21,7 @@ from typing import Any
 from pytest_llmbench.generator.ray.clocks import ClockLine, ClockOffset
 from pytest_llmbench.generator.ray.shifting import shifted_record, shifted_records
 from pytest_llmbench.generator.workers.columns import merged, read_columns, write_columns
-from pytest_llmbench.generator.workers.protocol import Work
-from pytest_llmbench.generator.workers.sharding import deal
+from pytest_llmbench.generator.workers.sharding import Deal
 from pytest_llmbench.generator.workers.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
@@ -126,11 +125,10 @@ def main(requests: int, tokens: int) -> None:
         each["two shares merged"] = took / len(whole)
     few_requests = min(2000, requests)
     plan = LoadPlan("measure", SYNTHETIC_UNIFORM, OpenLoop(1000.0), few_requests, 1)
-    took, shards = cpu_s(lambda: deal(plan, 2, as_text=True))
-    each["drawn and dealt"] = took / few_requests
-    took, sent = cpu_s(lambda: [pickle.dumps(Work(shard), pickle.HIGHEST_PROTOCOL) for shard in shards])
-    each["packed for its worker"] = took / few_requests
-    sizes["plan"] = sum(map(len, sent)) / few_requests
+    blocks = Deal(plan, 2, as_text=True).blocks()
+    took, told = cpu_s(lambda: [pickle.dumps(block, pickle.HIGHEST_PROTOCOL) for _, block in blocks])
+    each["drawn, dealt and packed"] = took / few_requests
+    sizes["plan"] = sum(map(len, told)) / few_requests
     print(json.dumps({"requests": requests, "tokens": tokens}))
     for what, seconds in each.items():
         print(f"{what:36} {seconds * 1e6:8.1f} µs per request")

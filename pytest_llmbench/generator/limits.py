@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +49,7 @@ def peak_connections(plan: LoadPlan, mean_tokens: float = 0.0) -> int:
     return min(plan.requests, math.ceil(mean + _SPREAD * math.sqrt(mean)))
 
 
-def mean_tokens(planned: Sequence[PlannedRequest]) -> float:
+def mean_tokens(planned: Collection[PlannedRequest]) -> float:
     """Output tokens that a request asks for."""
     return sum(request.max_tokens for request in planned) / len(planned) if planned else 0.0
 

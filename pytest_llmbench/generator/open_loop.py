@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.pacing import Pacer
@@ -14,7 +14,7 @@ async def keep_schedule(
     requests: PreparedRequests,
     *,
     start_ns: int,
-    offsets_ns: Sequence[int],
+    offsets_ns: Iterable[int],
     pacer: Pacer,
 ) -> None:
     """Sends request i at ``start_ns + offsets_ns[i]``, or at once when that has passed.

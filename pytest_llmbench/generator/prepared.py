@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pytest_llmbench.model.request import PlannedRequest
 
-_BUDGET_BYTES = 256 * 1024 * 1024
+_BUDGET_BYTES = 64 * 1024 * 1024
+_OBJECT_BYTES = 1024
+"""A request takes about so much beside its texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,46 +36,59 @@ class PreparedRequests:
     """The requests of a plan in order, encoded ahead of need up to a budget of memory.
 
     Plans that fit the budget are encoded whole before the run. For larger ones ``top_up``, called when a
-    request has just left, keeps the encoding off the way of the next.
+    request has just left, keeps the encoding off the way of the next. What is not encoded has not been taken
+    from ``planned`` either, which gives ``count`` requests, each within microseconds.
     """
 
     def __init__(
         self,
-        planned: Sequence[PlannedRequest],
+        planned: Iterable[PlannedRequest],
+        count: int,
         prepare: Callable[[PlannedRequest], PreparedRequest],
         *,
         budget_bytes: int = _BUDGET_BYTES,
     ) -> None:
         self._prepare = prepare
         self._room = budget_bytes
-        self._rest = deque(planned)
+        self._planned = iter(planned)
+        self._rest = count
         self._ready: deque[PreparedRequest] = deque()
-        self.top_up(len(planned))
+        self.top_up(count)
 
     def __len__(self) -> int:
         """Requests not taken yet."""
-        return len(self._ready) + len(self._rest)
+        return len(self._ready) + self._rest
 
     def take(self) -> PreparedRequest:
         """The next request. Raises IndexError when there is none."""
         if not self._ready:
-            return self._prepare(self._rest.popleft())
+            return self._encoded()
         request = self._ready.popleft()
-        self._room += len(request.wire)
+        self._room += _weight(request)
         return request
 
     def drop(self) -> None:
         """Forget what has not been taken: it will not be sent."""
         self._ready.clear()
-        self._rest.clear()
+        self._rest, self._planned = 0, iter(())
 
     def top_up(self, at_most: int = 1) -> None:
         """Encode up to ``at_most`` further requests, as far as the budget goes."""
         while at_most > 0 and self._rest and self._room > 0:
-            request = self._prepare(self._rest.popleft())
-            self._room -= len(request.wire)
+            request = self._encoded()
+            self._room -= _weight(request)
             self._ready.append(request)
             at_most -= 1
+
+    def _encoded(self) -> PreparedRequest:
+        if not self._rest:
+            raise IndexError("all requests have been taken")
+        self._rest -= 1
+        return self._prepare(next(self._planned))
+
+
+def _weight(request: PreparedRequest) -> int:
+    return len(request.wire) + (0 if request.prompt is None else len(request.prompt)) + _OBJECT_BYTES
 
 
 __all__ = ["PreparedRequest", "PreparedRequests"]

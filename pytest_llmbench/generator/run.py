@@ -6,10 +6,14 @@ import asyncio
 import math
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from types import TracebackType
 from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
@@ -32,6 +36,7 @@ from pytest_llmbench.generator.row_log import RowLog
 from pytest_llmbench.generator.selfcheck import self_check
 from pytest_llmbench.generator.target import Target
 from pytest_llmbench.generator.workers.spool import SpoolWriter
+from pytest_llmbench.generator.workers.supply import DealtWorkload
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
@@ -45,6 +50,8 @@ from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
 _LEAST_OPEN_LOOP_CONNECTIONS = 16
 _MOST_OPEN_LOOP_CONNECTIONS = 64
 _CLOSE_S = 5.0
+_INSTANTS_AT_ONCE = 512
+"""Made into numbers of Python together, while load is running: some microseconds."""
 
 
 class LoadGenerator:
@@ -56,6 +63,9 @@ class LoadGenerator:
     run keeps what it measured: keep both quick. ``kernel_stamps``: reads have the kernel's receive times
     where there are any (Linux). ``spool``: what ``on_record`` writes the records of a plan to, if it does; a
     long run is read back from it. Use as a context manager, or :meth:`close` it.
+
+    A worker's share is read from its file as it is sent. Any other plan is drawn whole before it starts, some
+    KiB for each request: drawing while load is running would hold up the reads for milliseconds at a time.
     """
 
     def __init__(
@@ -148,11 +158,8 @@ class LoadGenerator:
     def _run(self, plan: LoadPlan) -> Observation:
         if mistakes := plan.mistakes():
             raise SuiteError.from_mistakes(mistakes, where=plan.label)
-        planned = drawn(plan.workload, plan.first, plan.most_requests, plan.seed)
-        refuse_too_much(peak_connections(plan, mean_tokens(planned)), own_limits(), plan.label)
-        requests = PreparedRequests(planned, self._preparer(plan))
+        requests = self._requests_of(plan)
         load, connections = self._load_of(plan, requests)
-        del planned
         taken_at = anchor(self._clock)
         rows = RowLog(None if self._spool is None else self._spool())
         try:
@@ -221,6 +228,19 @@ class LoadGenerator:
         await measurement.run()
         return measurement
 
+    def _requests_of(self, plan: LoadPlan) -> PreparedRequests:
+        """Raises SuiteError for what this machine cannot have open at once."""
+        planned: Iterator[PlannedRequest]
+        if isinstance(plan.workload, DealtWorkload):
+            tokens, count = plan.workload.mean_tokens, plan.most_requests
+            planned = plan.workload.stream(count)
+        else:
+            all_of_them = deque(drawn(plan.workload, plan.first, plan.most_requests, plan.seed))
+            tokens, count = mean_tokens(all_of_them), len(all_of_them)
+            planned = iter(all_of_them.popleft, None)  # each goes when it has been encoded
+        refuse_too_much(peak_connections(plan, tokens), own_limits(), plan.label)
+        return PreparedRequests(planned, count, self._preparer(plan))
+
     def _preparer(self, plan: LoadPlan) -> Callable[[PlannedRequest], PreparedRequest]:
         options = EncodeOptions(
             model=self._model,
@@ -258,10 +278,12 @@ class LoadGenerator:
         return self._closed_loop(plan, plan.load, requests), min(len(requests), plan.load.concurrency)
 
     def _open_loop(self, plan: LoadPlan, load: OpenLoop, requests: PreparedRequests) -> Load:
-        whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed)).tolist()
-        # A plan that takes up a sequence in the middle takes up its schedule there too.
-        base_ns = whole[plan.first - 1] if plan.first else 0
-        offsets_ns = [offset_ns - base_ns for offset_ns in whole[plan.first :]]
+        if isinstance(plan.workload, DealtWorkload):
+            offsets_ns = plan.workload.instants_ns(plan.requests)
+        else:
+            whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed))
+            # A plan that takes up a sequence in the middle takes up its schedule there too.
+            offsets_ns = _numbers(whole[plan.first :], int(whole[plan.first - 1]) if plan.first else 0)
 
         async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
             alarm = best_alarm(asyncio.get_running_loop(), self._clock)
@@ -301,6 +323,12 @@ class LoadGenerator:
             },
             "load generator",
         )
+
+
+def _numbers(instants_ns: npt.NDArray[np.int64], base_ns: int) -> Iterator[int]:
+    """Of an array, less ``base_ns``, without ever making a list of them all."""
+    for first in range(0, len(instants_ns), _INSTANTS_AT_ONCE):
+        yield from (instants_ns[first : first + _INSTANTS_AT_ONCE] - base_ns).tolist()
 
 
 __all__ = ["LoadGenerator"]

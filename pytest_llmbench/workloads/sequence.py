@@ -28,8 +28,8 @@ TAPE_TOKENS = 16_000_000
 """Input tokens kept of each (64 MB as ids): the last ones that were asked for."""
 _LEAST_WEIGHT = 256
 """Tokens that a shorter request counts as: it is an object too, and very short ones would be millions."""
-AT_ONCE = 4096
-"""Requests that are drawn together where a slice is only gone through."""
+AT_ONCE = 64
+"""Requests that are drawn together where a slice is only gone through: long prompts are a megabyte each."""
 
 _TABLE_SIZE = 100_256
 _DIGESTS = 512
@@ -53,6 +53,9 @@ def passing(workload: Workload, first: int, count: int, seed: int) -> Iterator[P
     if not isinstance(workload, StreamedWorkload):
         yield from drawn(workload, first, count, seed)
         return
+    if not _is_hashable(workload):  # nothing to remember it by: a part would be drawn from the beginning
+        yield from islice(workload.stream(seed), first, first + count)
+        return
     for start in range(first, first + count, AT_ONCE):
         yield from drawn(workload, start, min(AT_ONCE, first + count - start), seed)
 
@@ -62,7 +65,7 @@ def drawn_sha256(workload: Workload, first: int, count: int, seed: int) -> str:
     try:
         return _remembered_digest(cast(Hashable, workload), first, count, seed)
     except TypeError:
-        return sequence_sha256(drawn(workload, first, count, seed))
+        return sequence_sha256(passing(workload, first, count, seed))
 
 
 def slices_sha256(workload: Workload, slices: Sequence[tuple[int, int]], seed: int) -> str:
@@ -73,7 +76,7 @@ def slices_sha256(workload: Workload, slices: Sequence[tuple[int, int]], seed: i
     try:
         return _remembered_slices(cast(Hashable, workload), parts, seed)
     except TypeError:
-        return sequence_sha256(request for part in parts for request in drawn(workload, *part, seed))
+        return sequence_sha256(request for part in parts for request in passing(workload, *part, seed))
 
 
 def sequence_json(requests: Iterable[PlannedRequest]) -> str:
@@ -187,6 +190,14 @@ class _Tape:
         # A foreign workload has no stream to go on with: its sequence is drawn as far as it is asked for.
         kept = list(self._workload.requests(first + count, self._seed))
         return _Reel(iter(()), kept=kept, tokens=sum(map(_weight, kept)))
+
+
+def _is_hashable(workload: Workload) -> bool:
+    try:
+        hash(workload)
+    except TypeError:
+        return False
+    return True
 
 
 def _weight(request: PlannedRequest) -> int:

@@ -166,4 +166,4 @@ class StandInBridge(crew.Bridge):
         self.close()
 
 
-__all__ = ["Machines", "Refused", "StandInBridge", "StandInCluster"]
+__all__ = ["Machines", "Refused", "StandInActor", "StandInBridge", "StandInCluster"]

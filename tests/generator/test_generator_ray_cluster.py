@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import psutil
 import pytest
+from planned_load import Prompts
 from scripted_server import REPLY, Conversation, ScriptedServer
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
@@ -112,6 +113,10 @@ def test_the_plan_is_shared_by_nodes_of_a_cluster(nodes: Nodes, serve: Serve, pl
         assert machine["workers"] == [1, 2]
         again = generator.run(plan(41, load=ClosedLoop(5)))
         assert again.records.counts()["ok"] == 41
+        # Some sixty calls that bring requests, to each worker in their order.
+        much = generator.run(plan(500, load=ClosedLoop(8), workload=Prompts()))
+        assert sorted(much.records.index.tolist()) == list(range(500))
+        assert much.records.counts()["ok"] == 500
     assert raylets_of_workers() == []
     # Nothing of Ray's driver is in this process.
     assert {number: signal.getsignal(number) for number in handlers} == handlers

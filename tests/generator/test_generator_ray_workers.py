@@ -8,13 +8,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from ray_stand_in import Machines, StandInBridge, StandInCluster
+from planned_load import Prompts
+from ray_stand_in import Machines, StandInActor, StandInBridge, StandInCluster
 from scripted_server import REPLY, Conversation, Script, ScriptedServer
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
@@ -23,7 +25,7 @@ from pytest_llmbench.generator.ray import crew, foreman
 from pytest_llmbench.generator.ray.generator import RayLoadGenerator
 from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers import conduct
-from pytest_llmbench.generator.workers.protocol import Address
+from pytest_llmbench.generator.workers.protocol import Address, Requests
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
@@ -184,6 +186,37 @@ def test_a_lost_actor_voids_the_run_and_is_replaced(
     assert again.interrupted is None
     assert again.records.counts()["ok"] == 10
     assert len(clusters[0].actors) == 3
+
+
+def test_requests_are_handed_to_an_actor_one_call_at_a_time(
+    serve: Serve, generator_on: GeneratorFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: dict[StandInActor, list[Future[Any]]] = {}
+    start = StandInActor.start
+
+    def watched(actor: StandInActor, method: str, *arguments: object) -> Future[Any]:
+        earlier = calls.setdefault(actor, [])
+        if method == "begin" or any(isinstance(each, Requests) for each in arguments):
+            assert all(call.done() for call in earlier)
+            earlier.append(start(actor, method, *arguments))
+            return earlier[-1]
+        return start(actor, method, *arguments)
+
+    monkeypatch.setattr(StandInActor, "start", watched)
+    seen = generator_on(serve(reply())).run(plan(300, load=ClosedLoop(4), workload=Prompts()))
+    assert sorted(seen.records.index.tolist()) == list(range(300))
+    assert [len(each) > 30 for each in calls.values()] == [True, True]
+
+
+def test_an_actor_that_is_lost_while_it_is_dealt_to(
+    serve: Serve, generator_on: GeneratorFor, plan: MakePlan, clusters: list[StandInCluster]
+) -> None:
+    workload = Prompts(at=400, happens=lambda: clusters[0].actors[1].die("NodeDiedError: it is gone"))
+    generator = generator_on(serve(reply()))
+    seen = generator.run(plan(10**6, load=ClosedLoop(4), workload=workload))
+    assert seen.interrupted == "worker 2 of 2 was lost: NodeDiedError: it is gone (on machine-0)"
+    assert len(seen.records) == 0
+    assert generator.run(plan(10, load=ClosedLoop(2))).records.counts()["ok"] == 10
 
 
 def test_a_worker_that_dies_under_its_actor_is_told(

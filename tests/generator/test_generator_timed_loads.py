@@ -193,7 +193,9 @@ def closed_loop(extent: Extent, there_are: int, service_ns: int = 10) -> tuple[l
     clock = VirtualClock()
     transport = Answering(clock, service_ns)
     planned = [PlannedRequest(index, 8, 1, text="x") for index in range(there_are)]
-    requests = PreparedRequests(planned, lambda one: PreparedRequest(f"r-{one.index}", b"x", one.index, 8, 1))
+    requests = PreparedRequests(
+        planned, there_are, lambda one: PreparedRequest(f"r-{one.index}", b"x", one.index, 8, 1)
+    )
     start = clock.now_ns
 
     async def scenario() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_the_schedule_is_kept_in_virtual_time() -> None:
     async def scenario() -> None:
         dispatcher = Dispatcher(transport, clock, ended.append)
         planned = [PlannedRequest(index, 8, 1, text="x") for index in range(len(offsets))]
-        requests = PreparedRequests(planned, lambda plan: request(plan.index))
+        requests = PreparedRequests(planned, len(planned), lambda plan: request(plan.index))
         pacer = Pacer(clock, LoopAlarm(clock))
         await keep_schedule(dispatcher, requests, start_ns=clock.now_ns, offsets_ns=offsets, pacer=pacer)
 
@@ -274,22 +275,40 @@ def test_requests_are_encoded_ahead_up_to_the_budget() -> None:
         encoded.append(planned.index)
         return request(planned.index, b"x" * 100)
 
-    planned = [PlannedRequest(index, 8, 1, text="x") for index in range(6)]
-    requests = PreparedRequests(planned, prepare, budget_bytes=250)
-    assert encoded == [0, 1, 2]
+    given: list[int] = []
+
+    def planned() -> Iterator[PlannedRequest]:
+        for index in range(6):
+            given.append(index)
+            yield PlannedRequest(index, 8, 1, text="x")
+
+    # A request counts as its bytes, its prompt where that is kept, and 1 KiB.
+    requests = PreparedRequests(planned(), 6, prepare, budget_bytes=2 * (100 + 1024) + 1)
+    assert given == encoded == [0, 1, 2]
     assert len(requests) == 6
     taken = []
     while len(requests):
         taken.append(requests.take().index)
         requests.top_up()
-    assert taken == encoded == [0, 1, 2, 3, 4, 5]
+        assert len(given) <= len(taken) + 3, "nothing is drawn before there is room for it"
+    assert taken == encoded == given == [0, 1, 2, 3, 4, 5]
     with pytest.raises(IndexError):
         requests.take()
 
 
+def test_requests_that_are_dropped_are_not_drawn() -> None:
+    planned = iter([PlannedRequest(index, 8, 1, text="x") for index in range(9)])
+    requests = PreparedRequests(planned, 9, lambda plan: request(plan.index), budget_bytes=1)
+    assert len(requests) == 9
+    requests.drop()
+    requests.top_up(5)
+    assert len(requests) == 0
+    assert len(list(planned)) == 8
+
+
 def test_requests_beyond_any_budget_are_encoded_when_they_are_due() -> None:
     planned = [PlannedRequest(index, 8, 1, text="x") for index in range(3)]
-    requests = PreparedRequests(planned, lambda plan: request(plan.index), budget_bytes=0)
+    requests = PreparedRequests(planned, 3, lambda plan: request(plan.index), budget_bytes=0)
     assert [requests.take().index for _ in range(3)] == [0, 1, 2]
 
 

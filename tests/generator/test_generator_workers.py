@@ -29,6 +29,7 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers import conduct, crew, distributed
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
+from pytest_llmbench.generator.workers.sharding import Deal
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
@@ -286,12 +287,11 @@ def test_a_stop_while_requests_are_drawn_is_not_lost(
 ) -> None:
     generator = workers_for(serve(reply()))
 
-    def stopped_meanwhile(*arguments: Any, **options: Any) -> list[LoadPlan]:
+    def stopped_meanwhile(*arguments: Any, **options: Any) -> Deal:
         generator.stop("too early")
-        return deal(*arguments, **options)
+        return Deal(*arguments, **options)
 
-    deal = distributed.deal
-    monkeypatch.setattr(distributed, "deal", stopped_meanwhile)
+    monkeypatch.setattr(distributed, "Deal", stopped_meanwhile)
     seen = generator.run(plan(1000, load=OpenLoop(10.0)))
     assert seen.interrupted == "too early"
     assert len(seen.records) == 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+import errno
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain, count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +16,52 @@ from planned_load import TextWorkload
 from scipy import stats
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
-from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.workers.sharding import active_workers, deal, owners, split
+from pytest_llmbench.errors import GeneratorError, StoreError, SuiteError
+from pytest_llmbench.generator.workers import sharding
+from pytest_llmbench.generator.workers.protocol import Requests
+from pytest_llmbench.generator.workers.sharding import BLOCK_BYTES, Deal, active_workers, split
+from pytest_llmbench.generator.workers.supply import DealtWorkload, Supply, packed
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.workloads.sequence import AT_ONCE
+from pytest_llmbench.workloads.stream import StreamedWorkload
 
 MakePlan = Callable[..., LoadPlan]
+DealTo = Callable[..., list[LoadPlan]]
+
+
+@pytest.fixture
+def deal(tmp_path: Path) -> Iterator[DealTo]:
+    """Deals as the coordinator does, and gives the plans as the workers have them."""
+    supplies: list[Supply] = []
+
+    def dealt(whole: LoadPlan, workers: int, **options: Any) -> list[LoadPlan]:
+        made = Deal(whole, workers, **options)
+        own = [Supply(tmp_path, memory_bytes=1000) for _ in range(made.workers)]
+        for number, block in made.blocks():
+            own[number].add(block.frames, block.instants)
+        supplies.extend(own)
+        plans = []
+        for shard, supply in zip(made.plans(), own, strict=True):
+            assert isinstance(shard.workload, DealtWorkload)
+            plans.append(shard.with_(workload=shard.workload.stocked(supply)))
+        return plans
+
+    yield dealt
+    for supply in supplies:
+        supply.close()
+
+
+def instants_ns(shard: LoadPlan) -> list[int]:
+    assert isinstance(shard.workload, DealtWorkload)
+    return list(shard.workload.instants_ns(shard.requests))
 
 
 def indices(shards: list[LoadPlan]) -> list[list[int]]:
-    return [[request.index for request in shard.workload.requests(10**6, shard.seed)] for shard in shards]
+    return [
+        [request.index for request in shard.workload.requests(shard.most_requests, shard.seed)]
+        for shard in shards
+    ]
 
 
 @pytest.mark.parametrize(("total", "parts", "expected"), [(7, 3, [3, 2, 2]), (6, 3, [2, 2, 2]), (1, 1, [1])])
@@ -32,7 +71,9 @@ def test_a_split_is_exact(total: int, parts: int, expected: list[int]) -> None:
 
 @pytest.mark.parametrize("first", [0, 17])
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_an_open_loop_is_one_schedule_dealt_by_position(plan: MakePlan, workers: int, first: int) -> None:
+def test_an_open_loop_is_one_schedule_dealt_by_position(
+    plan: MakePlan, deal: DealTo, workers: int, first: int
+) -> None:
     load = OpenLoop(50.0)
     whole = plan(100, load=load, first=first, seed=5)
     shards = deal(whole, workers)
@@ -42,29 +83,22 @@ def test_an_open_loop_is_one_schedule_dealt_by_position(plan: MakePlan, workers:
     expected = drawn[first:] - (drawn[first - 1] if first else 0)
     together = np.empty(100, dtype=np.int64)
     for own, shard in enumerate(shards):
-        assert isinstance(shard.load, OpenLoop)
-        assert shard.requests == len(shard.load.offsets_ns)
-        # What the worker's generator makes of it, in floating point and back.
-        together[own::workers] = schedule_ns(shard.load, shard.requests, 0)
+        assert shard.load == OpenLoop(50.0 / workers, arrival="trace")
+        together[own::workers] = instants_ns(shard)
     assert together.tolist() == expected.tolist()
 
 
-def test_the_superposition_is_poisson(plan: MakePlan) -> None:
+def test_the_superposition_is_poisson(plan: MakePlan, deal: DealTo) -> None:
     """KS test of the merged gaps, index of dispersion of the merged counts; each share of 4 is Erlang."""
     shards = deal(plan(4000, load=OpenLoop(100.0), seed=11), 4)
-    loads = [shard.load for shard in shards]
-    instants = (
-        np.sort(np.concatenate([load.offsets_ns for load in loads if isinstance(load, OpenLoop)])) / 1e9
-    )
+    instants = np.sort(np.concatenate([instants_ns(shard) for shard in shards])) / 1e9
     gaps = np.diff(instants, prepend=0.0)
     assert stats.kstest(gaps, stats.expon(scale=0.01).cdf).pvalue > 0.01
     counts = np.histogram(instants, bins=np.arange(0.0, instants[-1], 0.5))[0]
     dispersion = counts.var(ddof=1) / counts.mean()
     low, high = stats.chi2.ppf([0.005, 0.995], len(counts) - 1) / (len(counts) - 1)
     assert low < dispersion < high
-    load = loads[0]
-    assert isinstance(load, OpenLoop)
-    one = np.diff(load.offsets_ns) / 1e9
+    one = np.diff(instants_ns(shards[0])) / 1e9
     assert stats.kstest(one, stats.gamma(4, scale=0.01).cdf).pvalue > 0.01
     assert stats.kstest(one, stats.expon(scale=0.04).cdf).pvalue < 1e-6
 
@@ -73,7 +107,7 @@ def test_the_superposition_is_poisson(plan: MakePlan) -> None:
     ("concurrency", "workers", "slots"), [(5, 2, [3, 2]), (8, 3, [3, 3, 2]), (2, 4, [1, 1])]
 )
 def test_a_closed_loop_is_dealt_in_proportion_to_slots(
-    plan: MakePlan, concurrency: int, workers: int, slots: list[int]
+    plan: MakePlan, deal: DealTo, concurrency: int, workers: int, slots: list[int]
 ) -> None:
     shards = deal(plan(concurrency * 10, load=ClosedLoop(concurrency)), workers)
     assert [shard.load for shard in shards] == [ClosedLoop(own) for own in slots]
@@ -82,7 +116,7 @@ def test_a_closed_loop_is_dealt_in_proportion_to_slots(
     assert sorted(chain(*indices(shards))) == list(range(concurrency * 10))
 
 
-def test_requests_and_ceiling_of_a_timed_closed_loop_are_split_exactly(plan: MakePlan) -> None:
+def test_requests_and_ceiling_of_a_timed_closed_loop_are_split_exactly(plan: MakePlan, deal: DealTo) -> None:
     whole = plan(11, load=ClosedLoop(5), duration_s=2.0, max_requests=101, first=3)
     shards = deal(whole, 3)
     assert sum(shard.requests for shard in shards) == 11
@@ -106,14 +140,15 @@ def test_requests_and_ceiling_of_a_timed_closed_loop_are_split_exactly(plan: Mak
     ],
 )
 def test_there_are_no_workers_without_work(
-    plan: MakePlan, load: OpenLoop | ClosedLoop, requests: int, expected: int
+    plan: MakePlan, deal: DealTo, load: OpenLoop | ClosedLoop, requests: int, expected: int
 ) -> None:
     whole = plan(requests, load=load)
-    assert active_workers(whole, 4) == expected == len(deal(whole, 4))
-    assert set(owners(whole, expected).tolist()) == (set(range(expected)) if requests else set())
+    shards = deal(whole, 4)
+    assert active_workers(whole, 4) == expected == len(shards)
+    assert all(own for own in indices(shards)) == bool(requests)
 
 
-def test_what_is_dealt_is_remembered_by_nobody(plan: MakePlan) -> None:
+def test_what_is_dealt_is_remembered_by_nobody(plan: MakePlan, deal: DealTo) -> None:
     with pytest.raises(TypeError, match="unhashable"):
         hash(deal(plan(3), 1)[0].workload)
 
@@ -134,7 +169,7 @@ class _OfCounted(TextWorkload):
         return [replace(request, token_ids=_Counted()) for request in super().requests(count, seed)]
 
 
-def test_requests_can_be_loaded_by_a_process_without_the_suite(plan: MakePlan) -> None:
+def test_requests_can_be_loaded_by_a_process_without_the_suite(plan: MakePlan, deal: DealTo) -> None:
     (shard,) = deal(plan(2, workload=_OfCounted()), 1)
     assert [request.token_ids for request in shard.workload.requests(2, 1)] == [[0, 1, 2]] * 2
 
@@ -142,4 +177,154 @@ def test_requests_can_be_loaded_by_a_process_without_the_suite(plan: MakePlan) -
 def test_a_plan_that_cannot_be_dealt_is_told_in_words(plan: MakePlan) -> None:
     assert len(plan(-1, load=ClosedLoop(0), duration_s=0.0).mistakes()) == 3
     with pytest.raises(SuiteError, match="positive number of requests per second"):
-        deal(plan(3, load=OpenLoop(-1.0), workload=TextWorkload()), 2)
+        Deal(plan(3, load=OpenLoop(-1.0), workload=TextWorkload()), 2)
+
+
+FULL = PlannedRequest(7, 8, 9, [1, 2], "text", 0.5, "label", 3, 4)
+
+
+def test_a_request_arrives_as_it_was(tmp_path: Path) -> None:
+    """All fields: none has the value that it would have if it were forgotten."""
+    given = [
+        FULL,
+        replace(FULL, token_ids=array("I", [5, 6])),
+        replace(FULL, token_ids=None),
+        replace(FULL, text=None, prefix_id=None),
+    ]
+    supply = Supply(tmp_path)
+    for each in given:
+        supply.add(packed(each, as_text=False), b"")
+    assert list(supply.requests(4)) == given
+    supply.close()
+    plain = PlannedRequest(0, 1, 1)
+    assert all(getattr(FULL, field.name) != getattr(plain, field.name) for field in fields(PlannedRequest))
+
+
+def test_prompts_go_as_text_where_that_is_asked_for(plan: MakePlan, deal: DealTo) -> None:
+    @dataclass(frozen=True)
+    class OfIds(TextWorkload):
+        def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+            return [PlannedRequest(index, 8, 1, token_ids=[9906]) for index in range(count)]
+
+    (shard,) = deal(plan(2, workload=OfIds()), 1, as_text=True)
+    assert [(one.text, one.token_ids) for one in shard.workload.requests(2, 1)] == [("Hello", None)] * 2
+
+
+@dataclass(frozen=True)
+class _Long(TextWorkload):
+    """Prompts from nothing to several blocks."""
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+        return [PlannedRequest(n, n % 5, 1, text="x" * (n * 7919 % 200_000)) for n in range(count)]
+
+
+@pytest.mark.parametrize("load", [OpenLoop(50.0), ClosedLoop(7)])
+def test_requests_go_in_blocks_that_follow_each_other(
+    plan: MakePlan, deal: DealTo, load: OpenLoop | ClosedLoop
+) -> None:
+    whole = plan(60, load=load, workload=_Long(), first=2)
+    made = Deal(whole, 3)
+    told: list[list[Requests]] = [[], [], []]
+    for number, block in made.blocks():
+        assert 0 < len(block.frames) <= BLOCK_BYTES
+        told[number].append(block)
+    for own in told:
+        sizes = [len(block.frames) for block in own]
+        assert [block.at for block in own] == [0, *np.cumsum(sizes)[:-1].tolist()]
+        assert all(size == BLOCK_BYTES for size in sizes[:-1])
+        assert len(own) > 20
+    assert made.mean_tokens == np.mean([n % 5 for n in range(2, 62)])
+    shards = deal(whole, 3)
+    found = [request for shard in shards for request in shard.workload.requests(shard.requests, 0)]
+    assert sorted(found, key=lambda each: each.index) == _Long().requests(62, 1)[2:]
+
+
+def test_many_workers_have_smaller_blocks(plan: MakePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding, "_ALL_BLOCKS_BYTES", 60_000)
+    made = Deal(plan(200, load=ClosedLoop(20), workload=_Long()), 20)
+    assert max(len(block.frames) for _, block in made.blocks()) == 3000
+
+
+def test_dealing_ends_when_it_is_no_longer_wanted(plan: MakePlan) -> None:
+    asked = iter([True, True, False])
+    assert list(Deal(plan(10**6, workload=_Endless()), 1).blocks(lambda: next(asked))) == []
+
+
+class _Endless(StreamedWorkload):
+    """Requests of a kibibyte that are drawn one after the other, and counted."""
+
+    name = "endless"
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        for index in count():
+            self.drawn += 1
+            yield PlannedRequest(index, 8, 1, text="y" * 1024)
+
+    def specification(self) -> dict[str, Any]:
+        return {}
+
+
+def test_no_more_is_drawn_than_is_handed_out(plan: MakePlan) -> None:
+    workload = _Endless()
+    blocks = Deal(plan(10**6, workload=workload), 1).blocks()
+    for number in range(1, 40):
+        next(blocks)
+        assert workload.drawn <= 64 * number + AT_ONCE
+
+
+def test_a_sequence_that_ends_too_early_is_told(plan: MakePlan) -> None:
+    @dataclass(frozen=True)
+    class Short(TextWorkload):
+        def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+            return super().requests(min(count, 5), seed)
+
+    with pytest.raises(SuiteError, match=r"workload 'texts': gives 5 requests where 9 are wanted"):
+        list(Deal(plan(9, workload=Short()), 2).blocks())
+
+
+def test_a_share_that_has_not_arrived_whole_is_refused(plan: MakePlan, tmp_path: Path) -> None:
+    made = Deal(plan(9), 1)
+    ((_, block),) = made.blocks()
+    workload = made.plans()[0].workload
+    assert isinstance(workload, DealtWorkload)
+    supply = Supply(tmp_path)
+    supply.add(block.frames[:-1], block.instants)
+    with pytest.raises(
+        GeneratorError, match=f"of {workload.size} bytes of requests {workload.size - 1} have"
+    ):
+        workload.stocked(supply)
+    supply.close()
+
+
+def test_a_share_beyond_memory_lies_in_a_file_without_a_name(tmp_path: Path) -> None:
+    supply = Supply(tmp_path, memory_bytes=10_000)
+    given = _Long().requests(20, 1)
+    for each in given:
+        supply.add(packed(each, as_text=False), array("q", [each.index]).tobytes())
+    assert supply._frames._rolled  # type: ignore[attr-defined]
+    assert not supply._instants._rolled  # type: ignore[attr-defined]
+    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):
+        assert list(supply.requests(20)) == given
+        assert list(supply.instants_ns(20)) == list(range(20))
+    supply.close()
+
+
+def test_a_disk_that_is_full_is_told_before_the_load(tmp_path: Path) -> None:
+    class Full:
+        def write(self, data: bytes) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None: ...
+
+    supply = Supply(tmp_path)
+    supply._frames.close()
+    supply._frames = Full()  # type: ignore[assignment]
+    supply.add(b"12345", b"")
+    supply.add(b"12345", b"")
+    with pytest.raises(StoreError, match=r"(?s)No space left.*TMPDIR"):
+        supply.check(10)
+    supply.close()

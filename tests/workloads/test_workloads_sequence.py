@@ -19,6 +19,7 @@ from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import (
     drawn,
     drawn_sha256,
+    passing,
     sequence_json,
     sequence_sha256,
     slices_sha256,
@@ -64,6 +65,10 @@ class Foreign:
 
 
 class Unhashable(Foreign):
+    __hash__ = None
+
+
+class UnhashableStream(Counting):
     __hash__ = None
 
 
@@ -129,6 +134,21 @@ def test_an_unhashable_workload_is_drawn_every_time():
         assert indices(drawn(made, 3, 2, 1)) == [3, 4]
         assert drawn_sha256(made, 3, 2, 1) == sequence_sha256(made.requests(5, 1)[3:])
     assert made.calls == [5, 5, 5, 5, 5, 5]
+
+
+@pytest.mark.parametrize("kind", [Counting, UnhashableStream])
+def test_going_through_a_long_sequence_draws_each_once_and_keeps_few(kind, monkeypatch):
+    monkeypatch.setattr(sequence, "TAPE_TOKENS", 256 * 500)
+    made = kind()
+    for number, request in enumerate(passing(made, 7, 20_000, 3)):
+        assert (request.index, request.text) == (7 + number, f"3/{7 + number}")
+        assert made.drawn <= 7 + number + sequence.AT_ONCE
+        if kind is Counting and number % 1000 == 0:
+            assert len(sequence._tape(made, 3)._reels[0].kept) <= 500 + sequence.AT_ONCE
+    assert number == 19_999
+    digest = drawn_sha256(made, 7, 20_000, 3)
+    assert made.drawn <= 2 * 20_007 + sequence.AT_ONCE
+    assert digest == sequence_sha256(kind().requests(20_007, 3)[7:])
 
 
 def test_a_mistake_while_drawing_leaves_the_tape_usable():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +44,7 @@ class RayLoadGenerator(DistributedLoadGenerator):
             self.workers = self._ray_crew.workers
         return self._witnessed(super()._run(plan))
 
-    def _refuse_too_much(self, plan: LoadPlan, shards: Sequence[LoadPlan]) -> None:
+    def _refuse_too_much(self, plan: LoadPlan, mean_tokens: float) -> None:
         """Ports and descriptors are those of the workers' machines: each worker sees to its own."""
 
     def _witnessed(self, seen: Observation) -> Observation:

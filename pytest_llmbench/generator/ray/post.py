@@ -14,7 +14,7 @@ from pytest_llmbench.generator.ray.foreman import Heard, Machine
 from pytest_llmbench.generator.ray.messages import ending_file
 from pytest_llmbench.generator.ray.shifting import shifted_done, shifted_records
 from pytest_llmbench.generator.workers.columns import read_columns, write_columns
-from pytest_llmbench.generator.workers.protocol import Done, Go, Line, Setup, Work
+from pytest_llmbench.generator.workers.protocol import Done, Go, Line, Requests, Setup, Work
 
 _FRESH_NS = 2_000_000_000
 """Workers of one machine start, and end, at about the same time: its clock is read once for all."""
@@ -80,6 +80,8 @@ class Post:
         self.clock = clock
         self.heard: Any = None
         """The call that will bring the next news."""
+        self._handed: Any = None
+        """The call that brings the last requests, while it may be under way."""
         self._start = ClockOffset.shared(0)
         self._spool: FileIO | None = None
 
@@ -92,7 +94,12 @@ class Post:
                 raise Lost(mistake)
             self._close()
             self._spool = FileIO(self.setup.spool, "w")
+            self._wait_for_handed()
             self.actor.start("begin", message, self._start)
+        elif isinstance(message, Requests):
+            # One call at a time: calls whose end nobody waits for would pile up in Ray.
+            self._wait_for_handed()
+            self._handed = self.actor.start("say", message)
         elif isinstance(message, Go):
             theirs_ns = ClockLine(self._start, self._start).theirs(message.start_ns)
             self.actor.start("say", Go(theirs_ns))
@@ -129,6 +136,11 @@ class Post:
         write_columns(shifted_records(read_columns(arriving), line), self.setup.columns)
         arriving.unlink()
         return shifted_done(done, line)
+
+    def _wait_for_handed(self) -> None:
+        handed, self._handed = self._handed, None
+        if handed is not None:
+            self.actor.got(handed)
 
     def _close(self) -> None:
         if self._spool is not None:

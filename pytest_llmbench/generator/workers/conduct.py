@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
 
-from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.generator.failing import FailureWatch
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.workers.columns import read_columns, spooled_records
-from pytest_llmbench.generator.workers.protocol import Done, Failed, Go, Ping, Ready, Stop, Told, Work
+from pytest_llmbench.generator.workers.protocol import (
+    Done,
+    Failed,
+    Go,
+    Ping,
+    Ready,
+    Requests,
+    Stop,
+    Told,
+    Work,
+)
 from pytest_llmbench.generator.workers.roles import Member
 from pytest_llmbench.generator.workers.spool import SpoolReader
 from pytest_llmbench.model.plan import LoadPlan
@@ -23,7 +32,7 @@ MARGIN_NS = 20_000_000
 _TICK_S = 0.25
 _ASK_AFTER_S = 5.0
 _GIVE_UP_S = 60.0
-"""A worker that does not answer for so long (stopped, swapped out) is killed."""
+"""A worker that does not answer, or listen, for so long (stopped, swapped out) is killed."""
 
 
 class Part:
@@ -96,23 +105,33 @@ class Conduct:
         self.stopped: str | None = None
         """Why the plan's own rule ended it: a single worker's, or ours, who see the ends of all of them."""
         self.watch: FailureWatch | None = None
-        self.mistake: LLMBenchError | None = None
-        """Why nothing can be sent, where a worker found that out."""
+        self.mistake: Exception | None = None
+        """Why nothing can be sent: what the requests are drawn from, or a worker, found that out."""
         self.failure: Exception | None = None
         """Raised by the caller's code."""
         self._on_record = on_record
         self._on_progress = on_progress
         self._deciding = threading.Lock()
+        self._at_work = False
+        """The workers have been given the plan: before that there is nothing to stop."""
         self.margin_ns = MARGIN_NS
 
-    def play(self, shards: Sequence[LoadPlan]) -> None:
-        """Returns when every worker has ended its share, or has ended."""
-        for part, shard in zip(self.parts, shards, strict=True):
+    def play(self, blocks: Iterable[tuple[int, Requests]], plans: Callable[[], Sequence[LoadPlan]]) -> None:
+        """Returns when every worker has ended its share, or has ended.
+
+        ``blocks``: of requests, each with the place of its worker; drawn as they are handed out. ``plans``:
+        asked, once that is done, for what each worker is to do; it may raise.
+        """
+        for part in self.parts:
             part.clear()
-            part.member.line.say(Work(shard))
-        if self.cause is not None:  # asked for before there was anything to stop
-            self._stop_all(self.cause)
-        while not all(part.over for part in self.parts):
+        try:
+            self._hand_out(blocks)
+            if self.cause is None:
+                self._set_to_work(plans())
+        except Exception as error:  # noqa: BLE001 - of the suite's workload: raised where the plan was asked for
+            self.mistake = error
+            self.stop(f"the requests cannot be dealt: {error}")
+        while self._at_work and not all(part.over for part in self.parts):
             self._listen()
             self._start_when_ready()
             self._hand_on()
@@ -130,8 +149,33 @@ class Conduct:
 
     def _stop_all(self, reason: str) -> None:
         for part in self.parts:
-            if not part.over:
+            if self._at_work and not part.over:
                 part.member.line.say(Stop(reason))
+
+    def _hand_out(self, blocks: Iterable[tuple[int, Requests]]) -> None:
+        for place, block in blocks:
+            part = self.parts[place]
+            if not self._listens(part):
+                return
+            if not part.member.line.say(block):
+                self._take(part, None)
+                return
+
+    def _listens(self, part: Part) -> bool:
+        """Waits for one that is busy; not when the plan has been stopped, nor for ever."""
+        give_up_s = time.monotonic() + _GIVE_UP_S
+        while self.cause is None and not part.member.line.takes(_TICK_S):
+            if time.monotonic() > give_up_s:
+                part.member.put_down()  # its line dies of that
+        return self.cause is None
+
+    def _set_to_work(self, plans: Sequence[LoadPlan]) -> None:
+        for part, plan in zip(self.parts, plans, strict=True):
+            part.heard()
+            part.member.line.say(Work(plan))
+        self._at_work = True
+        if self.cause is not None:  # asked for before there was anything to stop
+            self._stop_all(self.cause)
 
     def _listen(self) -> None:
         waiting = {part.member.line.connection: part for part in self.parts if not part.over}

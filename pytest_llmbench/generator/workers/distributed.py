@@ -6,36 +6,33 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain, islice
 from types import TracebackType
 from typing import Any, Self
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.clock import MonotonicClock, anchor
 from pytest_llmbench.generator.failing import FailureWatch
-from pytest_llmbench.generator.limits import (
-    Limits,
-    mean_tokens,
-    own_limits,
-    peak_connections,
-    refuse_too_much,
-)
+from pytest_llmbench.generator.limits import Limits, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.workers.conduct import MARGIN_NS, Conduct
 from pytest_llmbench.generator.workers.crew import Crew as LocalCrew
 from pytest_llmbench.generator.workers.merging import merged_observation
-from pytest_llmbench.generator.workers.protocol import Address, Setup
+from pytest_llmbench.generator.workers.protocol import Address, Requests, Setup
 from pytest_llmbench.generator.workers.roles import Crew
-from pytest_llmbench.generator.workers.sharding import active_workers, deal
+from pytest_llmbench.generator.workers.sharding import Deal, active_workers
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.wire.catalogue import dialect as dialect_named
 from pytest_llmbench.wire.dialect import PromptForm
 
+_AHEAD = 16
+"""Blocks of requests that are drawn while the workers come up: about as many as there is time for."""
 _CLOSE_S = 10.0
 _NICE = 19
 """About a tenth of a core remains when all are wanted: enough to hear a worker, and to stop it."""
@@ -50,6 +47,9 @@ class DistributedLoadGenerator:
     about half a second after a request has ended, so a killed run keeps all but its last second. A worker
     that dies voids the run: ``Observation.interrupted`` says which, how it ended and what it printed last;
     what it had written down and what the others measured is in the records.
+
+    Requests are drawn before the load and handed to the workers while they are drawn, so that no process
+    holds them all; after the first megabyte in a thread of its own, which Ctrl-C and :meth:`stop` end.
 
     ``count_text``: count with the reference tokenizer what the server does not count; ``counts_early``: which
     is to be expected, so that it is loaded before the first plan. ``cpus``: cores to put the workers on, in
@@ -161,16 +161,25 @@ class DistributedLoadGenerator:
             )
         crew = self._crew = self._crew or self._new_crew()
         crew.call(active_workers(plan, self.workers))  # they come up while requests are drawn
-        shards = deal(plan, self.workers, as_text=self._setup.prompt_form == "text")
-        self._refuse_too_much(plan, shards)
-        conduct = Conduct(crew.members(len(shards)), self._on_record, self._on_progress)
+        deal = Deal(plan, self.workers, as_text=self._setup.prompt_form == "text")
+        self._refuse_too_much(plan, 0.0)  # what can be known before all are drawn
+        blocks = _begun(deal.blocks(self._goes_on), max(_AHEAD, deal.workers))
+        conduct = Conduct(crew.members(deal.workers), self._on_record, self._on_progress)
         self._conduct = conduct
         conduct.margin_ns = self.margin_ns
-        conduct.watch = FailureWatch() if plan.stop_when_failing and len(shards) > 1 else None
+        conduct.watch = FailureWatch() if plan.stop_when_failing and deal.workers > 1 else None
         if self._stop_reason is not None:  # asked for while requests were being drawn
             conduct.cause = self._stop_reason
         taken_at = anchor(MonotonicClock())
-        self._play(conduct, shards, crew)
+
+        def plans() -> list[LoadPlan]:
+            nonlocal taken_at
+            self._refuse_too_much(plan, deal.mean_tokens)
+            _step_back()
+            taken_at = anchor(MonotonicClock())
+            return deal.plans()
+
+        self._play(lambda: conduct.play(blocks, plans), conduct, crew)
         ends = [part.done.decoded_ns for part in conduct.parts if part.done is not None]
         self.decoded_ns = max((end for end in ends if end is not None), default=None)
         if conduct.failure is not None:
@@ -182,26 +191,33 @@ class DistributedLoadGenerator:
             raise conduct.mistake
         return merged_observation(plan, conduct, taken_at)
 
-    def _refuse_too_much(self, plan: LoadPlan, shards: Sequence[LoadPlan]) -> None:
-        _refuse_too_much(plan, shards)
+    def _goes_on(self) -> bool:
+        """Whether requests go on being drawn. Where they do not, the conduct knows why before they end."""
+        conduct = self._conduct
+        if conduct is not None and self._stop_reason is not None:
+            conduct.stop(self._stop_reason)
+        return self._stop_reason is None and (conduct is None or conduct.cause is None)
+
+    def _refuse_too_much(self, plan: LoadPlan, mean_tokens: float) -> None:
+        """Local ports are of the host, whatever the number of workers; descriptors each sees to itself."""
+        refuse_too_much(peak_connections(plan, mean_tokens), Limits(ports=own_limits().ports), plan.label)
 
     def _new_crew(self) -> Crew:
         return LocalCrew(self._setup, self._cpus)
 
-    def _play(self, conduct: Conduct, shards: Sequence[LoadPlan], crew: Crew) -> None:
+    def _play(self, play: Callable[[], None], conduct: Conduct, crew: Crew) -> None:
         """In a thread of its own, so that Ctrl-C cannot tear a message in two."""
         played: Future[None] = Future()
 
-        def play() -> None:
-            _step_back()
+        def execute() -> None:
             try:
-                conduct.play(shards)
+                play()
             except BaseException as error:  # noqa: BLE001 - it is raised where the plan was asked for
                 played.set_exception(error)
             else:
                 played.set_result(None)
 
-        threading.Thread(target=play, name="llmbench-workers", daemon=True).start()
+        threading.Thread(target=execute, name="llmbench-workers", daemon=True).start()
         try:
             try:
                 played.result()
@@ -218,11 +234,9 @@ class DistributedLoadGenerator:
             raise
 
 
-def _refuse_too_much(plan: LoadPlan, shards: Sequence[LoadPlan]) -> None:
-    """Local ports are of the host, whatever the number of workers; descriptors each sees to itself."""
-    shard = shards[0]
-    tokens = mean_tokens(shard.workload.requests(shard.most_requests, shard.seed))
-    refuse_too_much(peak_connections(plan, tokens), Limits(ports=own_limits().ports), plan.label)
+def _begun(blocks: Iterator[tuple[int, Requests]], count: int) -> Iterator[tuple[int, Requests]]:
+    """The same, with the first ones drawn."""
+    return chain(list(islice(blocks, count)), blocks)
 
 
 def _plain(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from pytest_llmbench.generator.workers.protocol import (
     Ping,
     Pong,
     Ready,
+    Requests,
     Setup,
     Stop,
     Told,
@@ -42,6 +43,7 @@ from pytest_llmbench.generator.workers.protocol import (
     own_version,
 )
 from pytest_llmbench.generator.workers.spool import SpoolWriter
+from pytest_llmbench.generator.workers.supply import DealtWorkload, Supply
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import RequestRecord
@@ -56,6 +58,8 @@ class Worker:
         self._line = line
         self._setup = setup
         self._spool: SpoolWriter | None = None
+        self._supply: Supply | None = None
+        """Requests of the next plan, as far as they have arrived."""
         self._go: asyncio.Future[int] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_reason: str | None = None
@@ -84,6 +88,8 @@ class Worker:
         while (message := self._line.hear()) is not None:
             if isinstance(message, Ping):
                 self._line.say(Pong())
+            elif isinstance(message, Requests):
+                self._store(message)
             elif isinstance(message, Work):
                 self._stop_reason = self._go = None
                 self._begin(message.plan)
@@ -95,26 +101,45 @@ class Worker:
             elif isinstance(message, Setup):
                 break
         self._generator.close()
+        self._discard()
         return message if isinstance(message, Setup) else None
+
+    def _store(self, message: Requests) -> None:
+        if message.at == 0:
+            self._discard()
+        if self._supply is None:
+            self._supply = Supply(self._setup.directory)
+        self._supply.add(message.frames, message.instants)
+
+    def _discard(self) -> None:
+        """Of a plan that was given up while it was being dealt."""
+        supply, self._supply = self._supply, None
+        if supply is not None:
+            supply.close()
 
     def _begin(self, plan: LoadPlan) -> None:
         before = self._executing
+        supply, self._supply = self._supply or Supply(self._setup.directory), None
 
         def execute() -> None:
             if before is not None:
                 before.join()
-            self._execute(plan)
+            try:
+                self._execute(plan, supply)
+            finally:
+                supply.close()
             if self._setup.count_text:
                 reference_tokenizer()  # now it is in nobody's way, and later a reply may need it at once
 
         self._executing = threading.Thread(target=execute, name="llmbench-worker", daemon=True)
         self._executing.start()
 
-    def _execute(self, plan: LoadPlan) -> None:
+    def _execute(self, plan: LoadPlan, supply: Supply) -> None:
         spool = self._spool = SpoolWriter(self._setup.spool)
         try:
             try:
-                seen = self._generator.run(plan)
+                assert isinstance(plan.workload, DealtWorkload)
+                seen = self._generator.run(plan.with_(workload=plan.workload.stocked(supply)))
                 decoded_ns = time.monotonic_ns()
             finally:
                 spool.close()

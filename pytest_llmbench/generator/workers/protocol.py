@@ -1,13 +1,14 @@
-"""What coordinator and worker say to each other: a dozen messages per plan, none per request.
+"""What coordinator and worker say to each other: a dozen messages per plan, none for a single request.
 
-Pickled over a socket pair that only the two hold. Keys and headers go this way too, so that they stand in
-no file and on no command line.
+Requests go ahead of the load, some dozens in a message. All is pickled, over a socket pair that only the two
+hold. Keys and headers go this way too, so that they stand in no file and on no command line.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import select
 import socket
 import threading
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.wire.dialect import PromptForm
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 def own_version() -> str:
@@ -93,8 +94,21 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class Requests:
+    """Some more of what the next plan sends. Not answered."""
+
+    at: int
+    """Bytes of ``frames`` that have gone before; 0 begins a new plan."""
+    frames: bytes
+    """Packed requests, one after the other (``supply.py``); the last one may go on in the next message."""
+    instants: bytes
+    """When requests of an open loop are due: nanoseconds from the start, 8 bytes each."""
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """A plan to prepare. Answered by ``Ready`` and, in the end, by ``Done`` or ``Failed``."""
+    """A plan to prepare; its requests have been told. Answered by ``Ready`` and, in the end, by ``Done`` or
+    ``Failed``."""
 
     plan: LoadPlan
 
@@ -160,6 +174,20 @@ class Failed:
     """Where the plan, or this machine's limits, kept anything from being sent: to be raised as it is."""
 
 
+UNSAYABLE = (pickle.PicklingError, TypeError, AttributeError)
+"""Raised for objects of the suite that cannot be pickled."""
+
+
+def refusal(error: Exception, where: str) -> SuiteError:
+    """Of one of ``UNSAYABLE``, in words."""
+    return SuiteError(
+        f"cannot be handed to a worker process: {error}",
+        where=where,
+        remedy="give plain values (text, numbers, lists), or measure in pytest's own process with "
+        "--llm-workers 0",
+    )
+
+
 class Line:
     """One end of the connection. Any thread may speak; one thread listens."""
 
@@ -174,13 +202,17 @@ class Line:
                 self.connection.send(message)
         except OSError:
             return False
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise SuiteError(
-                f"cannot be handed to a worker process: {error}",
-                where=type(message).__name__.lower(),
-                remedy="give plain values (text, numbers, lists), or measure in pytest's own process with "
-                "--llm-workers 0",
-            ) from error
+        except UNSAYABLE as error:
+            raise refusal(error, type(message).__name__.lower()) from error
+        return True
+
+    def takes(self, limit_s: float) -> bool:
+        """Whether within ``limit_s`` there is room for a message of some 64 KiB, which is then said at once
+        (Linux; smaller buffers make it wait for whom it is said to). True also when the other end is gone."""
+        room = select.poll()
+        with suppress(OSError):
+            room.register(self.connection.fileno(), select.POLLOUT)
+            return bool(room.poll(limit_s * 1000))
         return True
 
     def hear(self) -> object:
@@ -209,6 +241,7 @@ def refuse_other_version(said: object, where: str) -> None:
 
 
 __all__ = [
+    "UNSAYABLE",
     "Address",
     "Done",
     "Failed",
@@ -218,10 +251,12 @@ __all__ = [
     "Ping",
     "Pong",
     "Ready",
+    "Requests",
     "Setup",
     "Stop",
     "Told",
     "Work",
     "own_version",
+    "refusal",
     "refuse_other_version",
 ]

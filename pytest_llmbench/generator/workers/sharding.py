@@ -8,73 +8,117 @@ With a closed loop of C slots, slot s belongs to worker s mod n and position p t
 worker gets requests in proportion to its slots, and all run out at about the same time. Which slot a request
 belongs to is known beforehand, so of a load that a duration ends the last few positions may have gaps: a
 worker that was faster has gone further. ``requests`` and the ceiling are split in the same way, exactly.
+
+Requests are handed out while they are drawn, in blocks, so that they never exist together.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.workers.protocol import Requests
+from pytest_llmbench.generator.workers.supply import DealtWorkload, packed
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.workloads.prompts import with_text
-from pytest_llmbench.workloads.sequence import drawn
+from pytest_llmbench.workloads.sequence import passing
 
-_TEXTS = (str, type(None))
-Positions = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class DealtWorkload:
-    """The requests of one worker, ready drawn. Its requests keep their numbers in the whole sequence."""
-
-    name: str
-    planned: list[PlannedRequest]
-    """A list, so that it cannot be hashed: nothing remembers it beyond its plan."""
-    standard: bool = False
-
-    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:  # noqa: ARG002 - drawn already
-        return self.planned[:count]
-
-    def specification(self) -> Mapping[str, Any]:
-        return {}
+BLOCK_BYTES = 64 * 1024
+"""Less than the buffer of a line holds, so that it is written at once where the other end reads."""
+_ALL_BLOCKS_BYTES = 32 * 1024 * 1024
+"""Of a thousand workers each has a block that is being filled."""
 
 
-def deal(plan: LoadPlan, workers: int, *, as_text: bool = False) -> list[LoadPlan]:
-    """The plans of the workers. Fewer than ``workers`` where there are fewer slots or requests than that.
+class Deal:
+    """Deals a plan to workers: their requests by :meth:`blocks`, once; then what they are to do with them."""
 
-    ``as_text``: prompts go as text, which is made here: a worker then need not load a tokenizer.
-    """
-    most = plan.most_requests
-    planned = drawn(plan.workload, plan.first, most, plan.seed)
-    count = active_workers(plan, workers)
-    whose = owners(plan, count)
-    offsets_ns = _offsets_ns(plan, plan.load) if isinstance(plan.load, OpenLoop) else None
-    dealt = []
-    for worker in range(count):
-        own: Positions = np.flatnonzero(whose == worker)
-        workload = DealtWorkload(
-            plan.workload.name, [_portable(planned[position], as_text) for position in own.tolist()]
-        )
-        least = int(np.count_nonzero(own < plan.requests))
-        changes: dict[str, Any] = {"workload": workload, "requests": least, "first": 0}
+    def __init__(self, plan: LoadPlan, workers: int, *, as_text: bool = False) -> None:
+        """To fewer than ``workers`` where there are fewer slots or requests. ``as_text``: prompts go as text,
+        which is made here: a worker then need not load a tokenizer. Raises SuiteError."""
+        self.workers = active_workers(plan, workers)
+        self._plan = plan
+        self._as_text = as_text
+        self._shares = [_Share() for _ in range(self.workers)]
+        self._offsets_ns = _offsets_ns(plan, plan.load) if isinstance(plan.load, OpenLoop) else None
+        self._block_bytes = min(BLOCK_BYTES, _ALL_BLOCKS_BYTES // self.workers)
+        self._tokens = 0
+
+    def blocks(self, wanted: Callable[[], bool] = lambda: True) -> Iterator[tuple[int, Requests]]:
+        """Goes through the sequence and gives what each worker is to be told. ``wanted``: asked before each
+        request. Raises SuiteError for requests that cannot be handed over, and for a sequence that ends."""
+        plan, dealt = self._plan, 0
+        cycle = plan.load.concurrency if isinstance(plan.load, ClosedLoop) else self.workers
+        for request in passing(plan.workload, plan.first, plan.most_requests, plan.seed):
+            if not wanted():
+                return
+            number = dealt % cycle % self.workers
+            share = self._shares[number]
+            share.frames += packed(request, as_text=self._as_text)
+            if self._offsets_ns is not None:
+                share.instants.append(int(self._offsets_ns[dealt]))
+            share.count += 1
+            share.least += dealt < plan.requests
+            self._tokens += request.max_tokens
+            dealt += 1
+            while len(share.frames) >= self._block_bytes:
+                yield number, share.block(self._block_bytes)
+        if dealt < plan.most_requests:
+            raise SuiteError(
+                f"gives {dealt} requests where {plan.most_requests} are wanted",
+                where=f"workload {plan.workload.name!r}",
+                remedy="let requests(count, seed) give as many as it is asked for, or ask for fewer",
+            )
+        self._offsets_ns = None
+        for number, share in enumerate(self._shares):
+            if share.frames or share.instants or not share.size:  # one without requests has to be told too
+                yield number, share.block(self._block_bytes)
+
+    @property
+    def mean_tokens(self) -> float:
+        """Output tokens that a request asks for; once all have been dealt."""
+        count = sum(share.count for share in self._shares)
+        return self._tokens / count if count else 0.0
+
+    def plans(self) -> list[LoadPlan]:
+        """What each worker is to do, once all requests have been dealt."""
+        return [self._plan_of(number, share) for number, share in enumerate(self._shares)]
+
+    def _plan_of(self, number: int, share: _Share) -> LoadPlan:
+        plan, load = self._plan, self._plan.load
+        changes: dict[str, Any] = {"requests": share.least, "first": 0}
+        changes["workload"] = DealtWorkload(plan.workload.name, share.size, self.mean_tokens)
         # Of several shares the coordinator, who sees all ends, says whether the SUT has stopped answering.
-        changes["stop_when_failing"] = plan.stop_when_failing and count == 1
-        if isinstance(plan.load, OpenLoop):
-            assert offsets_ns is not None
-            instants = tuple(offsets_ns[own].tolist())
-            changes["load"] = OpenLoop(plan.load.rate / count, arrival="trace", offsets_ns=instants)
+        changes["stop_when_failing"] = plan.stop_when_failing and self.workers == 1
+        if isinstance(load, OpenLoop):  # its instants are with the requests
+            changes["load"] = OpenLoop(load.rate / self.workers, arrival="trace")
         else:
-            changes["load"] = ClosedLoop(split(plan.load.concurrency, count)[worker])
-            changes["max_requests"] = len(own) if plan.duration_s is not None else None
-        dealt.append(plan.with_(**changes))
-    return dealt
+            changes["load"] = ClosedLoop(split(load.concurrency, self.workers)[number])
+            changes["max_requests"] = share.count if plan.duration_s is not None else None
+        return plan.with_(**changes)
+
+
+class _Share:
+    """One worker's, as far as it has been dealt."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.least = 0
+        """Of them, those that are sent in any case."""
+        self.size = 0
+        """Bytes of packed requests that have been handed out."""
+        self.frames = bytearray()
+        self.instants: array[int] = array("q")
+
+    def block(self, size: int) -> Requests:
+        block = Requests(self.size, bytes(self.frames[:size]), self.instants.tobytes())
+        self.size += len(block.frames)
+        del self.frames[:size], self.instants[:]
+        return block
 
 
 def active_workers(plan: LoadPlan, workers: int) -> int:
@@ -83,40 +127,17 @@ def active_workers(plan: LoadPlan, workers: int) -> int:
     return max(1, min(workers, slots, plan.requests))
 
 
-def owners(plan: LoadPlan, workers: int) -> Positions:
-    """The worker of each position of the plan."""
-    positions = np.arange(plan.most_requests, dtype=np.int64)
-    if isinstance(plan.load, ClosedLoop):
-        positions %= plan.load.concurrency
-    owner: Positions = positions % workers
-    return owner
-
-
 def split(total: int, parts: int) -> list[int]:
     """``total`` in ``parts`` whole numbers that differ by one at most, the larger ones first."""
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
-def _portable(request: PlannedRequest, as_text: bool) -> PlannedRequest:
-    """Without types that only the author's process knows: a worker does not load the suite's modules."""
-    if as_text:
-        request = replace(with_text([request])[0], token_ids=None)
-    elif request.token_ids is not None and type(request.token_ids) not in (array, list, tuple):
-        request = replace(request, token_ids=[int(token) for token in request.token_ids])
-    if type(request) is PlannedRequest and type(request.class_label) is str and type(request.text) in _TEXTS:
-        return request
-    plain = {field.name: getattr(request, field.name) for field in fields(PlannedRequest)}
-    plain["class_label"] = str(request.class_label)
-    plain["text"] = None if request.text is None else str(request.text)
-    return PlannedRequest(**plain)
-
-
-def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> Positions:
+def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> npt.NDArray[np.int64]:
     """Instants from the start. A plan that takes up a sequence in the middle does so with its schedule."""
     whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed))
     base_ns = int(whole[plan.first - 1]) if plan.first else 0
-    offsets: Positions = whole[plan.first :] - base_ns
+    offsets: npt.NDArray[np.int64] = whole[plan.first :] - base_ns
     return offsets
 
 
-__all__ = ["DealtWorkload", "active_workers", "deal", "owners", "split"]
+__all__ = ["BLOCK_BYTES", "Deal", "active_workers", "split"]

@@ -1,0 +1,147 @@
+"""A worker's share of the requests: it arrives packed, lies in a file, and is unpacked as it is needed.
+
+So neither the coordinator nor the worker ever holds the requests of a plan, however many there are. A short
+share never touches the disk; the file of a long one has no name and is gone with the worker, killed or not.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.errors import GeneratorError, StoreError
+from pytest_llmbench.generator.workers.protocol import UNSAYABLE, refusal
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.workloads.prompts import with_text
+
+MEMORY_BYTES = 8 * 1024 * 1024
+"""Of a share, in memory; beyond that it goes to the disk."""
+_INSTANTS_AT_ONCE = 512
+"""Read together while load is running: some microseconds."""
+_NAMES = [field.name for field in fields(PlannedRequest)]
+_IDS, _TEXT, _LABEL = map(_NAMES.index, ("token_ids", "text", "class_label"))
+_values = attrgetter(*_NAMES)
+_PLAIN = (array, list, tuple, type(None))
+
+
+def packed(request: PlannedRequest, *, as_text: bool) -> bytes:
+    """For a process that does not load the suite's modules: without types that only the author's knows.
+
+    ``as_text``: the prompt goes as text, which is made here. Raises SuiteError for what cannot be packed.
+    """
+    values = list(_values(request))
+    if as_text:
+        values[_TEXT], values[_IDS] = with_text([request])[0].text, None
+    elif type(request.token_ids) not in _PLAIN:
+        values[_IDS] = [int(token) for token in request.token_ids or ()]
+    values[_LABEL] = str(request.class_label)
+    if values[_TEXT] is not None:
+        values[_TEXT] = str(values[_TEXT])
+    try:
+        return pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+    except UNSAYABLE as error:
+        raise refusal(error, "requests") from error
+
+
+class Supply:
+    """What has arrived of a share. Filled first, then read, once. To be closed.
+
+    A request costs some microseconds to read, so it may be done while load is running.
+    """
+
+    def __init__(self, directory: Path, *, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._directory = directory
+        self._frames = _file(directory, memory_bytes)
+        self._instants = _file(directory, memory_bytes)
+        self._size = 0
+        self._failure: OSError | None = None
+
+    def add(self, frames: bytes, instants: bytes) -> None:
+        """Does not raise: a disk that is full is told by :meth:`check`."""
+        self._size += len(frames)
+        if self._failure is not None:
+            return
+        try:
+            self._frames.write(frames)
+            self._instants.write(instants)
+        except OSError as error:
+            self._failure = error
+
+    def check(self, size: int) -> None:
+        """Raises StoreError where the disk has failed, GeneratorError unless ``size`` bytes have arrived."""
+        if self._failure is not None:
+            raise StoreError(
+                f"the requests of a long load cannot be kept: {self._failure.strerror or self._failure}",
+                where=str(self._directory),
+                remedy="free space there, or point TMPDIR to a directory with room: about 0.1 KiB and the "
+                "prompt for each request",
+            )
+        if self._size != size:
+            raise GeneratorError(f"of {size} bytes of requests {self._size} have arrived")
+
+    def requests(self, count: int) -> Iterator[PlannedRequest]:
+        """The first ``count``, one at a time."""
+        self._frames.seek(0)
+        for _ in range(count):
+            yield PlannedRequest(*pickle.load(self._frames))
+
+    def instants_ns(self, count: int) -> Iterator[int]:
+        """When they are due, from the start."""
+        self._instants.seek(0)
+        for first in range(0, count, _INSTANTS_AT_ONCE):
+            some: array[int] = array("q")
+            some.frombytes(self._instants.read(some.itemsize * min(_INSTANTS_AT_ONCE, count - first)))
+            yield from some
+
+    def close(self) -> None:
+        self._frames.close()
+        self._instants.close()
+
+
+def _file(directory: Path, memory_bytes: int) -> tempfile.SpooledTemporaryFile[bytes]:
+    return tempfile.SpooledTemporaryFile(memory_bytes, prefix="llmbench-", dir=str(directory))
+
+
+@dataclass
+class DealtWorkload:
+    """The requests of one worker, ready drawn. They keep their numbers in the whole sequence.
+
+    Cannot be hashed: nothing remembers it beyond its plan.
+    """
+
+    name: str
+    size: int
+    """Of the packed requests in bytes."""
+    mean_tokens: float
+    """Output tokens that a request of the whole plan asks for."""
+    supply: Supply | None = None
+    """Where they are: at the worker."""
+    standard: bool = False
+
+    def stocked(self, supply: Supply) -> DealtWorkload:
+        """With what has arrived. Raises as :meth:`Supply.check` does."""
+        supply.check(self.size)
+        return replace(self, supply=supply)
+
+    def stream(self, count: int) -> Iterator[PlannedRequest]:
+        """The first ``count``, each read when it is asked for."""
+        return iter(()) if self.supply is None else self.supply.requests(count)
+
+    def instants_ns(self, count: int) -> Iterator[int]:
+        """Of an open loop: when they are due, from the start."""
+        return iter(()) if self.supply is None else self.supply.instants_ns(count)
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:  # noqa: ARG002 - drawn already
+        return list(self.stream(count))
+
+    def specification(self) -> Mapping[str, Any]:
+        return {}
+
+
+__all__ = ["DealtWorkload", "Supply", "packed"]

@@ -1,0 +1,170 @@
+"""Requests on their way to the workers: what ends the dealing, and a plan that no worker holds as a whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from planned_load import Prompts
+from scripted_server import REPLY, ScriptedServer
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.limits import Limits
+from pytest_llmbench.generator.workers import conduct, distributed
+from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
+from pytest_llmbench.generator.workers.protocol import Address
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+
+Serve = Callable[..., ScriptedServer]
+MakePlan = Callable[..., LoadPlan]
+
+DEALING = 400
+"""Requests after which drawing has gone on beyond what is drawn while workers come up."""
+
+
+@pytest.fixture
+def generator(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DistributedLoadGenerator]:
+    """Two workers. Nothing of their files, and no process, is left at the end."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(psutil.Process().children(recursive=True))
+    server = serve(lambda conversation: conversation.send(REPLY))
+    with DistributedLoadGenerator(Address(server.url), "openai-chat", workers=2, model="m") as made:
+        yield made
+    assert set(psutil.Process().children(recursive=True)) <= before
+    assert list(tmp_path.glob("llmbench-*")) == []
+
+
+def worker_pids() -> list[int]:
+    """In the order of their start."""
+    return [
+        child.pid for child in psutil.Process().children() if "workers.process" in " ".join(child.cmdline())
+    ]
+
+
+def dealt(plan: MakePlan, **changes: Any) -> LoadPlan:
+    """A plan that would take a minute to deal."""
+    return plan(10**6, load=OpenLoop(100.0), **changes)
+
+
+def nothing_was_sent(seen: Observation, why: str) -> bool:
+    return seen.interrupted == why and len(seen.records) == 0
+
+
+@pytest.fixture
+def goes_on(generator: DistributedLoadGenerator, plan: MakePlan) -> Iterator[None]:
+    """Whatever became of the plan before: the next one is measured, with requests of its own only."""
+    yield
+    seen = generator.run(plan(11, load=ClosedLoop(2)))
+    assert seen.interrupted is None
+    assert sorted(seen.records.index.tolist()) == list(range(11))
+    assert seen.records.counts()["ok"] == 11
+
+
+@pytest.mark.usefixtures("goes_on")
+@pytest.mark.parametrize("at", [3, DEALING])
+def test_a_stop_while_requests_are_dealt(
+    generator: DistributedLoadGenerator, plan: MakePlan, at: int
+) -> None:
+    generator.run(plan(1))
+    workers = worker_pids()
+    workload = Prompts(at=at, happens=lambda: generator.stop("enough"))
+    began = time.monotonic()
+    assert nothing_was_sent(generator.run(dealt(plan, workload=workload)), "enough")
+    assert time.monotonic() - began < 2
+    assert workload.drawn < at + 100
+    assert worker_pids()[: len(workers)] == workers
+
+
+@pytest.mark.usefixtures("goes_on")
+def test_ctrl_c_while_requests_are_dealt(generator: DistributedLoadGenerator, plan: MakePlan) -> None:
+    workload = Prompts(at=DEALING, happens=lambda: os.kill(os.getpid(), signal.SIGINT))
+    began = time.monotonic()
+    assert nothing_was_sent(generator.run(dealt(plan, workload=workload)), INTERRUPTED_BY_CTRL_C)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.usefixtures("goes_on")
+def test_a_worker_that_dies_while_it_is_dealt_to(generator: DistributedLoadGenerator, plan: MakePlan) -> None:
+    workload = Prompts(at=DEALING, happens=lambda: os.kill(worker_pids()[1], signal.SIGKILL))
+    seen = generator.run(dealt(plan, workload=workload))
+    assert nothing_was_sent(seen, "worker 2 of 2 was killed by SIGKILL")
+
+
+@pytest.mark.usefixtures("goes_on")
+def test_a_worker_that_does_not_listen_is_killed_in_the_end(
+    generator: DistributedLoadGenerator, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "_GIVE_UP_S", 0.3)
+    workload = Prompts(at=DEALING, happens=lambda: os.kill(worker_pids()[0], signal.SIGSTOP))
+    seen = generator.run(dealt(plan, workload=workload))
+    assert nothing_was_sent(seen, "worker 1 of 2 was killed by SIGKILL")
+
+
+@pytest.mark.usefixtures("goes_on")
+def test_a_stop_does_not_wait_for_a_worker_that_does_not_listen(
+    generator: DistributedLoadGenerator, plan: MakePlan
+) -> None:
+    stopped: list[int] = []
+
+    def halt() -> None:
+        stopped.append(worker_pids()[0])
+        os.kill(stopped[0], signal.SIGSTOP)
+        threading.Timer(1.0, lambda: generator.stop("enough")).start()
+
+    began = time.monotonic()
+    seen = generator.run(dealt(plan, workload=Prompts(at=DEALING, happens=halt)))
+    assert nothing_was_sent(seen, "enough")
+    assert time.monotonic() - began < 10
+    os.kill(stopped[0], signal.SIGCONT)
+
+
+@pytest.mark.usefixtures("goes_on")
+@pytest.mark.parametrize("at", [3, DEALING])
+def test_an_error_of_the_workload_is_raised_as_it_is(
+    generator: DistributedLoadGenerator, plan: MakePlan, at: int
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("of the suite")
+
+    generator.run(plan(4, load=ClosedLoop(2)))
+    workers = worker_pids()
+    with pytest.raises(ZeroDivisionError, match="of the suite"):
+        generator.run(dealt(plan, workload=Prompts(at=at, happens=fail)))
+    assert worker_pids() == workers
+
+
+@pytest.mark.usefixtures("goes_on")
+def test_what_is_known_once_all_are_drawn_is_refused_then(
+    generator: DistributedLoadGenerator, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an open loop the connections depend on the length of replies: 79 without any, 89 for 8 tokens."""
+    monkeypatch.setattr(distributed, "own_limits", lambda: Limits(ports=80))
+    with pytest.raises(SuiteError, match="89 connections to one server need as many local ports"):
+        generator.run(plan(200, load=OpenLoop(100.0)))
+
+
+def test_a_plan_that_no_worker_holds_as_a_whole(
+    generator: DistributedLoadGenerator, plan: MakePlan, tmp_path: Path
+) -> None:
+    """Each of two workers is sent 80 MB of prompts, and encodes 64 MiB of it ahead."""
+    whole = plan(160, load=ClosedLoop(8), workload=Prompts(1_000_000), first=3)
+    seen = generator.run(whole)
+    assert seen.interrupted is None
+    assert sorted(seen.records.index.tolist()) == list(range(3, 163))
+    assert seen.records.counts()["ok"] == 160
+    for number in (0, 1):  # each in the order of the sequence
+        share = seen.records.index[seen.records.index % 2 == number]
+        assert sorted(share) == pytest.approx(share, abs=16)
+    assert list(tmp_path.glob("*/llmbench-*")) == []
+    held = [psutil.Process(pid).memory_info().rss for pid in worker_pids()]
+    assert max(held) < 200 * 2**20
