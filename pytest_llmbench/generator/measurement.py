@@ -16,6 +16,7 @@ from pytest_llmbench.generator.failing import FailureWatch, last_moved_ns
 from pytest_llmbench.generator.heartbeat import Heartbeat
 from pytest_llmbench.generator.limits import exhaustion_remedy
 from pytest_llmbench.generator.loop_thread import describe_loop
+from pytest_llmbench.generator.pacing import BehindScheduleError
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.quiet_gc import quiet_gc
 from pytest_llmbench.generator.row_log import RowLog
@@ -186,6 +187,8 @@ class Measurement:
         except asyncio.CancelledError:
             if self._dispatcher.halted is None and self._dispatcher.closed is None:
                 raise
+        except BehindScheduleError as late:
+            self.stop(str(late))
         except Exception as error:  # noqa: BLE001 - whatever it is, records are flushed before it is raised
             self.fail(error)
         finally:

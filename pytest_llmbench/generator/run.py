@@ -28,7 +28,7 @@ from pytest_llmbench.generator.limits import mean_tokens, own_limits, peak_conne
 from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop
 from pytest_llmbench.generator.measurement import Gate, Load, Measurement
 from pytest_llmbench.generator.open_loop import keep_schedule
-from pytest_llmbench.generator.pacing import Pacer
+from pytest_llmbench.generator.pacing import MOST_BEHIND_NS, Pacer
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.reply_reader import ReplyReader
@@ -288,7 +288,7 @@ class LoadGenerator:
         async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
             alarm = best_alarm(asyncio.get_running_loop(), self._clock)
             try:
-                pacer = Pacer(self._clock, alarm)
+                pacer = Pacer(self._clock, alarm, most_behind_ns=MOST_BEHIND_NS)
                 await keep_schedule(
                     dispatcher, requests, start_ns=start_ns, offsets_ns=offsets_ns, pacer=pacer
                 )

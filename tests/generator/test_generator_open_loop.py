@@ -10,6 +10,7 @@ import pytest
 from scripted_server import REPLY, Conversation, ScriptedServer, reply
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.generator import run
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import Deadlines, LoadPlan, OpenLoop
@@ -71,6 +72,27 @@ def test_sends_that_are_late_are_made_up_for_and_kept_on_record(
     assert seen.selfcheck.loop_lag_max_ns > 200_000_000
     # The schedule is absolute: the last requests are back on it.
     assert np.median(lags[-10:]) < 100_000_000
+
+
+def test_a_schedule_that_is_out_of_reach_is_given_up_and_the_run_is_void(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was missed is sent without pause, so a server could get any number of requests at once."""
+    monkeypatch.setattr(run, "MOST_BEHIND_NS", 100_000_000)
+    held = []
+
+    def hold_once(_record: object) -> None:
+        if not held:
+            held.append(True)
+            time.sleep(0.3)
+
+    generator = generator_for(serve(reply(REPLY)), on_record=hold_once)
+    seen = generator.run(plan(60, load=OpenLoop(rate=100, arrival="uniform")))
+    assert seen.interrupted is not None
+    assert "behind its schedule, more than 0.1 s" in seen.interrupted
+    assert "--llm-workers" in seen.interrupted
+    assert 0 < len(seen.records) < 60
+    assert seen.records.counts()["ok"] >= 1
 
 
 def test_a_plan_that_begins_in_the_middle_takes_up_the_schedule_there(
