@@ -54,12 +54,14 @@ class RowLog:
                 self._spool_of_ours().write(oldest)
 
     def records(self) -> Records:
-        """All of them as columns, in order of submission."""
+        """All of them as columns, in order of submission. To be called once."""
         if self._count == len(self._recent):
             return Records.from_rows(self._recent)
         spool = self._shared or self._spool_of_ours()
         spool.flush()
-        return spooled_records(SpoolReader(spool.path), () if self._shared is not None else self._recent)
+        if spool is self._shared:
+            self._recent.clear()  # they are in there too
+        return spooled_records(SpoolReader(spool.path), self._recent)
 
     def close(self) -> None:
         self._recent.clear()

@@ -21,7 +21,8 @@ from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.record import RequestRecord
 
 FLUSH_S = 0.25
-_BATCH_BYTES = 4 * 1024 * 1024
+_BATCH_BYTES = 1024 * 1024
+"""Read at a time: as records they take ten times that."""
 
 _LENGTH = struct.Struct("<I")
 _NAMES = [field.name for field in fields(RequestRecord)]
@@ -95,7 +96,7 @@ class SpoolWriter:
 class SpoolReader:
     """Follows a spool. Whoever writes it may be killed in the middle of a record, which is left out.
 
-    ``batches`` holds no more than some megabytes at a time, however far the spool has gone ahead.
+    ``batches`` holds no more than some thousand records at a time, however far the spool has gone ahead.
     """
 
     def __init__(self, path: Path) -> None:
