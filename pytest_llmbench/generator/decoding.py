@@ -13,9 +13,6 @@ from pytest_llmbench.model.record import RequestRecord
 Steps = Generator[None, None, RequestRecord]
 
 _SLICE_NS = 20_000
-_MAY_WAIT = 256
-"""Streams that began together end together. So many replies may wait until there is less to read, as chunks
-that come meanwhile, were they not read, would run together with those behind them."""
 _SLICE_PER_WAITING_NS = 5_000
 
 
@@ -23,7 +20,7 @@ class DecodeQueue:
     """Decodes a little at a time, so that a read which comes meanwhile is stamped with little delay.
 
     Decoding a long reply takes a millisecond; done in one go it would be added to the first-token instants of
-    the replies beside it. A slice grows with the queue beyond its first part, so that the queue stays
+    the replies beside it. A slice grows with the queue beyond what may wait, so that the queue stays
     short however fast replies end.
     """
 
@@ -32,10 +29,15 @@ class DecodeQueue:
         decode: Callable[[Exchange], Steps],
         deliver: Callable[[RequestRecord], None],
         clock: Clock,
+        in_flight: Callable[[], int] = lambda: 0,
     ) -> None:
+        """``in_flight``: how many requests are. Streams that began together end together; as many replies as
+        that may wait until there is less to read, for chunks that come meanwhile and are not read run
+        together with those behind them."""
         self._decode = decode
         self._deliver = deliver
         self._now = clock.monotonic_ns
+        self._in_flight = in_flight
         self._waiting: deque[Exchange] = deque()
         self._current: Steps | None = None
         self._scheduled = False
@@ -55,7 +57,7 @@ class DecodeQueue:
         await self._empty.wait()
 
     def _slice(self) -> None:
-        too_many = max(0, len(self._waiting) - _MAY_WAIT)
+        too_many = max(0, len(self._waiting) - self._in_flight())
         until = self._now() + _SLICE_NS + _SLICE_PER_WAITING_NS * too_many
         while self._now() < until:
             if self._current is None:

@@ -86,7 +86,7 @@ class Measurement:
         self._on_progress = on_progress
         self._session_deadline_ns = session_deadline_ns
         self._dispatcher = Dispatcher(transport, clock, self._ended)
-        self._decoding = DecodeQueue(decode, self._deliver, clock)
+        self._decoding = DecodeQueue(decode, self._deliver, clock, lambda: len(self._dispatcher.in_flight))
         self._heartbeat = Heartbeat(clock, self._chores)
         self._watch = watch
         self._looks = looks
