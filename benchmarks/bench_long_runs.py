@@ -1,9 +1,11 @@
-"""What a long run takes: memory and time of the TTFT procedure in virtual time, from plan to result.
+"""What a long run takes: memory and time of a procedure in virtual time, from plan to result.
 
     python benchmarks/bench_long_runs.py 100000 1000000 10000000
     python benchmarks/bench_long_runs.py --records 1000000
+    python benchmarks/bench_long_runs.py --test itl 300000
 
-Each size runs in a process of its own, through the same ``drive`` and the same procedure as a session.
+Each size runs in a process of its own, through the same ``drive`` and the same procedure as a session: that
+of TTFT with replies of 2 to 4 tokens, or that of ITL with replies of 64.
 ``--records`` also writes the records file and reads it back. Two figures of memory: the most that the process
 had to itself (anonymous), and the most that was resident in all, which counts what it had looked at of the
 files that columns lie in; the system takes that back when it needs it. Both are without what an idle process
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.methodology import ttft
+from pytest_llmbench.methodology import itl, ttft
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts
@@ -32,11 +34,13 @@ from pytest_llmbench.simulator.replay import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 from pytest_llmbench.store.records_reader import read_records
-from pytest_llmbench.workloads.lengths import Uniform
+from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 SHORT = SyntheticWorkload("short-replies", Uniform(4, 12), Uniform(2, 4))
 RATE = 2000.0
+STREAMED = SyntheticWorkload("streamed-replies", Uniform(4, 12), Fixed(64))
+STREAMED_RATE = 200.0
 
 
 class Memory:
@@ -62,13 +66,23 @@ class Memory:
         return int(status.split(name)[1].split()[0]) / 1024
 
 
-def run(requests: int, records: bool) -> dict[str, Any]:
+def procedure_of(test: str, requests: int) -> Any:
+    """The procedure of one load, and the metric to show of it."""
+    if test == "itl":
+        setting = Setting(workload=STREAMED, seed=7, facts=Facts(), warmup=WarmupPolicy())
+        level = {"capacity_rps": STREAMED_RATE, "levels_percent": (100.0,), "requests": requests}
+        return itl.procedure(itl.Parameters(workload=STREAMED, **level), setting), "itl.p99"
+    setting = Setting(workload=SHORT, seed=7, facts=Facts(), warmup=WarmupPolicy())
+    parameters = ttft.Parameters(workload=SHORT, rate=RATE, requests=requests, runs=1)
+    return ttft.procedure(parameters, setting), "ttft.p99"
+
+
+def run(requests: int, records: bool, test: str = "ttft") -> dict[str, Any]:
     """One size, in this process."""
     memory = Memory()
     memory.look()
     idle = memory.anonymous, memory.resident
-    parameters = ttft.Parameters(workload=SHORT, rate=RATE, requests=requests, runs=1)
-    setting = Setting(workload=SHORT, seed=7, facts=Facts(), warmup=WarmupPolicy())
+    procedure, shown = procedure_of(test, requests)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records.jsonl"
         began = time.perf_counter()
@@ -87,10 +101,10 @@ def run(requests: int, records: bool) -> dict[str, Any]:
                 engine = ReplayEngine(
                     parse_scenario("fast"), on_record=lambda row: writer.write(row, str(row.phase))
                 )
-                result = drive(ttft.procedure(parameters, setting), measured(engine.run))
+                result = drive(procedure, measured(engine.run))
         else:
             engine = ReplayEngine(parse_scenario("fast"))
-            result = drive(ttft.procedure(parameters, setting), measured(engine.run))
+            result = drive(procedure, measured(engine.run))
         done = time.perf_counter()
         found = {
             "requests": requests,
@@ -102,8 +116,8 @@ def run(requests: int, records: bool) -> dict[str, Any]:
             "max_rss": Memory.of_now("VmHWM:"),
             "anonymous": memory.anonymous - idle[0],
             "resident": memory.resident - idle[1],
-            "ttft_p99_ms": result.metrics["ttft.p99"].point,
-            "samples": result.metrics["ttft.p99"].n,
+            "p99_ms": result.metrics[shown].point,
+            "samples": result.metrics[shown].n,
         }
         if records:
             memory.anonymous = 0.0
@@ -123,10 +137,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("requests", nargs="*", type=int, default=[100_000, 1_000_000])
     parser.add_argument("--records", action="store_true", help="write the records file and read it back")
+    parser.add_argument("--test", choices=("ttft", "itl"), default="ttft", help="whose procedure")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.here:
-        print(json.dumps(run(asked.requests[0], asked.records)))
+        print(json.dumps(run(asked.requests[0], asked.records, asked.test)))
         return
     for place, requests in enumerate(asked.requests):
         command = [
@@ -134,6 +149,7 @@ def main() -> None:
             __file__,
             "--here",
             str(requests),
+            *("--test", asked.test),
             *(["--records"] if asked.records else []),
         ]
         told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
@@ -143,7 +159,7 @@ def main() -> None:
             f"{requests:>12,} requests: replayed in {told['measured_s']:.1f} s, "
             f"analysed in {told['analysed_s']:.1f} s; anonymous {told['measuring_anonymous']:.0f} MiB while "
             f"measuring, {told['anonymous']:.0f} MiB in all; resident {told['resident']:.0f} MiB; "
-            f"TTFT P99 {told['ttft_p99_ms']:.3f} ms of {told['samples']:,}"
+            f"{asked.test.upper()} P99 {told['p99_ms']:.3f} ms of {told['samples']:,}"
         )
         if asked.records:
             print(

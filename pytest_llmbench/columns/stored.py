@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_llmbench.columns.block import CODED, ENTRIES, IDS, PER_ENTRY, PER_REQUEST, Block, block_of
 from pytest_llmbench.columns.block_file import BlockFile, Place, temporary_file, write_all
-from pytest_llmbench.model.records import BLOCK, BoolColumn, Records
+from pytest_llmbench.model.records import BLOCK, BLOCK_ENTRIES, BoolColumn, Records
 from pytest_llmbench.model.texts import CodedTexts, PackedTexts
 
 _ALIGNED = 4096
@@ -33,8 +33,8 @@ class StoredRecords(Records):
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
-    def blocks(self, size: int = BLOCK) -> Iterator[Records]:
-        for block in super().blocks(size):
+    def blocks(self, size: int = BLOCK, entries: int = BLOCK_ENTRIES) -> Iterator[Records]:
+        for block in super().blocks(size, entries):
             yield block
             self.relax()
 

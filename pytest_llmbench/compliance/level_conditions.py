@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-import numpy as np
-
 from pytest_llmbench.compliance.checks.comparison import hardware_differs, tokenizers_differ
 from pytest_llmbench.compliance.look import Look
-from pytest_llmbench.compliance.stored import chunk_counts, has
+from pytest_llmbench.compliance.stored import chunk_sizes, has
 from pytest_llmbench.compliance.tested_levels import BURST
 from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation
@@ -64,8 +62,8 @@ def _accelerators(look: Look) -> bool:
 
 def _several_tokens(records: Records) -> bool:
     """A chunk of a success held several tokens, or nobody knows how many."""
-    tokens = records.chunk_tokens[np.repeat(records.ok, chunk_counts(records))]
-    return bool((~has(tokens) | (tokens > 1)).any()) or not len(tokens)
+    sizes = chunk_sizes(records)
+    return sizes.several > 0 or sizes.known < sizes.chunks or sizes.chunks == 0
 
 
 def _client_side(look: Look) -> bool:

@@ -1,8 +1,12 @@
-"""Vector questions to the stored records, and what of a percentile is actually reported."""
+"""Vector questions to the stored records, and what of a percentile is actually reported.
+
+A run may have more chunks than memory has room for: whatever is asked of chunks is asked block by block.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,10 +49,39 @@ def chunk_counts(records: Records) -> IntColumn:
 
 def chunk_token_sums(records: Records) -> tuple[IntColumn, BoolColumn]:
     """Tokens over all chunks of each request, and whether every one of its chunks has a count."""
-    known = has(records.chunk_tokens)
-    sums = _per_request(np.where(known, records.chunk_tokens, 0), records.chunk_offsets)
-    unknown = _per_request((~known).astype(np.int64), records.chunk_offsets)
-    return sums, np.asarray(unknown == 0)
+    sums, complete = [], []
+    for block in records.blocks():
+        known = has(block.chunk_tokens)
+        sums.append(_per_request(np.where(known, block.chunk_tokens, 0), block.chunk_offsets))
+        complete.append(_per_request((~known).astype(np.int64), block.chunk_offsets) == 0)
+    return np.concatenate(sums), np.concatenate(complete)
+
+
+class ChunkSizes(NamedTuple):
+    """Content chunks of successes."""
+
+    chunks: int
+    known: int
+    """With a token count."""
+    single: int
+    """Of exactly one token."""
+    several: int
+
+    @property
+    def single_share(self) -> float | None:
+        """Among those with a token count."""
+        return self.single / self.known if self.known else None
+
+
+def chunk_sizes(records: Records) -> ChunkSizes:
+    chunks = known = single = several = 0
+    for block in records.blocks():
+        tokens = block.chunk_tokens[np.repeat(block.ok, chunk_counts(block))]
+        chunks += len(tokens)
+        known += int(has(tokens).sum())
+        single += int((tokens == 1).sum())
+        several += int((tokens > 1).sum())
+    return ChunkSizes(chunks, known, single, several)
 
 
 def in_flight_peak(records: Records) -> int:
@@ -86,7 +119,9 @@ def _per_request(values: IntColumn, offsets: IntColumn) -> IntColumn:
 
 
 __all__ = [
+    "ChunkSizes",
     "chunk_counts",
+    "chunk_sizes",
     "chunk_token_sums",
     "first_output_before_content",
     "has",

@@ -151,14 +151,16 @@ class Tested:
     def tokens_per_slice(self, slices: int) -> FloatArray:
         """Output tokens that arrived in each of equal parts of the window, of successful requests."""
         self._require_window()
-        records = self.records
-        if (records.output_tokens[records.ok] < 0).any():
+        if (self.records.output_tokens[self.records.ok] < 0).any():
             raise NoEvidenceError("record.output_tokens")
-        at_ns, tokens = _arrivals(records)
-        inside = self.within(at_ns)
-        span = self.end_ns - self.start_ns
-        places = np.minimum((at_ns[inside] - self.start_ns) * slices // span, slices - 1)
-        return np.bincount(places, weights=tokens[inside], minlength=slices).astype(np.float64)
+        start_ns, span = self.start_ns, self.end_ns - self.start_ns
+        found = np.zeros(slices)
+        for block in self.records.blocks():
+            at_ns, tokens = _arrivals(block)
+            inside = has(at_ns) & (at_ns > start_ns) & (at_ns <= start_ns + span)
+            places = np.minimum((at_ns[inside] - start_ns) * slices // span, slices - 1)
+            found += np.bincount(places, weights=tokens[inside], minlength=slices)
+        return found
 
     def point(self, metric: str) -> float:
         estimate = self.level.metrics.get(metric)

@@ -107,7 +107,7 @@ def measure_arms(
             procedures = {name: definition.procedure(own, setting) for name, setting in settings.items()}
             results = drive_together(procedures, execute, seed=arms[0].setting.seed)
         _keep(loads, by_name, settings, own, header, 1)
-        return {name: ArmRuns(result, dict(result.by_run), (result,)) for name, result in results.items()}
+        return {name: _one_of_all(result, writers.get(name)) for name, result in results.items()}
     once = replace(parameters, runs=None)
 
     def make(name: str, number: int) -> Procedure[TestResult]:
@@ -119,7 +119,12 @@ def measure_arms(
         execute = partial(_executed, by_name, writers, loads, answered)
         many = drive_whole(make, list(by_name), runs, execute, seed=arms[0].setting.seed)
     _keep(loads, by_name, {arm.name: arm.setting for arm in arms}, once, header, runs)
-    return {name: _first_of(results, runs) for name, results in many.items() if results}
+    return {name: _first_of(results, runs, writers.get(name)) for name, results in many.items() if results}
+
+
+def _noted(result: TestResult, writer: RecordsWriter | None) -> TestResult:
+    """With what there is to say of the writing of its records."""
+    return result if writer is None else replace(result, notes=(*result.notes, *writer.notes))
 
 
 def _keep(
@@ -220,8 +225,14 @@ def _recorded(
         yield writers
 
 
-def _first_of(results: Sequence[TestResult], runs: int) -> ArmRuns:
+def _one_of_all(result: TestResult, writer: RecordsWriter | None) -> ArmRuns:
+    noted = _noted(result, writer)
+    return ArmRuns(noted, dict(noted.by_run), (noted,))
+
+
+def _first_of(results: Sequence[TestResult], runs: int, writer: RecordsWriter | None) -> ArmRuns:
     """Whole runs: the first stands for all. One that Ctrl-C ended comes with what it saw."""
+    results = [_noted(results[0], writer), *results[1:]]
     values = by_run([result.metrics for result in results])
     first, last = results[0], results[-1]
     cut = tuple(run for run in last.observations if run.interrupted is not None) if last is not first else ()

@@ -205,7 +205,7 @@ class BenchSession:
         loads.write(
             path, order.nodeid, test, parameters, setting, whole=order.whole, redactor=opened.redactor
         )
-        return result
+        return replace(result, notes=(*result.notes, *writer.notes))
 
     def _answered(self, opened: OpenSUT, plan: LoadPlan, who: str, *, may_share: bool) -> Observation:
         """What another test has seen of the same load, or what comes of sending it."""

@@ -96,7 +96,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     )
     report = Report(
         levels=found.levels,
-        metrics=_metrics(found, setting.seed),
+        metrics=_metrics(found),
         tables=(search_table(found.levels),),
         plots=capacity_plots(found, parameters.ttft_p99_ms),
         notes=_notes(parameters, found),
@@ -106,13 +106,13 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     return result_of(HEADING, parameters, setting, warmup, report)
 
 
-def _metrics(found: Capacity, seed: int) -> dict[str, Estimate]:
+def _metrics(found: Capacity) -> dict[str, Estimate]:
     """Those of the highest level that passed, under plain names."""
     metrics = {"max_concurrency": found.estimate}
     if found.best is not None:
         window = window_of(found.best.observation)
         metrics |= dict(found.best.level.metrics)
-        metrics["tokens_in_flight"] = tokens_in_flight(window, seed=seed)
+        metrics["tokens_in_flight"] = tokens_in_flight(window)
     return metrics
 
 

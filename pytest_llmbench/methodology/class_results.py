@@ -78,7 +78,7 @@ def fairness_results(mix: ClassMix, mixed: Seen, alone: Mapping[str, Seen], *, s
     inside = submitted_inside(window_of(mixed.observation))
     waits = fairness.waits([inside])
     classes = tuple(
-        _class_result(each, inside, alone[each.name], waits.by_class.get(each.name, []), seed)
+        _class_result(each, inside, alone[each.name], waits.by_class.get(each.name, []))
         for each in mix.classes
     )
     metrics = dict(mixed.level.metrics)
@@ -97,13 +97,13 @@ def fairness_results(mix: ClassMix, mixed: Seen, alone: Mapping[str, Seen], *, s
 
 
 def _class_result(
-    requested: RequestClass, inside: Records, alone: Seen, waits: list[FloatArray], seed: int
+    requested: RequestClass, inside: Records, alone: Seen, waits: list[FloatArray]
 ) -> ClassResult:
     own = inside.select(np.array(inside.class_label, dtype=object) == requested.name)
     baseline = submitted_inside(window_of(alone.observation))
-    metrics = _latencies(own, seed)
+    metrics = _latencies(own)
     metrics["starvation_rate"] = fairness.starvation_rate(waits)
-    metrics |= fairness.inflation(latency.ttft_ms(own), latency.ttft_ms(baseline), seed=seed)
+    metrics |= fairness.inflation(latency.ttft_ms(own), latency.ttft_ms(baseline))
     every = np.concatenate(waits) if waits else np.empty(0)
     return ClassResult(
         requested,
@@ -112,14 +112,14 @@ def _class_result(
         alone,
         metrics,
         median_wait_ms=float(np.median(every)) if len(every) else None,
-        alone_metrics=_latencies(baseline, seed),
+        alone_metrics=_latencies(baseline),
     )
 
 
-def _latencies(records: Records, seed: int) -> dict[str, Estimate]:
+def _latencies(records: Records) -> dict[str, Estimate]:
     metrics: dict[str, Estimate] = {}
     for family in FAMILIES:
-        metrics |= distribution(family, latency.FAMILIES[family](records), seed=seed)
+        metrics |= distribution(family, latency.FAMILIES[family](records))
     return metrics | {"completion_rate": completion_rate([records])}
 
 

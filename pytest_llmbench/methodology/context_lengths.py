@@ -71,7 +71,7 @@ def measured_at(length: int, seen: Seen, *, seed: int) -> Measured:
     records = seen.records
     metrics: dict[str, Estimate] = {}
     for family in FAMILIES:
-        metrics |= distribution(family, latency.FAMILIES[family](records), seed=seed)
+        metrics |= distribution(family, latency.FAMILIES[family](records))
     metrics |= rates([seen.observation], seed=seed)
     return Measured(length, seen.with_(metrics=metrics), ms_per_1k_tokens(records, seed=seed))
 

@@ -100,7 +100,7 @@ def _metrics(parameters: Parameters, seen: Sequence[Observation], seed: int) -> 
     metrics = goodput(seen, parameters.limits_ms, seed=seed)
     families = samples_of(seen).families()
     for family in _NAMES:
-        metrics |= distribution(family, families[family], seed=seed)
+        metrics |= distribution(family, families[family])
     return metrics | rates(seen, seed=seed)
 
 

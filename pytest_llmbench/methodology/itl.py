@@ -102,7 +102,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
         attempts = yield from _level(parameters, setting, capacity, method, percent)
         before += attempts.runs[:-1]
         notes += attempts.notes
-        levels.append(level_itl(attempts.level, method.option, seed=setting.seed))
+        levels.append(level_itl(attempts.level, method.option))
     result = _result(parameters, setting, warmup, capacity, method, before, levels)
     return replace(result, notes=(*result.notes, *notes))
 
@@ -155,7 +155,7 @@ def _result(
     runs = [level.seen for level in levels]
     report = Report(
         levels=(*before, *runs),
-        metrics=_metrics(levels, method.option, setting.seed),
+        metrics=_metrics(levels, method.option),
         tables=itl_tables.tables(levels, method, [run.records for run in runs]),
         plots=itl_tables.plots(levels, parameters.objectives),
         notes=(*capacity.notes, *_notes(capacity, levels), *method_notes(method, runs)),
@@ -168,11 +168,11 @@ def _result(
     return result_of(HEADING, parameters, setting, warmup, report)
 
 
-def _metrics(levels: Sequence[LevelItl], option: Option, seed: int) -> dict[str, Estimate]:
+def _metrics(levels: Sequence[LevelItl], option: Option) -> dict[str, Estimate]:
     """Every level under its qualifier; the plain names are those of the highest level."""
     if not levels:
         nothing = itl_samples(Records.from_rows(()), option)
-        return itl_distribution(nothing, seed=seed)
+        return itl_distribution(nothing)
     metrics = dict(levels[-1].seen.level.metrics)
     for level in levels:
         metrics |= qualified(level.seen.level.metrics, level.label)

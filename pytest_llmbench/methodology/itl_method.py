@@ -10,7 +10,7 @@ from pytest_llmbench.methodology.levels import Seen, level_of
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.saturation_rate import SaturationRate
 from pytest_llmbench.metrics import chunking
-from pytest_llmbench.metrics.itl import FEWEST_TOKENS, TBC, ItlSamples, Option, choose_option, itl_samples
+from pytest_llmbench.metrics.itl import FEWEST_TOKENS, TBC, ItlCounts, Option, choose_option, itl_samples
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.records import Records
@@ -80,26 +80,25 @@ def _method(asked: str | None, seen: Seen) -> Method:
     else:
         chosen = next(option for option in get_args(Option) if option == asked)
         reason = "asked for by the marker"
-    samples = itl_samples(seen.records, chosen)
+    samples = itl_samples(seen.records, chosen).counts
     every = samples.eligible + samples.excluded
     return Method(
         chosen,
         reason,
         eligible_share=max(samples.eligible / every, _FEWEST_ELIGIBLE) if every else 1.0,
-        gaps_per_request=len(samples.values) / samples.eligible if len(samples.values) else FEWEST_TOKENS - 1,
+        gaps_per_request=samples.gaps / samples.eligible if samples.gaps else FEWEST_TOKENS - 1,
     )
 
 
 def method_facts(method: Method, runs: Sequence[Seen]) -> Facts:
     """``streaming.*``: option, reason, the chunk-size distribution, and whether the server gives instants."""
-    records = Records.concatenate([run.records for run in runs])
-    sizes = chunking.tokens_per_chunk(records)
+    sizes = chunking.tokens_per_chunk([run.records for run in runs])
     values: dict[str, Any] = {
         "streaming.itl_option": method.option,
         "streaming.itl_option_reason": method.reason,
         "streaming.chunk_handling": f"ITL: {HANDLING[method.option]}. TTFT and TPOT use the first and the "
         "last content chunk and the server's token total, so several tokens in a chunk do not enter them",
-        "streaming.server_timestamps_available": server_instants(records),
+        "streaming.server_timestamps_available": any(server_instants(run.records) for run in runs),
         "streaming.chunk_sizes": None
         if sizes is None
         else {
@@ -131,7 +130,7 @@ def method_notes(method: Method, runs: Sequence[Seen]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def findings(method: Method, levels: Sequence[tuple[str, Records, ItlSamples]]) -> tuple[Finding, ...]:
+def findings(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -> tuple[Finding, ...]:
     """Validity findings of the test, each for the level where it looks worst."""
     if not levels:
         return ()
@@ -141,8 +140,8 @@ def findings(method: Method, levels: Sequence[tuple[str, Records, ItlSamples]]) 
     return tuple(finding for finding in found if finding is not None)
 
 
-def _samples(method: Method, levels: Sequence[tuple[str, Records, ItlSamples]]) -> Finding:
-    empty = [label for label, _, samples in levels if samples.eligible and not len(samples.values)]
+def _samples(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding:
+    empty = [label for label, _, samples in levels if samples.eligible and not samples.gaps]
     cause = {
         "C": "the server gives no instants of its tokens: switch them on, or leave method out",
         "B": "the tokens of its chunks are not known: leave method out",
@@ -153,7 +152,7 @@ def _samples(method: Method, levels: Sequence[tuple[str, Records, ItlSamples]]) 
     return Finding("itl_samples", ok=not empty, voids=True, message=message)
 
 
-def _excluded(levels: Sequence[tuple[str, Records, ItlSamples]]) -> Finding | None:
+def _excluded(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
     shares = [(samples.excluded_share, label) for label, _, samples in levels]
     known = [(share, label) for share, label in shares if share is not None]
     if not known:
@@ -171,7 +170,7 @@ def _excluded(levels: Sequence[tuple[str, Records, ItlSamples]]) -> Finding | No
     )
 
 
-def _fewest_asked_for(levels: Sequence[tuple[str, Records, ItlSamples]]) -> Finding | None:
+def _fewest_asked_for(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
     fewest = [int(records.requested_max_tokens.min()) for _, records, _ in levels if len(records)]
     if not fewest or min(fewest) < 0:
         return None
@@ -186,7 +185,7 @@ def _fewest_asked_for(levels: Sequence[tuple[str, Records, ItlSamples]]) -> Find
     )
 
 
-def _coalesced(levels: Sequence[tuple[str, Records, ItlSamples]]) -> Finding | None:
+def _coalesced(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
     shares = [(chunking.coalesced_share(records), label) for label, records, _ in levels]
     known = [(share, label) for share, label in shares if share is not None]
     if not known:

@@ -8,7 +8,6 @@ from pytest_llmbench.methodology.cells import NOT_MEASURED, interval, number, sh
 from pytest_llmbench.methodology.itl_levels import LevelItl, modality_word
 from pytest_llmbench.methodology.itl_method import HANDLING, Method
 from pytest_llmbench.metrics.chunking import tokens_per_chunk
-from pytest_llmbench.metrics.ecdf import ecdf
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table
@@ -31,7 +30,7 @@ def tables(levels: Sequence[LevelItl], method: Method, runs: Sequence[Records]) 
 
 def results_table(level: LevelItl) -> Table:
     label, metrics = level.samples.label, level.metrics
-    rows = [(f"{label} Samples", f"{len(level.samples.values)}", "")]
+    rows = [(f"{label} Samples", f"{level.samples.gaps}", "")]
     rows += [
         (f"{label} {name}", tail(metrics[f"itl.{key}"], key), interval(metrics[f"itl.{key}"]))
         for name, key in _PERCENTILES
@@ -85,7 +84,7 @@ def by_level_table(levels: Sequence[LevelItl]) -> Table:
 
 def chunk_sizes_table(method: Method, runs: Sequence[Records]) -> Table | None:
     """The chunk-size distribution, which option A owes (section 4.6.3); None where all are one token."""
-    sizes = tokens_per_chunk(Records.concatenate(list(runs))) if runs else None
+    sizes = tokens_per_chunk(runs)
     if sizes is None:
         if method.option != "A":
             return None
@@ -109,7 +108,7 @@ def chunk_sizes_table(method: Method, runs: Sequence[Records]) -> Table | None:
 
 def plots(levels: Sequence[LevelItl], objectives: Sequence[Objective]) -> tuple[Plot, ...]:
     """Empirical distribution of the gaps of every level, with the limits on it as marks."""
-    series = {level.label: ecdf(level.samples.values) for level in levels if len(level.samples.values)}
+    series = {level.label: level.cdf for level in levels if level.samples.gaps}
     if not series:
         return ()
     marks: dict[str, float] = {}

@@ -79,7 +79,7 @@ def run_metrics(windows: Sequence[Window], *, seed: int) -> dict[str, Estimate]:
     metrics: dict[str, Estimate] = {}
     for family in FAMILIES:
         samples = [latency.FAMILIES[family](records) for records in inside]
-        metrics |= distribution(family, samples, seed=seed)
+        metrics |= distribution(family, samples)
     return metrics | {
         "output_token_throughput": throughput.output_token_throughput(windows, seed=seed),
         "input_token_throughput": throughput.input_token_throughput(windows, seed=seed),

@@ -271,7 +271,7 @@ def _metrics(
         )
     metrics["output_tokens_per_gpu_second"] = _per_gpu(metrics["output_token_throughput"], setting.facts)
     read = [(seen.observation.engine, window) for seen, window in zip(reported.runs, windows, strict=True)]
-    metrics["batch_utilisation"] = batch_utilisation(read, seed=setting.seed)
+    metrics["batch_utilisation"] = batch_utilisation(read)
     return metrics
 
 

@@ -81,7 +81,7 @@ def result(
     """Statistics, tables and plots from the observed runs."""
     samples = samples_of(seen)
     metrics = _metrics(samples, seen, setting.seed)
-    buckets = _buckets(samples, setting.seed)
+    buckets = _buckets(samples)
     for bucket in buckets:
         metrics |= bucket.metrics
     judged = as_judged(parameters, seen)
@@ -108,8 +108,8 @@ def result(
     )
 
 
-def _buckets(samples: RunSamples, seed: int) -> Sequence[Bucket]:
-    return by_input_length(samples.ttft, samples.ttft_input_tokens, seed=seed)
+def _buckets(samples: RunSamples) -> Sequence[Bucket]:
+    return by_input_length(samples.ttft, samples.ttft_input_tokens)
 
 
 def _by_run(seen: Sequence[Observation], seed: int) -> ByRun:
@@ -118,7 +118,7 @@ def _by_run(seen: Sequence[Observation], seed: int) -> ByRun:
     for run in seen if len(seen) > 1 else ():
         own = samples_of([run])
         metrics = _metrics(own, [run], seed)
-        for bucket in _buckets(own, seed):
+        for bucket in _buckets(own):
             metrics |= bucket.metrics
         runs.append(metrics)
     return by_run(runs)
@@ -127,11 +127,11 @@ def _by_run(seen: Sequence[Observation], seed: int) -> ByRun:
 def _metrics(samples: RunSamples, seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
     metrics: dict[str, Estimate] = {}
     for family, runs in samples.families().items():
-        metrics |= distribution(family, runs, seed=seed)
+        metrics |= distribution(family, runs)
     for family, measure in PARTS_OF_TTFT.items():
         runs = [measure(run.records) for run in seen]
         if any(len(run) for run in runs):
-            metrics |= distribution(family, runs, seed=seed)
+            metrics |= distribution(family, runs)
     return metrics | rates(seen, seed=seed)
 
 

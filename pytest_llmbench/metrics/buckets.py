@@ -34,7 +34,6 @@ def by_input_length(
     samples_ms: Samples,
     input_tokens: Tokens,
     *,
-    seed: int,
     family: str = "ttft",
     unit: str = "ms",
     level: float = 0.95,
@@ -56,9 +55,7 @@ def by_input_length(
         count = sum(len(run) for run in chosen)
         if count:
             name = f"{family}[{label}]"
-            buckets.append(
-                Bucket(label, count, distribution(name, chosen, unit=unit, level=level, seed=seed))
-            )
+            buckets.append(Bucket(label, count, distribution(name, chosen, unit=unit, level=level)))
     return buckets
 
 

@@ -94,12 +94,11 @@ def independent_changes(
     *,
     statistics: Sequence[str] = STATISTICS,
     unit: str = "ms",
-    seed: int,
     level: float = 0.95,
 ) -> dict[str, Estimate]:
     """``{name}.p50`` … between two independent arms, from their samples."""
-    before = distribution(name, baseline, unit=unit, level=level, seed=seed)
-    after = distribution(name, candidate, unit=unit, level=level, seed=seed + 1)
+    before = distribution(name, baseline, unit=unit, level=level)
+    after = distribution(name, candidate, unit=unit, level=level)
     names = [f"{name}.{statistic}" for statistic in statistics]
     return {full: change(before[full], after[full], kind) for full in names}
 

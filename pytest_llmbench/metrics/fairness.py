@@ -84,10 +84,10 @@ def starvation_rate(
 
 
 def inflation(
-    mixed: Samples, isolated: Samples, *, name: str = "ttft_inflation", seed: int, level: float = 0.95
+    mixed: Samples, isolated: Samples, *, name: str = "ttft_inflation", level: float = 0.95
 ) -> dict[str, Estimate]:
     """``{name}.p50``, ``.p95``, ``.p99`` of one class: its TTFT in the mix / its TTFT alone."""
-    return independent_changes(name, isolated, mixed, "ratio", statistics=TAILS, seed=seed, level=level)
+    return independent_changes(name, isolated, mixed, "ratio", statistics=TAILS, level=level)
 
 
 def jain_index(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:

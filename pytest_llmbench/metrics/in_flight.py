@@ -14,25 +14,29 @@ from pytest_llmbench.stats.growth import Steps, segment_means
 SLICES = 100
 
 
-def tokens_in_flight(window: Window, *, seed: int, level: float = 0.95) -> Estimate:
+def tokens_in_flight(window: Window, *, level: float = 0.95) -> Estimate:
     """Time-weighted mean over the window of Σ (input + output so far) of the requests under way.
 
     A request counts from its submission to its end, its output from the arrival of each chunk on. Failed ones
     count while they last. Undefined where an input length is missing.
     """
-    records = window.records
-    sent = records.submitted_ns != MISSING
+    sent = window.records.submitted_ns != MISSING
     if window.duration_s <= 0 or not sent.any():
         return Estimate.undefined(unit="tokens", method="no requests in the window", level=level)
-    inputs = np.where(records.input_tokens != MISSING, records.input_tokens, records.requested_input_tokens)
-    if (inputs[sent] == MISSING).any():
-        method = "undefined: a request has no input token count"
-        return Estimate.undefined(unit="tokens", method=method, level=level, n=int(sent.sum()))
-    means = segment_means(_steps(records.select(sent), inputs[sent]), window.start_ns, window.end_ns, SLICES)
-    return distribution("tokens", np.asarray(means), unit="tokens", level=level, seed=seed)["tokens.mean"]
+    means = np.zeros(SLICES)
+    # What some requests keep and what others keep add up, so a long run needs no more room than a block.
+    for block in window.records.blocks():
+        own = block.select(block.submitted_ns != MISSING)
+        inputs = np.where(own.input_tokens != MISSING, own.input_tokens, own.requested_input_tokens)
+        if (inputs == MISSING).any():
+            method = "undefined: a request has no input token count"
+            return Estimate.undefined(unit="tokens", method=method, level=level, n=int(sent.sum()))
+        means += segment_means(_steps(own, inputs), window.start_ns, window.end_ns, SLICES)
+    return distribution("tokens", means, unit="tokens", level=level)["tokens.mean"]
 
 
 def _steps(records: Records, inputs: IntColumn) -> Steps:
+    """Of the tokens that these requests keep."""
     owner = np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
     weights = chunk_weights(records)
     streamed = np.bincount(owner, weights=weights, minlength=len(records))

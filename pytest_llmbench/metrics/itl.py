@@ -1,58 +1,54 @@
 """Inter-token latency: the gaps between the tokens of a stream, in milliseconds (section 5.4.3, AMB-12/13).
 
-Four ways to see tokens in chunks (section 4.6.3). Whichever is taken, the first token has no gap: TTFT is
-never in ITL.
-
-- ``direct``: the gap between chunks of one token; what chunks have several tokens are handled as by B.
-- ``A``: the gap between chunks, whatever they hold. It is called Time Between Chunks, not ITL.
-- ``B``: all tokens of a chunk at its arrival: one gap to the chunk before, then zeros.
-- ``C``: the server's own instant of every token, on its clock.
+How tokens in chunks are seen: :mod:`~pytest_llmbench.metrics.gaps`. A run may have more gaps than memory has
+room for. Those of a short one are kept; those of a longer one are computed from its records each time they
+are gone through, and no figure depends on which of the two it was.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from pytest_llmbench.metrics.chunking import chunk_weights, single_token_share, tokens_per_chunk
+from pytest_llmbench.metrics.chunking import single_token_share, tokens_per_chunk
+from pytest_llmbench.metrics.gaps import Gaps, Option, gaps_of, has_unknown_chunk
 from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR, PERCENTILES
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
-from pytest_llmbench.stats.clusters import Clusters
-from pytest_llmbench.stats.order_statistics import percentile_interval, samples_required
-from pytest_llmbench.stats.percentiles import ordered_percentile
+from pytest_llmbench.model.records import IntColumn, Records
+from pytest_llmbench.stats.clusters import Blocks, Clusters
+from pytest_llmbench.stats.counted_order import look_up
+from pytest_llmbench.stats.order_statistics import ranks, samples_required
+from pytest_llmbench.stats.percentile_intervals import Worth
+from pytest_llmbench.stats.percentiles import ordered_percentile, percentile_ranks
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
 from pytest_llmbench.stats.spectral import legs, spread, upper_end
 
-Option = Literal["direct", "A", "B", "C"]
 ITL, TBC = "ITL", "Time Between Chunks"
 FEWEST_TOKENS = 50
 """Output tokens of an eligible request (section 5.4.2)."""
 SINGLE_TOKEN_SHARE = 0.9
 """Above it chunks are timed directly (section B.2.1)."""
+KEPT = 1 << 22
+"""Gaps of a run that are kept in memory: 32 MiB."""
 _NS_PER_MS = 1e6
 
 
-@dataclass(frozen=True, eq=False)
-class ItlSamples:
-    """The gaps of the eligible requests of one run, in order of submission.
-
-    Request i owns ``values[offsets[i]:offsets[i + 1]]``; one whose gaps cannot be known owns none.
-    """
+@dataclass(frozen=True, slots=True)
+class ItlCounts:
+    """How many gaps a run has, and of how many requests."""
 
     option: Option
-    values: FloatArray
-    offsets: IntColumn
+    gaps: int
+    zeros: int
+    """Gaps of no length: further tokens of a chunk, or chunks that shared a read."""
+    eligible: int
     excluded: int
     """Successful requests with fewer output tokens than asked for."""
-
-    @property
-    def eligible(self) -> int:
-        return len(self.offsets) - 1
 
     @property
     def excluded_share(self) -> float | None:
@@ -61,14 +57,43 @@ class ItlSamples:
         return self.excluded / every if every else None
 
     @property
-    def zeros(self) -> int:
-        """Gaps of no length: further tokens of a chunk, or chunks that shared a read."""
-        return len(self.values) - int(np.count_nonzero(self.values))
-
-    @property
     def label(self) -> str:
         """What the figures are to be called."""
         return TBC if self.option == "A" else ITL
+
+
+@dataclass(frozen=True, eq=False)
+class ItlSamples:
+    """The gaps of the eligible requests of one run, in order of submission."""
+
+    counts: ItlCounts
+    per_request: IntColumn
+    """Gaps of each eligible request; none for one whose gaps cannot be known."""
+    blocks: Blocks
+
+    @classmethod
+    def of(cls, option: Option, gaps_ms: FloatArray, offsets: IntColumn, excluded: int = 0) -> ItlSamples:
+        """Request i has ``gaps_ms[offsets[i]:offsets[i + 1]]``; rounded to nanoseconds, as clocks are."""
+        ns = np.rint(gaps_ms * _NS_PER_MS).astype(np.int64)
+        return _samples(option, iter([Gaps(ns, np.diff(offsets), excluded)]), None)
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """The gaps, in ms, of each request that has any."""
+        held = self.per_request > 0
+        filled = self.per_request if bool(held.all()) else self.per_request[held]
+        return Clusters(filled, (len(filled),), self.blocks, _NS_PER_MS)
+
+    @property
+    def values(self) -> FloatArray:
+        """All gaps in one vector, for which there must be room."""
+        every = list(self.clusters.blocks())
+        return np.concatenate(every) if every else np.empty(0)
+
+    @property
+    def offsets(self) -> IntColumn:
+        """Request i owns ``values[offsets[i]:offsets[i + 1]]``."""
+        return np.concatenate(([0], np.cumsum(self.per_request))).astype(np.int64)
 
 
 def choose_option(records: Records) -> Literal["direct", "A", "C"]:
@@ -89,41 +114,48 @@ def itl_samples(records: Records, option: Option, *, min_output_tokens: int = FE
     A missing token count is read from the chunks. ``direct`` takes a chunk of unknown size for one token; B
     has no gaps for a request with such chunks, C none for a request without server instants.
     """
-    values: list[FloatArray] = []
+
+    def again() -> Iterator[tuple[IntColumn, IntColumn]]:
+        for block in gaps_of(records, option, min_output_tokens):
+            yield block.ns, block.counts[block.counts > 0]
+
+    return _samples(option, gaps_of(records, option, min_output_tokens), again)
+
+
+def _samples(option: Option, blocks: Iterator[Gaps], again: Blocks | None) -> ItlSamples:
+    """``again``: how to come by the gaps once more where they are too many to keep; default: keep them."""
     counts: list[IntColumn] = []
-    excluded = 0
-    for block in records.blocks():  # of a long run nothing but the gaps themselves is needed at once
-        eligible = block.ok & (_output_tokens(block) >= min_output_tokens)
-        own_values, own_counts = _gaps(block.select(eligible), option)
-        values.append(own_values)
-        counts.append(own_counts)
-        excluded += int(block.ok.sum()) - int(eligible.sum())
-    offsets = np.concatenate(([0], np.cumsum(np.concatenate(counts)))).astype(np.int64)
-    return ItlSamples(option, np.concatenate(values), offsets, excluded)
+    kept: list[tuple[IntColumn, IntColumn]] = []
+    gaps = zeros = excluded = 0
+    for block in blocks:
+        counts.append(block.counts)
+        gaps += len(block.ns)
+        zeros += len(block.ns) - int(np.count_nonzero(block.ns))
+        excluded += block.excluded
+        if again is None or gaps <= KEPT:
+            kept.append((block.ns, block.counts[block.counts > 0]))
+        else:
+            kept.clear()
+    per_request = np.concatenate(counts)
+    found = ItlCounts(option, gaps, zeros, len(per_request), excluded)
+    return ItlSamples(found, per_request, again if again is not None and gaps > KEPT else lambda: kept)
 
 
 def jitter_ms(samples: ItlSamples) -> FloatArray:
     """Sample standard deviation (n - 1) of the gaps of each request that has two or more."""
-    clusters = _clusters([samples])
-    if not len(samples.values):
-        return np.empty(0)
+    clusters = samples.clusters
     several = clusters.counts >= 2
-    around = samples.values - np.repeat(clusters.sums(samples.values) / clusters.counts, clusters.counts)
-    squares = clusters.sums(np.square(around))
-    return np.asarray(np.sqrt(squares[several] / (clusters.counts[several] - 1)), dtype=np.float64)
+    squares = clusters.moments.squares[several]
+    return np.asarray(np.sqrt(squares / (clusters.counts[several] - 1)), dtype=np.float64)
 
 
 def longest_pause_ms(samples: ItlSamples) -> FloatArray:
     """The largest gap of each request that has one."""
-    return _clusters([samples]).largest(samples.values)
+    return samples.clusters.moments.largest
 
 
 def itl_distribution(
-    samples: ItlSamples | Sequence[ItlSamples],
-    *,
-    family: str = "itl",
-    seed: int,
-    level: float = 0.95,
+    samples: ItlSamples | Sequence[ItlSamples], *, family: str = "itl", level: float = 0.95
 ) -> dict[str, Estimate]:
     """``{family}.p50`` … ``{family}.p99_9``, ``.mean``, ``.std`` of all gaps, one or several runs.
 
@@ -134,56 +166,64 @@ def itl_distribution(
     much as it does over requests. A bootstrap of requests comes to the same, but takes minutes for millions.
     """
     runs = [samples] if isinstance(samples, ItlSamples) else list(samples)
-    clusters = _clusters(runs)
-    values = np.concatenate([run.values for run in runs]) if runs else np.empty(0)
+    clusters = Clusters.joined([run.clusters for run in runs])
     names = (*PERCENTILES, "mean", "std")
-    if not len(values):
+    if not len(clusters):
         undefined = Estimate.undefined(unit="ms", method="no samples", level=level)
         return {f"{family}.{name}": undefined for name in names}
-    pool = _Pool(values, np.sort(values), clusters, level, seed)
-    estimates = [*(pool.percentile(q) for q in PERCENTILES.values()), pool.mean(), pool.std()]
+    pool = _Pool(clusters, level)
+    estimates = [*pool.percentiles(tuple(PERCENTILES.values())), pool.mean(), pool.std()]
     return {f"{family}.{name}": estimate for name, estimate in zip(names, estimates, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    values: FloatArray
-    ordered: FloatArray
     clusters: Clusters
     level: float
-    seed: int
 
-    def percentile(self, q: float) -> Estimate:
-        point = ordered_percentile(self.ordered, q)
-        worth = self.clusters.percentile_worth(self.values, self.ordered, q)
-        usable = worth.discounted(self.level)
-        interval = percentile_interval(self.ordered, q, level=self.level, effective_n=usable)
-        required = worth.required(samples_required(q, self.level), len(self.ordered), self.level)
+    def percentiles(self, qs: Sequence[float]) -> list[Estimate]:
+        n, ordered = len(self.clusters), self.clusters.ordered
+        look_up(ordered, percentile_ranks(n, qs))
+        worths = self.clusters.percentile_worths(qs)
+        ends = [
+            ranks(n, q, level=self.level, effective_n=worth.discounted(self.level))
+            for q, worth in zip(qs, worths, strict=True)
+        ]
+        look_up(ordered, [rank - 1 for pair in ends for rank in pair if rank is not None])
+        return [
+            self._percentile(q, worth, *(None if rank is None else float(ordered[rank - 1]) for rank in pair))
+            for q, worth, pair in zip(qs, worths, ends, strict=True)
+        ]
+
+    def _percentile(self, q: float, worth: Worth, lower: float | None, upper: float | None) -> Estimate:
+        point = ordered_percentile(self.clusters.ordered, q)
+        required = worth.required(samples_required(q, self.level), len(self.clusters), self.level)
         method = f"order statistics at effective n={math.floor(worth.samples)}, whole requests"
-        return self._estimate(point, interval, method, required)
+        return self._estimate(point, Interval(lower, upper), method, required)
 
     def mean(self) -> Estimate:
-        point = float(np.mean(self.values))
-        return self._of_influence(point, self.clusters.sums(self.values - point))
+        of = self.clusters.moments
+        return self._of_influence(of.mean, self.clusters.counts * (of.means - of.mean))
 
     def std(self) -> Estimate:
         """Sample standard deviation (n - 1) of all gaps; its influence is ((x - mean)² - s²) / 2 s."""
-        n = len(self.values)
+        n = len(self.clusters)
         if n < 2:
             return Estimate.undefined(unit="ms", method="fewer than two samples", level=self.level, n=n)
-        squared = np.square(self.values - np.mean(self.values))
-        variance = float(np.mean(squared))
+        of, counts = self.clusters.moments, self.clusters.counts
+        squared = of.squares + counts * np.square(of.means - of.mean)
+        variance = float(np.sum(squared)) / n
         point = math.sqrt(variance * n / (n - 1))
-        influence = self.clusters.sums(squared) - variance * self.clusters.counts
+        influence = squared - variance * counts
         return self._of_influence(point, influence / (2 * point) if point > 0 else 0.0 * influence)
 
     def _of_influence(self, point: float, sums: FloatArray) -> Estimate:
         """``sums``: over each request, how much its gaps move the statistic, times the number of gaps."""
-        per_request = len(self.values) / len(sums)
+        per_request = len(self.clusters) / len(sums)
         of = spread(self.clusters.by_run(sums / per_request))
         if of is None or of.worth < BOOTSTRAP_FLOOR:
             worth = len(sums) if of is None else of.worth
-            required = math.ceil(BOOTSTRAP_FLOOR * len(self.values) / worth)
+            required = math.ceil(BOOTSTRAP_FLOOR * len(self.clusters) / worth)
             return self._estimate(
                 point, OPEN, f"no interval at {math.floor(worth)} requests' worth", required
             )
@@ -200,67 +240,15 @@ class _Pool:
             lower=None if lower is None else min(lower, point),
             upper=None if upper is None else max(upper, point),
             level=self.level,
-            n=len(self.values),
+            n=len(self.clusters),
             method=method,
             unit="ms",
-            n_required=max(required, len(self.values) + 1) if lower is None or upper is None else None,
+            n_required=max(required, len(self.clusters) + 1) if lower is None or upper is None else None,
         )
 
 
-def _clusters(runs: Sequence[ItlSamples]) -> Clusters:
-    return Clusters.from_offsets([run.offsets for run in runs])
-
-
-def _output_tokens(records: Records) -> IntColumn:
-    owner = np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
-    seen = np.bincount(owner, weights=chunk_weights(records), minlength=len(records)).astype(np.int64)
-    return np.where(records.output_tokens != MISSING, records.output_tokens, seen)
-
-
-def _gaps(records: Records, option: Option) -> tuple[FloatArray, IntColumn]:
-    """The gaps of all requests and how many each of them has."""
-    if option == "C":
-        return _differences(records.server_token_ns, np.diff(records.server_token_offsets))
-    counts = np.diff(records.chunk_offsets)
-    if option == "A":
-        return _differences(records.chunk_ns, counts)
-    tokens = chunk_weights(records).astype(np.int64)
-    owner = np.repeat(np.arange(len(records)), counts)
-    held = tokens > 0  # a chunk without a token (half a character, say) is no arrival of one
-    if option == "B":
-        held &= ~_has_unknown_chunk(records)[owner]
-    return _token_gaps(records.chunk_ns[held], tokens[held], owner[held], len(records))
-
-
-def _differences(instants: IntColumn, counts: IntColumn) -> tuple[FloatArray, IntColumn]:
-    gaps = np.diff(instants, prepend=0) / _NS_PER_MS
-    inner = np.ones(len(gaps), dtype=bool)
-    inner[(np.cumsum(counts) - counts)[counts > 0]] = False
-    return gaps[inner], np.maximum(counts - 1, 0)
-
-
-def _token_gaps(
-    at_ns: IntColumn, tokens: IntColumn, owner: IntColumn, requests: int
-) -> tuple[FloatArray, IntColumn]:
-    """All tokens of a chunk at its arrival: its gap goes to its first token, the others have zero."""
-    places = np.cumsum(tokens) - tokens
-    gaps = np.zeros(int(tokens.sum()))
-    gaps[places] = np.diff(at_ns, prepend=0) / _NS_PER_MS
-    first_chunk = np.flatnonzero(np.diff(owner, prepend=-1))
-    inner = np.ones(len(gaps), dtype=bool)
-    inner[places[first_chunk]] = False
-    per_request = np.bincount(owner, weights=tokens, minlength=requests).astype(np.int64)
-    return gaps[inner], np.maximum(per_request - 1, 0)
-
-
-def _has_unknown_chunk(records: Records) -> BoolColumn:
-    owner = np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
-    unknown = np.bincount(owner[records.chunk_tokens == MISSING], minlength=len(records))
-    return np.asarray(unknown > 0)
-
-
 def _unattributed(records: Records) -> bool:
-    return any(bool((_has_unknown_chunk(block) & block.ok).any()) for block in records.blocks())
+    return any(bool((has_unknown_chunk(block) & block.ok).any()) for block in records.blocks())
 
 
 def _has_server_instants(records: Records) -> bool:
@@ -271,8 +259,10 @@ def _has_server_instants(records: Records) -> bool:
 __all__ = [
     "FEWEST_TOKENS",
     "ITL",
+    "KEPT",
     "SINGLE_TOKEN_SHARE",
     "TBC",
+    "ItlCounts",
     "ItlSamples",
     "Option",
     "choose_option",

@@ -40,7 +40,7 @@ PARTS_OF_TTFT: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
 
 
 def batch_utilisation(
-    seen: Sequence[tuple[EngineReadings | None, Window]], *, seed: int, level: float = 0.95
+    seen: Sequence[tuple[EngineReadings | None, Window]], *, level: float = 0.95
 ) -> Estimate:
     """Mean batch size / largest batch the engine forms, over samples inside the windows (section 5.2.4.2)."""
     largest = {readings.max_num_seqs for readings, _ in seen if readings is not None} - {None}
@@ -53,7 +53,7 @@ def batch_utilisation(
     if most <= 0:
         return _unknown("the engine does not say how large its batch may be", level)
     shares = [running / most for running in samples]
-    return distribution("batch", shares, unit="ratio", level=level, seed=seed)["batch.mean"]
+    return distribution("batch", shares, unit="ratio", level=level)["batch.mean"]
 
 
 def _running(readings: EngineReadings | None, window: Window) -> FloatArray | None:

@@ -35,19 +35,14 @@ statistics are exact at any size."""
 
 
 def distribution(
-    family: str,
-    samples: Samples,
-    *,
-    unit: str = "ms",
-    level: float = 0.95,
-    seed: int,  # noqa: ARG001 - see below
+    family: str, samples: Samples, *, unit: str = "ms", level: float = 0.95
 ) -> dict[str, Estimate]:
     """``{family}.p50`` … ``{family}.p99_9``, ``.mean``, ``.min``, ``.max`` of one run or of several.
 
     ``samples``: a vector in arrival order, or one per run (see :mod:`pytest_llmbench.stats.runs`). Several
     runs are pooled; no block straddles two of them. Without samples every estimate is undefined. Where an
     interval is open for want of samples, ``n_required`` says how many of this dependence would close it, as
-    far as these tell. ``seed`` is what resampling would start from; nothing here is resampled any more.
+    far as these tell.
     """
     runs = as_runs(samples)
     if not runs:

@@ -25,6 +25,8 @@ TOKEN_SOURCES: tuple[TokenSource, ...] = tuple(TokenSource)
 
 BLOCK = 65_536
 """Requests that are worked on at once where a run is too long to be worked on as a whole."""
+BLOCK_ENTRIES = 1 << 20
+"""Content chunks of them: 8 MiB per vector."""
 
 _INT_COLUMNS = (
     "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns", "first_nonempty_ns",
@@ -148,13 +150,20 @@ class Records:
             columns |= {name: getattr(self, name)[start:end] for name in names}
         return self._sharing(columns)
 
-    def blocks(self, size: int = BLOCK) -> Iterator[Records]:
-        """The requests in order, ``size`` at a time; ourselves if there are no more than that."""
-        if len(self) <= size:
+    def blocks(self, size: int = BLOCK, entries: int = BLOCK_ENTRIES) -> Iterator[Records]:
+        """The requests in order, at most ``size`` at a time, and with more than one at most ``entries``
+        chunks; ourselves if there are no more than that."""
+        first = 0
+        while first < len(self):
+            last = min(first + size, len(self))
+            for name in RAGGED:
+                offsets = getattr(self, name)
+                within = int(np.searchsorted(offsets, offsets[first] + entries, side="right")) - 1
+                last = min(last, max(within, first + 1))
+            yield self if last - first == len(self) else self.part(first, last)
+            first = last
+        if not len(self):
             yield self
-            return
-        for first in range(0, len(self), size):
-            yield self.part(first, min(first + size, len(self)))
 
     def _sharing(self, columns: dict[str, Any]) -> Records:
         """Records whose columns are parts of ours."""
@@ -256,6 +265,7 @@ def _server_columns(rows: Sequence[RequestRecord]) -> dict[str, IntColumn]:
 
 __all__ = [
     "BLOCK",
+    "BLOCK_ENTRIES",
     "IN_RAGGED",
     "MISSING",
     "OUTCOMES",

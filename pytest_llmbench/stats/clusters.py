@@ -1,75 +1,162 @@
 """Samples that come in clusters: the gaps of a request, the requests of a session.
 
 Samples of a cluster are alike, and clusters depend on each other in time; n samples of k clusters can be
-worth as little as the clusters are. Everything here is computed from one number per cluster.
+worth as little as the clusters are. Everything here is computed from a few numbers per cluster, or counted:
+the samples are gone through block by block, some times over, and are never needed all at once. No figure
+depends on where a block ends, because whatever is added up is added up per cluster first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pytest_llmbench.stats.counted_order import CountedOrder, look_up
 from pytest_llmbench.stats.percentile_intervals import Worth
-from pytest_llmbench.stats.percentiles import ordered_percentile
+from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
 from pytest_llmbench.stats.runs import FloatArray, Runs, pooled
 from pytest_llmbench.stats.spectral import spread
 
+SORTED = 1 << 18
+"""Samples that are sorted; more of them are counted, which is faster from here on and needs no memory."""
 _FEWEST_BEYOND = 20
 """As in :mod:`pytest_llmbench.stats.dependence`: of a rarer event clustering is read at one this frequent."""
 
 IntArray = npt.NDArray[np.int64]
+Blocks = Callable[[], Iterable[tuple[IntArray, IntArray]]]
+"""The samples, some whole clusters at a time, with the lengths of these; the same ones each time."""
+
+
+class Moments(NamedTuple):
+    """Of each cluster, in the samples' unit."""
+
+    means: FloatArray
+    squares: FloatArray
+    """Σ (x - mean of the cluster)²."""
+    largest: FloatArray
+    mean: float
+    """Of all samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Consecutive stretches of a flat vector of samples, none empty, in arrival order, run after run."""
+    """Consecutive stretches of a flat series of samples, none empty, in arrival order, run after run.
+
+    The samples are whole numbers: ``per_unit`` of them are one unit.
+    """
 
     counts: IntArray
     """Samples of each cluster."""
     run_lengths: tuple[int, ...]
     """Clusters of each run."""
+    numbers: Blocks
+    per_unit: float = 1.0
 
     @classmethod
-    def from_offsets(cls, runs: Sequence[IntArray]) -> Clusters:
-        """From the ragged offsets of each run; empty clusters are dropped."""
-        filled = [counts[counts > 0] for counts in (np.diff(offsets) for offsets in runs)]
-        joined = np.concatenate(filled) if filled else np.empty(0, dtype=np.int64)
-        return cls(joined.astype(np.int64), tuple(len(counts) for counts in filled))
+    def joined(cls, runs: Sequence[Clusters]) -> Clusters:
+        """Those of several runs, which have one unit."""
+        if len(runs) == 1:
+            return runs[0]
 
-    def sums(self, values: npt.NDArray[np.generic]) -> FloatArray:
-        """Sum over each cluster."""
-        if not len(self.counts):
-            return np.empty(0)
-        return np.asarray(np.add.reduceat(values, self._starts(), dtype=np.float64), dtype=np.float64)
+        def numbers() -> Iterator[tuple[IntArray, IntArray]]:
+            for run in runs:
+                yield from run.numbers()
 
-    def largest(self, values: FloatArray) -> FloatArray:
-        """Largest value of each cluster."""
-        if not len(self.counts):
-            return np.empty(0)
-        return np.asarray(np.maximum.reduceat(values, self._starts()), dtype=np.float64)
+        counts = np.concatenate([run.counts for run in runs]) if runs else np.empty(0, dtype=np.int64)
+        lengths = tuple(length for run in runs for length in run.run_lengths)
+        return cls(counts, lengths, numbers, runs[0].per_unit if runs else 1.0)
+
+    def __len__(self) -> int:
+        """Of the samples."""
+        return self._length
+
+    @cached_property
+    def _length(self) -> int:
+        return int(self.counts.sum())
+
+    def blocks(self) -> Iterator[FloatArray]:
+        """The samples, some whole clusters at a time."""
+        for numbers, _ in self._filled():
+            yield numbers / self.per_unit
+
+    def sums(self, of: Callable[[FloatArray], npt.NDArray[np.generic]]) -> FloatArray:
+        """Sum of ``of(samples)`` over each cluster."""
+        found, first = np.empty(len(self.counts)), 0
+        for numbers, counts in self._filled():
+            part = slice(first, first := first + len(counts))
+            found[part] = np.add.reduceat(of(numbers / self.per_unit), _starts(counts), dtype=np.float64)
+        return found
+
+    def total(self, of: Callable[[FloatArray], npt.NDArray[np.generic]]) -> float:
+        """Sum of ``of(samples)`` over all samples."""
+        return float(np.sum(self.sums(of)))
+
+    @cached_property
+    def moments(self) -> Moments:
+        means, squares, largest = np.empty((3, len(self.counts)))
+        first = total = 0
+        for numbers, counts in self._filled():
+            part, starts = slice(first, first := first + len(counts)), _starts(counts)
+            sums = np.add.reduceat(numbers, starts)
+            total += int(sums.sum())
+            means[part] = sums / counts / self.per_unit
+            around = numbers / self.per_unit - np.repeat(means[part], counts)
+            squares[part] = np.add.reduceat(np.square(around), starts)
+            largest[part] = np.maximum.reduceat(numbers, starts) / self.per_unit
+        return Moments(means, squares, largest, total / len(self) / self.per_unit if total else 0.0)
+
+    @cached_property
+    def ordered(self) -> Ordered:
+        """The samples in ascending order."""
+        if len(self) > SORTED:
+            return CountedOrder(
+                lambda: (numbers for numbers, _ in self._filled()), len(self), per_unit=self.per_unit
+            )
+        every = [numbers for numbers, _ in self._filled()]
+        return np.sort(np.concatenate(every) if every else np.empty(0)) / self.per_unit
 
     def by_run(self, of_clusters: FloatArray) -> Runs:
         """One number per cluster, cut into runs; runs without clusters left out."""
         parts = np.split(of_clusters, np.cumsum(self.run_lengths)[:-1])
         return tuple(part for part in parts if len(part))
 
-    def percentile_worth(self, values: FloatArray, ordered: FloatArray, q: float) -> Worth:
-        """Of how many independent samples the q-th percentile is worth; from 1 to their number n.
+    def percentile_worths(self, qs: Sequence[float]) -> list[Worth]:
+        """Of how many independent samples each of these percentiles is worth; from 1 to their number n.
 
         p(1 - p) / Var(p), p the share of samples above the percentile as a ratio of sums over clusters, and
         its variance that of the linearised ratio Σ (above_i - p · count_i) / n, with the clusters' long-run
-        dependence. ``ordered``: the samples in ascending order.
+        dependence.
         """
-        n = len(values)
+        n = len(self)
         margin = min(50.0, 100.0 * _FEWEST_BEYOND / n)
-        threshold = ordered_percentile(ordered, min(max(q, margin), 100.0 - margin))
-        # With ties nothing may lie above the percentile; then reaching it is the event.
-        above = values > threshold if ordered[-1] > threshold else values >= threshold
-        share = float(np.mean(above))
-        errors = self.by_run(self.sums(above) - share * self.counts)
+        rare = [min(max(q, margin), 100.0 - margin) for q in qs]
+        look_up(self.ordered, (*percentile_ranks(n, rare), n - 1))
+        above = self._above([ordered_percentile(self.ordered, q) for q in rare])
+        # Of many clusters these are the largest vectors there are: each goes when it has been used.
+        return [self._worth(above.pop(0)) for _ in rare]
+
+    def _above(self, thresholds: Sequence[float]) -> list[npt.NDArray[np.int32]]:
+        """How many samples of each cluster lie above each threshold."""
+        found = [np.empty(len(self.counts), dtype=np.int32) for _ in thresholds]
+        largest, first = self.ordered[-1], 0
+        for numbers, counts in self._filled():
+            part, starts = slice(first, first := first + len(counts)), _starts(counts)
+            values = numbers / self.per_unit
+            for threshold, own in zip(thresholds, found, strict=True):
+                # With ties nothing may lie above the percentile; then reaching it is the event.
+                above = values > threshold if largest > threshold else values >= threshold
+                own[part] = np.add.reduceat(above, starts, dtype=np.int32)
+        return found
+
+    def _worth(self, above: npt.NDArray[np.int32]) -> Worth:
+        n = len(self)
+        share = float(above.sum(dtype=np.int64)) / n
+        errors = self.by_run(above - share * self.counts)
         every = pooled(errors)
         clusters = len(every)
         of = spread(errors)
@@ -84,8 +171,12 @@ class Clusters:
         worth = share * (1 - share) * (n / clusters) ** 2 / variance
         return Worth(min(float(n), max(1.0, worth)), freedom)
 
-    def _starts(self) -> IntArray:
-        return np.asarray(np.cumsum(self.counts) - self.counts, dtype=np.int64)
+    def _filled(self) -> Iterator[tuple[IntArray, IntArray]]:
+        return ((numbers, counts) for numbers, counts in self.numbers() if len(counts))
 
 
-__all__ = ["Clusters"]
+def _starts(counts: IntArray) -> IntArray:
+    return np.asarray(np.cumsum(counts) - counts, dtype=np.int64)
+
+
+__all__ = ["SORTED", "Blocks", "Clusters", "IntArray", "Moments"]

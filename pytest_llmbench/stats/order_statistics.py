@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 
-from pytest_llmbench.stats.runs import FloatArray, Interval
+from pytest_llmbench.stats.percentiles import Ordered
+from pytest_llmbench.stats.runs import Interval
 
 
 def percentile_interval(
-    ordered: FloatArray, q: float, *, level: float = 0.95, effective_n: float | None = None
+    ordered: Ordered, q: float, *, level: float = 0.95, effective_n: float | None = None
 ) -> Interval:
     """Interval of the q-th percentile from samples in ascending order.
 

@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from pytest_llmbench.stats.runs import FloatArray
 
 Estimator = Literal["linear", "harrell-davis"]
+
+
+class Ordered(Protocol):
+    """Samples in ascending order, asked for by rank: a sorted vector, or one that is only counted."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rank: int, /) -> Any: ...
 
 
 def percentile(samples: FloatArray, q: float, *, estimator: Estimator = "linear") -> float:
@@ -34,7 +42,13 @@ def percentiles(samples: FloatArray, qs: Sequence[float], *, estimator: Estimato
     return np.asarray(np.percentile(samples, qs, method="linear"), dtype=np.float64)
 
 
-def ordered_percentile(ordered: FloatArray, q: float) -> float:
+def percentile_ranks(n: int, qs: Sequence[float]) -> list[int]:
+    """The ranks, from 0, that :func:`ordered_percentile` looks at."""
+    lows = [math.floor((n - 1) * q / 100) for q in qs]
+    return [rank for low in lows for rank in (low, min(low + 1, n - 1))]
+
+
+def ordered_percentile(ordered: Ordered, q: float) -> float:
     """Type 7 of samples in ascending order, without looking at all of them. ValueError without samples."""
     if len(ordered) == 0:
         raise ValueError("no samples, no percentile")
@@ -59,4 +73,4 @@ def _harrell_davis(ordered: FloatArray, q: float) -> float:
     return float(np.diff(reached) @ ordered)
 
 
-__all__ = ["Estimator", "ordered_percentile", "percentile", "percentiles"]
+__all__ = ["Estimator", "Ordered", "ordered_percentile", "percentile", "percentile_ranks", "percentiles"]

@@ -1,13 +1,20 @@
-"""The shape of a distribution of gaps: number of modes, weight of the tail (METHODOLOGY §11.4)."""
+"""The shape of a distribution of gaps: number of modes, weight of the tail (METHODOLOGY §11.4).
+
+Samples are a vector, or more of them than one would have room for, gone through block by block
+(:class:`~pytest_llmbench.stats.clusters.Clusters`).
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from pytest_llmbench.stats.percentiles import percentiles
+from pytest_llmbench.stats.counted_order import look_up
+from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks, percentiles
 from pytest_llmbench.stats.runs import FloatArray
 
 PROMINENCE = 0.05
@@ -38,43 +45,84 @@ class Modality(NamedTuple):
         return len(self.modes) > 1
 
 
-def modality(samples: FloatArray) -> Modality:
+class Pool(Protocol):
+    """Many samples."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def ordered(self) -> Ordered: ...
+
+    def blocks(self) -> Iterator[FloatArray]: ...
+
+    def total(self, of: Callable[[FloatArray], Any]) -> float:
+        """Σ ``of(samples)``."""
+
+
+class _Vector:
+    """Samples in memory."""
+
+    def __init__(self, samples: FloatArray) -> None:
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @cached_property
+    def ordered(self) -> Ordered:
+        return np.sort(self._samples)
+
+    def blocks(self) -> Iterator[FloatArray]:
+        yield self._samples
+
+    def total(self, of: Callable[[FloatArray], Any]) -> float:
+        return float(np.sum(of(self._samples)))
+
+
+def modality(samples: FloatArray | Pool) -> Modality:
     """Peaks of a Gaussian kernel density of log sample with a prominence of at least 5 % of the highest.
 
     Bandwidth: Silverman's 0.9 min(s, IQR / 1.34) n^(-1/5), the standard deviation alone where the
     interquartile range is zero, and at least 0.02. The samples are first counted in cells of an eighth of it.
     """
-    positive = samples[samples > 0]
-    zeros = len(samples) - len(positive)
-    if not len(positive):
+    pool = _pool(samples)
+    zeros = sum(int(np.count_nonzero(block <= 0)) for block in pool.blocks())
+    if zeros == len(pool):
         return Modality((), zeros, 0.0)
-    logarithms = np.log(positive)
-    low, high = float(logarithms.min()), float(logarithms.max())
+    look_up(pool.ordered, (zeros, len(pool) - 1, *_quartile_ranks(pool, zeros)))
+    least, most = float(pool.ordered[zeros]), float(pool.ordered[len(pool) - 1])
+    low, high = math.log(least), math.log(most)
     if low == high:
-        return Modality((float(positive[0]),), zeros, 0.0)
-    bandwidth = _bandwidth(logarithms)
+        return Modality((least,), zeros, 0.0)
+    bandwidth = _bandwidth(pool, zeros)
     width = max(bandwidth / _CELLS_PER_BANDWIDTH, (high - low) / _MOST_CELLS)
     margin = math.ceil(_REACH * bandwidth / width) + 1
-    cells = ((logarithms - low) / width + 0.5).astype(np.int64) + margin
-    counts = np.bincount(cells, minlength=int(cells.max()) + margin + 1)
+    counts = np.zeros(int((high - low) / width + 0.5) + 2 * margin + 1, dtype=np.int64)
+    for block in pool.blocks():
+        cells = ((np.log(block[block > 0]) - low) / width + 0.5).astype(np.int64) + margin
+        counts += np.bincount(cells, minlength=len(counts))
     offsets = np.arange(-margin, margin + 1) * width / bandwidth
     density = np.convolve(counts.astype(np.float64), np.exp(-0.5 * np.square(offsets)), mode="same")
     peaks = np.exp(low + (_peaks(density) - margin) * width)
     return Modality(tuple(float(peak) for peak in peaks), zeros, bandwidth)
 
 
-def tail_variation(samples: FloatArray) -> float | None:
+def tail_variation(samples: FloatArray | Pool) -> float | None:
     """Coefficient of variation of the excesses over P90: 1 for an exponential tail.
 
     ``None`` with fewer than 20 samples above P90.
     """
-    if not len(samples):
+    pool = _pool(samples)
+    if not len(pool):
         return None
-    threshold = float(percentiles(samples, (90.0,))[0])
-    excesses = samples[samples > threshold] - threshold
-    if len(excesses) < FEWEST_EXCESSES:
+    look_up(pool.ordered, percentile_ranks(len(pool), (90.0,)))
+    threshold = ordered_percentile(pool.ordered, 90.0)
+    excesses = sum(int(np.count_nonzero(block > threshold)) for block in pool.blocks())
+    if excesses < FEWEST_EXCESSES:
         return None
-    return float(np.std(excesses, ddof=1)) / float(np.mean(excesses))
+    mean = pool.total(lambda values: np.maximum(values - threshold, 0.0)) / excesses
+    around = pool.total(lambda values: np.where(values > threshold, values - threshold - mean, 0.0) ** 2)
+    return math.sqrt(around / (excesses - 1)) / mean
 
 
 def tail_class(variation: float) -> Tail:
@@ -92,12 +140,30 @@ def tail_ratio(samples: FloatArray) -> float | None:
     return tail / middle if middle > 0 else None
 
 
-def _bandwidth(logarithms: FloatArray) -> float:
-    quarter, three_quarters = percentiles(logarithms, (25.0, 75.0))
-    deviation = float(np.std(logarithms, ddof=1))
+def _quartile_ranks(pool: Pool, zeros: int) -> list[int]:
+    return [zeros + rank for rank in percentile_ranks(len(pool) - zeros, (25.0, 75.0))]
+
+
+def _bandwidth(pool: Pool, zeros: int) -> float:
+    n = len(pool) - zeros
+    below = np.log([float(pool.ordered[rank]) for rank in _quartile_ranks(pool, zeros)])
+    shares = [(n - 1) * q % 1.0 for q in (0.25, 0.75)]
+    quarter, three_quarters = below[::2] + shares * (below[1::2] - below[::2])
+    mean = pool.total(_logarithms) / n
+    around = pool.total(lambda values: np.where(values > 0, _logarithms(values) - mean, 0.0) ** 2)
+    deviation = math.sqrt(around / (n - 1))
     robust = float(three_quarters - quarter) / 1.34
     spread = min(deviation, robust) if robust > 0 else deviation
-    return max(0.9 * spread * math.pow(len(logarithms), -0.2), FINEST_BANDWIDTH)
+    return max(0.9 * spread * math.pow(n, -0.2), FINEST_BANDWIDTH)
+
+
+def _logarithms(values: FloatArray) -> FloatArray:
+    """0 where there is none."""
+    return np.log(values, out=np.zeros(len(values)), where=values > 0)
+
+
+def _pool(samples: FloatArray | Pool) -> Pool:
+    return _Vector(samples) if isinstance(samples, np.ndarray) else samples
 
 
 def _peaks(density: FloatArray) -> FloatArray:
@@ -111,6 +177,7 @@ __all__ = [
     "FINEST_BANDWIDTH",
     "PROMINENCE",
     "Modality",
+    "Pool",
     "Tail",
     "modality",
     "tail_class",

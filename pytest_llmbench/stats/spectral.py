@@ -41,6 +41,7 @@ _SKEWNESS_BATCH = 2
 
 
 _FIRST_LAGS, _QUIET_END = 512, 10
+_LONG = 1 << 18
 _MOST_ROUNDS = 100
 
 
@@ -200,8 +201,25 @@ def _power(run: FloatArray, cosines: int) -> float:
         return 0.0
     from scipy.fft import dct
 
-    transform = dct(run, type=2)[1 : cosines + 1]
-    return float(np.mean(np.square(transform))) / (2 * len(run))
+    n = _transformed(len(run))
+    transform = dct(run[:n], type=2)[1 : cosines + 1]
+    return float(np.mean(np.square(transform))) / (2 * n)
+
+
+def _transformed(n: int) -> int:
+    """How many of n samples are transformed. Of a long run the last ones are left out, fewer than 1 %, where
+    n has a prime factor above 11: it would take five times the memory and up to ten times as long.
+    """
+    while n > _LONG and not _of_small_factors(n):
+        n -= 1
+    return n
+
+
+def _of_small_factors(n: int) -> bool:
+    for prime in (2, 3, 5, 7, 11):
+        while n % prime == 0:
+            n //= prime
+    return n == 1
 
 
 def _between(runs: Runs, within: float, freedom: float) -> tuple[float, float]:

@@ -2,14 +2,16 @@
 
 The first line is the header: the wall-clock anchor of the monotonic stamps and what the file belongs to. The
 measuring loop only encodes a line and appends it to a list; a thread of its own takes the list to the disk
-every second. So a slow disk never delays a time stamp, and a killed run keeps all but its last second.
+every second. So a slow disk delays no time stamp, and a killed run keeps all but its last second. Only where
+the disk stands still until 32 MiB are waiting does writing wait, and that is told. Nothing is lost by it.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from io import FileIO
 from pathlib import Path
@@ -42,7 +44,12 @@ _FIELDS = (*_FIRST_FIELDS, *(f.name for f in fields(RequestRecord) if f.name not
 _TEXTS = frozenset({"request_id", "class_label", "error", "finish_reason", "server_timings"})
 """Fields that can hold what a server or an author wrote, and with it a secret."""
 _TOO_SHORT = "the file has no header line"
-_OPTIONS = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
+MOST_WAITING = 32 * 1024 * 1024
+"""Bytes of lines that may wait for the disk: 30,000 short replies, or 1200 of a thousand tokens."""
+_AT_ONCE = 1024 * 1024
+"""Bytes that are joined and written together."""
+_TOLD_FROM_S = 0.1
+"""A shorter wait for the disk is no news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,11 @@ class RecordsWriter:
 
     A disk that fails while load is running does not stop the measurement: the records live on in memory and
     in the report. It is :meth:`close` that raises the StoreError then, with the number of lines lost.
+
+    A disk that stands still makes :meth:`write` wait once ``most_waiting`` bytes are held; :attr:`notes` says
+    for how long. With worker processes that holds up the thread that collects what they have measured, and
+    they keep it in files meanwhile. Where the requests are sent in this process, it holds up the sending and
+    the reading too, which the lag of the loop shows.
     """
 
     def __init__(
@@ -77,12 +89,18 @@ class RecordsWriter:
         *,
         redactor: Redactor | None = None,
         flush_interval_s: float = 1.0,
+        most_waiting: int = MOST_WAITING,
     ) -> None:
         self.path = path
         self._redactor = redactor or Redactor()
         self._interval_s = flush_interval_s
+        self._most_waiting = most_waiting
         self._waiting: list[bytes] = []
-        self._closing = threading.Event()
+        self._held_bytes = 0
+        """Of what waits and what is being written."""
+        self._held_up_s = 0.0
+        self._change = threading.Condition()
+        self._closing = False
         self._failure: OSError | None = None
         self._lost = 0
         try:
@@ -95,34 +113,63 @@ class RecordsWriter:
         self._thread.start()
 
     def write(self, record: RequestRecord, label: str = "") -> None:
-        """Takes one ended request; ``label`` is that of its LoadPlan. Does not touch the disk."""
+        """Takes one ended request; ``label`` is that of its LoadPlan. Leaves the disk to a thread of its own,
+        and waits for it only where it is too far behind."""
         line = {name: getattr(record, name) for name in _FIELDS}
         line["label"] = label
         for name in _TEXTS:
             line[name] = self._redactor.value(line[name])
-        self._waiting.append(_encode(line))
+        encoded = _encode(line)
+        with self._change:
+            if self._held_bytes > self._most_waiting:
+                self._wait_for_room()
+            self._waiting.append(encoded)
+            self._held_bytes += len(encoded)
+            if self._much_waits():
+                self._change.notify_all()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the result has to know of the writing."""
+        if self._held_up_s < _TOLD_FROM_S:
+            return ()
+        return (
+            f"the disk under {self.path.name} could not keep up with the records, and what collects them "
+            f"waited {self._held_up_s:.1f} s for it; none is lost",
+        )
 
     def close(self) -> None:
         """Writes what is left and closes the file. Raises StoreError if any line was lost."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
+        with self._change:
+            if self._closing:
+                return
+            self._closing = True
+            self._change.notify_all()
         self._thread.join()
         self._file.close()
         if self._failure is not None:
             raise self._error(self._failure, f"{self._lost} records could not be written") from self._failure
 
-    def _flush_until_closed(self) -> None:
-        while not self._closing.wait(self._interval_s):
-            self._flush()
-        self._flush()
+    def _wait_for_room(self) -> None:
+        began = time.monotonic()
+        self._change.wait_for(lambda: self._held_bytes <= self._most_waiting)
+        self._held_up_s += time.monotonic() - began
 
-    def _flush(self) -> None:
-        # The loop may append in between: only what was seen is taken out.
-        lines = self._waiting[:]
-        del self._waiting[: len(lines)]
-        if not lines:
-            return
+    def _much_waits(self) -> bool:
+        """So much that it is not left lying for the rest of the second."""
+        return self._held_bytes > self._most_waiting // 2
+
+    def _flush_until_closed(self) -> None:
+        closing = False
+        while not closing:
+            with self._change:
+                self._change.wait_for(lambda: self._closing or self._much_waits(), self._interval_s)
+                lines, self._waiting = self._waiting, []
+                closing = self._closing
+            for some in _portions(lines):
+                self._write_unless_failed(some)
+
+    def _write_unless_failed(self, lines: list[bytes]) -> None:
         if self._failure is None:
             try:
                 self._write_out(lines)
@@ -130,6 +177,9 @@ class RecordsWriter:
                 self._failure = error
         if self._failure is not None:
             self._lost += len(lines)
+        with self._change:
+            self._held_bytes -= sum(map(len, lines))
+            self._change.notify_all()
 
     def _write_out(self, lines: list[bytes]) -> None:
         rest = memoryview(b"".join(lines))
@@ -157,10 +207,24 @@ class RecordsWriter:
             error.add_note(str(failure))  # what ended the run comes first
 
 
+def _portions(lines: list[bytes]) -> Iterator[list[bytes]]:
+    some: list[bytes] = []
+    size = 0
+    for line in lines:
+        some.append(line)
+        size += len(line)
+        if size >= _AT_ONCE:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
 def _encode(line: Mapping[str, Any]) -> bytes:
     try:
-        # Records are written while load is running: a third of what the standard library takes.
-        return orjson.dumps(line, default=_numpy_as_list, option=_OPTIONS)
+        # Records are written while load is running: a third of what the standard library takes. The line break
+        # is added here: as an option of orjson's it would make each line keep the 16 KiB it was written into.
+        return orjson.dumps(line, default=_numpy_as_list, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
     except TypeError:  # integers beyond 64 bits, halves of surrogate pairs in a server's message
         return json.dumps(line, separators=(",", ":"), default=_numpy_as_list).encode() + b"\n"
 
@@ -256,6 +320,6 @@ def damaged(what: str, path: Path) -> StoreError:
 
 
 __all__ = [
-    "RECORDS_SCHEMA", "RecordsFile", "RecordsHeader", "RecordsWriter", "cut_off", "damaged", "header_of",
-    "read_records", "row_of",
+    "MOST_WAITING", "RECORDS_SCHEMA", "RecordsFile", "RecordsHeader", "RecordsWriter", "cut_off", "damaged",
+    "header_of", "read_records", "row_of",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """``records/*.jsonl`` back into Records, in bounded memory: what a finished run is analysed from again.
 
     for label, records in read_records(path).items():
-        distribution("ttft", latency.ttft_ms(records), seed=seed)
+        distribution("ttft", latency.ttft_ms(records))
 
 A test sends several plans: warm-up, probes, runs, levels; ``labels`` says which of them are wanted, and
 :func:`read_runs` keeps apart what follows one another. The records are what the run itself had, number for

@@ -75,7 +75,7 @@ def test_gauges_and_counters_are_what_the_engine_did() -> None:
         assert readings.grown("queue_wait_s") == pytest.approx(waited, abs=0.01)
 
         window = window_of(seen)
-        share = batch_utilisation([(readings, window)], seed=1)
+        share = batch_utilisation([(readings, window)])
         true = in_batch(truth, window.start_ns, window.end_ns) / BATCH
         assert share.point is not None
         # One sample a second of a number that is 4 nearly always: a request takes half a second.

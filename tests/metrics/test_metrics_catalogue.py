@@ -94,7 +94,7 @@ def test_nothing_near_gets_the_list() -> None:
 
 def test_what_is_computed_is_catalogued_with_its_unit() -> None:
     for family in latency.FAMILIES:
-        computed = distribution(family, np.arange(1.0, 50.0), seed=1)
+        computed = distribution(family, np.arange(1.0, 50.0))
         assert set(computed) <= set(METRICS[family].full_names())
         assert {estimate.unit for estimate in computed.values()} == {METRICS[family].unit}
     for name, estimate in rates([], seed=1).items():

@@ -42,13 +42,13 @@ def test_direct_and_b_give_further_tokens_of_a_chunk_no_gap() -> None:
     for option in ("direct", "B"):
         found = itl_samples(records(*MIXED), option, min_output_tokens=1)  # type: ignore[arg-type]
         assert gaps(found) == [[10, 15], [0, 20, 30, 0, 0]]
-        assert (found.zeros, found.eligible, found.label) == (3, 2, "ITL")
+        assert (found.counts.zeros, found.counts.eligible, found.counts.label) == (3, 2, "ITL")
 
 
 def test_a_is_between_chunks() -> None:
     found = itl_samples(records(*MIXED), "A", min_output_tokens=1)
     assert gaps(found) == [[10, 15], [20, 30, 60]]
-    assert (found.zeros, found.label) == (0, "Time Between Chunks")
+    assert (found.counts.zeros, found.counts.label) == (0, "Time Between Chunks")
 
 
 def test_an_empty_chunk_is_no_token_arrival() -> None:
@@ -64,7 +64,7 @@ def test_c_is_the_servers_clock() -> None:
     )
     found = itl_samples(seen, "C", min_output_tokens=1)
     assert gaps(found) == [[2.5, 0, 3.5], []]
-    assert (found.eligible, found.zeros) == (2, 1)
+    assert (found.counts.eligible, found.counts.zeros) == (2, 1)
 
 
 def test_the_first_token_has_no_gap_whatever_the_ttft() -> None:
@@ -86,10 +86,10 @@ def test_short_and_failed_requests_stay_out_and_the_short_are_counted() -> None:
         row(3, submitted=3, chunks=long[:10], tokens=60),
     )
     found = itl_samples(seen, "direct")
-    assert (found.eligible, found.excluded) == (2, 1)
-    assert found.excluded_share == pytest.approx(1 / 3)
+    assert (found.counts.eligible, found.counts.excluded) == (2, 1)
+    assert found.counts.excluded_share == pytest.approx(1 / 3)
     assert np.diff(found.offsets).tolist() == [49, 9]
-    assert itl_samples(records(), "direct").excluded_share is None
+    assert itl_samples(records(), "direct").counts.excluded_share is None
 
 
 def test_a_missing_count_is_read_from_the_chunks() -> None:
@@ -99,7 +99,7 @@ def test_a_missing_count_is_read_from_the_chunks() -> None:
         unknown(row(1, submitted=1, chunks=long, chunk_tokens=[1] * 30)),
     )
     found = itl_samples(seen, "direct")
-    assert (found.eligible, found.excluded) == (1, 1)
+    assert (found.counts.eligible, found.counts.excluded) == (1, 1)
 
 
 def unknown(request: RequestRecord) -> RequestRecord:
@@ -140,7 +140,7 @@ def test_instants_for_a_part_of_the_requests_are_none() -> None:
 def drawn(values: Sequence[Sequence[float]]) -> ItlSamples:
     offsets = np.concatenate(([0], np.cumsum([len(own) for own in values])))
     flat = [gap for own in values for gap in own]
-    return ItlSamples("direct", np.array(flat, dtype=np.float64), offsets, 0)
+    return ItlSamples.of("direct", np.array(flat, dtype=np.float64), offsets)
 
 
 def test_jitter_and_longest_pause() -> None:
@@ -154,7 +154,7 @@ def test_points_are_those_of_numpy() -> None:
     random = np.random.default_rng(1)
     runs = [drawn(random.lognormal(size=(40, 60)).tolist()) for _ in range(2)]
     every = np.concatenate([run.values for run in runs])
-    found = itl_distribution(runs, seed=1)
+    found = itl_distribution(runs)
     assert list(found) == NAMES
     expected = [*np.percentile(every, [50, 90, 95, 99, 99.9]), every.mean(), every.std(ddof=1)]
     assert [found[name].point for name in NAMES] == pytest.approx(expected)
@@ -163,7 +163,7 @@ def test_points_are_those_of_numpy() -> None:
 
 def test_without_gaps_nothing_is_defined() -> None:
     for nothing in ([], drawn([]), [drawn([[], []])]):
-        found = itl_distribution(nothing, family="tbc", seed=1)
+        found = itl_distribution(nothing, family="tbc")
         assert list(found) == [name.replace("itl", "tbc") for name in NAMES]
         assert not any(estimate.defined for estimate in found.values())
 
@@ -171,7 +171,7 @@ def test_without_gaps_nothing_is_defined() -> None:
 def test_gaps_of_a_request_are_not_independent() -> None:
     """100 requests of one speed each, copied 100 times, say no more than 100 gaps do."""
     speeds = np.random.default_rng(2).lognormal(3, 0.3, size=200)
-    found = itl_distribution(drawn(np.repeat(speeds[:, None], 100, axis=1).tolist()), seed=1)
+    found = itl_distribution(drawn(np.repeat(speeds[:, None], 100, axis=1).tolist()))
     p99 = found["itl.p99"]
     assert p99.upper is None
     assert p99.n_required is not None
@@ -183,7 +183,7 @@ def test_gaps_of_a_request_are_not_independent() -> None:
 
 
 def test_few_requests_support_no_mean() -> None:
-    found = itl_distribution(drawn(np.random.default_rng(3).lognormal(size=(20, 200)).tolist()), seed=1)
+    found = itl_distribution(drawn(np.random.default_rng(3).lognormal(size=(20, 200)).tolist()))
     for name in ("itl.mean", "itl.std"):
         assert (found[name].lower, found[name].upper) == (None, None)
         assert found[name].n_required is not None
@@ -196,7 +196,7 @@ def clustered(random: np.random.Generator, requests: int, tokens: int) -> ItlSam
     counts = random.integers(50, 2 * tokens - 50, size=requests)
     level = np.repeat(random.normal(size=requests), counts)
     values = np.exp(0.3 * level + 0.3 * random.normal(size=int(counts.sum())))
-    return ItlSamples("direct", values, np.concatenate(([0], np.cumsum(counts))), 0)
+    return ItlSamples.of("direct", values, np.concatenate(([0], np.cumsum(counts))))
 
 
 def coverage(requests: int, times: int) -> dict[str, float]:
@@ -208,7 +208,7 @@ def coverage(requests: int, times: int) -> dict[str, float]:
     truth["std"] = truth["mean"] * math.sqrt(math.exp(spread**2) - 1)
     held: dict[str, list[bool]] = {name: [] for name in truth}
     for seed in range(times):
-        found = itl_distribution(clustered(np.random.default_rng([51, seed]), requests, 80), seed=seed)
+        found = itl_distribution(clustered(np.random.default_rng([51, seed]), requests, 80))
         for name, value in truth.items():
             lower, upper = found[f"itl.{name}"].lower, found[f"itl.{name}"].upper
             held[name].append((lower is None or lower <= value) and (upper is None or value <= upper))
@@ -231,8 +231,8 @@ def test_coverage_of_clustered_gaps_in_many(requests: int) -> None:
 @pytest.mark.slow
 def test_millions_of_gaps_take_a_second() -> None:
     gap = np.random.default_rng(1).lognormal(size=(10_000, 250))
-    samples = ItlSamples("direct", gap.ravel(), np.arange(0, 2_500_001, 250), 0)
+    samples = ItlSamples.of("direct", gap.ravel(), np.arange(0, 2_500_001, 250))
     started = time.perf_counter()
-    itl_distribution(samples, seed=1)
+    itl_distribution(samples)
     jitter_ms(samples)
     assert time.perf_counter() - started < 5

@@ -17,7 +17,7 @@ def bursty(n: int, seed: int = 1) -> np.ndarray:
 
 def test_points_are_those_of_numpy() -> None:
     samples = np.random.default_rng(0).lognormal(size=5000)
-    found = distribution("ttft", samples, seed=1)
+    found = distribution("ttft", samples)
     assert list(found) == NAMES
     expected = np.percentile(samples, [50, 90, 95, 99, 99.9])
     assert [found[name].point for name in NAMES[:5]] == pytest.approx(expected.tolist())
@@ -29,7 +29,7 @@ def test_points_are_those_of_numpy() -> None:
 
 @pytest.mark.parametrize("samples", [np.array([]), [], [np.array([]), np.array([])]])
 def test_without_samples_everything_is_undefined(samples: object) -> None:
-    found = distribution("e2e", samples, unit="s", level=0.9, seed=1)  # type: ignore[arg-type]
+    found = distribution("e2e", samples, unit="s", level=0.9)  # type: ignore[arg-type]
     assert list(found) == [f"e2e.{statistic}" for statistic in STATISTICS]
     for estimate in found.values():
         assert not estimate.defined
@@ -38,20 +38,20 @@ def test_without_samples_everything_is_undefined(samples: object) -> None:
 
 
 def test_a_zero_is_a_value() -> None:
-    found = distribution("ttft", np.zeros(100), seed=1)
+    found = distribution("ttft", np.zeros(100))
     assert found["ttft.p50"].point == 0.0
     assert (found["ttft.mean"].lower, found["ttft.mean"].upper) == (0.0, 0.0)
 
 
 def test_extremes_are_observed_and_bound_nothing() -> None:
-    found = distribution("ttft", np.arange(1.0, 20_001.0), seed=1)
+    found = distribution("ttft", np.arange(1.0, 20_001.0))
     for name in ("ttft.min", "ttft.max"):
         assert found[name].method == "observed"
         assert (found[name].lower, found[name].upper, found[name].n_required) == (None, None, None)
 
 
 def test_a_percentile_the_sample_cannot_support_is_open_and_says_how_many_would() -> None:
-    found = distribution("ttft", np.random.default_rng(2).normal(100, 5, size=100), seed=1)
+    found = distribution("ttft", np.random.default_rng(2).normal(100, 5, size=100))
     assert found["ttft.p50"].closed
     assert found["ttft.p90"].closed
     assert found["ttft.p95"].closed
@@ -63,7 +63,7 @@ def test_a_percentile_the_sample_cannot_support_is_open_and_says_how_many_would(
 
 
 def test_dependent_samples_need_more() -> None:
-    found = distribution("ttft", bursty(2000), seed=1)
+    found = distribution("ttft", bursty(2000))
     p99 = found["ttft.p99"]
     assert p99.upper is None
     assert p99.n_required is not None
@@ -74,11 +74,11 @@ def test_dependent_samples_need_more() -> None:
 
 
 def test_a_mean_of_few_samples_is_open_above() -> None:
-    found = distribution("ttft", np.random.default_rng(2).normal(100, 5, size=20), seed=1)
+    found = distribution("ttft", np.random.default_rng(2).normal(100, 5, size=20))
     assert found["ttft.mean"].lower is not None
     assert found["ttft.mean"].upper is None
     assert found["ttft.mean"].n_required == 30
-    fewer = distribution("ttft", np.arange(9.0), seed=1)["ttft.mean"]
+    fewer = distribution("ttft", np.arange(9.0))["ttft.mean"]
     assert (fewer.lower, fewer.upper, fewer.n_required) == (None, None, 30)
     assert found["ttft.p50"].closed
     assert found["ttft.p50"].method == "order statistics at effective n=20"
@@ -86,7 +86,7 @@ def test_a_mean_of_few_samples_is_open_above() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_five_samples_do_not_even_bound_a_median(n: int) -> None:
-    found = distribution("ttft", np.arange(float(n)), seed=1)
+    found = distribution("ttft", np.arange(float(n)))
     assert not any(estimate.closed for estimate in found.values())
     assert found["ttft.p50"].n_required == 6
     assert found["ttft.p50"].point == (n - 1) / 2
@@ -94,8 +94,8 @@ def test_five_samples_do_not_even_bound_a_median(n: int) -> None:
 
 def test_the_level_reaches_the_intervals() -> None:
     samples = bursty(5000)
-    narrow = distribution("ttft", samples, level=0.5, seed=1)["ttft.mean"]
-    wide = distribution("ttft", samples, level=0.99, seed=1)["ttft.mean"]
+    narrow = distribution("ttft", samples, level=0.5)["ttft.mean"]
+    wide = distribution("ttft", samples, level=0.99)["ttft.mean"]
     assert (narrow.level, wide.level) == (0.5, 0.99)
     assert wide.lower < narrow.lower < narrow.upper < wide.upper  # type: ignore[operator]
 
@@ -103,7 +103,7 @@ def test_the_level_reaches_the_intervals() -> None:
 def test_several_runs_are_pooled() -> None:
     samples = np.random.default_rng(3).lognormal(size=3000)
     runs = [samples[:1000], samples[1000:1200], samples[1200:]]
-    whole, parts = distribution("ttft", samples, seed=1), distribution("ttft", runs, seed=1)
+    whole, parts = distribution("ttft", samples), distribution("ttft", runs)
     for name in NAMES:
         assert parts[name].point == pytest.approx(whole[name].point)
         assert parts[name].n == 3000
@@ -116,7 +116,7 @@ def test_runs_that_disagree_widen_the_mean() -> None:
     apart = [run + shift for run, shift in zip(alike, (-10, 0, 10), strict=True)]
 
     def width(runs: list[np.ndarray]) -> float:
-        mean = distribution("ttft", runs, seed=1)["ttft.mean"]
+        mean = distribution("ttft", runs)["ttft.mean"]
         if mean.lower is None or mean.upper is None:
             return float("inf")
         return mean.upper - mean.lower
@@ -130,7 +130,7 @@ def test_runs_that_disagree_widen_the_mean() -> None:
     level=st.sampled_from([0.8, 0.95]),
 )
 def test_intervals_surround_their_points(samples: list[float], level: float) -> None:
-    for estimate in distribution("ttft", np.array(samples), level=level, seed=1).values():
+    for estimate in distribution("ttft", np.array(samples), level=level).values():
         assert estimate.point is not None
         assert estimate.lower is None or estimate.lower <= estimate.point
         assert estimate.upper is None or estimate.upper >= estimate.point

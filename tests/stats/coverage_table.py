@@ -163,7 +163,7 @@ def measure(model: Model, n: int, replications: int, seed: int = 2026) -> dict[s
     """One row of the table."""
     points, ends = [], []
     for sample in model.draw(n, replications, np.random.default_rng([seed, n])):
-        found = [distribution("x", sample, seed=1)[f"x.{statistic}"] for statistic in STATISTICS]
+        found = [distribution("x", sample)[f"x.{statistic}"] for statistic in STATISTICS]
         points.append([math.nan if one.point is None else one.point for one in found])
         ends.append([(_end(one.lower, -math.inf), _end(one.upper, math.inf)) for one in found])
     low, high = np.moveaxis(np.array(ends), 2, 0)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from queue_models import ar1, mm1_waits
 from scipy import stats
+from scipy.fft import dct
 
 from pytest_llmbench.stats.spectral import (
     Spread,
@@ -110,6 +111,19 @@ def test_a_mean_whose_error_outgrows_it_is_open_above() -> None:
     assert mean_interval(samples, of=Spread(0.1, 1e9, 0.0, 20.0)).upper == pytest.approx(
         1 + 0.5 / (1 - 1.959964 * 0.1 / 0.5)
     )
+
+
+@pytest.mark.parametrize("n", [262_147, 1_300_021])
+def test_a_long_run_of_an_awkward_length_is_cut_for_the_transform(n: int) -> None:
+    """Both lengths are primes. The error is that of the whole, to a small part of its own uncertainty."""
+    samples = ar1(0.6, n, np.random.default_rng(11))
+    found = spread(samples, lags=20)
+    assert found is not None
+    whole = samples - samples.mean()
+    cosines = round(found.freedom)
+    powers = np.square(dct(whole, type=2)[1 : cosines + 1]) / (2 * n)
+    assert found.error == pytest.approx(math.sqrt(powers.mean() / n), rel=0.01)
+    assert found.error == pytest.approx(2 / math.sqrt(n), rel=0.05)
 
 
 @pytest.mark.parametrize("between", [0.0, 0.5])

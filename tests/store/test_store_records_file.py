@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -228,6 +230,88 @@ def test_a_failed_disk_does_not_hide_what_ended_the_run(make_record: MakeRecord)
     finally:
         os.close(pipe)
     assert "1 records could not be written" in caught.value.__notes__[0]
+
+
+def _stalled(pipe: int, most_waiting: int) -> RecordsWriter:
+    return RecordsWriter(Path(f"/proc/self/fd/{pipe}"), HEADER, most_waiting=most_waiting)
+
+
+def _long(make_record: MakeRecord, index: int) -> RequestRecord:
+    row = make_record(index)
+    row.error = "e" * 1000
+    return row
+
+
+def test_a_disk_that_stands_still_makes_writing_wait_and_loses_nothing(make_record: MakeRecord) -> None:
+    """A pipe takes 64 KiB before it stands still; some 2 KiB a line, 200 KiB may wait."""
+    reader, pipe = os.pipe()
+    read: list[bytes] = []
+    written: list[int] = []
+    writer = _stalled(pipe, 200_000)
+
+    def write() -> None:
+        for index in range(1000):
+            writer.write(_long(make_record, index))
+            written.append(index)
+        writer.close()
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        writing.join(0.5)
+        held = len(written)
+        assert 90 < held < 300  # what may wait, what is being written, and what the pipe took
+        os.close(pipe)
+        while chunk := os.read(reader, 1 << 16):
+            read.append(chunk)
+    finally:
+        os.close(reader)
+        writing.join(20)
+    lines = b"".join(read).splitlines()
+    assert [json.loads(line)["index"] for line in lines[1:]] == list(range(1000))
+    (note,) = writer.notes
+    assert "could not keep up" in note
+    waited = re.search(r"waited (\S+) s", note)
+    assert waited is not None
+    assert 0.2 < float(waited[1]) < 10
+
+
+def test_what_is_larger_than_all_that_may_wait_is_written_too(
+    tmp_path: Path, make_record: MakeRecord
+) -> None:
+    with RecordsWriter(tmp_path / "r.jsonl", HEADER, most_waiting=10) as writer:
+        for index in range(30):
+            writer.write(_long(make_record, index))
+    assert [row.index for row in read_records(tmp_path / "r.jsonl").rows] == list(range(30))
+
+
+def test_a_disk_that_has_failed_holds_nothing_up(make_record: MakeRecord) -> None:
+    reader, pipe = os.pipe()
+    try:
+        writer = _stalled(pipe, 5000)
+        os.close(reader)
+        for index in range(50):
+            writer.write(_long(make_record, index))
+        with pytest.raises(StoreError, match="50 records could not be written"):
+            writer.close()
+    finally:
+        os.close(pipe)
+
+
+def test_a_disk_that_keeps_up_is_not_worth_a_word(tmp_path: Path, make_record: MakeRecord) -> None:
+    with RecordsWriter(tmp_path / "r.jsonl", HEADER) as writer:
+        writer.write(make_record(0))
+    assert writer.notes == ()
+
+
+def test_much_that_waits_is_written_before_the_second_is_over(
+    tmp_path: Path, make_record: MakeRecord
+) -> None:
+    path = tmp_path / "r.jsonl"
+    with RecordsWriter(path, HEADER, flush_interval_s=60, most_waiting=20_000) as writer:
+        for index in range(12):
+            writer.write(_long(make_record, index))
+        assert len(_wait_for_lines(path, 4)) >= 4
 
 
 def test_closing_after_an_error_of_the_run_keeps_that_error(tmp_path: Path) -> None:

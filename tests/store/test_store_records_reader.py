@@ -49,12 +49,12 @@ def _figures(seen: Observation) -> dict[str, Any]:
     samples = samples_of([seen])
     found: dict[str, Any] = {"counts": seen.records.counts(), "level": level_of(seen, seed=1).level}
     for family, runs in samples.families().items():
-        found |= distribution(family, runs, seed=1)
+        found |= distribution(family, runs)
     for family, measure in PARTS_OF_TTFT.items():
-        found |= distribution(family, measure(seen.records), seed=1)
+        found |= distribution(family, measure(seen.records))
     for option in ("direct", "A", "B", "C"):
         gaps = itl.itl_samples(seen.records, option, min_output_tokens=20)
-        found |= itl.itl_distribution(gaps, family=f"itl_{option}", seed=1)
+        found |= itl.itl_distribution(gaps, family=f"itl_{option}")
     return found | throughput.rates([seen], seed=1)
 
 

@@ -20,7 +20,7 @@ from pytest_llmbench.compliance.tested_levels import (
     ttft_ms,
 )
 from pytest_llmbench.model.plan import ClosedLoop
-from pytest_llmbench.model.records import IntColumn
+from pytest_llmbench.model.records import IntColumn, Records
 
 check = Checks()
 
@@ -244,16 +244,21 @@ def measurements(look: Look) -> Answer:
 
 def _tokens_in_flight(one: Tested) -> float:
     """Mean over instants of the window of input and output so far of the requests under way."""
-    records = one.records.select(has(one.records.submitted_ns))
+    # Half a step from the ends, so that the instants lie evenly in the window.
+    at = one.start_ns + (np.arange(_SAMPLES) + 0.5) * (one.end_ns - one.start_ns) / _SAMPLES
+    return float(np.mean(sum(_kept_at(at, block) for block in one.records.blocks())))
+
+
+def _kept_at(at: FloatArray, every: Records) -> FloatArray:
+    """Input and output so far of these requests, as far as they are under way, at each instant."""
+    records = every.select(has(every.submitted_ns))
     owner = np.repeat(np.arange(len(records)), chunk_counts(records))
     inputs = np.where(has(records.input_tokens), records.input_tokens, records.requested_input_tokens)
     tokens = np.where(has(records.chunk_tokens), records.chunk_tokens, 1)
     held = inputs + np.bincount(owner, weights=tokens, minlength=len(records)).astype(np.int64)
     ended = np.where(has(records.finished_ns), records.finished_ns, np.iinfo(np.int64).max)
-    # Half a step from the ends, so that the instants lie evenly in the window.
-    at = one.start_ns + (np.arange(_SAMPLES) + 0.5) * (one.end_ns - one.start_ns) / _SAMPLES
     total = _up_to(records.submitted_ns, inputs, at) + _up_to(records.chunk_ns, tokens, at)
-    return float(np.mean(total - _up_to(ended, held, at)))
+    return total - _up_to(ended, held, at)
 
 
 def _up_to(instants: IntColumn, amounts: IntColumn, at: FloatArray) -> FloatArray:

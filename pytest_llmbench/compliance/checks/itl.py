@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from pytest_llmbench.compliance.checks.levels import SWEEP
 from pytest_llmbench.compliance.checks.registry import Checks, one_of
 from pytest_llmbench.compliance.checks.tables import tables_called
 from pytest_llmbench.compliance.checks.tradeoff import SOURCES, shares_wrong
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
-from pytest_llmbench.compliance.stored import chunk_counts, has
+from pytest_llmbench.compliance.stored import chunk_sizes
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
-from pytest_llmbench.compliance.token_gaps import FEWEST_TOKENS, Gaps, gaps_of, zeros_of_chunks
-from pytest_llmbench.model.records import Records
+from pytest_llmbench.compliance.token_gaps import FEWEST_TOKENS, Gaps, zeros_of_chunks
 from pytest_llmbench.stats.shape import modality, tail_class, tail_variation
 
 check = Checks()
@@ -47,13 +44,6 @@ def fine_clock(look: Look) -> Answer:
     )
 
 
-def single_token_share(records: Records) -> float | None:
-    """Content chunks of successes with exactly one token, among those whose tokens are known."""
-    tokens = records.chunk_tokens[np.repeat(records.ok, chunk_counts(records))]
-    known = tokens[has(tokens)]
-    return float(np.mean(known == 1)) if len(known) else None
-
-
 def _option(look: Look) -> str:
     option = look.need("streaming.itl_option")
     if option not in OPTIONS:
@@ -67,7 +57,7 @@ def option_declared(look: Look) -> Answer:
     option = look.need("streaming.itl_option")
     if option != "direct":
         return look.answer(option in OPTIONS, f"option {option}", f"option {option!r} is none of A, B, C")
-    share = single_token_share(look.records)
+    share = chunk_sizes(look.records).single_share
     look.note("single_token_share", share)
     disclosed = share == 1.0 or any("several tokens" in note for note in look.result.notes)
     return look.answer(
@@ -105,7 +95,7 @@ def option_a_label(look: Look) -> Answer:
 def option_b_rule(look: Look) -> Answer:
     """N-1 zero gaps for a chunk of N tokens, and the warning that the variance comes out too small."""
     for one in tested(look, SWEEP):
-        zeros = int((_gaps(look, one).values == 0).sum())
+        zeros = _gaps(look, one).zeros
         expected = zeros_of_chunks(one.inside)
         stated = _of_level(look, one).get("zero_gaps")
         look.note(f"zero_gaps of {one.label}", zeros)
@@ -123,7 +113,7 @@ def option_b_rule(look: Look) -> Answer:
 def approach(look: Look) -> Answer:
     """The order of AMB-13, from the streams of the levels."""
     records, option = look.records, _option(look)
-    share = single_token_share(records)
+    share = chunk_sizes(records).single_share
     several = share is None or share < 1.0
     server = len(records.server_token_ns) > 0
     first = "C" if server and several else "direct" if share and share > SINGLE_TOKEN_SHARE else "A"
@@ -164,7 +154,7 @@ def hundred_requests(look: Look) -> Answer:
 
 @check("P-5.4.2-min-5000-samples")
 def five_thousand_samples(look: Look) -> Answer:
-    samples = {one.label: len(_gaps(look, one).values) for one in tested(look, SWEEP)}
+    samples = {one.label: len(_gaps(look, one)) for one in tested(look, SWEEP)}
     look.note("samples", samples)
     return look.answer(
         min(samples.values()) >= FEWEST_SAMPLES,
@@ -213,7 +203,7 @@ def _gaps(look: Look, one: Tested) -> Gaps:
     known: dict[Any, Gaps] = look.evidence.counted.setdefault("gaps", {})
     key = (one.level.observation, _option(look))
     if key not in known:
-        known[key] = gaps_of(one.inside, _option(look))
+        known[key] = Gaps(one.inside, _option(look))
     return known[key]
 
 
@@ -226,40 +216,47 @@ def _of_level(look: Look, one: Tested) -> Mapping[str, Any]:
     return entry
 
 
-def _disagreement(look: Look, family: str, statistics: tuple[str, ...], what: str) -> str | None:
+def _disagreement(look: Look, family: str, statistics: tuple[str, ...]) -> str | None:
     """A statistic of some level that its gaps do not give; None where all agree."""
     for one in tested(look, SWEEP):
-        values = getattr(_gaps(look, one), what)
+        gaps = _gaps(look, one)
         for statistic in statistics:
             name = f"{family}[{one.label}].{statistic}"
-            stated, again = look.metric(name), percentile(values, statistic)
+            stated, (again, n) = look.metric(name), _once_more(gaps, family, statistic)
             look.note(f"{name}.from_records", again)
-            if not close(stated.point, again) or stated.n != len(values):
+            if not close(stated.point, again) or stated.n != n:
                 return (
-                    f"{name} is {stated.point} over {stated.n}, the tokens' instants give {again:g} over "
-                    f"{len(values)}"
+                    f"{name} is {stated.point} over {stated.n}, the tokens' instants give {again:g} over {n}"
                 )
     return None
+
+
+def _once_more(gaps: Gaps, family: str, statistic: str) -> tuple[float, int]:
+    """The statistic, and of how many samples."""
+    if family == "itl":
+        return gaps.statistic(statistic), len(gaps)
+    values = gaps.jitter if family == "jitter" else gaps.longest
+    return percentile(values, statistic), len(values)
 
 
 @check("P-5.4.3-itl-formula")
 def itl_formula(look: Look) -> Answer:
     look.capability("itl.gaps")
-    wrong = _disagreement(look, "itl", ("p50", "mean"), "values")
+    wrong = _disagreement(look, "itl", ("p50", "mean"))
     return look.answer(wrong is None, "arrivals of consecutive tokens, pooled over all requests", wrong or "")
 
 
 @check("P-5.4.3-jitter")
 def jitter(look: Look) -> Answer:
     look.capability("itl.per_request")
-    wrong = _disagreement(look, "jitter", ("p50",), "jitter")
+    wrong = _disagreement(look, "jitter", ("p50",))
     return look.answer(wrong is None, "sample standard deviation of the gaps of each request", wrong or "")
 
 
 @check("P-5.4.3-max-pause")
 def longest_pause(look: Look) -> Answer:
     look.capability("itl.per_request")
-    wrong = _disagreement(look, "longest_pause", ("p50",), "longest")
+    wrong = _disagreement(look, "longest_pause", ("p50",))
     return look.answer(wrong is None, "the longest gap of each request", wrong or "")
 
 
@@ -270,24 +267,22 @@ def ttft_excluded(look: Look) -> Answer:
     for one in tested(look, SWEEP):
         gaps, stated = _gaps(look, one), look.metric(f"itl[{one.label}].p50").n
         look.note(f"gaps of {one.label}", stated)
-        if stated != len(gaps.values):
-            return look.unmet(
-                f"{one.label}: {stated} gaps, the tokens after the first are {len(gaps.values)}"
-            )
+        if stated != len(gaps):
+            return look.unmet(f"{one.label}: {stated} gaps, the tokens after the first are {len(gaps)}")
     return look.met("the first gap of a request begins at its first token")
 
 
 @check("P-5.4.4.1-aggregate")
 def aggregate(look: Look) -> Answer:
-    wrong = _disagreement(look, "itl", _STATISTICS, "values")
+    wrong = _disagreement(look, "itl", _STATISTICS)
     return look.answer(wrong is None, "percentiles, mean and standard deviation of every level", wrong or "")
 
 
 @check("P-5.4.4.2-per-request")
 def per_request(look: Look) -> Answer:
     tails = ("p50", "p95", "p99")
-    wrong = _disagreement(look, "jitter", tails, "jitter")
-    wrong = wrong or _disagreement(look, "longest_pause", tails, "longest")
+    wrong = _disagreement(look, "jitter", tails)
+    wrong = wrong or _disagreement(look, "longest_pause", tails)
     return look.answer(wrong is None, "jitter and longest pause of every level", wrong or "")
 
 
@@ -295,7 +290,7 @@ def per_request(look: Look) -> Answer:
 def modes(look: Look) -> Answer:
     """Peaks of a kernel density of log ITL, once more."""
     for one in tested(look, SWEEP):
-        found = modality(_gaps(look, one).values)
+        found = modality(_gaps(look, one).pool)
         word = "multimodal" if found.multimodal else "unimodal"
         stated = _of_level(look, one).get("modality")
         look.note(f"modes_ms of {one.label}", list(found.modes))
@@ -308,12 +303,12 @@ def modes(look: Look) -> Answer:
 def tail(look: Look) -> Answer:
     """Class of the tail by the variation of the excesses over P90, and P99 over P50."""
     for one in tested(look, SWEEP):
-        gaps, stated = _gaps(look, one).values, _of_level(look, one)
-        middle = percentile(gaps, "p50")
+        gaps, stated = _gaps(look, one), _of_level(look, one)
+        middle = gaps.statistic("p50")
         if middle <= 0:
             return look.unmet(f"half of the gaps of {one.label} are zero: there is no P99/P50")
-        ratio = percentile(gaps, "p99") / middle
-        variation = tail_variation(gaps)
+        ratio = gaps.statistic("p99") / middle
+        variation = tail_variation(gaps.pool)
         expected = None if variation is None else tail_class(variation)
         look.note(f"p99_over_p50 of {one.label}", ratio)
         if stated.get("tail_class") != expected or expected is None:
@@ -340,4 +335,4 @@ def results_table(look: Look) -> Answer:
     return look.answer(not lacking, "a table per level", f"lacking: {', '.join(lacking)}")
 
 
-__all__ = ["check", "single_token_share"]
+__all__ = ["check"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
 from pytest_llmbench.compliance.look import Answer, Look
-from pytest_llmbench.compliance.stored import chunk_counts, has
+from pytest_llmbench.compliance.stored import chunk_sizes
 
 check = Checks()
 
@@ -28,17 +26,15 @@ def grpc_for_engine(look: Look) -> Answer:
 @check("M-4.6.2-chunk-granularity")
 def chunk_granularity(look: Look) -> Answer:
     """``single`` is believed only if every content chunk of a success is known to hold one token."""
-    chunking, records = look.need("streaming.chunking"), look.records
-    tokens = records.chunk_tokens[np.repeat(records.ok, chunk_counts(records))]
-    known = tokens[has(tokens)]
-    single = 0 < len(known) == len(tokens) and bool((known == 1).all())
+    chunking, sizes = look.need("streaming.chunking"), chunk_sizes(look.records)
+    single = 0 < sizes.single == sizes.chunks
     if chunking == "single":
         return look.answer(
             single, "every chunk is one token", "declared single, but not every chunk is one token"
         )
     if chunking != "multi":
         return look.unmet(f"streaming.chunking is {chunking!r}, neither single nor multi")
-    if not len(known):
+    if not sizes.known:
         return look.met("chunks may hold several tokens (unknown)")
     return look.met(
         f"chunks may hold several tokens; share of single ones {look.need('streaming.single_token_share')}"
