@@ -29,15 +29,16 @@ class DecodeQueue:
         decode: Callable[[Exchange], Steps],
         deliver: Callable[[RequestRecord], None],
         clock: Clock,
-        in_flight: Callable[[], int] = lambda: 0,
+        may_wait: Callable[[], int] = lambda: 0,
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``in_flight``: how many requests are. Streams that began together end together; as many replies as
-        that may wait until there is less to read, for chunks that come meanwhile and are not read run
-        together with those behind them."""
+        """``may_wait``: how many replies may, while there are chunks to read (which run together with those
+        behind them if they are not) or, ``busy``, requests to be replaced."""
         self._decode = decode
         self._deliver = deliver
         self._now = clock.monotonic_ns
-        self._in_flight = in_flight
+        self._may_wait = may_wait
+        self._busy = busy
         self._waiting: deque[Exchange] = deque()
         self._current: Steps | None = None
         self._scheduled = False
@@ -57,7 +58,10 @@ class DecodeQueue:
         await self._empty.wait()
 
     def _slice(self) -> None:
-        too_many = max(0, len(self._waiting) - self._in_flight())
+        too_many = max(0, len(self._waiting) - self._may_wait())
+        if not too_many and self._busy():
+            self._loop.call_soon(self._slice)
+            return
         until = self._now() + _SLICE_NS + _SLICE_PER_WAITING_NS * too_many
         while self._now() < until:
             if self._current is None:

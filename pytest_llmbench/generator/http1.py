@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import ssl
+from collections import deque
 
 from pytest_llmbench.generator.clock import Clock
 from pytest_llmbench.generator.http1_connection import Http1Connection
@@ -23,6 +24,8 @@ from pytest_llmbench.generator.transport import End, Exchange
 _AT_ONCE = 64
 """Connections opened side by side when prewarming: more would overrun short accept queues."""
 _CLOSE_S = 5.0
+_LOOKS_NS = 200_000
+"""Spent on responses that seem to have ended before more is read."""
 _NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -50,6 +53,9 @@ class Http1Transport:
         self.eager = False
         self.too_early = 0
         self.known = KnownReplies()
+        self._seeming: deque[tuple[Http1Connection, Exchange]] = deque()
+        """Responses that seem to have ended."""
+        self.busy = False
 
     @property
     def stamping(self) -> Stamping:
@@ -115,6 +121,27 @@ class Http1Transport:
         exchange.channel = _Opening(task)
         self._tasks.add(task)
         task.add_done_callback(self._sent)
+
+    def look_soon(self, connection: Http1Connection, exchange: Exchange) -> None:
+        others_wait = self._sockets is not None and self._sockets.several
+        if not self.busy and not others_wait:
+            connection.look(exchange)
+            return
+        self._seeming.append((connection, exchange))
+        if not self.busy:
+            self.busy = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        until_ns = self._clock.monotonic_ns() + _LOOKS_NS
+        try:
+            while self._seeming and self._clock.monotonic_ns() < until_ns:
+                connection, exchange = self._seeming.popleft()
+                connection.look(exchange)
+        finally:
+            self.busy = bool(self._seeming)
+            if self.busy:
+                asyncio.get_running_loop().call_soon(self._look)
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -1,7 +1,9 @@
 """One HTTP/1.1 connection on the measured path: one exchange at a time.
 
 In the read callback there is only: the stamp, the bytes into a list, a test for the end. When the response
-seems to have ended it is recognised as a whole or, failing that, parsed: either is exact.
+seems to have ended it is recognised as a whole or, failing that, parsed: either is exact. Where other sockets
+have something too, they are read first: many responses may end at once, and chunks that wait too long in
+their sockets run together and lose their instants.
 """
 
 from __future__ import annotations
@@ -48,6 +50,9 @@ class Owner(Protocol):
     def resend(self, exchange: Exchange) -> None:
         """Send on a fresh connection; the reused one was stale."""
 
+    def look_soon(self, connection: Http1Connection, exchange: Exchange) -> None:
+        """Its response seems to have ended: have ``look`` called, now or when others have been read."""
+
 
 class Http1Connection:
     def __init__(
@@ -91,6 +96,20 @@ class Http1Connection:
             self._parse(exchange)
             if exchange.end is End.COMPLETE:
                 self._owner.eager = True
+
+    def look(self, exchange: Exchange) -> None:
+        """Whether the response has ended, as it seemed to when the owner was told."""
+        if exchange is not self._exchange:
+            return  # the connection's end, or the sweep, came before
+        if self._parser.framing is Framing.UNKNOWN and self._chunked and exchange.submitted_ns is not None:
+            known = self._owner.known.read(exchange.unparsed)
+            if known is not None and self.alive:
+                exchange.known, exchange.status = known, known.status
+                self._exchange = None
+                self._owner.release(self)
+                exchange.finish(End.COMPLETE, exchange.stamps[-1])
+                return
+        self._parse(exchange)
 
     def abandon(self) -> None:
         if self._exchange is not None:
@@ -169,7 +188,7 @@ class Http1Connection:
             # A short read may be the rest of a last chunk that was cut in two. A last chunk with extensions
             # or unannounced trailers is found by the sweep, which inspects quiet exchanges.
             if data.endswith(_LAST_CHUNK) or len(data) < len(_LAST_CHUNK) or self._owner.eager:
-                self._look(exchange)
+                self._owner.look_soon(self, exchange)
         else:
             self._received_unframed(exchange, data)
 
@@ -183,7 +202,7 @@ class Http1Connection:
             # The first bytes of a response that was chunked: if this one is not, the parse will find out.
             self._chunked = data.startswith(self._owner.known.openings)
             if not self._chunked or data.endswith(_LAST_CHUNK):
-                self._look(exchange)
+                self._owner.look_soon(self, exchange)
 
     def _received_tls(self, tls: TlsChannel, data: bytes, now: int) -> None:
         try:
@@ -217,18 +236,6 @@ class Http1Connection:
             self.shut()  # whoever wanted it has given up
         else:
             self._ready.set_result(None)
-
-    def _look(self, exchange: Exchange) -> None:
-        """The response may have ended."""
-        if self._parser.framing is Framing.UNKNOWN and self._chunked and exchange.submitted_ns is not None:
-            known = self._owner.known.read(exchange.unparsed)
-            if known is not None and self.alive:
-                exchange.known, exchange.status = known, known.status
-                self._exchange = None
-                self._owner.release(self)
-                exchange.finish(End.COMPLETE, exchange.stamps[-1])
-                return
-        self._parse(exchange)
 
     def _parse(self, exchange: Exchange) -> None:
         reads, exchange.unparsed = exchange.unparsed, []

@@ -86,7 +86,14 @@ class Measurement:
         self._on_progress = on_progress
         self._session_deadline_ns = session_deadline_ns
         self._dispatcher = Dispatcher(transport, clock, self._ended)
-        self._decoding = DecodeQueue(decode, self._deliver, clock, lambda: len(self._dispatcher.in_flight))
+        self._decoding = DecodeQueue(
+            decode,
+            self._deliver,
+            clock,
+            # Streams that began together end together: as many replies as there are requests in flight.
+            may_wait=lambda: len(self._dispatcher.in_flight),
+            busy=lambda: transport.busy,
+        )
         self._heartbeat = Heartbeat(clock, self._chores)
         self._watch = watch
         self._looks = looks

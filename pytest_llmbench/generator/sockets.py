@@ -26,7 +26,7 @@ _AT_ONCE = 32
 _WAKE_UPS = 256
 _BUSY_NS = _WAKE_UPS * 100_000
 """So many wake-ups within this time are too many."""
-_TURN_NS = 200_000
+_TURN_NS = 500_000
 _TURNS = 64
 _FEW_READS = _TURNS
 """Fewer than this in so many turns, and each may wake us again."""
@@ -57,6 +57,8 @@ class Sockets:
         self._timer = _timer()
         self.in_turns = False
         """Looked at now and then, as being woken for each read would cost too much."""
+        self.several = False
+        """More than one socket is being read: what can be done later is better done when all have been."""
         self.writes = 0
         """Requests sent, counted by whoever writes. This and what follows: since ``_since_ns``."""
         self._reads = 0
@@ -139,11 +141,13 @@ class Sockets:
     def _look(self) -> int:
         ready, read = self._ready, self._read
         found = self._epoll.poll(0, _AT_ONCE)
+        self.several = len(found) > 1
         for descriptor, events in found:
             read.add(descriptor)
             told = ready.get(descriptor)
             if told is not None:  # else it was closed by what another one has brought
                 told(events & select.EPOLLOUT != 0)
+        self.several = False
         self._reads += len(found)
         return len(found)
 

@@ -94,6 +94,10 @@ class Transport(Protocol):
         """Connections opened so far."""
 
     @property
+    def busy(self) -> bool:
+        """Whether exchanges that seem to have ended wait to be looked at: what can wait itself had better."""
+
+    @property
     def stamping(self) -> Stamping:
         """How reads have been stamped so far."""
 

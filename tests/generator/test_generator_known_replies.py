@@ -76,6 +76,10 @@ class Desk:
     def release(self, connection: Http1Connection) -> None: ...
     def drop(self, connection: Http1Connection) -> None: ...
     def resend(self, exchange: Exchange) -> None: ...
+
+    def look_soon(self, connection: Http1Connection, exchange: Exchange) -> None:
+        connection.look(exchange)
+
     def write(self, data: bytes) -> bool:
         return True
 

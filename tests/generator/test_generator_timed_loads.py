@@ -173,6 +173,8 @@ class Answering:
         self.service_ns = service_ns
         self.sent: list[Exchange] = []
 
+    busy = False
+
     async def prewarm(self, count: int, timeout_s: float) -> int:
         return 0
 

@@ -55,6 +55,8 @@ class SilentTransport:
     def __init__(self) -> None:
         self.sent: list[Exchange] = []
 
+    busy = False
+
     async def prewarm(self, count: int, timeout_s: float) -> int:
         return 0
 
