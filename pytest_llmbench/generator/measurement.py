@@ -86,14 +86,7 @@ class Measurement:
         self._on_progress = on_progress
         self._session_deadline_ns = session_deadline_ns
         self._dispatcher = Dispatcher(transport, clock, self._ended)
-        self._decoding = DecodeQueue(
-            decode,
-            self._deliver,
-            clock,
-            # Streams that began together end together: as many replies as there are requests in flight.
-            may_wait=lambda: len(self._dispatcher.in_flight),
-            busy=lambda: transport.busy,
-        )
+        self._decoding = self._decode_queue(decode)
         self._heartbeat = Heartbeat(clock, self._chores)
         self._watch = watch
         self._looks = looks
@@ -104,6 +97,17 @@ class Measurement:
         self._ok = 0
         self.records = RowLog() if rows is None else rows
         self.counters = Counters()
+
+    def _decode_queue(self, decode: Callable[[Exchange], Steps]) -> DecodeQueue:
+        """Streams that began together end together: as many replies may wait as requests are in flight."""
+        in_flight, transport = self._dispatcher.in_flight, self._transport
+        return DecodeQueue(
+            decode,
+            self._deliver,
+            self._clock,
+            may_wait=lambda: len(in_flight),
+            busy=lambda: transport.busy,
+        )
 
     async def run(self) -> None:
         """Raises :class:`GeneratorError` if we, and not the server, failed; records so far are kept."""

@@ -222,8 +222,8 @@ def _portions(lines: list[bytes]) -> Iterator[list[bytes]]:
 
 def _encode(line: Mapping[str, Any]) -> bytes:
     try:
-        # Records are written while load is running: a third of what the standard library takes. The line break
-        # is added here: as an option of orjson's it would make each line keep the 16 KiB it was written into.
+        # Records are written while load is running: a third of what the standard library takes. The line end
+        # is added here: as an option of orjson it would make each line keep the 16 KiB it was written into.
         return orjson.dumps(line, default=_numpy_as_list, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
     except TypeError:  # integers beyond 64 bits, halves of surrogate pairs in a server's message
         return json.dumps(line, separators=(",", ":"), default=_numpy_as_list).encode() + b"\n"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.sse import SSEEvent
@@ -23,6 +25,16 @@ class EncodeOptions:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Fields merged into the body last; objects are merged key by key, everything else is replaced."""
     prompt_form: PromptForm = "text"
+
+    def __post_init__(self) -> None:
+        """Raises SuiteError for numbers that JSON has no word for: they would be sent as something else."""
+        try:
+            json.dumps(dict(self.extra_body), allow_nan=False, default=str)
+        except ValueError as error:
+            raise SuiteError(
+                f"the extra request fields are no JSON: {error}",
+                remedy="give finite numbers and plain values",
+            ) from error
 
 
 @runtime_checkable

@@ -6,13 +6,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.dialect import EncodeOptions
 
 
 def encode_body(prompt: Mapping[str, Any], request: PlannedRequest, options: EncodeOptions) -> bytes:
-    """The JSON body: model, prompt (``messages`` or ``prompt``), streaming with usage, length, sampling."""
+    """The JSON body: model, prompt (``messages`` or ``prompt``), streaming with usage, length, sampling.
+
+    Of a long load most are encoded while it is running.
+    """
     body: dict[str, Any] = {
         "model": options.model,
         **prompt,
@@ -29,6 +34,13 @@ def encode_body(prompt: Mapping[str, Any], request: PlannedRequest, options: Enc
             "extra request fields set stream to " + json.dumps(body["stream"]),
             remedy="leave stream out: every figure is taken from the stream",
         )
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # integers beyond 64 bits, halves of surrogate pairs: Python's own writer knows better
+        return _written(body, request)
+
+
+def _written(body: Mapping[str, Any], request: PlannedRequest) -> bytes:
     try:
         return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError as error:

@@ -49,6 +49,17 @@ def test_text_is_sent_as_utf8_and_compact() -> None:
     assert b'"stream":true' in encoded
 
 
+def test_numbers_that_json_has_not_are_refused_and_large_ones_are_sent() -> None:
+    with pytest.raises(SuiteError, match="no JSON"):
+        EncodeOptions("small", extra_body={"sampling": {"min_p": float("nan")}})
+    assert body("chat", extra_body={"seed": 2**70})["seed"] == 2**70
+
+
+def test_half_a_surrogate_pair_is_an_error() -> None:
+    with pytest.raises(GeneratorError, match="UTF-8"):
+        body("chat", PlannedRequest(3, max_tokens=1, input_tokens=1, text="\ud83d"))
+
+
 def test_token_ids_where_they_are_taken() -> None:
     assert body("completions", prompt_form="token_ids")["prompt"] == [1, 2, 3, 4]
     assert dialect("completions").accepts_token_ids
