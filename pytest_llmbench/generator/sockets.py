@@ -1,10 +1,10 @@
 """The sockets of a loop behind one descriptor: an epoll of our own, which the loop watches in their stead.
 
 Being woken for every read costs more than the read. So with many streams, above some 10,000 wake-ups a
-second, the epoll is no longer watched, but looked at every 0.2 ms, as drivers of network cards do it
+second, the epoll is no longer watched, but looked at every 0.5 ms, as drivers of network cards do it
 (interrupt moderation). Stamps are the kernel's, so no latency changes by that. What would change is kept from
 mattering: streams whose chunks follow each other so closely that two might be read as one are not read in
-turns, nor are replies so short that a closed loop's replacement, 0.1 ms later, would lower its rate by more
+turns, nor are replies so short that a closed loop's replacement, 0.25 ms later, would lower its rate by more
 than a hundredth. Sends on a schedule have a timer of their own.
 """
 
