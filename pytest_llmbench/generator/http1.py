@@ -135,9 +135,11 @@ class Http1Transport:
     def _look(self) -> None:
         until_ns = self._clock.monotonic_ns() + _LOOKS_NS
         try:
-            while self._seeming and self._clock.monotonic_ns() < until_ns:
+            while self._seeming:
                 connection, exchange = self._seeming.popleft()
                 connection.look(exchange)
+                if self._clock.monotonic_ns() >= until_ns:
+                    break
         finally:
             self.busy = bool(self._seeming)
             if self.busy:
