@@ -22,6 +22,18 @@ MakePlan = Callable[..., LoadPlan]
 POISSON = OpenLoop(rate=100.0)
 
 
+def holding_up_once() -> Callable[[object], None]:
+    """Of the records that it is given, the first holds the loop up for 0.3 s."""
+    held = []
+
+    def hold(_record: object) -> None:
+        if not held:
+            held.append(True)
+            time.sleep(0.3)
+
+    return hold
+
+
 def test_open_loop_keeps_schedule_while_server_stalls(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
 ) -> None:
@@ -55,14 +67,7 @@ def test_sends_that_are_late_are_made_up_for_and_kept_on_record(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan
 ) -> None:
     """Something holds the loop up for 0.3 s: what was due meanwhile leaves at once, and the lag is told."""
-    held = []
-
-    def hold_once(_record: object) -> None:
-        if not held:
-            held.append(True)
-            time.sleep(0.3)
-
-    generator = generator_for(serve(reply(REPLY)), on_record=hold_once)
+    generator = generator_for(serve(reply(REPLY)), on_record=holding_up_once())
     seen = generator.run(plan(60, load=OpenLoop(rate=100, arrival="uniform")))
     lags = seen.records.dispatched_ns - seen.records.scheduled_ns
     assert seen.records.counts()["ok"] == 60
@@ -79,14 +84,7 @@ def test_a_schedule_that_is_out_of_reach_is_given_up_and_the_run_is_void(
 ) -> None:
     """What was missed is sent without pause, so a server could get any number of requests at once."""
     monkeypatch.setattr(run, "MOST_BEHIND_NS", 100_000_000)
-    held = []
-
-    def hold_once(_record: object) -> None:
-        if not held:
-            held.append(True)
-            time.sleep(0.3)
-
-    generator = generator_for(serve(reply(REPLY)), on_record=hold_once)
+    generator = generator_for(serve(reply(REPLY)), on_record=holding_up_once())
     seen = generator.run(plan(60, load=OpenLoop(rate=100, arrival="uniform")))
     assert seen.interrupted is not None
     assert "behind its schedule, more than 0.1 s" in seen.interrupted

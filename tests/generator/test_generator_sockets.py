@@ -42,6 +42,13 @@ class Pairs:
 
         return ready
 
+    async def pass_on(self, number: int) -> None:
+        """A byte, until it has been read: so it wakes the loop by itself."""
+        before = self.bytes_read[number]
+        self.pairs[number][1].send(b"x")
+        while self.bytes_read[number] == before:
+            await asyncio.sleep(0)
+
     async def until(self, done: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
             while not done():
@@ -81,12 +88,9 @@ def test_many_wake_ups_turn_into_turns_and_few_reads_back(
 
     async def course() -> None:
         pairs = Pairs(3)
-        far = pairs.pairs[1][1]
         turned = False
-        for sent in range(1, 301):
-            far.send(b"x")
-            while pairs.bytes_read[1] < sent:
-                await asyncio.sleep(0)
+        for _ in range(300):
+            await pairs.pass_on(1)
             turned = turned or pairs.sockets.in_turns
         assert turned
         pairs.pairs[2][1].send(b"late")
@@ -109,11 +113,9 @@ def test_chunks_or_requests_close_together_are_not_for_turns(
 
     async def course() -> None:
         pairs = Pairs(1)
-        for sent in range(1, 601):
+        for _ in range(600):
             pairs.sockets.writes += writes
-            pairs.pairs[0][1].send(b"x")
-            while pairs.bytes_read[0] < sent:
-                await asyncio.sleep(0)
+            await pairs.pass_on(0)
             assert not pairs.sockets.in_turns
         pairs.close()
 
@@ -171,10 +173,8 @@ def test_without_kernel_timers_each_read_wakes(monkeypatch: pytest.MonkeyPatch) 
 
     async def course() -> None:
         pairs = Pairs(1)
-        for sent in range(1, 301):
-            pairs.pairs[0][1].send(b"x")
-            while pairs.bytes_read[0] < sent:
-                await asyncio.sleep(0)
+        for _ in range(300):
+            await pairs.pass_on(0)
         assert not pairs.sockets.in_turns
         pairs.close()
 
