@@ -50,6 +50,14 @@ def test_a_growing_lag_voids() -> None:
     assert validity([answer(plan(), selfcheck=check)], Budget()).verdict is ValidityVerdict.INVALID
 
 
+def test_a_lag_that_grew_over_a_few_requests_is_told_but_voids_nothing() -> None:
+    """One disturbance near the end makes the median of the last two or three."""
+    check = SelfCheck(send_lag_first_tenth_p50_ns=100_000, send_lag_last_tenth_p50_ns=2_800_000)
+    judged = validity([answer(plan(requests=99), selfcheck=check)], Budget())
+    assert not finding(judged, "send_lag_growth").ok
+    assert judged.verdict is not ValidityVerdict.INVALID
+
+
 def test_closed_loop_has_no_schedule_to_keep() -> None:
     judged = validity([answer(plan(None), selfcheck=SelfCheck(send_lag_p99_ns=10**9))], Budget())
     assert judged.verdict is ValidityVerdict.VALID
