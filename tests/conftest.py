@@ -1,12 +1,21 @@
-"""Loaded before any test: everything that the plugin loads lazily.
+"""Loaded before any test: everything that the plugin loads lazily; and who may use the machine when.
 
 pytester's in-process runs forget the modules that they loaded, and extension modules such as NumPy's cannot
 be loaded twice in a process. "cannot load module more than once per process" means that one is missing here.
+
+A test whose subject is timing has the mark ``timing``: none of the other processes of pytest-xdist runs a
+test while it does. All others must not depend on how busy the machine is.
 """
 
+import atexit
+import fcntl
 import os
+import shutil
 import signal
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 
 import httpcore  # noqa: F401
 import matplotlib.backends.backend_svg
@@ -15,6 +24,7 @@ import numpy.fft
 import numpy.random  # noqa: F401
 import orjson  # noqa: F401
 import psutil  # noqa: F401
+import pytest
 import scipy.stats  # noqa: F401
 import tiktoken  # noqa: F401
 import uvloop  # noqa: F401
@@ -23,10 +33,36 @@ import yaml  # noqa: F401
 import pytest_llmbench.harness.reporting
 import pytest_llmbench.harness.session  # noqa: F401
 
+_SHARED = "PYTEST_LLMBENCH_TESTS_DIR"
+"""A folder of this run of the tests; the processes of pytest-xdist inherit it from the first one."""
+if _SHARED not in os.environ:
+    os.environ[_SHARED] = tempfile.mkdtemp(prefix="llmbench-tests-")
+    atexit.register(shutil.rmtree, os.environ[_SHARED], ignore_errors=True)
+_FOLDER = Path(os.environ[_SHARED])
+
 # A selftest that the developer ran here would add findings of its own to the results under test.
-os.environ["PYTEST_LLMBENCH_STATE_DIR"] = tempfile.mkdtemp(prefix="llmbench-tests-")
+os.environ["PYTEST_LLMBENCH_STATE_DIR"] = tempfile.mkdtemp(prefix="state-", dir=_FOLDER)
 
 # A run in the background of a shell without job control inherits an ignored SIGINT, and so would the
 # processes that tests start in order to interrupt them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with _the_machine(alone=item.get_closest_marker("timing") is not None):
+        return (yield)
+
+
+@contextmanager
+def _the_machine(*, alone: bool) -> Generator[None, None, None]:
+    """Shared with the tests of other processes, or ``alone``. Who waits to be alone stands at the turnstile,
+    so that no further test begins."""
+    kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    with (_FOLDER / "turnstile").open("w") as turnstile, (_FOLDER / "machine").open("w") as machine:
+        fcntl.flock(turnstile, fcntl.LOCK_EX)
+        fcntl.flock(machine, kind)
+        if not alone:
+            fcntl.flock(turnstile, fcntl.LOCK_UN)
+        yield

@@ -14,6 +14,7 @@ from pytest_llmbench.generator.decoding import DecodeQueue, Steps
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.failing import FailureWatch, last_moved_ns
 from pytest_llmbench.generator.heartbeat import Heartbeat
+from pytest_llmbench.generator.host_cpu import HostCpu
 from pytest_llmbench.generator.limits import exhaustion_remedy
 from pytest_llmbench.generator.loop_thread import describe_loop
 from pytest_llmbench.generator.pacing import BehindScheduleError
@@ -154,7 +155,7 @@ class Measurement:
     async def _measured(self) -> None:
         start_ns = await self._unless_stopped(self._gate()) if self._gate is not None else None
         opened, cpu_ns = self._transport.opened, time.process_time_ns()
-        stamping, switches = self._transport.stamping, context_switches()
+        stamping, switches, host = self._transport.stamping, context_switches(), HostCpu.now()
         self._heartbeat.lags_ns = self._heartbeat.lags_ns[:0]
         self.started_ns = self._clock.monotonic_ns() if start_ns is None else start_ns
         if self._watch is not None:
@@ -167,6 +168,9 @@ class Measurement:
         self.counters.cpu_ns = time.process_time_ns() - cpu_ns
         self.counters.switches = switches_since(switches)
         self.counters.wall_ns = self.ended_ns - self.started_ns
+        after = HostCpu.now()
+        self.counters.waited_for_core_share = after.waited_share(host, self.counters.wall_ns)
+        self.counters.stolen_share = after.stolen_share(host)
         self.counters.connections_opened = self._transport.opened - opened
         self.counters.peak_in_flight = self._dispatcher.peak_in_flight
         self.counters.event_loop = describe_loop(asyncio.get_running_loop())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_llmbench.generator.alarm import Alarm
 from pytest_llmbench.generator.clock import Clock
+from pytest_llmbench.model.observation import BEHIND_SCHEDULE
 
 MOST_BEHIND_NS = 5_000_000_000
 """What has been missed is sent without pause, so there is an end to how much that may be."""
@@ -37,7 +38,7 @@ class Pacer:
         limit_ns = self._most_behind_ns
         if limit_ns is not None and now_ns - instant_ns > limit_ns:
             raise BehindScheduleError(
-                f"the load generator was {(now_ns - instant_ns) / 1e9:.1f} s behind its schedule, more than "
+                f"the load generator was {(now_ns - instant_ns) / 1e9:.1f} s {BEHIND_SCHEDULE}, more than "
                 f"{limit_ns / 1e9:g} s: it stood still, or cannot send at this rate (free its cores, lower "
                 "the rate, or give more --llm-workers)"
             )

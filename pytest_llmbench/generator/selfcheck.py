@@ -33,6 +33,8 @@ class Counters:
     stamping: Stamping = field(default_factory=Stamping)
     switches: tuple[int, int] | None = None
     """Context switches: voluntary, involuntary."""
+    waited_for_core_share: float | None = None
+    stolen_share: float | None = None
 
 
 def context_switches() -> tuple[int, int] | None:
@@ -87,6 +89,8 @@ def self_check(load: object, records: Records, counters: Counters) -> SelfCheck:
         distrusted_stamps=counters.stamping.distrusted,
         moved_stamps=counters.stamping.too_early,
         clock_steps=counters.stamping.clock_steps,
+        waited_for_core_share=counters.waited_for_core_share,
+        stolen_share=counters.stolen_share,
     )
 
 

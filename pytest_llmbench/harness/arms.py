@@ -201,7 +201,7 @@ def _executed(
     arm, writer = arms[name], writers.get(name)
     sink = arm.opened.sink
     if writer is not None:
-        sink.write = lambda record: writer.write(record, plan.label)
+        sink.write = lambda record: writer.write(record, plan.title)
     try:
         return loads[name].noting(lambda asked: answered(arm.opened, arm.planned(asked)))(plan)
     finally:

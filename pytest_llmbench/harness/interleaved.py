@@ -51,6 +51,11 @@ class _Arm(Generic[R]):
         """Whether it wants to send one of its runs."""
         return self.plan is not None and self.plan.phase is Phase.MEASURE
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the others wait for it: it is still warming up, or its last run was void."""
+        return not self.is_warm or (self.plan is not None and self.plan.attempt > 1)
+
     def begin(self) -> None:
         self._advance(lambda: next(self.procedure))
 
@@ -85,8 +90,9 @@ class _Arm(Generic[R]):
 def drive_together(procedures: Mapping[str, Procedure[R]], execute: Execute, *, seed: int) -> dict[str, R]:
     """The result of each procedure; their steps take turns.
 
-    An arm whose warm-up was shorter waits, so that runs stand beside runs. After Ctrl-C nothing more is sent:
-    an arm that had nothing to keep is missing.
+    An arm whose warm-up was shorter waits, and so does one beside another that has to measure a run again, so
+    that runs stand beside runs. After Ctrl-C nothing more is sent: an arm that had nothing to keep is
+    missing.
     """
     arms = [_Arm(name, procedure) for name, procedure in procedures.items()]
     by_name = {arm.name: arm for arm in arms}
@@ -95,8 +101,8 @@ def drive_together(procedures: Mapping[str, Procedure[R]], execute: Execute, *, 
         for arm in arms:
             arm.begin()
         while waiting := [arm for arm in arms if arm.plan is not None]:
-            cold = [arm for arm in waiting if not arm.is_warm]
-            turn = [arm.name for arm in cold or waiting]
+            late = [arm for arm in waiting if arm.is_late]
+            turn = [arm.name for arm in late or waiting]
             # Some that catch up do so alone: the orders are for the rounds in which all take part.
             for name in turn if len(turn) < len(arms) else next(orders):
                 seen = by_name[name].send(execute)

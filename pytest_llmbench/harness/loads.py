@@ -111,6 +111,7 @@ def amount(plan: LoadPlan) -> dict[str, Any]:
         "duration_s": plan.duration_s,
         "max_requests": plan.max_requests,
         "variant": plan.variant,
+        "attempt": plan.attempt,
     }
 
 

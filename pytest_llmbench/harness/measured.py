@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_llmbench.methodology.offered import disturbed, host_text, shortfalls
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, JudgedObjective, verdict_of
@@ -52,6 +53,18 @@ class Measured:
     @property
     def gate_is_inconclusive(self) -> bool:
         return self.result.gate.verdict is GateVerdict.INCONCLUSIVE
+
+    def void_text(self) -> str:
+        """Why the run is void, a reason to a line; empty for a valid one. What this machine did is one line,
+        however many checks saw it."""
+        reasons = self.result.validity.reasons
+        late = [run for run in self.result.observations if disturbed(run)]
+        # A load that was set aside is not among the reasons: it voids nothing.
+        ours = {cause for run in late for cause in shortfalls(run) if cause in reasons}
+        if ours:
+            worst = max(late, key=lambda run: (run.plan.attempt, run.selfcheck.send_lag_p99_ns or 0))
+            reasons = (host_text(worst), *(reason for reason in reasons if reason not in ours))
+        return "\n".join(f"  - {reason}" for reason in reasons)
 
     def verdict_text(self) -> str:
         """The objectives that are not kept, one to a line, the broken ones first."""

@@ -17,7 +17,7 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefini
 from pytest_llmbench.methodology.seeds import derived_seed
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.result import TestResult, VoidLoad
 
 Valid = Callable[[TestResult], Validity]
 
@@ -56,10 +56,12 @@ def repeated(
         return first
     every = [first.metrics]
     findings: list[Finding] = []
+    void = list(first.void_loads)
     for number in range(2, times + 1):
         seeded = replace(setting, seed=derived_seed(setting.seed, f"run {number}"))
         later = yield from definition.procedure(parameters, seeded)
         every.append(later.metrics)
+        void += _of_run(number, later)
         if cut := _cut(later):
             first = replace(first, observations=(*first.observations, *cut))
             break
@@ -71,8 +73,16 @@ def repeated(
         f"metrics, tables and limits are those of the first of {times} runs; comparisons rest on all of them"
     )
     return replace(
-        first, by_run=by_run(every), findings=(*first.findings, *findings), notes=(*first.notes, note)
+        first,
+        by_run=by_run(every),
+        findings=(*first.findings, *findings),
+        notes=(*first.notes, note),
+        void_loads=tuple(void),
     )
+
+
+def _of_run(number: int, result: TestResult) -> list[VoidLoad]:
+    return [replace(void, label=f"run {number}: {void.label}") for void in result.void_loads]
 
 
 def _cut(result: TestResult) -> tuple[Observation, ...]:

@@ -212,7 +212,7 @@ class BenchSession:
         key, state = opened.key, opened.executor.state(plan.variant)
         known = self._shared.find(key, plan, who, state) if may_share else None
         if known is not None:
-            self._label = plan.label
+            self._label = plan.title
             self._show_progress(f"shared with {known.shared_from}, nothing is sent")
             return known
         seen = self._sent(opened, plan)
@@ -221,7 +221,7 @@ class BenchSession:
         return seen
 
     def _sent(self, opened: OpenSUT, plan: LoadPlan) -> Observation:
-        self._label = plan.label
+        self._label = plan.title
         seen = opened.executor.run(plan)
         if seen.interrupted == INTERRUPTED_BY_CTRL_C and plan.phase is not Phase.MEASURE:
             raise KeyboardInterrupt  # nothing has been measured yet; the warm-up's records are on disk

@@ -40,6 +40,7 @@ def setting_for(
         warmup=warmup,
         ignore_eos=ignore_eos,
         variants=variants or {},
+        remeasure=settings.remeasure,
         overload_allowed=settings.allow_overload or _is_ours(facts or Facts()),
     )
 

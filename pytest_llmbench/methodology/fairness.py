@@ -191,7 +191,10 @@ class _Load:
         return REPORTED_S.at(self.setting.scale, self.parameters.duration_s)
 
     def level(self, plan: Callable[[], LoadPlan], see: Callable[[Observation], Seen]) -> Procedure[Seen]:
-        attempts = yield from attempted(plan, lambda run: see(self.capacity.sequence.sent(run)), needed=True)
+        def sent(run: Observation) -> Seen:
+            return see(self.capacity.sequence.sent(run))
+
+        attempts = yield from attempted(plan, sent, self.setting.remeasure, needed=True)
         self.disturbed += attempts.runs[:-1]
         self.notes += attempts.notes
         return attempts.level

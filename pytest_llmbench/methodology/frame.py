@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_llmbench.methodology.levels import Seen, numbered
 from pytest_llmbench.methodology.manifest import manifest
+from pytest_llmbench.methodology.offered import gave_up, is_offered, void_load
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.summary import configuration
@@ -68,7 +69,8 @@ def framed(heading: Heading, measure: Measure, *, warm: bool = True) -> Callable
             observation = yield plan
             if plan.phase is Phase.MEASURE:
                 seen.append(observation)
-            if observation.interrupted is not None:
+            # A schedule that was given up may be taken up again; if not, it voids the test where it counts.
+            if observation.interrupted is not None and not gave_up(observation):
                 steps.close()
                 return _unfinished(heading, parameters, setting, warmup, seen)
             try:
@@ -107,6 +109,11 @@ def result_of(
         levels=numbered(report.levels),
         findings=tuple(report.findings),
         budgeted=budgeted,
+        void_loads=tuple(
+            void_load(seen.observation, seen.level.label)
+            for seen in report.levels
+            if not is_offered(seen.level)
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.guardrail_tables import latency_table, throughput_table
 from pytest_llmbench.methodology.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.load_plans import Sequence
-from pytest_llmbench.methodology.offered import attempted
+from pytest_llmbench.methodology.offered import attempted, same_requests_again
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.saturation import Reference
@@ -154,11 +154,18 @@ def _level(
     capacity: SaturationRate,
     reference: Reference,
 ) -> Procedure[Seen]:
-    """A second attempt sends the same requests: they are compared with those of the other configurations."""
+    """A further attempt sends the same requests: they are compared with those of the other configurations."""
     name, percent = key
+    variant, again = sequence.variant, same_requests_again(setting, sequence.variant)
+
+    def prepare() -> Procedure[None]:
+        info = setting.variants.get(variant)
+        fresh = info is not None and info.can_be_fresh
+        measured.warmups.append((yield from warm_up(setting, variant=variant, fresh_state=fresh)))
+
     plan = _level_plan(parameters, setting, sequence, name, percent, capacity.percent(percent))
     see = partial(level_of, reference=reference, seed=setting.seed, percent_of_capacity=percent, role=name)
-    attempts = yield from attempted(lambda: plan, see, needed=True)
+    attempts = yield from attempted(lambda: plan, see, again, needed=True, prepare=prepare)
     sequence.sent(attempts.level.observation)
     measured.notes += attempts.notes
     measured.levels[key] = attempts.level

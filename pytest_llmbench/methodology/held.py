@@ -147,7 +147,10 @@ def _run(
     def see(run: Observation) -> Seen:
         return level_of(sequence.sent(run), reference=searched.reference, seed=setting.seed, role=role)
 
-    return (yield from attempted(lambda: _plan(setting, searched, value, start, label, law, duration_s), see))
+    def plan() -> LoadPlan:
+        return _plan(setting, searched, value, start, label, law, duration_s)
+
+    return (yield from attempted(plan, see, setting.remeasure))
 
 
 def _plan(

@@ -121,7 +121,7 @@ def _level(
         )
 
     plan = partial(level_plan, parameters, setting, capacity, method, percent)
-    return (yield from attempted(plan, see, needed=True))
+    return (yield from attempted(plan, see, setting.remeasure, needed=True))
 
 
 def level_plan(

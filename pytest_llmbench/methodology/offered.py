@@ -1,9 +1,13 @@
 """Was the load offered at all? What the generator itself fell short of (METHODOLOGY §3, AMB-28).
 
 An open loop is defined by its schedule. Where the sends fell behind it, the run says nothing about the system
-at that load: neither that it holds nor that it is saturated. Such a level is run once more, since it may have
-been a disturbance, and one that fails again is beyond the generator. Both stand in the report under their
-role with :data:`NOT_OFFERED`, and what they saw is not judged.
+at that load: neither that it holds nor that it is saturated. Such a load is measured again, at most
+``Setting.remeasure`` times, since it may have been a disturbance of this machine; one that fails every time
+is beyond the generator. The void ones are in the records and counted in the report (levels under their role
+with :data:`NOT_OFFERED`), and what they saw is not judged.
+
+Only what this machine did is a reason to measure again. A request whose send was begun in time and whose last
+byte left late waited for the server to take it: that is the server's doing, and voids the run as it is.
 """
 
 from __future__ import annotations
@@ -14,12 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.levels import Seen
-from pytest_llmbench.methodology.procedure import Procedure
+from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.level import Level
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import BEHIND_SCHEDULE, Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.records import MISSING, IntColumn
+from pytest_llmbench.model.result import VoidLoad
 
 SEND_LAG_FLOOR_MS = 10.0
 """Lag P99 above max(10 ms, 0.1 / rate) violates request isolation."""
@@ -30,9 +35,10 @@ _FEWEST_IN_A_TENTH = 10
 """A median of fewer is that of a moment: one disturbance near the end is no trend. It is told, but voids
 nothing; what it did to the figures is in the lag at P99."""
 ACHIEVED_RATE_SHARE = 0.95
+FULL_CORE_SHARE = 0.9
+"""CPU of the measuring process above which it has too much to do by itself."""
 NOT_OFFERED = " (not offered)"
 """Ends the role of a level whose sends fell behind its schedule."""
-_ATTEMPTS = 2
 
 
 def send_lag(run: Observation) -> Finding | None:
@@ -79,14 +85,9 @@ def growing_lag(run: Observation) -> Finding | None:
 
 def achieved_rate(run: Observation) -> Finding | None:
     """Offered against achieved: the sends themselves, over the span that the schedule gave them."""
-    if not isinstance(run.plan.load, OpenLoop):
+    share = _share_of_rate(run, run.records.submitted_ns)
+    if share is None:
         return None
-    both = (run.records.submitted_ns != MISSING) & (run.records.scheduled_ns != MISSING)
-    if int(both.sum()) < 2:
-        return None
-    planned = np.ptp(run.records.scheduled_ns[both])
-    sent = np.ptp(run.records.submitted_ns[both])
-    share = float(planned / sent) if sent > 0 else 1.0
     return Finding(
         "achieved_rate",
         ok=share >= ACHIEVED_RATE_SHARE,
@@ -98,15 +99,39 @@ def achieved_rate(run: Observation) -> Finding | None:
     )
 
 
+def _share_of_rate(run: Observation, instants_ns: IntColumn) -> float | None:
+    """Of the scheduled rate, that at which these instants of the requests followed one another."""
+    both = (instants_ns != MISSING) & (run.records.scheduled_ns != MISSING)
+    if not isinstance(run.plan.load, OpenLoop) or int(both.sum()) < 2:
+        return None
+    planned, took = np.ptp(run.records.scheduled_ns[both]), np.ptp(instants_ns[both])
+    return float(planned / took) if took > 0 else 1.0
+
+
 SCHEDULE_CHECKS = (send_lag, growing_lag, achieved_rate)
 
 
 def shortfalls(run: Observation) -> tuple[str, ...]:
     """In what the sends fell behind the schedule; empty where they kept it, and in a closed loop."""
     found = (check(run) for check in SCHEDULE_CHECKS)
-    return tuple(
-        finding.message for finding in found if finding is not None and finding.voids and not finding.ok
-    )
+    late = [finding.message for finding in found if finding is not None and finding.voids and not finding.ok]
+    return (*late, *([run.interrupted or ""] if gave_up(run) else []))
+
+
+def gave_up(run: Observation) -> bool:
+    """Whether the generator ended the load since its schedule was out of reach."""
+    return run.interrupted is not None and BEHIND_SCHEDULE in run.interrupted
+
+
+def disturbed(run: Observation) -> bool:
+    """Whether the load is void for what happened on the generator's own host, and may be measured again."""
+    if run.interrupted is not None:
+        return gave_up(run)
+    begun = (send_lag(run), growing_lag(run))
+    if any(finding is not None and finding.voids and not finding.ok for finding in begun):
+        return True
+    share = _share_of_rate(run, run.records.dispatched_ns)
+    return share is not None and share < ACHIEVED_RATE_SHARE
 
 
 def is_offered(level: Level) -> bool:
@@ -130,33 +155,86 @@ class Attempts:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        if len(self.runs) == 1:
-            return ()
-        label, why = self.runs[0].level.label, "; ".join(shortfalls(self.runs[0].observation))
-        if self.offered:
-            return (f"{label} was run again: the generator had been disturbed ({why})",)
-        why = "; ".join(shortfalls(self.level.observation))
-        return (f"{label} is beyond this generator, so it says nothing about the system: {why}",)
+        label, why = self.level.level.label, "; ".join(shortfalls(self.level.observation))
+        if not self.offered:
+            return (f"{label} is beyond this generator, so it says nothing about the system: {why}",)
+        return tuple(measured_again(void_load(run.observation, label)) for run in self.runs[:-1])
 
 
 def attempted(
-    plan: Callable[[], LoadPlan], see: Callable[[Observation], Seen], *, needed: bool = False
+    plan: Callable[[], LoadPlan],
+    see: Callable[[Observation], Seen],
+    remeasure: int,
+    *,
+    needed: bool = False,
+    prepare: Callable[[], Procedure[None]] | None = None,
 ) -> Procedure[Attempts]:
-    """Runs a level, and once more where the generator fell behind.
+    """Runs a level, and up to ``remeasure`` times again where this machine disturbed the generator.
 
-    ``plan`` is asked before each run, so that the second can have requests of its own; ``see`` takes note of
-    what was sent. ``needed``: the test cannot do without the level, so its second run counts, and voids the
-    test if that fell behind too.
+    ``plan`` is asked before each run, so that the next can have requests of its own; ``see`` takes note of
+    what was sent. ``needed``: the test cannot do without the level, so its last run counts, and voids the
+    test if that fell behind too. ``prepare`` comes before each further run: it brings the system back into
+    the state in which the first one found it, where the same requests have to be sent again.
     """
     runs: list[Seen] = []
-    for attempt in range(1, _ATTEMPTS + 1):
-        observation = yield plan()
+    for attempt in range(1, remeasure + 2):
+        if attempt > 1 and prepare is not None:
+            yield from prepare()
+        observation = yield plan().with_(attempt=attempt)
         seen = see(observation)
-        if not shortfalls(observation) or (needed and attempt == _ATTEMPTS):
+        last = attempt > remeasure or not disturbed(observation)
+        if not shortfalls(observation) or (needed and last):
             return Attempts((*runs, seen))
         role = f"{seen.level.role}{NOT_OFFERED}"
         runs.append(seen.with_(role=role, saturated=None, saturation_reasons=(), passed=None))
+        if last:
+            break
     return Attempts(tuple(runs))
+
+
+def same_requests_again(setting: Setting, variant: str) -> int:
+    """How often a load of the very same requests may be measured again: not at all where a prefix cache could
+    still hold them, since that cannot be emptied and is not known to be off."""
+    info = setting.variants.get(variant)
+    facts = setting.facts if info is None else setting.facts | info.facts
+    forgets = facts.value("sut.prefix_caching") == "disabled" or (info is not None and info.can_be_fresh)
+    return setting.remeasure if forgets else 0
+
+
+def void_load(run: Observation, label: str) -> VoidLoad:
+    return VoidLoad(label, run.plan.attempt, len(run.records), shortfalls(run))
+
+
+def host_text(run: Observation) -> str:
+    """One line about a load that this machine spoiled: what it did, what tells so, and what helps."""
+    check, lag, load = run.selfcheck, run.selfcheck.send_lag_p99_ns, run.plan.load
+    told = [] if run.interrupted is None else [run.interrupted]
+    if lag is not None and isinstance(load, OpenLoop):
+        told.append(
+            f"sends behind their schedule by {lag / 1e6:.3g} ms at P99 (limit {_limit_ms(load):g} ms)"
+        )
+    if check.waited_for_core_share is not None:
+        told.append(f"ready to run and without a core for {check.waited_for_core_share:.1%} of the time")
+    if check.stolen_share:
+        told.append(f"{check.stolen_share:.1%} of the CPU stolen by the hypervisor")
+    if check.priority:
+        told.append(f"priority {check.priority}")
+    full = check.cpu_share is not None and check.cpu_share > FULL_CORE_SHARE
+    what = "the load generator fell" if full else "this machine woke up"
+    late = " late" if lag is None else f" {lag / 1e6:.3g} ms {'behind' if full else 'late'}"
+    helps = "lower the rate or give more --llm-workers" if full else "free its CPU"
+    if full:
+        told.append(f"{check.cpu_share:.0%} of a core used by the measuring process")
+    attempts = "1 attempt" if run.plan.attempt == 1 else f"{run.plan.attempt} attempts"
+    return f"{what}{late}, measured by: {'; '.join(told)}; {attempts} void: {helps}"
+
+
+def measured_again(void: VoidLoad) -> str:
+    """What the report says of it."""
+    return (
+        f"{void.label}: attempt {void.attempt} was void for a cause on this machine, and was measured again "
+        f"({'; '.join(void.causes)})"
+    )
 
 
 def set_aside(levels: Iterable[Level]) -> tuple[int, ...]:
@@ -168,15 +246,22 @@ def set_aside(levels: Iterable[Level]) -> tuple[int, ...]:
 
 __all__ = [
     "ACHIEVED_RATE_SHARE",
+    "FULL_CORE_SHARE",
     "NOT_OFFERED",
     "SCHEDULE_CHECKS",
     "SEND_LAG_FLOOR_MS",
     "Attempts",
     "achieved_rate",
     "attempted",
+    "disturbed",
+    "gave_up",
     "growing_lag",
+    "host_text",
     "is_offered",
+    "measured_again",
+    "same_requests_again",
     "send_lag",
     "set_aside",
     "shortfalls",
+    "void_load",
 ]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_llmbench.methodology.adaptive import MOST_REQUESTS, AdaptiveParameters, bounded
+from pytest_llmbench.methodology.offered import disturbed, measured_again, void_load
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.result import TestResult, WarmupReport
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
+from pytest_llmbench.model.result import TestResult, VoidLoad, WarmupReport
 
 GATE_REQUESTS = 1_000
 """Default of a gate: the draft's minimum for P99."""
@@ -22,44 +24,85 @@ Result = Callable[[Any, Setting, WarmupReport, Sequence[Observation]], TestResul
 
 
 def one_load_procedure(result: Result) -> Callable[[Any, Setting], Procedure[TestResult]]:
-    """The test's procedure: warm-up, the runs, then ``result`` of what was seen; Ctrl-C ends it there."""
+    """The test's procedure: warm-up, the runs, then ``result`` of what was seen; Ctrl-C ends it there.
+
+    A run that this machine spoiled is measured again with the next requests of the sequence.
+    """
 
     def procedure(parameters: AdaptiveParameters, setting: Setting) -> Procedure[TestResult]:
         concurrency = parameters.concurrency if isinstance(parameters.load, ClosedLoop) else None
         warmup = yield from warm_up(setting, concurrency=concurrency)
         seen: list[Observation] = []
-        for plan in one_load_plans(parameters, setting):
-            seen.append((yield plan))
-            if seen[-1].interrupted is not None:
+        void: list[VoidLoad] = []
+        first = 0
+        for run in range(run_count(parameters, setting)):
+            first = max(first, run * request_count(parameters, setting))
+            for attempt in range(1, _attempts(parameters, setting) + 1):
+                plan = _plan(parameters, setting, run, first).with_(attempt=attempt)
+                observation = yield plan
+                first = _next(plan, observation)
+                if not disturbed(observation):
+                    break
+                void.append(void_load(observation, plan.label))
+            if disturbed(observation):
+                del void[-1]  # there is no other: it counts, and voids the test
+            seen.append(observation)
+            if observation.interrupted is not None:
                 break
-        return result(parameters, setting, warmup, seen)
+        made = result(parameters, setting, warmup, seen)
+        notes = (*made.notes, *map(measured_again, void))
+        return replace(made, void_loads=tuple(void), notes=notes)
 
     return procedure
+
+
+def _attempts(parameters: AdaptiveParameters, setting: Setting) -> int:
+    """A trace has no requests but its own, and a prefix cache may have kept them."""
+    if _is_trace(parameters.load) and setting.facts.value("sut.prefix_caching") != "disabled":
+        return 1
+    return 1 + setting.remeasure
+
+
+def _is_trace(load: Load) -> bool:
+    return isinstance(load, OpenLoop) and load.arrival == "trace"
 
 
 def one_load_plans(parameters: AdaptiveParameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """One plan per run. The runs share one sequence of requests and one schedule, each taking up where the
     one before it ended: no prompt is sent twice, and no two runs have the same arrivals."""
-    count = request_count(parameters, setting)
-    runs = max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
-    plans = tuple(
-        LoadPlan(
-            label="measure" if runs == 1 else f"run {run + 1} of {runs}",
-            workload=setting.workload,
-            load=parameters.load,
-            requests=count,
-            seed=setting.seed,
-            first=run * count,
-            deadlines=setting.deadlines,
-            ignore_eos=setting.ignore_eos,
-        )
-        for run in range(runs)
+    count, runs = request_count(parameters, setting), run_count(parameters, setting)
+    return tuple(_plan(parameters, setting, run, run * count) for run in range(runs))
+
+
+def run_count(parameters: AdaptiveParameters, setting: Setting) -> int:
+    return max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
+
+
+def _plan(parameters: AdaptiveParameters, setting: Setting, run: int, first: int) -> LoadPlan:
+    runs = run_count(parameters, setting)
+    plan = LoadPlan(
+        label="measure" if runs == 1 else f"run {run + 1} of {runs}",
+        workload=setting.workload,
+        load=parameters.load,
+        requests=request_count(parameters, setting),
+        seed=setting.seed,
+        first=first,
+        deadlines=setting.deadlines,
+        ignore_eos=setting.ignore_eos,
     )
     # A smoke run is over before the first look, the draft wants its numbers whatever the limits say, and runs
     # that are compared have to be alike.
     if parameters.is_auto and runs == 1 and setting.scale == "standard":
-        return (bounded(parameters, setting, plans[0]),)
-    return plans
+        return bounded(parameters, setting, plan)
+    return plan
+
+
+def _next(plan: LoadPlan, seen: Observation) -> int:
+    """The first request that has not been sent; of a trace the first there is."""
+    if _is_trace(plan.load):
+        return plan.first
+    last = int(seen.records.index.max()) if len(seen.records) else plan.first - 1
+    return max(last + 1, plan.first + (plan.requests if plan.looks is None else 0))
 
 
 def request_count(parameters: AdaptiveParameters, setting: Setting) -> int:
@@ -78,11 +121,10 @@ def request_count(parameters: AdaptiveParameters, setting: Setting) -> int:
 def intended(
     parameters: AdaptiveParameters, setting: Setting, seen: Sequence[Observation]
 ) -> tuple[LoadPlan, ...]:
-    """What was to be sent; of a load that may end early what was sent."""
-    plans = one_load_plans(parameters, setting)
-    if plans[0].looks is None:
-        return plans
-    return tuple(plan.with_(requests=len(run.records)) for plan, run in zip(plans, seen, strict=False))
+    """What was to be sent, as far as it came to it: what was sent. A load that may end early was to send what
+    it did."""
+    sent = [run.plan if run.plan.looks is None else run.plan.with_(requests=len(run.records)) for run in seen]
+    return (*sent, *one_load_plans(parameters, setting)[len(sent) :])
 
 
 __all__ = [
@@ -93,4 +135,5 @@ __all__ = [
     "one_load_plans",
     "one_load_procedure",
     "request_count",
+    "run_count",
 ]

@@ -9,11 +9,14 @@ is left out with a note. Prompts are the same in all three, so the requests are 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.offered import attempted, same_requests_again
 from pytest_llmbench.methodology.parameters import LoadParameters, parameter
 from pytest_llmbench.methodology.prefix_cache_state import state_findings, with_zeros
 from pytest_llmbench.methodology.prefix_cache_tables import cache_table, effect_table
@@ -87,13 +90,23 @@ class _Runs:
     by_state: dict[str, Seen] = field(default_factory=dict)
     warmups: list[WarmupReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    disturbed: list[Seen] = field(default_factory=list)
+    """Runs that the generator spoiled, and that were repeated."""
+    populated: int = 0
+    """Shared prefixes that the cache was filled with before the warm run."""
 
-    def measured(self, state: str, variant: str, *, fresh: bool = False) -> Procedure[None]:
+    def measured(self, state: str, variant: str, prepare: Callable[[], Procedure[None]]) -> Procedure[None]:
+        """``prepare`` brings the cache into the state, now and before the same requests are sent again."""
+        yield from prepare()
         # Without a warm-up there was no plan to carry the wish for a fresh state.
-        fresh = fresh and not self.setting.warmup.wanted
+        fresh = state == COLD and not self.setting.warmup.wanted
         plan = _plan(self.parameters, self.setting, state, variant).with_(fresh_state=fresh)
-        seen = level_of((yield plan), seed=self.setting.seed, label=f"cache {state}", role=state)
-        self.by_state[state] = seen
+        see = partial(level_of, seed=self.setting.seed, label=f"cache {state}", role=state)
+        again = same_requests_again(self.setting, variant)
+        attempts = yield from attempted(lambda: plan, see, again, needed=True, prepare=prepare)
+        self.disturbed += attempts.runs[:-1]
+        self.notes += attempts.notes
+        self.by_state[state] = attempts.level
 
     def warmed_up(self, variant: str, *, fresh: bool) -> Procedure[None]:
         """With prompts of other content: nothing measured gets into the cache (section 5.7.3)."""
@@ -102,25 +115,28 @@ class _Runs:
         )
         self.warmups.append(report)
 
+    def filled(self, *, fresh: bool) -> Procedure[None]:
+        """The state of the warm run. What a run before it left, whole prompts, is not in it: Warm is about
+        shared prefixes only."""
+        yield from self.warmed_up(self.parameters.enabled, fresh=fresh)
+        self.populated = yield from _populate(self.parameters, self.setting)
+
 
 def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
     runs = _Runs(parameters, setting)
-    enabled = setting.variants[parameters.enabled]
-    yield from runs.warmed_up(parameters.disabled, fresh=False)
-    yield from runs.measured(DISABLED, parameters.disabled)
-    yield from runs.warmed_up(parameters.enabled, fresh=enabled.can_be_fresh)
-    if enabled.can_be_fresh:
-        yield from runs.measured(COLD, parameters.enabled, fresh=True)
-        # The cold run leaves whole prompts in the cache; Warm is about shared prefixes only.
-        yield from runs.warmed_up(parameters.enabled, fresh=True)
+    fresh = setting.variants[parameters.enabled].can_be_fresh
+    off = partial(runs.warmed_up, parameters.disabled, fresh=False)
+    yield from runs.measured(DISABLED, parameters.disabled, off)
+    if fresh:
+        empty = partial(runs.warmed_up, parameters.enabled, fresh=True)
+        yield from runs.measured(COLD, parameters.enabled, empty)
     else:
         runs.notes.append(
             f"no cold run: the cache of variant {parameters.enabled!r} cannot be emptied; declare a reset "
             "call or a launch command for it"
         )
-    populated = yield from _populate(parameters, setting)
-    yield from runs.measured(WARM, parameters.enabled)
-    return _result(runs, populated)
+    yield from runs.measured(WARM, parameters.enabled, partial(runs.filled, fresh=fresh))
+    return _result(runs)
 
 
 def _populate(parameters: Parameters, setting: Setting) -> Procedure[int]:
@@ -163,9 +179,9 @@ def request_count(parameters: Parameters, setting: Setting) -> int:
     return REQUESTS.count(setting.scale, asked)
 
 
-def _result(runs: _Runs, populated: int) -> TestResult:
-    parameters, setting = runs.parameters, runs.setting
-    levels = list(runs.by_state.values())
+def _result(runs: _Runs) -> TestResult:
+    parameters, setting, populated = runs.parameters, runs.setting, runs.populated
+    levels = [*runs.disturbed, *runs.by_state.values()]
     metrics = _metrics(runs)
     facts = variant_facts(setting, parameters.enabled, prefixes_populated=populated > 0)
     report = Report(

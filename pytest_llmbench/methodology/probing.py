@@ -53,7 +53,7 @@ class Probes:
     def at(self, value: float) -> Procedure[Seen]:
         if value in self.by_value:
             return self.by_value[value]
-        attempts = yield from attempted(lambda: self._plan(value), self._seen)
+        attempts = yield from attempted(lambda: self._plan(value), self._seen, self.setting.remeasure)
         self.run += attempts.runs[:-1]
         self.notes += attempts.notes
         return self.keep(value, attempts.level)

@@ -58,6 +58,8 @@ class Setting:
     """SUT variants that plans may name (DESIGN §2.4)."""
     least_runs: int = 1
     """Runs of its load that a comparison needs of a test that repeats it, at any scale."""
+    remeasure: int = 2
+    """How often a load is measured again that was void for a cause on the generator's own host."""
     overload_allowed: bool = False
     """The user allows a test to load the system up to failure (METHODOLOGY §13)."""
 

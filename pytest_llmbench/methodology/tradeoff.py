@@ -159,7 +159,8 @@ def _level(
         return seen.with_(passed=_meets(seen, parameters.limits)) if parameters.limits else seen
 
     plan = partial(sequence.open_loop, setting, f"{percent:g}%", load, duration_s)
-    return (yield from attempted(plan, see, needed=percent <= MUST_BE_OFFERED_PERCENT))
+    needed = percent <= MUST_BE_OFFERED_PERCENT
+    return (yield from attempted(plan, see, setting.remeasure, needed=needed))
 
 
 def _meets(seen: Seen, limits: dict[str, float]) -> bool:

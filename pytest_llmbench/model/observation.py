@@ -11,6 +11,8 @@ from pytest_llmbench.model.records import Records
 
 INTERRUPTED_BY_CTRL_C = "interrupted (Ctrl-C)"
 """``Observation.interrupted`` of a run that the user ended: the session has to end with it."""
+BEHIND_SCHEDULE = "behind its schedule"
+"""Part of ``Observation.interrupted`` where the generator gave up a schedule that it could not keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,12 @@ class SelfCheck:
     """Stamps that lay before what must have come first, and were given its instant."""
     clock_steps: int = 0
     """Steps of the wall clock, which the kernel stamps by."""
+    waited_for_core_share: float | None = None
+    """Share of the time in which the measuring thread was ready to run and something else had the core."""
+    stolen_share: float | None = None
+    """Share of this machine's CPU time that its hypervisor gave to others."""
+    priority: str = ""
+    """Of the measuring process: ``nice -10``, or why it could not be raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +113,4 @@ class Observation:
         return (self.ended_ns - self.started_ns) / 1e9
 
 
-__all__ = ["INTERRUPTED_BY_CTRL_C", "ClockAnchor", "Observation", "SelfCheck"]
+__all__ = ["BEHIND_SCHEDULE", "INTERRUPTED_BY_CTRL_C", "ClockAnchor", "Observation", "SelfCheck"]

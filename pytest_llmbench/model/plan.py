@@ -131,6 +131,14 @@ class LoadPlan:
     """End the load early when the SUT has stopped answering (memory pressure, METHODOLOGY §13)."""
     looks: Looks | None = None
     """End the load early when every objective is decided; ``requests`` and the ceiling are then the most."""
+    attempt: int = 1
+    """2, 3 …: the load before it was void for a cause on the generator's own host, and this one stands for
+    it. Decides nothing of what is sent, so it is no part of the key."""
+
+    @property
+    def title(self) -> str:
+        """The label; of a load that is measured again with the number of the attempt."""
+        return self.label if self.attempt == 1 else f"{self.label} (attempt {self.attempt})"
 
     @property
     def ceiling(self) -> int:

@@ -75,6 +75,18 @@ class WarmupReport:
     """End of the last warm-up response: has to lie before the first measured submission."""
 
 
+@dataclass(frozen=True, slots=True)
+class VoidLoad:
+    """A load that was void for a cause on the load generator's own host, and was measured again."""
+
+    label: str
+    attempt: int
+    """1 for the first."""
+    requests: int
+    """Sent in it; they are in the records."""
+    causes: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class TestResult:
     """What a test measured, and, once judged, the three judgements.
@@ -110,6 +122,8 @@ class TestResult:
     single run."""
     comparisons: tuple[Comparison, ...] = ()
     """With a baseline, or with other systems."""
+    void_loads: tuple[VoidLoad, ...] = ()
+    """What does not count and stands in the records; every other figure of the result is without it."""
     validity: Validity = field(default_factory=Validity)
     compliance: Compliance | None = None
     gate: Gate = field(default_factory=Gate)
@@ -146,4 +160,4 @@ class MetricView:
         raise AttributeError(f"no metric {full!r} in this result; {hint}")
 
 
-__all__ = ["CONFIGURATION_ITEMS", "MetricView", "Plot", "Table", "TestResult", "WarmupReport"]
+__all__ = ["CONFIGURATION_ITEMS", "MetricView", "Plot", "Table", "TestResult", "VoidLoad", "WarmupReport"]

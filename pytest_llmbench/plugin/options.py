@@ -117,6 +117,13 @@ OPTIONS = (
         "N",
     ),
     Option(
+        "remeasure",
+        "how often a load is measured again, with new requests, that was void for a cause on this machine: "
+        "sends that came late (default: 2; 0: never)",
+        "N",
+        number=True,
+    ),
+    Option(
         "worker-cpus",
         "cores to keep these processes on, in turn: 2,3 or 4-7, auto, none (default: none)",
         "LIST",

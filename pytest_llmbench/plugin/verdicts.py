@@ -33,10 +33,9 @@ class ComplianceFailure(GateFailure):
 
 
 def refuse_if_invalid(measured: Measured) -> None:
-    reasons = measured.result.validity.reasons
+    reasons = measured.void_text()
     if reasons:
-        listed = "\n".join(f"  - {reason}" for reason in reasons)
-        raise InvalidRun(f"INVALID: this run is not judged\n{listed}", pytrace=False)
+        raise InvalidRun(f"INVALID: this run is not judged\n{reasons}", pytrace=False)
 
 
 def raise_unless_good(item: pytest.Item) -> None:

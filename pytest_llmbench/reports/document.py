@@ -261,6 +261,16 @@ class TestView:
         return texts
 
     @property
+    def void_loads(self) -> list[str]:
+        """``2 loads were void for a cause on this machine and measured again: measure``; else nothing."""
+        found = list(self.entry.get("void_loads") or ())
+        if not found:
+            return []
+        labels = ", ".join(dict.fromkeys(str(void["label"]) for void in found))
+        loads = "1 load was" if len(found) == 1 else f"{len(found)} loads were"
+        return [f"{loads} void for a cause on this machine and measured again: {labels}"]
+
+    @property
     def next_class(self) -> tuple[str, list[Entry]] | None:
         """The next better compliance class and the unmet requirements that stand between; None at the top."""
         compliance = self.entry["compliance"]

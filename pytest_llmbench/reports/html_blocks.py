@@ -86,7 +86,9 @@ def objectives(test: TestView) -> Html:
 def headlines(test: TestView) -> Html | None:
     """The figures the test is about, and whose measurement they rest on."""
     known = [(metric_label(name), test.claim(name)) for name in test.headlines]
-    return fragment(pairs(known) if known else None, [element("p", text) for text in test.sharing])
+    return fragment(
+        pairs(known) if known else None, [element("p", text) for text in (*test.sharing, *test.void_loads)]
+    )
 
 
 def rows_table(found: summaries.Rows) -> Html:
@@ -217,6 +219,8 @@ def _figure(name: str, value: object) -> str:
         return numbers.quantity(value / 1e6, "ms")
     if name == "cpu_share" and isinstance(value, int | float):
         return f"{numbers.percentage(value)} of one core"
+    if name.endswith("_share") and isinstance(value, int | float):
+        return numbers.percentage(value)
     return str(value)
 
 

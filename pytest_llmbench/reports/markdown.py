@@ -112,7 +112,11 @@ def _shortened(found: summaries.Rows) -> str:
 def _details(test: TestView) -> list[_Part]:
     error = test.entry.get("error")
     heading = f"\n#### {code(test.name)}\n\n{escape(test.kind)} · {test.judgements}\n"
-    seen = (test.load_text, test.completion, *test.sharing, *_reasons(test)) if test.measured else ()
+    seen = (
+        (test.load_text, test.completion, *test.sharing, *test.void_loads, *_reasons(test))
+        if test.measured
+        else ()
+    )
     attempt = [test.attempt] if test.attempt is not None else []
     parts = [_Part(2, "summaries", f"{heading}\n{bullets((*attempt, *seen))}")]
     if test.comparisons:

@@ -62,6 +62,7 @@ def configuration(test: TestView) -> Pairs:
         ("Latency objectives", "" if objectives is None else fact_text(objectives["value"])),
         ("Warm-up", numbers.NOT_MEASURED if warmup is None else warmup["description"]),
         ("Sharing", "; ".join(test.sharing)),
+        ("Void loads", "; ".join(test.void_loads)),
     ]
     return [(name, text) for name, text in found if text]
 

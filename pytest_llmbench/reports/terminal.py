@@ -85,7 +85,7 @@ def _head(test: TestView, width: int) -> list[Line]:
         duration = f"{test.entry['load']['duration_s']:.1f} s"
         lines += [Line(part) for part in _wrap(f"{test.load_text}, {duration}", width)]
         lines += [Line(part) for part in _wrap(test.completion, width)]
-    return lines + [Line(part) for text in test.sharing for part in _wrap(text, width)]
+    return lines + [Line(part) for text in (*test.sharing, *test.void_loads) for part in _wrap(text, width)]
 
 
 def _error(test: TestView, width: int, verbose: bool) -> list[Line]:

@@ -88,6 +88,7 @@ def _of_the_runs(result: TestResult) -> dict[str, Any]:
         "stretches": [stretch_entry(run) for run in measured],
         "levels": level_entries(result),
         "by_run": {name: [plain_number(value) for value in runs] for name, runs in result.by_run.items()},
+        "void_loads": [schema.VoidLoadEntry.model_validate(plain_object(void)) for void in result.void_loads],
         "comparisons": [schema.ComparisonEntry.model_validate(found) for found in result.comparisons],
     }
 

@@ -1,4 +1,4 @@
-"""The one JSON shape of ``report.json``: pydantic models, version 1.2.
+"""The one JSON shape of ``report.json``: pydantic models, version 1.3.
 
 ``python -m pytest_llmbench.store.schema`` prints the JSON Schema (Draft 2020-12) that is published as
 ``docs/report.schema.json``. Vocabulary and key names are a contract with every reader of a report; a change
@@ -20,7 +20,7 @@ from pytest_llmbench.store.redaction import without_credentials
 from pytest_llmbench.store.shape import Instant, Metric, Shape
 from pytest_llmbench.store.stretch_schema import LevelEntry, SelfCheckEntry, StretchEntry
 
-SCHEMA_VERSION: Final = "1.2"
+SCHEMA_VERSION: Final = "1.3"
 DRAFT = "draft-gaikwad-llm-benchmarking-methodology-00"
 
 TestOutcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
@@ -186,6 +186,17 @@ class PlotEntry(Shape):
     bands: dict[str, BandEntry] = Field(default={})
 
 
+class VoidLoadEntry(Shape):
+    """A load that was void for a cause on the load generator's own host, and was measured again."""
+
+    label: str
+    attempt: int
+    """1 for the first."""
+    requests: int
+    """Sent in it; they are in the records."""
+    causes: list[str]
+
+
 class ConfigurationItem(Shape):
     item: str
     text: str
@@ -244,6 +255,8 @@ class TestEntry(Shape):
     output_lengths: OutputLengths | None = None
     loads_file: str | None = None
     """Relative to the report: what ``pytest-llmbench recompute`` needs beside the records."""
+    void_loads: list[VoidLoadEntry] = Field(default=[])
+    """Loads that this machine spoiled, and that do not count."""
 
     def plain(self) -> dict[str, Any]:
         """Plain JSON types: what crosses from pytest-xdist workers and what the renderers take."""
@@ -291,7 +304,7 @@ class Sut(Shape):
 class Report(Shape):
     """``report.json``."""
 
-    schema_version: Literal["1.2"] = SCHEMA_VERSION
+    schema_version: Literal["1.3"] = SCHEMA_VERSION
     generator: Generator
     started: Instant
     environment: Environment

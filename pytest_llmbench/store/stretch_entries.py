@@ -23,7 +23,7 @@ from pytest_llmbench.store.stretch_schema import (
     StretchEntry,
 )
 
-_FIRST = ("clock", "stamp_source", "event_loop", "transport")
+_FIRST = ("clock", "stamp_source", "event_loop", "transport", "priority")
 _SUMMED = (
     "reads",
     "content_chunks",
@@ -39,7 +39,6 @@ _SUMMED = (
     "moved_stamps",
     "clock_steps",
 )
-"""More different loads than this are told as a range."""
 
 
 def measured_runs(result: TestResult) -> list[Observation]:

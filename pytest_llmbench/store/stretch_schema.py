@@ -45,6 +45,12 @@ class SelfCheckEntry(Shape):
     """Stamps moved to what came before them."""
     clock_steps: int = 0
     """Steps of the wall clock."""
+    waited_for_core_share: float | None = None
+    """Share of the time in which the measuring thread was ready and something else had the core."""
+    stolen_share: float | None = None
+    """Share of the machine's CPU time that its hypervisor gave to others."""
+    priority: str = ""
+    """Of the measuring process: ``nice -10``, or why it could not be raised."""
 
 
 class GaugeEntry(Shape):

@@ -1,4 +1,7 @@
-"""Every Python block of the documentation is a test file that runs against the embedded engine."""
+"""Every Python block of the documentation is a test file that runs against the embedded engine.
+
+In virtual time, for most pages: what a page shows does not depend on how busy this machine is.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,10 @@ from pytest_llmbench.simulator.process import EmbeddedEngine
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-IN_VIRTUAL_TIME = {
-    ROOT / "docs/reference/tests.md",
-    ROOT / "docs/how-to/ab-test-two-builds.md",
-    ROOT / "docs/how-to/calibrate-a-gate.md",
-    ROOT / "docs/how-to/compare-systems.md",
-}
-"""Pages whose tests need more than an endpoint has: variants, overload, minutes of load."""
+SERVED = ROOT / "docs/how-to/gate-an-endpoint.md"
+"""The page whose tests run against a server, as its readers do it."""
+STARTS_A_SERVER = {ROOT / "docs/how-to/bring-your-own-server.md", ROOT / "docs/how-to/test-your-own-suite.md"}
+"""Pages whose tests see to one themselves."""
 WITH: dict[Path, tuple[str, ...]] = {
     ROOT / "docs/how-to/compare-with-a-baseline.md": ("--llm-save=main",),
     ROOT / "docs/how-to/ab-test-two-builds.md": ("--llm-baseline-endpoint=replay",),
@@ -27,6 +27,10 @@ WITH: dict[Path, tuple[str, ...]] = {
 """Options without which the examples of a page are mistakes."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = {page: blocks for page in PAGES if (blocks := BLOCK.findall(page.read_text("utf-8")))}
+PARAMETERS = [
+    pytest.param(page, marks=pytest.mark.timing if page in {SERVED, *STARTS_A_SERVER} else ())
+    for page in EXAMPLES
+]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -36,8 +40,9 @@ def engine() -> Iterator[EmbeddedEngine]:
         yield running
 
 
-@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_block_runs(pytester: pytest.Pytester, engine: EmbeddedEngine, page: Path) -> None:
+@pytest.mark.parametrize("page", PARAMETERS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_runs(pytester: pytest.Pytester, request: pytest.FixtureRequest, page: Path) -> None:
+    endpoint = request.getfixturevalue("engine").url if page == SERVED else "replay"
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     blocks = EXAMPLES[page]
     pytester.makepyfile(**{f"test_block_{i}": block for i, block in enumerate(blocks, start=1)})
@@ -45,7 +50,7 @@ def test_every_block_runs(pytester: pytest.Pytester, engine: EmbeddedEngine, pag
         "-p",
         "no:cacheprovider",
         "-rA",
-        f"--llm-endpoint={'replay' if page in IN_VIRTUAL_TIME else engine.url}",
+        f"--llm-endpoint={endpoint}",
         "--llm-scale=quick",
         "--llm-inconclusive=pass",
         *WITH.get(page, ()),

@@ -1,7 +1,7 @@
 """Two Ray nodes on this machine, in a process of their own: ``python ray_nodes.py DIRECTORY``.
 
 Prints a line of JSON when they are up; a line on stdin takes the second one away; end of stdin ends both.
-Ray's own signal handlers and warnings stay out of the test session.
+Ray's own signal handlers and warnings stay out of the test session. All that Ray writes lies in DIRECTORY.
 """
 
 from __future__ import annotations
@@ -9,16 +9,20 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 
 def main(directory: str) -> None:
+    # Cluster notes its address in the default directory, RAY_TMPDIR/ray, whatever temp_dir it is given, and
+    # takes for granted that Ray has been used on this machine before: that it exists.
+    os.environ["RAY_TMPDIR"] = directory
+    (Path(directory) / "ray").mkdir()
     from ray.cluster_utils import Cluster
 
     options = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "include_dashboard": False}
-    head = {**options, "temp_dir": directory}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster = Cluster(initialize_head=True, head_node_args=options)
     try:
         second = cluster.add_node(wait=True, **options)
         print(json.dumps({"address": cluster.address}), flush=True)

@@ -53,19 +53,24 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    with TemporaryDirectory(prefix="llmbench-nodes-", dir="/tmp", ignore_cleanup_errors=True) as directory:
-        process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(Path(__file__).with_name("ray_nodes.py")), directory],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+    # In /tmp and short: the paths of Ray's sockets must not be longer than 107 bytes.
+    with TemporaryDirectory(prefix="nodes-", dir="/tmp", ignore_cleanup_errors=True) as directory:
+        said = Path(directory) / "stderr.txt"
+        with said.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-W", "ignore", str(Path(__file__).with_name("ray_nodes.py")), directory],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            yield Nodes(process, json.loads(process.stdout.readline())["address"])
+            up = process.stdout.readline()
+            assert up, f"the nodes died:\n{said.read_text('utf-8', 'replace')[-4000:]}"
+            yield Nodes(process, json.loads(up)["address"])
         finally:
             process.stdin.close()
             try:

@@ -50,6 +50,28 @@ def _pairs(names: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(names[i : i + 2]) for i in range(0, len(names), 2)]
 
 
+def with_attempts(attempts: Sequence[int]) -> Procedure[int]:
+    """Runs that take so many attempts each."""
+    for number, count in enumerate(attempts):
+        for attempt in range(1, count + 1):
+            yield plan(f"run {number}").with_(attempt=attempt)
+    return len(attempts)
+
+
+def test_a_run_that_is_measured_again_is_waited_for() -> None:
+    log: list[tuple[str, str]] = []
+
+    def execute(name: str, asked: LoadPlan) -> Observation:
+        log.append((name, asked.title))
+        return seen(asked)
+
+    arms = {"candidate": with_attempts([1, 3, 1]), "baseline": with_attempts([1, 1, 2])}
+    assert drive_together(arms, execute, seed=5) == {"candidate": 3, "baseline": 3}
+    rounds_of_runs = [[title for _, title in log if title.startswith(f"run {n}")] for n in range(3)]
+    assert [title for _, title in log] == [title for each in rounds_of_runs for title in each]
+    assert [len(each) for each in rounds_of_runs] == [2, 4, 3]
+
+
 def test_every_second_round_reverses_the_one_before_it() -> None:
     orders = list(itertools.islice(rounds(("a", "b", "c"), seed=3), 40))
     assert all(set(order) == {"a", "b", "c"} for order in orders)

@@ -9,7 +9,6 @@ import pytest
 from plugin_suite import Suite
 
 from pytest_llmbench.plugin import hookspecs
-from pytest_llmbench.simulator.process import EmbeddedEngine
 
 
 def example(hook: str) -> str:
@@ -23,7 +22,7 @@ def test_every_hook_has_an_example(hook: str) -> None:
     assert f"def {hook}(" in example(hook)
 
 
-def test_workloads_by_name(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_workloads_by_name(suite: Suite) -> None:
     suite.write(
         """
         from pytest_llmbench import llmbench
@@ -35,10 +34,10 @@ def test_workloads_by_name(suite: Suite, engine: EmbeddedEngine) -> None:
         """,
         conftest=example("pytest_llmbench_workloads"),
     )
-    suite.measure(engine.url).assert_outcomes(passed=1)
+    suite.measure("replay").assert_outcomes(passed=1)
 
 
-def test_disclosure(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_disclosure(suite: Suite) -> None:
     suite.write(
         """
         from pytest_llmbench import llmbench
@@ -49,10 +48,10 @@ def test_disclosure(suite: Suite, engine: EmbeddedEngine) -> None:
         """,
         conftest=example("pytest_llmbench_disclosure"),
     )
-    suite.measure(engine.url).assert_outcomes(passed=1)
+    suite.measure("replay").assert_outcomes(passed=1)
 
 
-def test_result_observer(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_result_observer(suite: Suite) -> None:
     suite.write(
         """
         from pytest_llmbench import llmbench
@@ -62,6 +61,6 @@ def test_result_observer(suite: Suite, engine: EmbeddedEngine) -> None:
         """,
         conftest=example("pytest_llmbench_result"),
     )
-    result = suite.measure(engine.url, "-s")
+    result = suite.measure("replay", "-s")
     result.assert_outcomes(passed=1)
     result.stdout.re_match_lines([r".*test_seen \d+\.\d+.*"])

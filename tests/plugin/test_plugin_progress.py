@@ -16,7 +16,7 @@ from pytest_llmbench.simulator.process import EmbeddedEngine
 BODY = """
 from pytest_llmbench import llmbench
 
-@llmbench.ttft(rate=20)
+@llmbench.ttft(concurrency=2)  # no schedule that a busy machine could spoil
 def test_first_token(): ...
 """
 

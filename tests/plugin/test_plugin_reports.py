@@ -29,9 +29,9 @@ RECORD_FIELDS = {
 
 
 @pytest.fixture
-def ran(suite: Suite, engine: EmbeddedEngine) -> Suite:
+def ran(suite: Suite) -> Suite:
     suite.write(BODY)
-    suite.measure(engine.url, "--junitxml=out/junit.xml", "--html=out/pytest.html").assert_outcomes(passed=1)
+    suite.measure("replay", "--junitxml=out/junit.xml", "--html=out/pytest.html").assert_outcomes(passed=1)
     return suite
 
 
@@ -89,19 +89,19 @@ def test_pytest_html_columns_and_plot(ran: Suite) -> None:
         assert word in text
 
 
-def test_terminal_section(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_terminal_section(suite: Suite) -> None:
     suite.write(BODY)
-    result = suite.measure(engine.url)
+    result = suite.measure("replay")
     result.stdout.fnmatch_lines(
         ["*LLM serving benchmarks*", "*TTFT Results*", "*TTFT P50*", "*report: *report.json*"]
     )
     assert "\r" not in str(result.stdout), "a log is no terminal"
 
 
-def test_without_report_directory_nothing_is_written(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_without_report_directory_nothing_is_written(suite: Suite) -> None:
     suite.write(BODY)
     before = set(suite.path.rglob("*"))
-    suite.run(f"--llm-endpoint={engine.url}", "--llm-scale=quick", "-p", "no:html").assert_outcomes(passed=1)
+    suite.run("--llm-endpoint=replay", "--llm-scale=quick", "-p", "no:html").assert_outcomes(passed=1)
     after = {path for path in suite.path.rglob("*") if "__pycache__" not in path.parts}
     assert after <= before
 
@@ -121,7 +121,7 @@ def test_no_secret_reaches_any_artefact(
 ) -> None:
     canary = "sk-canary-4f1d8c2e9b"
     monkeypatch.setenv("LLM_API_KEY", canary)
-    suite.write(BODY)
+    suite.write(BODY.replace("rate=20", "concurrency=2"))
     result = suite.measure(engine.url, "--junitxml=out/junit.xml", "--html=out/pytest.html", "-vv")
     result.assert_outcomes(passed=1)
     assert canary not in str(result.stdout) + str(result.stderr)

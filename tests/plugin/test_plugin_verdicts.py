@@ -1,14 +1,12 @@
-"""From measurement to pytest outcome, on the embedded engine."""
+"""From measurement to pytest outcome, on the embedded engine, in virtual time."""
 
 from __future__ import annotations
 
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench.simulator.process import EmbeddedEngine
 
-
-def test_pass_fail_and_inconclusive(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_pass_fail_and_inconclusive(suite: Suite) -> None:
     suite.write(
         """
         from pytest_llmbench import llmbench
@@ -26,7 +24,7 @@ def test_pass_fail_and_inconclusive(suite: Suite, engine: EmbeddedEngine) -> Non
         def test_undecided(): ...
         """
     )
-    result = suite.measure(engine.url)
+    result = suite.measure("replay")
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(
         [
@@ -51,7 +49,7 @@ def test_pass_fail_and_inconclusive(suite: Suite, engine: EmbeddedEngine) -> Non
     assert all(entry["validity"]["verdict"] == "valid" for entry in entries.values())
 
 
-def test_inconclusive_may_pass(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_inconclusive_may_pass(suite: Suite) -> None:
     suite.write(
         """
         from pytest_llmbench import llmbench
@@ -60,11 +58,11 @@ def test_inconclusive_may_pass(suite: Suite, engine: EmbeddedEngine) -> None:
         def test_undecided(): ...
         """
     )
-    suite.measure(engine.url, "--llm-inconclusive=pass").assert_outcomes(passed=1)
+    suite.measure("replay", "--llm-inconclusive=pass").assert_outcomes(passed=1)
     assert suite.report["tests"][0]["gate"]["verdict"] == "inconclusive"
 
 
-def test_an_invalid_run_is_an_error_at_setup(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_an_invalid_run_is_an_error_at_setup(suite: Suite) -> None:
     # Prompts of more tokens than the engine's context: it refuses them all, which is beyond any error budget.
     suite.write(
         """
@@ -81,7 +79,7 @@ def test_an_invalid_run_is_an_error_at_setup(suite: Suite, engine: EmbeddedEngin
         def test_refused(): ...
         """
     )
-    result = suite.measure(engine.url)
+    result = suite.measure("replay")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*INVALID: this run is not judged", "*5 of 5 requests failed*"])
     entry = suite.report["tests"][0]
@@ -92,7 +90,7 @@ def test_an_invalid_run_is_an_error_at_setup(suite: Suite, engine: EmbeddedEngin
     assert entry["gate"]["verdict"] != "pass"
 
 
-def test_compliance_fails_only_when_asked(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_compliance_fails_only_when_asked(suite: Suite) -> None:
     suite.write(
         """
         from pytest_llmbench import llmbench
@@ -104,17 +102,17 @@ def test_compliance_fails_only_when_asked(suite: Suite, engine: EmbeddedEngine) 
         def test_not_asked(): ...
         """
     )
-    result = suite.measure(engine.url)
+    result = suite.measure("replay")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
             "*NOT COMPLIANT ENOUGH: conditional asked for, the run is not_compliant*",
-            "*M-4.1-sut-boundary-declared: no evidence: sut.boundary*",
+            "*M-4.5.1-warmup-volume: 10 requests and * output tokens; both 100 and 10000*",
         ]
     )
 
 
-def test_the_body_may_fail_on_its_own(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_the_body_may_fail_on_its_own(suite: Suite) -> None:
     suite.write(
         """
         from pytest_llmbench import llmbench
@@ -124,21 +122,21 @@ def test_the_body_may_fail_on_its_own(suite: Suite, engine: EmbeddedEngine) -> N
             assert llm_result.ttft.p50.point < 0, "impossible"
         """
     )
-    result = suite.measure(engine.url)
+    result = suite.measure("replay")
     result.assert_outcomes(failed=1)
     entry = suite.report["tests"][0]
     assert entry["outcome"] == "failed"
     assert entry["gate"]["verdict"] == "pass"
 
 
-def test_llm_result_without_a_marker_is_refused(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_llm_result_without_a_marker_is_refused(suite: Suite) -> None:
     suite.write("def test_x(llm_result): ...")
-    result = suite.measure(engine.url)
+    result = suite.measure("replay")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*llm_result needs a marker*"])
 
 
-def test_async_bodies_and_hand_made_plans(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_async_bodies_and_hand_made_plans(suite: Suite) -> None:
     suite.write(
         """
         import pytest
@@ -167,10 +165,10 @@ def test_async_bodies_and_hand_made_plans(suite: Suite, engine: EmbeddedEngine) 
             assert result.gate.verdict == "pass"
         """
     )
-    suite.measure(engine.url).assert_outcomes(passed=4)
+    suite.measure("replay").assert_outcomes(passed=4)
 
 
-def test_an_overridden_sut_needs_no_endpoint(suite: Suite, engine: EmbeddedEngine) -> None:
+def test_an_overridden_sut_needs_no_endpoint(suite: Suite) -> None:
     suite.write(
         """
         from pytest_llmbench import llmbench
@@ -180,20 +178,20 @@ def test_an_overridden_sut_needs_no_endpoint(suite: Suite, engine: EmbeddedEngin
             assert llm_result.completion_rate.point == 1
             assert llm_result.facts.value("sut.boundary") == "application_gateway"
         """,
-        conftest=f"""
+        conftest="""
         import pytest
         from pytest_llmbench import SUT
 
         @pytest.fixture(scope="session")
         def llm_sut():
-            return SUT({engine.url!r}, disclosure={{"sut.boundary": "application_gateway"}})
+            return SUT("replay", disclosure={"sut.boundary": "application_gateway"})
         """,
     )
     suite.run("--llm-scale=quick").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("plugins", [["-p", "no:html"], ["-n2"], ["-W", "error"], ["--timeout=60"]], ids=str)
-def test_beside_other_plugins(suite: Suite, engine: EmbeddedEngine, plugins: list[str]) -> None:
+def test_beside_other_plugins(suite: Suite, plugins: list[str]) -> None:
     suite.write(
         """
         from pytest_llmbench import llmbench
@@ -205,7 +203,7 @@ def test_beside_other_plugins(suite: Suite, engine: EmbeddedEngine, plugins: lis
         def test_b(): ...
         """
     )
-    result = suite.measure(engine.url, *plugins)
+    result = suite.measure("replay", *plugins)
     result.assert_outcomes(passed=2)
     assert len(suite.report["tests"]) == 2
     result.stdout.fnmatch_lines(["*LLM serving benchmarks*"])

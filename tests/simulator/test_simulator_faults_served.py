@@ -39,7 +39,8 @@ def test_the_outcome_of_a_fault(scenario: str, outcome: Outcome, status: int) ->
 
 @pytest.mark.parametrize("fault", ["in_band_error", "reset", "half_close", "truncate"])
 def test_a_fault_strikes_after_the_tokens_it_was_told(fault: str) -> None:
-    with EmbeddedEngine.start(f"fast?fault={fault}&fault_after_tokens=5") as engine:
+    with EmbeddedEngine.start(f"fast?step_base_us=100000&fault={fault}&fault_after_tokens=5") as engine:
+        # Steps so long that the engine has not given the rest before it hears that the client is gone.
         row = load(engine).only
         (truth,) = engine.ground_truth()
     assert truth.fault == fault

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.generator.alarm import best_alarm
 from pytest_llmbench.generator.clock import MonotonicClock
+from pytest_llmbench.generator.host_cpu import raise_priority
 from pytest_llmbench.generator.limits import raise_descriptors
 from pytest_llmbench.generator.pacing import Pacer
 from pytest_llmbench.generator.progress import Progress
@@ -54,8 +55,10 @@ from pytest_llmbench.wire.catalogue import dialect
 class Worker:
     """Executes the plans that the coordinator sends, one at a time."""
 
-    def __init__(self, line: Line, setup: Setup) -> None:
+    def __init__(self, line: Line, setup: Setup, priority: str = "") -> None:
+        """``priority``: of this process, as the self-check tells it."""
         self._line = line
+        self._priority = priority
         self._setup = setup
         self._spool: SpoolWriter | None = None
         self._supply: Supply | None = None
@@ -144,7 +147,8 @@ class Worker:
             finally:
                 spool.close()
             write_columns(seen.records, self._setup.columns)
-            self._line.say(replace(_done(seen), decoded_ns=decoded_ns))
+            told = replace(seen.selfcheck, priority=self._priority)
+            self._line.say(replace(_done(seen), selfcheck=told, decoded_ns=decoded_ns))
         except SuiteError as error:  # raised before anything was sent
             self._line.say(Failed(str(error), error))
         except LLMBenchError as error:
@@ -207,6 +211,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's business
     coordinator = os.getppid()
     line = Line(Connection(int(sys.argv[1])))
+    priority = raise_priority()  # while this is the only thread: those to come inherit it
     line.say(Hello(own_version()))
     setup = line.hear()
     if not isinstance(setup, Setup):
@@ -217,7 +222,7 @@ def main() -> None:
     try:
         again: Setup | None = setup
         while again is not None:
-            again = Worker(line, again).serve()
+            again = Worker(line, again, priority).serve()
     finally:
         if os.getppid() != coordinator:  # killed: there is nobody else to clear up
             shutil.rmtree(setup.directory, ignore_errors=True)

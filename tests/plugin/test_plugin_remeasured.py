@@ -1,0 +1,136 @@
+"""The measuring process is really stopped while it measures: what is measured again, kept and told."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from plugin_suite import Suite
+
+from pytest_llmbench.simulator.process import EmbeddedEngine
+
+pytestmark = pytest.mark.timing
+BODY = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(p50_ms=2000, rate=20)
+def test_first_token(): ...
+"""
+STILL_S = 0.4
+"""Six to ten of fifty sends come too late: far more than a percent of them."""
+
+
+def measuring_processes() -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "workers.process" in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def measured_rows(out: Path) -> list[dict[str, Any]]:
+    lines = [line for file in out.glob("records/*.jsonl") for line in file.read_text("utf-8").splitlines()]
+    whole = [json.loads(line) for line in lines if line.endswith("}")]
+    return [row for row in whole if row.get("phase") == "measure"]
+
+
+@contextmanager
+def standing_still(out: Path, *attempts: str) -> Generator[None, None, None]:
+    """Stops the measuring process for a while in every attempt of these labels, once that has begun."""
+    over = threading.Event()
+    done: set[str] = set()
+
+    def watch() -> None:
+        while not over.wait(0.02):
+            for label in {row["label"] for row in measured_rows(out)} & (set(attempts) - done):
+                done.add(label)
+                for process in measuring_processes():
+                    process.send_signal(signal.SIGSTOP)
+                    over.wait(STILL_S)
+                    process.send_signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def run(suite: Suite, engine: EmbeddedEngine, *more: str) -> pytest.RunResult:
+    suite.write(BODY)
+    return suite.measure(engine.url, "--llm-workers=1", "--llm-inconclusive=pass", *more)
+
+
+def test_a_spoiled_load_is_measured_again_kept_and_told(suite: Suite, engine: EmbeddedEngine) -> None:
+    out = suite.path / "out"
+    with standing_still(out, "measure"):
+        result = run(suite, engine)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*1 load was void for a cause on this machine and measured again: measure*"])
+    (entry,) = suite.report["tests"]
+    assert entry["validity"]["verdict"] == "valid"
+    (void,) = entry["void_loads"]
+    assert (void["label"], void["attempt"], void["requests"]) == ("measure", 1, 50)
+    assert "sends were late by" in void["causes"][0]
+    assert entry["counts"]["submitted"] == 50, "the figures are of the second attempt alone"
+    rows = measured_rows(out)
+    by_label = {label: [row for row in rows if row["label"] == label] for label in {r["label"] for r in rows}}
+    assert {label: len(of) for label, of in by_label.items()} == {"measure": 50, "measure (attempt 2)": 50}
+    assert sorted(row["index"] for row in by_label["measure (attempt 2)"]) == list(range(50, 100))
+    assert entry["selfcheck"]["priority"].startswith("nice ")
+    for name in ("report.html", "report.md"):
+        assert "measured again" in (out / name).read_text("utf-8")
+    again = subprocess.run(
+        [sys.executable, "-m", "pytest_llmbench", "recompute", str(out / "report.json")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "identical" in again.stdout
+
+
+def test_a_machine_that_stands_still_every_time_is_one_line(suite: Suite, engine: EmbeddedEngine) -> None:
+    with standing_still(suite.path / "out", "measure", "measure (attempt 2)"):
+        result = run(suite, engine, "--llm-remeasure=1")
+    result.assert_outcomes(errors=1)
+    text = str(result.stdout)
+    (line,) = {
+        line.strip() for line in text.splitlines() if line.strip().startswith("- this machine woke up")
+    }
+    assert " late, measured by: sends behind their schedule by " in line
+    assert "; 2 attempts void: free its CPU" in line
+    assert "could not keep its schedule" not in line
+    (entry,) = suite.report["tests"]
+    assert (entry["validity"]["verdict"], entry["gate"]["verdict"]) == ("invalid", "inconclusive")
+    assert len(entry["void_loads"]) == 1
+
+
+def test_it_may_be_switched_off(suite: Suite, engine: EmbeddedEngine) -> None:
+    began = time.monotonic()
+    with standing_still(suite.path / "out", "measure"):
+        result = run(suite, engine, "--llm-remeasure=0")
+    result.assert_outcomes(errors=1)
+    assert "; 1 attempt void: " in str(result.stdout)
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("given", ["-1", "21", "often"])
+def test_a_number_that_makes_no_sense(suite: Suite, given: str) -> None:
+    suite.write(BODY)
+    result = suite.measure("replay", f"--llm-remeasure={given}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--llm-remeasure*"])
