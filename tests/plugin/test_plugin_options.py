@@ -13,7 +13,7 @@ from pytest_llmbench.plugin.options import OPTIONS
 NAMES = (
     "endpoint", "model", "api", "sut", "scale", "plan", "report", "runs", "baseline-endpoint", "calibrate",
     "save", "compare", "compare-fail", "waive", "storage", "seed", "inconclusive", "require", "workloads",
-    "export-sequence", "allow-overload", "workers", "worker-cpus", "api-key-file",
+    "export-sequence", "allow-overload", "workers", "remeasure", "worker-cpus", "api-key-file",
 )  # fmt: skip
 
 PLANNED = """
