@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_llmbench.methodology.offered import disturbed, host_text, shortfalls
+from pytest_llmbench.methodology.offered import set_aside
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
+from pytest_llmbench.methodology.remeasured import disturbed, host_text, of_this_machine
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, JudgedObjective, verdict_of
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.model.result import TestResult
@@ -57,13 +58,15 @@ class Measured:
     def void_text(self) -> str:
         """Why the run is void, a reason to a line; empty for a valid one. What this machine did is one line,
         however many checks saw it."""
-        reasons = self.result.validity.reasons
-        late = [run for run in self.result.observations if disturbed(run)]
-        # A load that was set aside is not among the reasons: it voids nothing.
-        ours = {cause for run in late for cause in shortfalls(run) if cause in reasons}
-        if ours:
+        aside = set_aside(self.result.levels)  # voids nothing
+        counted = [run for index, run in enumerate(self.result.observations) if index not in aside]
+        late = [run for run in counted if disturbed(run)]
+        void = [finding for finding in self.result.validity.findings if finding.voids and not finding.ok]
+        checks = {check for run in late for check in of_this_machine(run)}
+        reasons = [finding.message for finding in void if finding.check not in checks]
+        if len(reasons) < len(void):
             worst = max(late, key=lambda run: (run.plan.attempt, run.selfcheck.send_lag_p99_ns or 0))
-            reasons = (host_text(worst), *(reason for reason in reasons if reason not in ours))
+            reasons.insert(0, host_text(worst))
         return "\n".join(f"  - {reason}" for reason in reasons)
 
     def verdict_text(self) -> str:

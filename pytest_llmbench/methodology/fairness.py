@@ -20,9 +20,9 @@ from pytest_llmbench.methodology.class_results import ClassResult, FairnessResul
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.levels import RAMP_UP_SHARE, Seen, level_of
 from pytest_llmbench.methodology.load_plans import Sequence as RequestSequence
-from pytest_llmbench.methodology.offered import attempted
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.scales import LEVEL_S, REPORTED_S, ByScale
 from pytest_llmbench.methodology.warmup import warm_up

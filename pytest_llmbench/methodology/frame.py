@@ -8,9 +8,10 @@ from typing import Any
 
 from pytest_llmbench.methodology.levels import Seen, numbered
 from pytest_llmbench.methodology.manifest import manifest
-from pytest_llmbench.methodology.offered import gave_up, is_offered, void_load
+from pytest_llmbench.methodology.offered import gave_up, is_offered
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.remeasured import void_load
 from pytest_llmbench.methodology.summary import configuration
 from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.model.estimate import Estimate

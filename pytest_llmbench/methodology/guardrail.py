@@ -18,9 +18,9 @@ from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.guardrail_tables import latency_table, throughput_table
 from pytest_llmbench.methodology.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.load_plans import Sequence
-from pytest_llmbench.methodology.offered import attempted, same_requests_again
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.methodology.saturation import Reference
 from pytest_llmbench.methodology.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.scales import LEVEL_S, ByScale

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from pytest_llmbench.methodology.levels import Seen, level_of
-from pytest_llmbench.methodology.offered import Attempts, attempted, is_offered
+from pytest_llmbench.methodology.offered import is_offered
 from pytest_llmbench.methodology.probing import rate_of, value_of
 from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search import Searched
 from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation

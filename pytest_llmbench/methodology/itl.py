@@ -28,9 +28,9 @@ from pytest_llmbench.methodology.levels import (
     qualified,
 )
 from pytest_llmbench.methodology.load_plans import Sequence as RequestSequence
-from pytest_llmbench.methodology.offered import Attempts, attempted
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.scales import LEVEL_S, ByScale
 from pytest_llmbench.metrics.itl import Option, itl_distribution, itl_samples

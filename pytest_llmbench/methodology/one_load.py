@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_llmbench.methodology.adaptive import MOST_REQUESTS, AdaptiveParameters, bounded
-from pytest_llmbench.methodology.offered import disturbed, measured_again, void_load
 from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
 from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop

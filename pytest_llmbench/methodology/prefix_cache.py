@@ -16,11 +16,11 @@ from typing import Any
 
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.levels import Seen, level_of, qualified
-from pytest_llmbench.methodology.offered import attempted, same_requests_again
 from pytest_llmbench.methodology.parameters import LoadParameters, parameter
 from pytest_llmbench.methodology.prefix_cache_state import state_findings, with_zeros
 from pytest_llmbench.methodology.prefix_cache_tables import cache_table, effect_table
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.methodology.scales import ByScale
 from pytest_llmbench.methodology.variants import missing_variants, variant_facts
 from pytest_llmbench.methodology.warmup import joined, warm_up

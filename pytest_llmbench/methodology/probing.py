@@ -8,8 +8,9 @@ from typing import Literal
 
 from pytest_llmbench.methodology.levels import Seen, level_of
 from pytest_llmbench.methodology.load_plans import Sequence
-from pytest_llmbench.methodology.offered import attempted, is_offered
+from pytest_llmbench.methodology.offered import is_offered
 from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.saturation import Reference, gain_is_spent
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop

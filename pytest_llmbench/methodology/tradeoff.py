@@ -16,10 +16,10 @@ from pytest_llmbench.methodology.curve import Curve, curve_of
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.load_plans import Sequence
-from pytest_llmbench.methodology.offered import Attempts, attempted
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.probing import meets
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.saturation import Reference
 from pytest_llmbench.methodology.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.scales import LEVEL_S

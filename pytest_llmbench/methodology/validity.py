@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_llmbench.methodology.offered import FULL_CORE_SHARE, SCHEDULE_CHECKS
+from pytest_llmbench.methodology.offered import SCHEDULE_CHECKS
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
@@ -19,6 +19,8 @@ from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING, Records
 
 LOOP_LAG_WARNING_MS = 10.0
+FULL_CORE_SHARE = 0.9
+"""CPU of the measuring process above which it has too much to do by itself."""
 BUFFERED_CHUNKS = 8
 """Replies of at least this many chunks are looked at for buffering …"""
 BUFFERED_SPREAD = 0.02
@@ -49,12 +51,12 @@ def validity(
     ]
     if len(seen) > 1:
         findings = _worst_of_each([finding for finding in findings if finding is not None])
-    records = Records.concatenate([run.records for run in seen])
+    records = Records.concatenate([run.records for index, run in enumerate(seen) if index not in set_aside])
     kept = [run.records for index, run in enumerate(seen) if budgeted is None or index in budgeted]
     findings += [
         _not_offered(seen, set_aside),
         _error_budget(Records.concatenate(kept), budget) if kept else None,
-        _buffering(records),
+        stream_fidelity(records),
         _cache_state(records),
         _client_cpu(seen),
     ]
@@ -205,7 +207,7 @@ def _error_budget(records: Records, budget: Budget) -> Finding:
     )
 
 
-def _buffering(records: Records) -> Finding | None:
+def stream_fidelity(records: Records) -> Finding | None:
     """A proxy that holds chunks back makes TTFT equal to the end-to-end latency: no stream, no TTFT."""
     counts = np.diff(records.chunk_offsets)
     looked = records.ok & (counts >= BUFFERED_CHUNKS) & (records.first_content_ns != MISSING)
@@ -259,4 +261,4 @@ def _client_cpu(seen: Sequence[Observation]) -> Finding | None:
     )
 
 
-__all__ = ["Budget", "measured", "validity"]
+__all__ = ["FULL_CORE_SHARE", "LOOP_LAG_WARNING_MS", "Budget", "measured", "stream_fidelity", "validity"]

@@ -158,6 +158,7 @@ def test_load(llm_result):
 """
 
 
+@pytest.mark.timing
 def test_the_plugin_measures_through_ray(nodes: Nodes, tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
     run = subprocess.run(

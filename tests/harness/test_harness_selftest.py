@@ -326,6 +326,7 @@ def measured(endpoint: str) -> TestResult:
         session.close()
 
 
+@pytest.mark.timing
 def test_a_session_cites_the_selftest_and_flags_what_is_beyond_it() -> None:
     store(result(rate=30.0).plain())
     seen = measured("sim")

@@ -20,6 +20,7 @@ from pytest_llmbench.simulator.process import EmbeddedEngine
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
+pytestmark = pytest.mark.timing
 BATCH = 8
 
 

@@ -7,9 +7,11 @@ import statistics
 from pathlib import Path
 
 import pytest
+from measured_rows import counted_rows
 
 from pytest_llmbench.simulator.process import EmbeddedEngine
 
+pytestmark = pytest.mark.timing
 SUITE = """
 from pytest_llmbench import llmbench
 
@@ -28,10 +30,7 @@ def test_measured_ttft_is_the_engine_s_own(pytester: pytest.Pytester) -> None:
     errors_ms = []
     out: Path = pytester.path / "out"
     entry = json.loads((out / "report.json").read_text("utf-8"))["tests"][0]
-    for line in (out / entry["records_file"]).read_text("utf-8").splitlines()[1:]:
-        row = json.loads(line)
-        if row["phase"] != "measure":
-            continue
+    for row in counted_rows(out, entry):
         true = truth[row["request_id"]]
         assert true.output_tokens == row["output_tokens"]
         assert true.prompt_tokens == row["input_tokens"]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.timing
 SUT_FILE = """
 [sut]
 boundary = "model_engine"

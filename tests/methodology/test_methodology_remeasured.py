@@ -14,8 +14,9 @@ from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.methodology import guardrail, itl, prefix_cache, ttft
-from pytest_llmbench.methodology.offered import disturbed, host_text, shortfalls
+from pytest_llmbench.methodology.offered import shortfalls
 from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.remeasured import disturbed, host_text, void_causes
 from pytest_llmbench.methodology.validity import Budget, validity
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
@@ -25,6 +26,7 @@ from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
+from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
 
 LATE = SelfCheck(send_lag_p99_ns=44_000_000)
@@ -127,7 +129,7 @@ def test_a_load_that_ends_at_a_look_goes_on_behind_what_it_sent() -> None:
 def test_a_trace_is_sent_again_where_no_cache_can_have_kept_it(caching: str | None, plans: list[int]) -> None:
     entries = tuple(TraceEntry(i * 50.0, 20, 5) for i in range(40))
     facts = Facts.of(Origin.DECLARED, {"sut.prefix_caching": caching})
-    trace = TraceWorkload("recorded", entries, "recorded")
+    trace = TraceWorkload("recorded", entries, DatasetIdentity("trace", "1", "all"))
     world = Disturbed(lambda number: number == 1)
     chosen = replace(setting(facts=facts), workload=trace)
     result = first_tokens(world, chosen, workload=trace, arrival="trace", rate=None, requests=None)
@@ -177,7 +179,10 @@ def test_a_server_that_is_slow_to_take_requests_is_not_this_machine() -> None:
 
 
 def test_failures_and_slowness_of_the_system_are_measured_once() -> None:
-    for execute in (lambda plan: answer(plan, 30_000.0), lambda plan: answer(plan, failures=1)):
+    def failing(plan: LoadPlan) -> Observation:
+        return answer(plan, failures=50 if plan.phase is Phase.MEASURE else 0)
+
+    for execute in (lambda plan: answer(plan, 30_000.0), failing):
         world = Disturbed(lambda _: False, execute)
         first_tokens(world, setting())
         assert len(world.plans) == 1
@@ -188,6 +193,38 @@ def test_a_closed_loop_has_no_schedule() -> None:
     result = first_tokens(world, setting(), rate=None, concurrency=4)
     assert len(world.plans) == 1
     assert judged(result) is ValidityVerdict.VALID
+
+
+def all_at_once(plan: LoadPlan, **check: Any) -> Observation:
+    """Every chunk of a reply has the instant of the last one."""
+    seen = answer(plan)
+    records = seen.records
+    last = np.repeat(records.last_content_ns, np.diff(records.chunk_offsets))
+    together = replace(records, chunk_ns=last, first_content_ns=records.last_content_ns)
+    return replace(seen, records=together, selfcheck=SelfCheck(**check))
+
+
+@pytest.mark.parametrize(
+    ("check", "attempts"),
+    [
+        ({"loop_lag_p99_ns": 60_000_000}, 3),
+        ({"waited_for_core_share": 0.3}, 3),
+        ({"loop_lag_p99_ns": 1_000_000, "waited_for_core_share": 0.01}, 1),
+        ({}, 1),
+    ],
+)
+def test_a_stream_that_looks_buffered_is_read_again_where_it_was_read_late(
+    check: dict[str, Any], attempts: int
+) -> None:
+    world = Disturbed(lambda _: False, lambda plan: all_at_once(plan, **check))
+    result = first_tokens(world, setting(), rate=None, concurrency=4)
+    assert len(world.plans) == attempts
+    assert judged(result) is ValidityVerdict.INVALID
+    (seen,) = result.observations
+    assert disturbed(seen) is (attempts > 1)
+    if attempts > 1:
+        assert "arrived all at once" in void_causes(seen)[0]
+        assert "arrived all at once" in host_text(seen)
 
 
 def test_levels_of_a_sweep_take_as_many_attempts() -> None:

@@ -1,0 +1,184 @@
+"""A load that is void for a cause on the generator's own host is measured again, ``Setting.remeasure`` times.
+
+It may have been a passing disturbance: a neighbour, a virtual machine whose core was given away. The void
+attempts are in the records and counted in the report, and no figure rests on them. The last one counts
+whatever it is, and voids the test if it has to.
+
+Only what this machine did is a reason to measure again, never what the system under test did: slow answers,
+errors, a buffered stream that was read in time, a server that is slow to take a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_llmbench.methodology.levels import Seen
+from pytest_llmbench.methodology.offered import (
+    NOT_OFFERED,
+    begun_late,
+    gave_up,
+    is_offered,
+    lag_limit_ms,
+    shortfalls,
+)
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.validity import FULL_CORE_SHARE, LOOP_LAG_WARNING_MS, stream_fidelity
+from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.result import VoidLoad
+
+WAITED_SHARE = 0.1
+"""Share of the time without a core from which on this machine may have made chunks run together."""
+
+
+def disturbed(run: Observation) -> bool:
+    """Whether the load is void, and this machine the cause."""
+    return begun_late(run) or bool(_ran_together(run))
+
+
+def void_causes(run: Observation) -> tuple[str, ...]:
+    """Why the load says nothing about the system; empty where it does."""
+    return (*shortfalls(run), *_ran_together(run))
+
+
+def _ran_together(run: Observation) -> tuple[str, ...]:
+    """A stream that looks buffered and was read late: chunks that wait in a socket have one instant."""
+    finding = stream_fidelity(run.records)
+    late = run.interrupted is None and read_late(run.selfcheck)
+    return () if finding is None or finding.ok or not late else (finding.message,)
+
+
+def of_this_machine(run: Observation) -> tuple[str, ...]:
+    """Names of the validity checks that a disturbed run fails on account of this machine."""
+    names = ["send_lag", "send_lag_growth", "achieved_rate"] if begun_late(run) else []
+    names += ["complete", "all_requests_recorded"] if gave_up(run) else []
+    return (*names, *(["stream_fidelity"] if _ran_together(run) else []))
+
+
+def read_late(check: SelfCheck) -> bool:
+    lag, waited = check.loop_lag_p99_ns, check.waited_for_core_share
+    return (lag is not None and lag / 1e6 > LOOP_LAG_WARNING_MS) or (waited or 0.0) > WAITED_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """One level, as often as it was sent."""
+
+    runs: tuple[Seen, ...]
+
+    @property
+    def level(self) -> Seen:
+        """What stands for the level: the last run."""
+        return self.runs[-1]
+
+    @property
+    def offered(self) -> bool:
+        return is_offered(self.level.level)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        label, why = self.level.level.label, "; ".join(void_causes(self.level.observation))
+        if not self.offered:
+            return (f"{label} is beyond this generator, so it says nothing about the system: {why}",)
+        return tuple(measured_again(void_load(run.observation, label)) for run in self.runs[:-1])
+
+
+def attempted(
+    plan: Callable[[], LoadPlan],
+    see: Callable[[Observation], Seen],
+    remeasure: int,
+    *,
+    needed: bool = False,
+    prepare: Callable[[], Procedure[None]] | None = None,
+) -> Procedure[Attempts]:
+    """Runs a level, and up to ``remeasure`` times again where this machine disturbed the generator.
+
+    ``plan`` is asked before each run, so that the next can have requests of its own; ``see`` takes note of
+    what was sent. ``needed``: the test cannot do without the level, so its last run counts, and voids the
+    test if that fell behind too. ``prepare`` comes before each further run: it brings the system back into
+    the state in which the first one found it, where the same requests have to be sent again.
+    """
+    runs: list[Seen] = []
+    for attempt in range(1, remeasure + 2):
+        if attempt > 1 and prepare is not None:
+            yield from prepare()
+        observation = yield plan().with_(attempt=attempt)
+        seen = see(observation)
+        last = attempt > remeasure or not disturbed(observation)
+        if not void_causes(observation) or (needed and last):
+            return Attempts((*runs, seen))
+        role = f"{seen.level.role}{NOT_OFFERED}"
+        runs.append(seen.with_(role=role, saturated=None, saturation_reasons=(), passed=None))
+        if last:
+            break
+    return Attempts(tuple(runs))
+
+
+def same_requests_again(setting: Setting, variant: str) -> int:
+    """How often a load of the very same requests may be measured again: not at all where a prefix cache could
+    still hold them, since that cannot be emptied and is not known to be off."""
+    info = setting.variants.get(variant)
+    facts = setting.facts if info is None else setting.facts | info.facts
+    forgets = facts.value("sut.prefix_caching") == "disabled" or (info is not None and info.can_be_fresh)
+    return setting.remeasure if forgets else 0
+
+
+def void_load(run: Observation, label: str) -> VoidLoad:
+    return VoidLoad(label, run.plan.attempt, len(run.records), void_causes(run))
+
+
+def host_text(run: Observation) -> str:
+    """One line about a load that this machine spoiled: what it did, what tells so, and what helps."""
+    check = run.selfcheck
+    full = check.cpu_share is not None and check.cpu_share > FULL_CORE_SHARE
+    late_ns = check.send_lag_p99_ns if begun_late(run) else check.loop_lag_p99_ns
+    by = "" if late_ns is None else f" {late_ns / 1e6:.3g} ms"
+    what = f"the load generator fell{by} behind" if full else f"this machine woke up{by} late"
+    helps = "lower the rate or give more --llm-workers" if full else "free its CPU"
+    attempts = "1 attempt" if run.plan.attempt == 1 else f"{run.plan.attempt} attempts"
+    return f"{what}, measured by: {'; '.join(_evidence(run))}; {attempts} void: {helps}"
+
+
+def _evidence(run: Observation) -> list[str]:
+    check, load = run.selfcheck, run.plan.load
+    told = [] if run.interrupted is None else [run.interrupted]
+    if isinstance(load, OpenLoop) and check.send_lag_p99_ns is not None:
+        late, limit = check.send_lag_p99_ns / 1e6, lag_limit_ms(load)
+        told.append(f"sends behind their schedule by {late:.3g} ms at P99 (limit {limit:g} ms)")
+    if _ran_together(run):
+        told += _ran_together(run)
+        if check.loop_lag_p99_ns is not None:
+            told.append(f"the measuring loop late by {check.loop_lag_p99_ns / 1e6:.3g} ms at P99")
+    if check.waited_for_core_share is not None:
+        told.append(f"ready to run and without a core for {check.waited_for_core_share:.1%} of the time")
+    if check.stolen_share:
+        told.append(f"{check.stolen_share:.1%} of the CPU stolen by the hypervisor")
+    if check.cpu_share is not None and check.cpu_share > FULL_CORE_SHARE:
+        told.append(f"{check.cpu_share:.0%} of a core used by the measuring process")
+    if check.priority:
+        told.append(f"priority {check.priority}")
+    return told
+
+
+def measured_again(void: VoidLoad) -> str:
+    """What the report says of it."""
+    return (
+        f"{void.label}: attempt {void.attempt} was void for a cause on this machine, and was measured again "
+        f"({'; '.join(void.causes)})"
+    )
+
+
+__all__ = [
+    "WAITED_SHARE",
+    "Attempts",
+    "attempted",
+    "disturbed",
+    "host_text",
+    "measured_again",
+    "of_this_machine",
+    "read_late",
+    "same_requests_again",
+    "void_causes",
+    "void_load",
+]

@@ -1,0 +1,16 @@
+"""The records that a report's figures rest on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def counted_rows(out: Path, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of the measured requests of a test with one load those of its last attempt: what this machine spoiled
+    before is in the records too."""
+    lines = (out / entry["records_file"]).read_text("utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines[1:]) if row["phase"] == "measure"]
+    return [row for row in rows if row["label"] == rows[-1]["label"]]
