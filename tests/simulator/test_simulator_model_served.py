@@ -124,8 +124,9 @@ def test_a_client_that_leaves_while_output_is_held_back_is_recorded() -> None:
     assert (truth.aborted, truth.finish_reason, truth.output_tokens) == (True, None, 0)
 
 
-# 40 blocks of 16 tokens; each request comes to 3 + 400 tokens, 26 blocks.
-SHORT_OF_MEMORY = "fast?kv_blocks=40&context_limit_tokens=640&step_base_us=200"
+# 40 blocks of 16 tokens; each request comes to 3 + 400 tokens, 26 blocks. A reply takes most of a second, so
+# that the requests of a crowd meet however late one of them is sent.
+SHORT_OF_MEMORY = "fast?kv_blocks=40&context_limit_tokens=640&step_base_us=2000"
 
 
 def crowd(engine: EmbeddedEngine) -> list[httpx.Response]:
