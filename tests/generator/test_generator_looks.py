@@ -63,16 +63,22 @@ def test_a_load_that_is_not_decided_is_sent_to_its_end(
 def test_failures_beyond_the_budget_end_the_load(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan
 ) -> None:
-    seen = generator_for(serve(lambda conversation: conversation.close())).run(
-        plan(1_000, load=ClosedLoop(4), looks=looks())
-    )
+    def script(conversation: Conversation) -> None:
+        conversation.wait(0.01)
+        conversation.close()
+
+    seen = generator_for(serve(script)).run(plan(1_000, load=ClosedLoop(4), looks=looks()))
     assert seen.stopped is not None
     assert "error budget" in seen.stopped
     assert len(seen.records) < 900
 
 
 def test_one_worker_process_looks_and_several_refuse(serve: Serve, plan: MakePlan) -> None:
-    server = serve(reply(REPLY))
+    def script(conversation: Conversation) -> None:
+        conversation.wait(0.01)  # so that the load is not over before a busy machine has looked at it
+        conversation.send(REPLY)
+
+    server = serve(script)
     wanted = plan(1_000, load=ClosedLoop(4), looks=looks())
     with DistributedLoadGenerator(Address(server.url), "openai-chat", workers=1, model="m") as generator:
         seen = generator.run(wanted)
