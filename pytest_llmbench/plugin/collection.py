@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +28,8 @@ class MarkedTest:
     """What must not get worse than a baseline."""
     wanted: Wanted | None = None
     """Of several systems, what is compared."""
+    parametrized: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of the item that are keywords of its marker; they stand in ``parameters`` too."""
 
 
 MARKED = pytest.StashKey[MarkedTest]()
@@ -76,6 +78,7 @@ def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, An
 def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
     from pytest_llmbench.methodology.catalogue import definition
     from pytest_llmbench.methodology.parameters import build
+    from pytest_llmbench.plugin.parametrized import fed, given_twice
 
     where = _where(item)
     mark = _mark_of(item, where)
@@ -89,12 +92,19 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
         )
     if test is None:
         raise SuiteError("names no test: use @llmbench.ttft(…)", where=where)
+    chosen = definition(test, where=where)
+    parametrized = fed(item, [each.name for each in fields(chosen.parameters)])
+    twice = given_twice(item, mark, parametrized)
+    if twice:
+        raise SuiteError.from_mistakes(twice, where=where)
+    given |= parametrized
     workload = given.get("workload")
     if isinstance(workload, str) and workload in named:
         given["workload"] = named[workload]
-    chosen = definition(test, where=where)
+    if parametrized:
+        where += f" with {', '.join(parametrized)} by parametrize"
     parameters: TestParameters = build(chosen.parameters, given, where=where)
-    return MarkedTest(chosen, parameters, _limits(item), _wanted(item))
+    return MarkedTest(chosen, parameters, _limits(item), _wanted(item), parametrized)
 
 
 def _wanted(item: pytest.Item) -> Wanted | None:
@@ -104,8 +114,9 @@ def _wanted(item: pytest.Item) -> Wanted | None:
         return None
     from pytest_llmbench.compare.limits import margin_mistakes, metric_mistakes
     from pytest_llmbench.harness.systems import Wanted
+    from pytest_llmbench.plugin.parametrized import fed
 
-    given = dict(mark.kwargs)
+    given = {**mark.kwargs, **fed(item, [each.name for each in fields(Wanted)])}
     metrics = given.pop("metrics", ())
     if isinstance(metrics, str):
         mistakes = [f"metrics must be a list of names, got {metrics!r}"]
@@ -129,11 +140,16 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
     if not marks:
         return ()
     from pytest_llmbench.compare.limits import RegressionLimit, margin_mistakes, metric_mistakes
+    from pytest_llmbench.plugin.parametrized import fed
 
     found, mistakes = [], []
+    parametrized = fed(item, ("metric", "max_slowdown"))
+    if parametrized and len(marks) > 1:
+        names = " and ".join(parametrized)
+        mistakes.append(f"{names} by parametrize could be meant for each of {len(marks)} markers: keep one")
     for mark in marks:
-        metric = mark.args[0] if mark.args else None
-        margin = mark.kwargs.get("max_slowdown", 0.0)
+        metric = parametrized.get("metric", mark.args[0] if mark.args else None)
+        margin = parametrized.get("max_slowdown", mark.kwargs.get("max_slowdown", 0.0))
         mistakes += metric_mistakes(metric) + [f"max_slowdown {wrong}" for wrong in margin_mistakes(margin)]
         if not mistakes:
             found.append(RegressionLimit(str(metric), float(margin), "no_regression"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmbench.errors import StoreError
+from pytest_llmbench.errors import StoreError, SuiteError
 from pytest_llmbench.plugin.collection import MARKED
 from pytest_llmbench.plugin.session import NO_ENDPOINT, SESSION, failing_in_words
 from pytest_llmbench.plugin.verdicts import MEASURED, refuse_if_invalid
@@ -77,12 +77,17 @@ def llm_bench(pytestconfig: pytest.Config, llm_sut: SUT | str, llm_warmup: Warmu
 @pytest.fixture
 def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: WarmupPolicy) -> TestResult:
     """This test's result. Every marked test requests it, so the load runs before the body."""
+    from pytest_llmbench.plugin.parametrized import not_as_measured
+
     item = request.node
     marked = item.stash.get(MARKED, None)
     if marked is None:
         pytest.fail("llm_result needs a marker that says what to measure, as @llmbench.ttft()", pytrace=False)
     report = request.config.stash[SESSION]
+    mistakes = not_as_measured(marked.parametrized, request.getfixturevalue)
     with failing_in_words(), report.progress():
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=item.nodeid)
         measured = report.bench_session.measure(
             item.nodeid,
             marked.definition,
