@@ -30,6 +30,12 @@ _END_MARKER = b"[DONE]"
 _END_MARKER_WITHIN = 64
 """Some servers leave the connection open after it."""
 
+_TLS_WITHIN_S = 2.0
+"""For finding out whether a port that gives no HTTP answer speaks TLS."""
+
+_ENDED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+"""The connection was there, and ended before an answer was."""
+
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
 
 
@@ -84,6 +90,7 @@ class ControlPlane:
             follow_redirects=False,
             timeout=httpx.Timeout(access.answer_s, connect=access.connect_s),
         )
+        self._answered = False
 
     def __enter__(self) -> Self:
         return self
@@ -96,6 +103,16 @@ class ControlPlane:
     def get(self, url: str) -> Answer:
         return self._exchange(self._client.build_request("GET", url))
 
+    def get_or_failure(self, url: str) -> Answer | SUTError:
+        """The answer; where the server ended the connection without one, the error that says so."""
+        request = self._client.build_request("GET", url)
+        try:
+            return self._taken(request)
+        except _ENDED as error:
+            return self._failure(without_query(url), error)
+        except httpx.RequestError as error:
+            raise self._failure(without_query(url), error) from error
+
     def post(self, url: str, body: bytes) -> Answer:
         """The answer to a JSON body, an event stream included, read to its end or to the limits."""
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
@@ -107,20 +124,33 @@ class ControlPlane:
         return self._exchange(self._client.build_request(method, url, content=body, headers=headers))
 
     def _exchange(self, request: httpx.Request) -> Answer:
-        url = without_query(str(request.url))
         try:
-            response = self._client.send(request, stream=True)
-            try:
-                body = self._read(response)
-            finally:
-                response.close()
+            return self._taken(request)
         except httpx.RequestError as error:
-            raise self._failure(url, error) from error
+            raise self._failure(without_query(str(request.url)), error) from error
+
+    def _taken(self, request: httpx.Request) -> Answer:
+        response = self._sent(request)
+        try:
+            body = self._read(response)
+        finally:
+            response.close()
         # Servers repeat a wrong key in their error texts; from here on it is not there.
         text = self._access.credentials.hide(body.decode("utf-8", errors="surrogateescape"))
-        return Answer(
-            url, response.status_code, response.headers, text.encode("utf-8", errors="surrogateescape")
-        )
+        raw = text.encode("utf-8", errors="surrogateescape")
+        return Answer(without_query(str(request.url)), response.status_code, response.headers, raw)
+
+    def _sent(self, request: httpx.Request) -> httpx.Response:
+        try:
+            response = self._client.send(request, stream=True)
+        except _ENDED:
+            # After an error some servers end a connection that they said they would keep. The request went
+            # out on that one, which the client has dropped by now: once more, on a fresh one.
+            if not self._answered:
+                raise
+            response = self._client.send(request, stream=True)
+        self._answered = True
+        return response
 
     def _read(self, response: httpx.Response) -> bytes:
         """The body, up to its end, the end marker of a stream, or a limit; what came counts."""
@@ -138,15 +168,19 @@ class ControlPlane:
         return bytes(body)
 
     def _failure(self, url: str, error: httpx.RequestError) -> SUTError:
-        what, remedy = explain(url, error, self._access)
+        unknown = self.proxy is None and not self._answered
+        what, remedy = explain(url, error, self._access, may_speak_tls=unknown)
         if self.proxy is not None:
             what += f" (through the proxy {without_userinfo(self.proxy)} of the environment)"
             remedy += "; set NO_PROXY if this host is to be reached directly"
         return SUTError(self._access.credentials.hide(what), where=url, remedy=remedy)
 
 
-def explain(url: str, error: httpx.RequestError, access: Access) -> tuple[str, str]:
-    """Cause and remedy of a failed exchange, in words."""
+def explain(
+    url: str, error: httpx.RequestError, access: Access, *, may_speak_tls: bool = True
+) -> tuple[str, str]:
+    """Cause and remedy of a failed exchange, in words. ``may_speak_tls``: the port may be asked whether it
+    does."""
     parts = urlsplit(url)
     cause = _root_cause(error)
     if isinstance(cause, socket.gaierror):
@@ -164,10 +198,32 @@ def explain(url: str, error: httpx.RequestError, access: Access) -> tuple[str, s
     if isinstance(error, httpx.TimeoutException):
         what = f"connected, but no answer within {access.answer_s:g} s"
         return what, "check that the server is up and has loaded its model"
-    if parts.scheme == "http" and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
-        what = f"connected, but no HTTP answer: {error}"
-        return what, f"if the port speaks TLS, write {url.replace('http:', 'https:', 1)}"
+    if isinstance(error, _ENDED):
+        return _explain_ended(url, error, may_speak_tls)
     return f"the exchange failed: {error or type(error).__name__}", "look at the server's log"
+
+
+def _explain_ended(url: str, error: httpx.RequestError, may_speak_tls: bool) -> tuple[str, str]:
+    """TLS is named only where the port turns out to speak it: servers end connections for many reasons."""
+    what = f"connected, but no HTTP answer: {error or type(error).__name__}"
+    if may_speak_tls and urlsplit(url).scheme == "http" and _speaks_tls(url):
+        return f"{what}; the port speaks TLS", f"write {url.replace('http:', 'https:', 1)}"
+    return what, "look at the server's log, and check that host and port are those of the API"
+
+
+def _speaks_tls(url: str) -> bool:
+    parts = urlsplit(url)
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((parts.hostname or "", parts.port or 80), _TLS_WITHIN_S) as plain,
+            context.wrap_socket(plain, server_hostname=parts.hostname),
+        ):
+            return True
+    except OSError:  # ssl.SSLError is one
+        return False
 
 
 def _explain_tls(url: str, cause: ssl.SSLError) -> tuple[str, str]:

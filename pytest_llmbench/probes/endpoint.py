@@ -117,7 +117,11 @@ def _find_models(
     """The model list, or ``None`` if there is none and the model is known without it."""
     answers: list[Answer] = []
     for base in bases:
-        answer = control.get(below(base, "/models"))
+        answer = control.get_or_failure(below(base, "/models"))
+        if isinstance(answer, SUTError):
+            if model is None:
+                raise errors.or_named_model(answer)
+            continue
         refusal = errors.outright_refusal(answer, control.key_source)
         if refusal is not None:
             raise refusal
@@ -128,7 +132,9 @@ def _find_models(
     if model is not None:
         return None
     telling = [answer for answer in answers if answer.status not in errors.NO_SUCH_PATH]
-    raise errors.no_model_list(telling[0]) if telling else _wrong_path(control, answers[0], endpoint)
+    if telling:
+        raise errors.no_model_list(telling[0])
+    raise _wrong_path(control, answers[0], endpoint, named=False)
 
 
 def _find_stream(
@@ -185,14 +191,18 @@ def _fingerprint(event: SSEEvent) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str) -> SUTError:
-    """The error for a path with nothing behind it; looks whether the usual one has something."""
+def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str, *, named: bool = True) -> SUTError:
+    """The error for a path with nothing behind it; looks whether the usual one has something. ``named``: the
+    model is known without a list."""
     bases = suggested_bases(endpoint)
     for base in bases:
-        seen = control.get(below(base, "/models"))
+        seen = control.get_or_failure(below(base, "/models"))
+        if isinstance(seen, SUTError):
+            continue
         if read_model_list(base, seen) is not None or seen.status in (401, 403):
             return errors.wrong_path(answer, without_query(base), "")
-    return errors.wrong_path(answer, None, without_query(bases[-1]))
+    error = errors.wrong_path(answer, None, without_query(bases[-1]))
+    return error if named else errors.or_named_model(error)
 
 
 def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList) -> EndpointReport:

@@ -58,11 +58,16 @@ def no_completions(answer: Answer, tried: list[str]) -> SUTError:
 def no_model_list(answer: Answer) -> SUTError:
     """An answer to the question for the model list, and it is none."""
     if not 200 <= answer.status < 300:
-        return unusable(answer)
+        return or_named_model(unusable(answer))
     kind = answer.content_type or "an answer without a content type"
     what = f"not an OpenAI-compatible endpoint: {kind} instead of a model list: {_excerpt(answer)}"
-    remedy = "check host, port and path; if the API has no model list, name the model: --llm-model"
-    return _error(answer, what, remedy)
+    return or_named_model(_error(answer, what, "check host, port and path"))
+
+
+def or_named_model(error: SUTError) -> SUTError:
+    """The error with the way out for an API without a model list."""
+    remedy = f"{error.remedy}; if the API has no model list, name the model: --llm-model"
+    return SUTError(error.what, where=error.where, remedy=remedy)
 
 
 def not_streamed(answer: Answer) -> SUTError:
@@ -115,6 +120,7 @@ __all__ = [
     "no_completions",
     "no_model_list",
     "not_streamed",
+    "or_named_model",
     "outright_refusal",
     "says_no_such_model",
     "unusable",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
+import struct
 import threading
 
 import pytest
@@ -74,6 +76,111 @@ def test_garbage_instead_of_http():
         message = told(SUTError, f"http://127.0.0.1:{listener.getsockname()[1]}", access=HASTY)
         thread.join(5)
     assert "no HTTP answer" in message
+    assert "TLS" not in message
+
+
+# --- servers that end connections
+
+
+class Abrupt:
+    """Answers by path, as over a connection that is kept; what it does instead of answering stands there too.
+
+    ``"end"`` and ``"reset"`` end the connection without an answer. After an error response the next request
+    on the same connection is met with a reset, unannounced.
+    """
+
+    def __init__(self, answers: dict[str, bytes | str]) -> None:
+        self.answers = answers
+        self.connections = 0
+        self.requests: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def __enter__(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(5)
+                self._talk(connection)
+
+    def _talk(self, connection: socket.socket) -> None:
+        failed = False
+        while asked := connection.recv(65536):
+            path = asked.decode(errors="replace").partition(" ")[2].partition(" ")[0]
+            answer = "reset" if failed else self.answers.get(path, "end")
+            if isinstance(answer, str):
+                if answer == "reset":
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                return
+            self.requests.append(path)
+            failed = not answer.startswith(b"HTTP/1.1 200")
+            connection.sendall(answer)
+
+
+def answered(status: str, body: str, kind: str = "application/json") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return (head + body).encode()
+
+
+LISTED = answered("200 OK", '{"data": [{"id": "m"}]}')
+STREAMED = answered(
+    "200 OK", 'data: {"choices": [{"index": 0, "text": "Hi"}]}\n\ndata: [DONE]\n\n', "text/event-stream"
+)
+MISSING = answered("404 Not Found", '{"error": "no"}')
+
+
+def test_a_connection_that_ends_after_an_error_is_replaced():
+    server = Abrupt(
+        {"/v1/models": LISTED, "/v1/chat/completions": MISSING, "/v1/completions": STREAMED},
+    )
+    with server as url:
+        assert examine(url).api == "openai-completions"
+    assert server.requests == ["/v1/models", "/v1/chat/completions", "/v1/completions"]
+    assert server.connections == 2
+
+
+def test_a_request_is_sent_no_more_than_once_again():
+    server = Abrupt({"/v1/models": LISTED, "/v1/chat/completions": "reset"})
+    with server as url:
+        message = told(SUTError, url)
+    assert server.connections == 2
+    assert "/v1/chat/completions: connected, but no HTTP answer" in message
+
+
+@pytest.mark.parametrize("how", ["end", "reset"])
+def test_a_model_list_that_never_comes_names_the_option_and_not_tls(how):
+    with Abrupt({"/v1/models": how}) as url:
+        message = told(SUTError, url)
+    assert "connected, but no HTTP answer" in message
+    assert "--llm-model" in message
+    assert "TLS" not in message
+    assert "https" not in message
+
+
+@pytest.mark.parametrize("listing", ["end", MISSING, answered("500 Internal Server Error", "{}")])
+def test_without_an_answer_for_the_list_a_named_model_will_do(listing):
+    with Abrupt({"/v1/models": listing, "/v1/chat/completions": MISSING, "/v1/completions": STREAMED}) as url:
+        assert examine(url, model="mine").model == "mine"
+
+
+@pytest.mark.parametrize("status", ["404 Not Found", "500 Internal Server Error", "400 Bad Request"])
+def test_a_model_list_that_fails_names_the_option(status):
+    with Abrupt({"/v1/models": answered(status, '{"error": "no"}')}) as url:
+        assert "name the model: --llm-model" in told(SUTError, url)
 
 
 # --- TLS
@@ -135,7 +242,8 @@ def test_tls_to_a_plain_port(serve, engine):
 def test_plain_http_to_a_tls_port(serve, engine, authority):
     server = serve(engine, tls=server_context(authority, "127.0.0.1"))
     message = told(SUTError, f"http://127.0.0.1:{server.port}/v1")
-    assert f"if the port speaks TLS, write https://127.0.0.1:{server.port}/v1" in message
+    assert "the port speaks TLS" in message
+    assert f"write https://127.0.0.1:{server.port}/v1" in message
 
 
 def test_a_server_that_asks_for_https_in_words(serve, engine):
