@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_llmbench.harness.stopped_answering import stopped_answering
 from pytest_llmbench.methodology.offered import set_aside
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
@@ -68,6 +69,11 @@ class Measured:
             worst = max(late, key=lambda run: (run.plan.attempt, run.selfcheck.send_lag_p99_ns or 0))
             reasons.insert(0, host_text(worst))
         return "\n".join(f"  - {reason}" for reason in reasons)
+
+    def void_headline(self) -> str:
+        """What the message of a void run begins with: a server that was lost comes before all else."""
+        lost = stopped_answering(self.result.observations)
+        return f"{lost}, INVALID" if lost else "INVALID"
 
     def verdict_text(self) -> str:
         """The objectives that are not kept, one to a line, the broken ones first."""

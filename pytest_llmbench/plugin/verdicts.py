@@ -35,7 +35,7 @@ class ComplianceFailure(GateFailure):
 def refuse_if_invalid(measured: Measured) -> None:
     reasons = measured.void_text()
     if reasons:
-        raise InvalidRun(f"INVALID: this run is not judged\n{reasons}", pytrace=False)
+        raise InvalidRun(f"{measured.void_headline()}: this run is not judged\n{reasons}", pytrace=False)
 
 
 def raise_unless_good(item: pytest.Item) -> None:
