@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from pytest_llmbench.harness.arming import Arming
 from pytest_llmbench.harness.baselines import Baselines, Order
 from pytest_llmbench.harness.bench import Bench
 from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.harness.endpoint_lock import endpoint_lock
 from pytest_llmbench.harness.exact_lengths import bound
 from pytest_llmbench.harness.loads import LoadsRecorder, files_of
+from pytest_llmbench.harness.machine_lock import machine_lock
 from pytest_llmbench.harness.measured import Measured, unmeasured_entry
 from pytest_llmbench.harness.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.reaudit import Reaudited, light, reaudited
@@ -99,7 +99,7 @@ class BenchSession:
     def execute(self, plan: LoadPlan, sut: SUT | str) -> Observation:
         """One plan by hand: no warm-up, no judgement, no records file."""
         opened = self._opened(_as_sut(sut), plan.label)
-        with self._alone_with(opened):
+        with self._alone(virtual=opened.virtual):
             return self._sent(opened, plan)
 
     def measure(
@@ -156,7 +156,7 @@ class BenchSession:
         self, order: Order, opened: OpenSUT, path: Path | None, warmup: WarmupPolicy, wanted: Wanted | None
     ) -> Compared:
         arms = self._arming.arms(order, opened, path, warmup)
-        with self._alone_with(*(arm.opened for arm in arms)):
+        with self._alone(virtual=all(arm.opened.virtual for arm in arms)):
             if len(arms) > 1 or wanted is not None or self.settings.calibrate:
                 return self._arming.run(order, arms, wanted)
             return Compared(self._run(order, opened, path), ())
@@ -227,13 +227,9 @@ class BenchSession:
             raise KeyboardInterrupt  # nothing has been measured yet; the warm-up's records are on disk
         return seen
 
-    @contextmanager
-    def _alone_with(self, *opened: OpenSUT) -> Generator[None, None, None]:
-        with ExitStack() as held:
-            # In one order everywhere, so that two workers never wait for each other.
-            for endpoint, virtual in sorted({(each.endpoint, each.virtual) for each in opened}):
-                held.enter_context(endpoint_lock(endpoint, None if virtual else self._worker))
-            yield
+    def _alone(self, *, virtual: bool) -> AbstractContextManager[None]:
+        """No other worker of pytest-xdist starts or loads a server meanwhile."""
+        return machine_lock(None if virtual else self._worker)
 
     def _judge(
         self, result: TestResult, parameters: TestParameters, peers: Sequence[TestResult] = ()
@@ -256,9 +252,10 @@ class BenchSession:
         if key not in self._open:
             try:
                 offered = Offered(self._disclosure(sut.endpoint), self._variants(sut.endpoint))
-                opened = open_sut(
-                    sut, settings or self.settings, on_progress=self._show_progress, offered=offered
-                )
+                with self._alone(virtual=sut.is_replay):
+                    opened = open_sut(
+                        sut, settings or self.settings, on_progress=self._show_progress, offered=offered
+                    )
                 self._open[key] = replace(opened, key=key)
             except LLMBenchError as error:
                 self._open[key] = _Failed(error, who)

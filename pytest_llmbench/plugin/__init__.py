@@ -11,7 +11,7 @@ from collections.abc import Generator
 import pytest
 
 from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION
-from pytest_llmbench.plugin import collection, interplay, options, verdicts
+from pytest_llmbench.plugin import collection, fixtures, interplay, options, verdicts
 from pytest_llmbench.plugin.fixtures import (
     llm_bench,
     llm_result,
@@ -75,6 +75,17 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     collection.print_plan(session)
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    if fixturedef.argname == "llm_sut" and hasattr(request.config, "workerinput"):
+        # A server of the suite's own that starts while another worker measures would disturb it.
+        with fixtures.alone_unless_ours(fixturedef, request.config):
+            return (yield)
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

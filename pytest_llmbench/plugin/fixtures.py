@@ -44,6 +44,16 @@ def llm_sut(pytestconfig: pytest.Config) -> SUT:
     return sut
 
 
+def alone_unless_ours(
+    fixturedef: pytest.FixtureDef[object], config: pytest.Config
+) -> contextlib.AbstractContextManager[None]:
+    """No other worker of pytest-xdist starts or loads a server meanwhile; the one above starts none."""
+    from pytest_llmbench.harness.machine_lock import machine_lock
+
+    ours = getattr(fixturedef.func, "__module__", "") == __name__
+    return machine_lock(None if ours else config.stash[SESSION].worker)
+
+
 @pytest.fixture(scope="session")
 def llm_warmup(pytestconfig: pytest.Config) -> WarmupPolicy:
     """How much warm-up is done; override it to return another :class:`~pytest_llmbench.WarmupPolicy`."""
@@ -151,11 +161,10 @@ def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
             assert llm_selftest.gentle.ttft_error.p99 <= 500  # µs
     """
     from pytest_llmbench.harness.certified import store
-    from pytest_llmbench.harness.endpoint_lock import endpoint_lock
+    from pytest_llmbench.harness.machine_lock import machine_lock
     from pytest_llmbench.harness.selftest import QUICK, run_selftest
 
-    worker = getattr(pytestconfig, "workerinput", {}).get("workerid")
-    with failing_in_words(), endpoint_lock("selftest", worker):
+    with failing_in_words(), machine_lock(pytestconfig.stash[SESSION].worker):
         result = run_selftest(QUICK, workers=_local_workers(pytestconfig))
     with contextlib.suppress(StoreError):
         store(result.plain())

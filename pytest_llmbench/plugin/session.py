@@ -58,13 +58,18 @@ class SessionReport:
         return hasattr(self.config, "workerinput")
 
     @property
+    def worker(self) -> str | None:
+        """Name of the pytest-xdist worker that this is, if it is one."""
+        name: str | None = getattr(self.config, "workerinput", {}).get("workerid")
+        return name
+
+    @property
     def bench_session(self) -> BenchSession:
         if self._bench_session is None:
             from pytest_llmbench.harness.session import BenchSession
 
-            worker = getattr(self.config, "workerinput", {}).get("workerid")
             self._bench_session = BenchSession(
-                self.settings, worker=worker, disclosure=self._disclosed, variants=self.variants_offered
+                self.settings, worker=self.worker, disclosure=self._disclosed, variants=self.variants_offered
             )
         return self._bench_session
 

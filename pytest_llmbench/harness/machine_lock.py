@@ -1,0 +1,74 @@
+"""One load at a time on one machine, across the worker processes of pytest-xdist.
+
+Two workers that load the same server measure each other; so do two that load a server each, since servers and
+load generators share the machine's cores and accelerators. There is one lock for all of it, whatever the
+endpoint. A single process needs none, and neither does a replay: nothing is sent and no time passes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+_NAME = "pytest-llmbench-load.lock"
+
+
+class MachineLock:
+    """Held by a process; within it as often as it likes, so that what is nested does not wait for itself."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """``folder``: default the machine's for temporary files."""
+        self._folder = folder
+        self._guard = threading.Lock()
+        self._holders = 0
+        self._descriptor = -1
+
+    @contextmanager
+    def held(self) -> Generator[None, None, None]:
+        """Waits for other processes; released by the kernel if this one dies."""
+        with self._guard:
+            if self._holders == 0:
+                self._descriptor = self._locked()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._holders -= 1
+                if self._holders == 0:
+                    os.close(self._descriptor)
+
+    def _locked(self) -> int:
+        path = (self._folder or Path(tempfile.gettempdir())) / _NAME
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+        except PermissionError:
+            # Another user's, in a folder where the kernel lets nobody else open such a file to create it.
+            descriptor = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except BaseException:  # Ctrl-C while waiting
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+_OF_THIS_PROCESS = MachineLock()
+
+
+@contextmanager
+def machine_lock(worker: str | None) -> Generator[None, None, None]:
+    """Held while a server is started or loaded; ``worker``: of pytest-xdist, None without one."""
+    if worker is None:
+        yield
+        return
+    with _OF_THIS_PROCESS.held():
+        yield
+
+
+__all__ = ["MachineLock", "machine_lock"]
