@@ -160,7 +160,7 @@ class CapacityMarks:
 
         :param capacity: requests in flight that are 100 %, where it is known; else found by the search of
             test 5.5.
-        :param ttft_p99_ms: criterion of the capacity search.
+        :param ttft_p99_ms: criterion of the capacity search; else from the TTFT of one request at a time.
         :param levels_percent: of capacity; 100 is the base.
         :param workload: name of a workload, or a workload object.
         :param fresh: measure anew, even where another test of the session has run the same load.

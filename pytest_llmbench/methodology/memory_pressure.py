@@ -1,9 +1,10 @@
 """Memory Pressure Behavior, section 5.8 of the draft (METHODOLOGY §11.8).
 
 Objective: what the system does when memory is short: preemption, swapping, degradation. Procedure: capacity
-by the search of test 5.5 on the same workload; then levels at 100, 110, 125 and 150 % of it (AMB-19), at
-least 120 s each, watching completions, preemptions, latency and out-of-memory errors. After each level short
-probes tell how long the system takes to be as fast as before; one that stops answering ends the test there.
+by the search of test 5.5 on the same workload, with a threshold for TTFT from one request at a time where the
+marker has none; then levels at 100, 110, 125 and 150 % of it (AMB-19), at least 120 s each, watching
+completions, preemptions, latency and out-of-memory errors. After each level short probes tell how long the
+system takes to be as fast as before; one that stops answering ends the test there.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from pytest_llmbench.methodology.capacity_search import (
     find_capacity,
     level_plan,
     out_of_memory_errors,
+    timeouts,
 )
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.memory_pressure_tables import completion_plot, pressure_table
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.pressure import PRESSED, pressed_levels, pressure_finding
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.recovery import Recovery, before_overload, recovered
 from pytest_llmbench.methodology.scales import ByScale
@@ -39,8 +42,11 @@ from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 HEADING = Heading("memory_pressure", "5.8", "Memory Pressure Behavior")
 LEVELS_PERCENT = (100.0, 110.0, 125.0, 150.0)
-QUICK_MAXIMUM = 16
-"""Upper bound of the search of a smoke run: long prompts take their time."""
+UNLOADED = ByScale(quick=5, standard=20, full=40)
+"""Requests one at a time, whose TTFT the criterion of the search is made from."""
+TIMES_P50, TIMES_P99 = 10.0, 2.0
+"""The criterion: ten times that median, the draft's mark of a saturated system (section 5.2.3.1), or twice
+that P99 where the lengths of the workload alone spread further."""
 FIRST_LEVELS = (8, 16)
 """Of the search for the capacity, for a plan ahead of it."""
 LEVEL_S = ByScale(quick=5.0, standard=30.0, full=120.0)
@@ -54,7 +60,7 @@ class Parameters(TestParameters):
     capacity: int | None = parameter("count")
     """Requests in flight that are 100 %, where it is known; else found by the search of test 5.5."""
     ttft_p99_ms: float | None = parameter("positive")
-    """Criterion of the capacity search."""
+    """Criterion of the capacity search; else from the TTFT of one request at a time."""
     levels_percent: Several[float] = parameter("levels", LEVELS_PERCENT)
     """Of capacity; 100 is the base."""
     duration_s: float | None = parameter("positive")
@@ -76,7 +82,7 @@ class Parameters(TestParameters):
             for percent in self.levels_percent
             if percent > 100
         ]
-        return (*own, *self.slo)
+        return (*own, *self.slo, PRESSED)
 
 
 @dataclass
@@ -126,18 +132,40 @@ def _capacity(
         overload.capacity = parameters.capacity
         overload.facts = {"load.capacity_source": "declared by the marker (capacity)"}
         return
-    found = yield from find_capacity(
-        setting,
-        sequence,
-        Criteria(ttft_p99_ms=parameters.ttft_p99_ms),
-        maximum=QUICK_MAXIMUM if setting.scale == "quick" else 512,
-    )
+    threshold_ms = parameters.ttft_p99_ms
+    if threshold_ms is None:
+        threshold_ms = yield from _threshold_ms(setting, overload, sequence)
+    found = yield from find_capacity(setting, sequence, Criteria(ttft_p99_ms=threshold_ms))
     overload.capacity = found.concurrency
-    overload.search = list(found.levels)
-    overload.facts = {"load.capacity_source": "found by this test's search, on the same workload"}
+    overload.search += found.levels
+    overload.facts = {
+        "load.capacity_source": "found by this test's search, on the same workload",
+        "load.capacity_ttft_p99_ms": threshold_ms,
+    }
     overload.notes += found.notes
     if found.concurrency is None:
         overload.notes.append("no concurrency met the criteria, so there is no capacity to exceed")
+
+
+def _threshold_ms(setting: Setting, overload: Overload, sequence: Sequence) -> Procedure[float | None]:
+    """From the TTFT of one request at a time; None where not one had any."""
+    seen = level_of(sequence.sent((yield _unloaded(setting, sequence))), seed=setting.seed, role="probe")
+    overload.search.append(seen.with_(passed=bool(seen.records.ok.any())))
+    p50, p99 = seen.point("ttft.p50"), seen.point("ttft.p99")
+    if p50 is None or p99 is None:
+        return None
+    threshold_ms = max(TIMES_P50 * p50, TIMES_P99 * p99)
+    overload.notes.append(
+        f"criterion of the search: TTFT P99 at most {threshold_ms:.1f} ms, {TIMES_P50:g} times the P50 "
+        f"({p50:.1f} ms) or {TIMES_P99:g} times the P99 ({p99:.1f} ms) of one request at a time; choose "
+        "another with ttft_p99_ms"
+    )
+    return threshold_ms
+
+
+def _unloaded(setting: Setting, sequence: Sequence) -> LoadPlan:
+    count = UNLOADED.count(setting.scale)
+    return sequence.closed_loop(setting, "1 in flight", 1, duration_s=None, at_least=count)
 
 
 def _level(
@@ -187,6 +215,8 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, over
         # Levels ascend, so the plain names are left to the highest.
         metrics |= qualified(own, f"{percent:g}%") | own
     levels = overload.levels
+    if levels:
+        metrics["pressed_levels"] = pressed_levels(levels)
     report = Report(
         levels=[*overload.search, *levels.values()],
         metrics=metrics,
@@ -202,6 +232,7 @@ def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, over
             "isolation.health_probe": "a probe request after every level",
         },
         budgeted=[seen for percent, seen in levels.items() if percent <= 100],
+        findings=(pressure_finding(levels),) if levels else (),
     )
     return result_of(HEADING, parameters, setting, warmup, report)
 
@@ -259,6 +290,11 @@ def _notes(overload: Overload) -> list[str]:
         errors = out_of_memory_errors(seen.records)
         if errors:
             found.append(f"{percent:g}%: {errors} out-of-memory errors")
+        if ours := timeouts(seen.records):
+            found.append(
+                f"{percent:g}%: {ours} requests were given up by the load generator's own deadline, which "
+                "says nothing of the memory"
+            )
         if seen.observation.stopped is not None:
             found.append(f"{percent:g}%: ended early, {seen.observation.stopped}")
     for percent, recovery in overload.recoveries.items():
@@ -272,7 +308,8 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     told = fitted(setting)
     sequence, found = Sequence(told.workload), []
     if parameters.capacity is None:
-        found = [level_plan(told, sequence, concurrency) for concurrency in FIRST_LEVELS]
+        found = [] if parameters.ttft_p99_ms is not None else [_unloaded(told, sequence)]
+        found += [level_plan(told, sequence, concurrency) for concurrency in FIRST_LEVELS]
     capacity = parameters.capacity or FIRST_LEVELS[-1]
     found += [
         _plan(parameters, told, sequence, capacity, percent, None) for percent in parameters.levels_percent

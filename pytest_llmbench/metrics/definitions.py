@@ -329,12 +329,7 @@ _MEMORY = (
         "5.8.4",
     ),
     _scalar(
-        "preemption_loss",
-        "Preemption loss",
-        "tokens",
-        "lower",
-        "mean tokens discarded per preemption",
-        "5.8.4",
+        "preemption_loss", "Preemption loss", "tokens", "lower", "mean tokens lost per preemption", "5.8.4"
     ),
     _scalar(
         "preemptions_per_request",
@@ -343,6 +338,9 @@ _MEMORY = (
         "lower",
         "preemption events / requests, from the engine's counter",
         "5.8.4",
+    ),
+    _scalar(
+        "pressed_levels", "Pressed levels", "ratio", "higher", "share of levels with memory short", "5.8.3"
     ),
     _scalar("fail_rate", "Fail rate", "ratio", "lower", "1 - completion rate", "5.8.5"),
     _scalar(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from replayed_sut import ReplayedSUT
 
+from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.methodology.memory_pressure import TEST, Parameters, fitted
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.model.judgement import Finding, GateVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.records import MISSING, OUTCOMES
@@ -165,4 +168,107 @@ def test_limits_hold_beyond_capacity_only() -> None:
     assert [str(objective) for objective in parameters.objectives] == [
         "completion_rate[120%] >= 0.9",
         "recovery_time[120%] <= 30 s",
+        "pressed_levels > 0",
     ]
+
+
+def test_without_a_threshold_the_capacity_is_near_what_memory_holds() -> None:
+    """Known beforehand: 33,024 blocks hold some ten of these prompts at once, whatever the deadlines are."""
+    result = ReplayedSUT("fast").measure(TEST, "standard", keep=ALLOWED)
+    assert 4 <= result.facts.value("load.capacity_concurrency") <= 12
+    assert not any("timeout" in level.errors for level in result.levels)
+    alone = result.levels[0]
+    p50, p99 = (alone.metrics[f"ttft.{name}"].point for name in ("p50", "p99"))
+    assert alone.concurrency == 1
+    assert result.facts.value("load.capacity_ttft_p99_ms") == pytest.approx(
+        max(10 * (p50 or 0), 2 * (p99 or 0))
+    )
+    assert any(note.startswith("criterion of the search: TTFT P99 at most") for note in result.notes)
+
+
+ROOMY = "fast?context_limit_tokens=1024"
+
+
+def _pressure(result: TestResult) -> tuple[Finding, GateVerdict]:
+    (finding,) = [found for found in result.findings if found.check == "memory_pressure"]
+    return finding, gate(result.objectives, result.metrics).verdict
+
+
+def test_memory_that_was_short_is_named_with_its_signs(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    finding, verdict = _pressure(measured[1])
+    assert finding.ok
+    assert "150 %: " in finding.message
+    assert "preemptions, KV cache use up to" in finding.message
+    assert verdict is GateVerdict.PASS
+
+
+def test_a_test_without_pressure_on_memory_is_void() -> None:
+    result = _measure(ReplayedSUT(ROOMY), levels_percent=[100, 150], duration_s=5.0)
+    finding, _ = _pressure(result)
+    assert (finding.ok, finding.voids) == (False, True)
+    assert "no level put pressure on memory (150 %: no preemption, KV cache use up to" in finding.message
+    assert result.metrics["pressed_levels"].point == 0
+
+
+def test_following_the_advice_puts_pressure_on_memory() -> None:
+    roomy = "fast?context_limit_tokens=1024&kv_blocks=2000&max_num_seqs=256"
+    finding, _ = _pressure(_measure(ReplayedSUT(roomy), levels_percent=[100, 120], duration_s=5.0))
+    found = re.search(r"levels_percent=\((.+?)\)", finding.message)
+    assert found is not None
+    levels = [int(level) for level in found[1].split(",")]
+    followed, verdict = _pressure(_measure(ReplayedSUT(roomy), levels_percent=levels, duration_s=5.0))
+    assert followed.ok
+    assert verdict is GateVerdict.PASS
+
+
+def test_a_batch_that_is_full_before_the_memory_is_said() -> None:
+    full = "fast?context_limit_tokens=1024&max_num_seqs=24"
+    finding, _ = _pressure(_measure(ReplayedSUT(full), levels_percent=[100, 150], duration_s=5.0))
+    assert "the engine takes 24 requests at once" in finding.message
+    assert "levels_percent=" not in finding.message
+
+
+def test_an_engine_that_tells_nothing_leaves_it_undecided() -> None:
+    def silent(seen: Observation) -> Observation:
+        missing = np.full(len(seen.records), MISSING)
+        records = replace(seen.records, preemptions=missing, preempted_tokens=missing)
+        return replace(seen, records=records, engine=None)
+
+    result = _measure(ReplayedSUT(TIGHT, change=silent), levels_percent=[100, 150], duration_s=5.0)
+    finding, verdict = _pressure(result)
+    assert (finding.ok, finding.voids) == (False, False)
+    assert "not known" in finding.message
+    assert verdict is GateVerdict.INCONCLUSIVE
+
+
+def test_what_our_deadline_ended_is_ours_and_no_want_of_memory() -> None:
+    """Even where the server's last words speak of memory: we do not know how the request would have ended."""
+
+    def give_up(seen: Observation) -> Observation:
+        if seen.plan.phase is not Phase.MEASURE:
+            return seen
+        outcome, error = seen.records.outcome.copy(), list(seen.records.error)
+        outcome[:10] = OUTCOMES.index(Outcome.TIMEOUT)
+        error[:10] = ["no response within 60 s; out of memory"] * 10
+        return replace(seen, records=replace(seen.records, outcome=outcome, error=error))
+
+    result = _measure(ReplayedSUT(ROOMY, change=give_up), levels_percent=[100, 150], duration_s=5.0)
+    assert any(
+        note.startswith("150%: 10 requests were given up by the load generator's own")
+        for note in result.notes
+    )
+    assert not any("out-of-memory" in note for note in result.notes)
+    assert result.metrics["pressed_levels"].point == 0
+
+
+def test_a_search_that_our_deadline_ended_says_so() -> None:
+    def give_up(seen: Observation) -> Observation:
+        outcome = seen.records.outcome.copy()
+        if seen.plan.label == "16 in flight":
+            outcome[:10] = OUTCOMES.index(Outcome.TIMEOUT)
+        return replace(seen, records=replace(seen.records, outcome=outcome))
+
+    sut = ReplayedSUT(TIGHT, change=give_up)
+    result = sut.measure(TEST, "quick", keep=ALLOWED, workload="synthetic-uniform", levels_percent=[100, 150])
+    (level,) = [level for level in result.levels if level.label == "16 in flight"]
+    assert any("10 were given up by the load generator's own deadline" in why for why in level.fail_reasons)

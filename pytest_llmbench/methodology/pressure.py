@@ -1,0 +1,126 @@
+"""Was memory short in a level of the memory pressure test? By what the engine tells (section 5.8.3).
+
+A level beyond capacity that leaves memory free shows nothing of what the test is about: where the engine says
+so of all of them the test is void, and where it says nothing it is not a pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_llmbench.methodology.capacity_search import out_of_memory_errors
+from pytest_llmbench.methodology.levels import Seen
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.records import MISSING
+
+HIGH_KV_USE = 0.9
+"""Share of the KV cache from which memory is short: what is left does not take one more of a dozen."""
+PRESSED = Objective("pressed_levels", ">", 0.0, "ratio")
+_MARGIN = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What tells that memory was short in a level. None: not told."""
+
+    preemptions: float | None
+    out_of_memory: int
+    kv_use: float | None
+    """Highest reading of the share of the KV cache in use."""
+
+    @property
+    def pressed(self) -> bool | None:
+        """None where the engine tells neither preemptions nor the use of its KV cache."""
+        if self.preemptions or self.out_of_memory or (self.kv_use or 0.0) >= HIGH_KV_USE:
+            return True
+        return None if self.preemptions is None and self.kv_use is None else False
+
+    def __str__(self) -> str:
+        told = [f"{self.preemptions:g} preemptions"] if self.preemptions else ["no preemption"]
+        told = [] if self.preemptions is None else told
+        told += [f"{self.out_of_memory} out-of-memory errors"] if self.out_of_memory else []
+        told += [] if self.kv_use is None else [f"KV cache use up to {self.kv_use:.0%}"]
+        return ", ".join(told)
+
+
+def signs_of(seen: Observation) -> Signs:
+    """From the engine's counters and gauges, and from what the replies tell of their own preemptions."""
+    readings = None if seen.engine is None else seen.engine.gauge("kv_use", seen.started_ns, seen.ended_ns)
+    use = None if readings is None or not len(readings[1]) else float(readings[1].max())
+    return Signs(preemption_events(seen), out_of_memory_errors(seen.records), use)
+
+
+def preemption_events(seen: Observation) -> float | None:
+    """By the engine's counter; without one, those that the replies tell of."""
+    counted = None if seen.engine is None else seen.engine.grown("preemptions")
+    if counted is not None:
+        return counted
+    told = seen.records.preemptions[seen.records.preemptions != MISSING]
+    return float(told.sum()) if len(told) else None
+
+
+def pressed_levels(levels: Mapping[float, Seen]) -> Estimate:
+    """Levels beyond capacity with a preemption, an out-of-memory error or 90 % of the KV cache in use, over
+    all beyond capacity of which that is known."""
+    known = [pressed for signs in _beyond(levels).values() if (pressed := signs.pressed) is not None]
+    if not known:
+        what = "the engine tells neither preemptions nor the use of its KV cache"
+        return Estimate.undefined(unit="ratio", method=f"not measurable: {what}")
+    share = sum(known) / len(known)
+    return Estimate(share, share, share, level=0.95, n=len(known), method="counted levels", unit="ratio")
+
+
+def pressure_finding(levels: Mapping[float, Seen]) -> Finding:
+    """Void where memory was not short in any level beyond capacity; a warning where nobody knows."""
+    beyond = _beyond(levels)
+    pressed = {percent: signs for percent, signs in beyond.items() if signs.pressed}
+    told = {percent: signs for percent, signs in beyond.items() if signs.pressed is not None}
+    if pressed:
+        message = "memory was short: " + _said(pressed)
+    elif told:
+        message = f"no level put pressure on memory ({_said(told)}): {_advice(levels, told)}"
+    else:
+        message = (
+            "whether memory was short is not known: the engine tells neither preemptions nor the use of its "
+            "KV cache; make its metrics page reachable"
+        )
+    share = pressed_levels(levels).point
+    voids = bool(told)
+    return Finding("memory_pressure", bool(pressed), voids, message, share, PRESSED.limit, "ratio")
+
+
+def _beyond(levels: Mapping[float, Seen]) -> dict[float, Signs]:
+    return {percent: signs_of(seen.observation) for percent, seen in levels.items() if percent > 100}
+
+
+def _said(levels: Mapping[float, Signs]) -> str:
+    return "; ".join(f"{percent:g} %: {signs}" for percent, signs in levels.items())
+
+
+def _advice(levels: Mapping[float, Seen], told: Mapping[float, Signs]) -> str:
+    """The level at which the KV cache would be full, if it fills as it did up to the highest one."""
+    highest = max(told)
+    use, seen = told[highest].kv_use, levels[highest]
+    batch = None if seen.observation.engine is None else seen.observation.engine.max_num_seqs
+    if use is None or use <= 0:
+        return "raise levels_percent, or take longer prompts"
+    percent = math.ceil(_MARGIN * highest / use / 10) * 10
+    if batch is not None and batch < (seen.level.concurrency or 0) / use:
+        return f"the engine takes {batch} requests at once, which do not fill it: take longer prompts"
+    return f"levels_percent=(100, {percent}) would, or longer prompts"
+
+
+__all__ = [
+    "HIGH_KV_USE",
+    "PRESSED",
+    "Signs",
+    "preemption_events",
+    "pressed_levels",
+    "pressure_finding",
+    "signs_of",
+]
