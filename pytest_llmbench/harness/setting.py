@@ -11,6 +11,7 @@ from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Scale, Setting, VariantInfo
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.workloads.catalogue import workload
 
 
@@ -30,14 +31,18 @@ def setting_for(
     ignore_eos: bool = False,
     variants: Mapping[str, VariantInfo] | None = None,
 ) -> Setting:
-    """A marker's own seed stands before ``--llm-seed``."""
+    """A marker's own seed stands before ``--llm-seed``, its ``timeout_s`` before ``--llm-timeout``."""
     seed = next(seed for seed in (parameters.seed, settings.seed, DEFAULT_SEED) if seed is not None)
+    timeout_s = settings.timeout if parameters.timeout_s is None else parameters.timeout_s
+    usual = Deadlines()
     return Setting(
         workload=workload(parameters.workload),
         seed=seed,
         scale=settings.scale,
         facts=facts if facts is not None else Facts(),
         warmup=warmup,
+        deadlines=usual if timeout_s is None else usual.waiting(timeout_s),
+        timeout_s=timeout_s,
         ignore_eos=ignore_eos,
         variants=variants or {},
         remeasure=settings.remeasure,

@@ -54,6 +54,8 @@ class Settings(BaseModel):
     allow_overload: bool = False
     workers: int | str = 1
     """Processes on this machine, or the :class:`RaySpec` of those on a cluster."""
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Seconds."""
     remeasure: int = Field(default=2, ge=0, le=20)
     worker_cpus: str = "none"
 

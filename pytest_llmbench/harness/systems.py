@@ -242,7 +242,7 @@ def _checklist(wanted: Wanted, facts: Mapping[str, Facts], same_hardware: bool) 
         "workload": "the same specification, seeds and order of requests for all systems, see same_requests",
         "duration": "the same request counts and durations: one test, one set of parameters",
         "warmup": "; ".join(f"{name}: {text}" for name, text in warmups.items()),
-        "success_criteria": "the same deadlines, outcomes and error budget for all systems",
+        "success_criteria": "the same outcomes, error budget and rule for deadlines for all systems",
         "same_time": wanted.same_time or "one session, the systems in turns, one loaded at a time",
         "production_configuration": wanted.production_configuration or "",
         "differences": wanted.differences or (", ".join(differing) or "none declared or detected"),

@@ -44,6 +44,7 @@ class CapacityMarks:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         max_error_share: float = 0.01,
+        timeout_s: float | None = None,
     ) -> None:
         """Output Token Throughput (section 5.2 of the draft).
 
@@ -64,6 +65,7 @@ class CapacityMarks:
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
 
     @staticmethod
@@ -84,6 +86,7 @@ class CapacityMarks:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         max_error_share: float = 0.01,
+        timeout_s: float | None = None,
     ) -> None:
         """Throughput-Latency Tradeoff (section 5.3 of the draft).
 
@@ -98,6 +101,7 @@ class CapacityMarks:
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
 
     @staticmethod
@@ -118,6 +122,7 @@ class CapacityMarks:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         max_error_share: float = 0.01,
+        timeout_s: float | None = None,
     ) -> None:
         """Concurrent Request Capacity (section 5.5 of the draft).
 
@@ -134,6 +139,7 @@ class CapacityMarks:
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
 
     @staticmethod
@@ -153,6 +159,7 @@ class CapacityMarks:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         max_error_share: float = 0.01,
+        timeout_s: float | None = None,
     ) -> None:
         """Memory Pressure Behavior (section 5.8 of the draft).
 
@@ -167,6 +174,7 @@ class CapacityMarks:
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
 
 

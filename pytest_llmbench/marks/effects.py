@@ -37,6 +37,7 @@ class EffectMarks:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         max_error_share: float = 0.01,
+        timeout_s: float | None = None,
     ) -> None:
         """Scheduling Fairness (section 5.6 of the draft).
 
@@ -58,6 +59,7 @@ class EffectMarks:
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
 
     @staticmethod
@@ -82,6 +84,7 @@ class EffectMarks:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         max_error_share: float = 0.01,
+        timeout_s: float | None = None,
     ) -> None:
         """Prefix Cache Effectiveness (section 5.7 of the draft).
 
@@ -100,6 +103,7 @@ class EffectMarks:
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
 
     @staticmethod
@@ -124,6 +128,7 @@ class EffectMarks:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         max_error_share: float = 0.01,
+        timeout_s: float | None = None,
     ) -> None:
         """Guardrail Overhead (section 5.10 of the draft).
 
@@ -142,6 +147,7 @@ class EffectMarks:
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
 
 

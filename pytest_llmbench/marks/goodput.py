@@ -38,6 +38,7 @@ class GoodputMarks:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         max_error_share: float = 1.0,
+        timeout_s: float | None = None,
     ) -> None:
         """Goodput: the requests that meet every limit at once. No test of the draft.
 
@@ -58,6 +59,7 @@ class GoodputMarks:
         :param compliance: not for this test.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
 
 

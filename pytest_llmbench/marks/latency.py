@@ -41,6 +41,7 @@ class LatencyMarks:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         max_error_share: float = 0.01,
+        timeout_s: float | None = None,
     ) -> None:
         """Time to First Token (section 5.1 of the draft).
 
@@ -61,6 +62,7 @@ class LatencyMarks:
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
 
     @staticmethod
@@ -86,6 +88,7 @@ class LatencyMarks:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         max_error_share: float = 0.01,
+        timeout_s: float | None = None,
     ) -> None:
         """Inter-Token Latency Distribution (section 5.4 of the draft).
 
@@ -104,6 +107,7 @@ class LatencyMarks:
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
 
     @staticmethod
@@ -123,6 +127,7 @@ class LatencyMarks:
         compliance: Literal["conditional", "unconditional"] | None = None,
         slo: Sequence[Objective] = (),
         max_error_share: float = 0.01,
+        timeout_s: float | None = None,
     ) -> None:
         """Long Context Scaling (section 5.9 of the draft).
 
@@ -140,6 +145,7 @@ class LatencyMarks:
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
         :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
 
 

@@ -10,6 +10,7 @@ from pytest_llmbench.methodology.levels import Seen, numbered
 from pytest_llmbench.methodology.manifest import manifest
 from pytest_llmbench.methodology.offered import gave_up, is_offered
 from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import void_load
 from pytest_llmbench.methodology.summary import configuration
@@ -80,7 +81,7 @@ def framed(heading: Heading, measure: Measure, *, warm: bool = True) -> Callable
                 result: TestResult = stop.value
                 return result
 
-    return procedure
+    return patient(procedure)
 
 
 def result_of(

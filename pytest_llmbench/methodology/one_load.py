@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_llmbench.methodology.adaptive import MOST_REQUESTS, AdaptiveParameters, bounded
+from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
 from pytest_llmbench.methodology.warmup import warm_up
@@ -53,7 +54,7 @@ def one_load_procedure(result: Result) -> Callable[[Any, Setting], Procedure[Tes
         notes = (*made.notes, *map(measured_again, void))
         return replace(made, void_loads=tuple(void), notes=notes)
 
-    return procedure
+    return patient(procedure)
 
 
 def _attempts(parameters: AdaptiveParameters, setting: Setting) -> int:

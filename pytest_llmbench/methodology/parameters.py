@@ -53,6 +53,8 @@ class TestParameters:
     slo: Sequence[Objective] = parameter("slo", ())
     max_error_share: float = parameter("share", 0.01)
     """Error budget: a larger share of requests that do not end well makes the run invalid."""
+    timeout_s: float | None = parameter("positive")
+    """Longest wait for the first byte of a reply and between its chunks; stands before ``--llm-timeout``."""
 
     def contradictions(self) -> list[str]:
         """What is wrong between the parameters, rather than with one of them."""

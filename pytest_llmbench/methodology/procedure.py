@@ -53,6 +53,9 @@ class Setting:
     """The disclosure of the SUT, frozen before the first request."""
     warmup: WarmupPolicy = field(default_factory=WarmupPolicy)
     deadlines: Deadlines = field(default_factory=Deadlines)
+    timeout_s: float | None = None
+    """The user's own wait for the first byte and between chunks, as it stands in ``deadlines``; None: grown
+    with what the SUT takes (methodology/patience.py)."""
     ignore_eos: bool = False
     variants: Mapping[str, VariantInfo] = field(default_factory=dict)
     """SUT variants that plans may name (DESIGN §2.4)."""

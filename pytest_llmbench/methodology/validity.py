@@ -24,7 +24,10 @@ FULL_CORE_SHARE = 0.9
 BUFFERED_CHUNKS = 8
 """Replies of at least this many chunks are looked at for buffering …"""
 BUFFERED_SPREAD = 0.02
-"""… and called buffered when first and last chunk lie within this share of the end-to-end latency."""
+"""… and called buffered when first and last chunk lie within this share of the end-to-end latency …"""
+BUFFERED_GAP_MS = 0.25
+"""… and the chunks between them closer than this on average: after a long prompt any answer is a small
+share of the latency."""
 BUFFERED_VOID_SHARE = 0.5
 CACHED_WARNING_SHARE = 0.05
 
@@ -196,6 +199,11 @@ def _error_budget(records: Records, budget: Budget) -> Finding:
     )
     first = next((error for error in records.error if error), None)
     detail = f" ({kinds}; first error: {first})" if failed and first else f" ({kinds})" if failed else ""
+    if counts[Outcome.TIMEOUT]:
+        detail += (
+            f"; {counts[Outcome.TIMEOUT]} were given up by the load generator's own deadlines, which "
+            "--llm-timeout or timeout_s extends"
+        )
     return Finding(
         "error_budget",
         ok=ok,
@@ -215,7 +223,8 @@ def stream_fidelity(records: Records) -> Finding | None:
         return None
     spread = (records.last_content_ns - records.first_content_ns)[looked]
     whole = (records.last_content_ns - records.submitted_ns)[looked]
-    share = float(np.mean(spread <= BUFFERED_SPREAD * whole))
+    together = spread <= BUFFERED_GAP_MS * 1e6 * (counts[looked] - 1)
+    share = float(np.mean((spread <= BUFFERED_SPREAD * whole) & together))
     ok = share <= BUFFERED_VOID_SHARE
     advice = "" if ok else ": something between here and the engine buffers the stream; switch it off"
     return Finding(

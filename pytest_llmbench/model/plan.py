@@ -100,6 +100,16 @@ class Deadlines:
     drain_s: float = 120.0
     """From the last submission of a plan to the end of all responses; what is left is cancelled."""
 
+    def waiting(self, timeout_s: float) -> Deadlines:
+        """With ``timeout_s`` for the first byte and between chunks, and time enough for the whole of it."""
+        return replace(
+            self,
+            first_byte_s=timeout_s,
+            between_chunks_s=timeout_s,
+            total_s=max(self.total_s, 2 * timeout_s),
+            drain_s=max(self.drain_s, 2 * timeout_s),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:

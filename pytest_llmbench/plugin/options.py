@@ -111,6 +111,12 @@ OPTIONS = (
         flag=True,
     ),
     Option(
+        "timeout",
+        "longest wait for the first byte of a reply and between its chunks, in seconds (default: 120 and 60, "
+        "or 20 times what the system took while it was warmed up, scaled by the lengths, where that is more)",
+        "S",
+    ),
+    Option(
         "workers",
         "processes that send the load, each with a loop of its own; 0: within pytest's own process, for "
         "debuggers; ray[:ADDRESS][?workers=N]: on the nodes of a Ray cluster (default: 1)",

@@ -104,6 +104,15 @@ def test_a_buffered_stream_voids() -> None:
     assert "buffers the stream" in finding(judged, "stream_fidelity").message
 
 
+def test_an_answer_that_is_short_beside_its_prompt_is_no_buffered_stream() -> None:
+    """A minute to the first token: all that follows lies within 2 % of the latency, a chunk at a time."""
+    seen = answer(plan())
+    submitted_ns = seen.records.submitted_ns - 60_000_000_000
+    early = replace(seen, records=replace(seen.records, submitted_ns=submitted_ns))
+    assert finding(validity([early], Budget()), "stream_fidelity").ok
+    assert not finding(validity([buffered(early)], Budget()), "stream_fidelity").ok
+
+
 def test_late_sends_void() -> None:
     seen = answer(plan())
     stretched = replace(

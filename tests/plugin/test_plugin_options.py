@@ -13,7 +13,7 @@ from pytest_llmbench.plugin.options import OPTIONS
 NAMES = (
     "endpoint", "model", "api", "sut", "scale", "plan", "report", "runs", "baseline-endpoint", "calibrate",
     "save", "compare", "compare-fail", "waive", "storage", "seed", "inconclusive", "require", "workloads",
-    "export-sequence", "allow-overload", "workers", "remeasure", "worker-cpus", "api-key-file",
+    "export-sequence", "allow-overload", "timeout", "workers", "remeasure", "worker-cpus", "api-key-file",
 )  # fmt: skip
 
 PLANNED = """
@@ -128,3 +128,13 @@ def test_endpoints_we_do_not_speak_yet(suite: Suite, scheme: str) -> None:
     result = suite.run(f"--llm-endpoint={scheme}")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*supported are http://, https://, sim, replay*"])
+
+
+def test_the_timeout_is_that_of_the_option(suite: Suite) -> None:
+    """Virtual time: no reply of this engine begins within a millisecond."""
+    suite.write(PLANNED)
+    result = suite.run("--llm-endpoint=replay", "--llm-scale=quick", "--llm-timeout=0.001", "-k", "test_open")
+    result.stdout.fnmatch_lines(["*within 0.001 s (between-chunks deadline)*"])
+    wrong = suite.run("--llm-plan", "--llm-timeout=-1")
+    assert wrong.ret == pytest.ExitCode.USAGE_ERROR
+    wrong.stderr.fnmatch_lines(["*--llm-timeout*greater than 0*"])
