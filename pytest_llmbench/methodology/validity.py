@@ -30,6 +30,8 @@ BUFFERED_GAP_MS = 0.25
 share of the latency."""
 BUFFERED_VOID_SHARE = 0.5
 CACHED_WARNING_SHARE = 0.05
+DRIFT_WARNING_SHARE = 0.05
+"""By which the input tokens that the server counts may differ from those asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ def validity(
         _not_offered(seen, set_aside),
         _error_budget(Records.concatenate(kept), budget) if kept else None,
         stream_fidelity(records),
+        _length_drift(seen),
         _cache_state(records),
         _client_cpu(seen),
     ]
@@ -101,9 +104,13 @@ def _complete(run: Observation) -> Finding:
     )
 
 
+def _promises_lengths(run: Observation) -> bool:
+    return run.plan.workload.specification().get("input_length", {}).get("exact") is True
+
+
 def _prompt_lengths(run: Observation) -> Finding | None:
     """A workload of exact lengths promises them for every request, as the server counts them."""
-    if run.plan.workload.specification().get("input_length", {}).get("exact") is not True:
+    if not _promises_lengths(run):
         return None
     records = run.records
     counted = records.ok & (records.input_tokens != MISSING)
@@ -118,6 +125,38 @@ def _prompt_lengths(run: Observation) -> Finding | None:
         message=f"{wrong} of {len(off)} prompts missed their exact length, by up to {most} tokens{advice}",
         value=wrong,
         limit=0,
+    )
+
+
+def _length_drift(seen: Sequence[Observation]) -> Finding | None:
+    """Input tokens that the server counts over those asked for, where nobody promised that they are equal."""
+    counted = asked = n = 0
+    for records in (run.records for run in seen if not _promises_lengths(run)):
+        known = records.ok & (records.input_tokens != MISSING) & (records.requested_input_tokens > 0)
+        counted += int(records.input_tokens[known].sum())
+        asked += int(records.requested_input_tokens[known].sum())
+        n += int(known.sum())
+    if not n:
+        return None
+    ratio = counted / asked
+    ok = abs(ratio - 1.0) <= DRIFT_WARNING_SHARE
+    why = (
+        ""
+        if ok
+        else (
+            ": it has another vocabulary or chat template than the workload, so the lengths are not those "
+            "that were asked for"
+        )
+    )
+    return Finding(
+        "prompt_length_drift",
+        ok=ok,
+        voids=False,
+        message=f"the server counts {counted / n:.1f} input tokens a prompt where {asked / n:.1f} were asked "
+        f"for, {ratio:.2f} times as many{why}",
+        value=ratio,
+        limit=1.0 + DRIFT_WARNING_SHARE,
+        unit="ratio",
     )
 
 

@@ -52,7 +52,7 @@ class LongContextWorkload(StreamedWorkload):
 
     One generator; per request: the target length from ``targets``, the words and sentence lengths of the
     document (``readable_ids``), then ``randint`` for the place of the quoted words. The prompt has exactly as
-    many tokens as the target says, as ids and as text.
+    many tokens of cl100k_base as the target says, as ids and as text.
     """
 
     targets: LengthLaw

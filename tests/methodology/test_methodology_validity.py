@@ -14,7 +14,7 @@ from pytest_llmbench.methodology.validity import Budget, validity
 from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
 from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -128,6 +128,27 @@ def test_cache_hits_on_random_prompts_are_a_warning() -> None:
     judged = validity([replace(seen, records=hits)], Budget())
     assert not finding(judged, "prefix_cache_hits").ok
     assert judged.verdict is ValidityVerdict.VALID
+
+
+@pytest.mark.parametrize(("times", "ok"), [(1.0, True), (1.04, True), (1.79, False), (0.9, False)])
+def test_lengths_that_drift_are_a_warning_with_its_size(times: float, ok: bool) -> None:
+    seen = answer(plan())
+    asked = np.full(len(seen.records), 200)
+    counted = np.round(asked * times).astype(np.int64)
+    told = replace(seen.records, input_tokens=counted, requested_input_tokens=asked)
+    judged = validity([replace(seen, records=told)], Budget())
+    drift = finding(judged, "prompt_length_drift")
+    assert drift.ok is ok
+    assert drift.value == pytest.approx(times, abs=0.005)
+    assert f"{200 * times:.1f} input tokens a prompt where 200.0 were asked for" in drift.message
+    assert judged.verdict is ValidityVerdict.VALID
+
+
+def test_where_the_server_counts_nothing_no_drift_is_known() -> None:
+    seen = answer(plan())
+    silent = replace(seen.records, input_tokens=np.full(len(seen.records), MISSING))
+    judged = validity([replace(seen, records=silent)], Budget())
+    assert not [found for found in judged.findings if found.check == "prompt_length_drift"]
 
 
 class _Exact(SyntheticWorkload):
