@@ -3,19 +3,21 @@
 Objective: what safety systems and content filtering cost in latency and throughput. Procedure: capacity of
 the baseline, all guardrails off; then every configuration (baseline, input filter, output filter, full) after
 a warm-up of its own at 25, 50 and 75 % of that capacity, the same requests at the same instants each time, so
-that they are compared one with one; then a throughput search per configuration (AMB-20). The content is
-benign: what is measured is the cost of looking, not of refusing.
+that they are compared one with one; then a throughput search per configuration (AMB-20), all judged by the
+baseline's yardstick (``guardrail_throughput.py``). The content is benign: what is measured is the cost of
+looking, not of refusing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.guardrail_tables import latency_table, throughput_table
+from pytest_llmbench.methodology.guardrail_throughput import REDUCTION, Maxima, at_equal_load
 from pytest_llmbench.methodology.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
@@ -27,7 +29,7 @@ from pytest_llmbench.methodology.scales import LEVEL_S, ByScale
 from pytest_llmbench.methodology.search import UNKNOWN_RPS, Range, Searched, search, search_plans
 from pytest_llmbench.methodology.variants import missing_variants, variant_facts
 from pytest_llmbench.methodology.warmup import joined, warm_up
-from pytest_llmbench.metrics.differences import change, paired_changes, pairs
+from pytest_llmbench.metrics.differences import paired_changes, pairs
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
@@ -41,7 +43,6 @@ HEADING = Heading("guardrail", "5.10", "Guardrail Overhead")
 BASELINE, INPUT, OUTPUT, FULL = "baseline", "input_filter", "output_filter", "full"
 PERCENTS = (25.0, 50.0, 75.0)
 STATISTICS = ("p50", "p95", "p99", "mean")
-THROUGHPUT = "output_token_throughput"
 MOST_CACHED = 0.05
 """Share of the input that a prefix cache may serve: the configurations get the same prompts."""
 
@@ -89,7 +90,7 @@ class Parameters(TestParameters):
             for percent in self.levels_percent
         ]
         if self.max_throughput_loss is not None:
-            own.append(Objective(f"throughput_reduction[{FULL}]", "<=", self.max_throughput_loss, "ratio"))
+            own.append(Objective(f"{REDUCTION}[{FULL}]", "<=", self.max_throughput_loss, "ratio"))
         return (*own, *self.slo)
 
 
@@ -102,6 +103,12 @@ class Measured:
     warmups: list[WarmupReport] = field(default_factory=list)
     order: list[Seen] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    yardstick: Reference = field(default_factory=Reference)
+    """Of the baseline, for the throughput searches of all."""
+
+    @property
+    def maxima(self) -> Maxima:
+        return Maxima(self.searches, BASELINE, self.yardstick)
 
 
 def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
@@ -138,9 +145,12 @@ def _configuration(
     for percent in parameters.levels_percent:
         key = (name, percent)
         seen = yield from _level(parameters, setting, measured, sequence, key, capacity, reference)
-        if reference.ttft_p50_ms is None:  # the yardstick is the lowest level of the same configuration
+        if reference.ttft_p50_ms is None:  # what the filter adds is no sign of load: its own lowest level
             reference = Reference.of(seen.level)
-    found = yield from search(setting, sequence, bounds=_around(capacity, setting))
+    if name == BASELINE:
+        measured.yardstick = replace(reference, of_level="the baseline's lowest level")
+    bounds, yardstick = _around(capacity, setting), measured.yardstick
+    found = yield from search(setting, sequence, bounds=bounds, reference=yardstick, and_carried=True)
     measured.searches[name] = found
     measured.order += [seen.with_(label=f"{name}: {seen.level.label}") for seen in found.levels]
 
@@ -184,7 +194,7 @@ def _around(capacity: SaturationRate, setting: Setting) -> Range:
     """Guardrails take away, so the baseline's capacity is near the top of where to search."""
     share = ByScale(quick=0.4, standard=0.2, full=0.1).at(setting.scale)
     low, high, step = (float(f"{capacity.percent(100) * part:.3g}") for part in (0.2, 1.2, share))
-    return Range(low, high, step)
+    return Range(low, high, step, chosen=True)
 
 
 def _result(
@@ -197,7 +207,7 @@ def _result(
         if (BASELINE, percent) in measured.levels
     ]
     if measured.searches:
-        tables.append(throughput_table(list(measured.searches), metrics))
+        tables.append(throughput_table(measured.searches, measured.levels, metrics))
     levels = list(measured.levels.values())
     report = Report(
         levels=measured.order,
@@ -247,7 +257,10 @@ def _metrics(parameters: Parameters, measured: Measured) -> dict[str, Estimate]:
     full = max((percent for name, percent in measured.levels if name == FULL), default=None)
     if full is not None:
         metrics |= measured.levels[FULL, full].level.metrics
-    return metrics | _throughputs(measured)
+    metrics |= at_equal_load(measured.levels, BASELINE) | measured.maxima.metrics()
+    if f"{REDUCTION}[{FULL}]" in metrics:
+        metrics[REDUCTION] = metrics[f"{REDUCTION}[{FULL}]"]
+    return metrics
 
 
 def _overheads(measured: Measured, percent: float) -> dict[str, Estimate]:
@@ -267,25 +280,8 @@ def _overheads(measured: Measured, percent: float) -> dict[str, Estimate]:
     return found
 
 
-def _throughputs(measured: Measured) -> dict[str, Estimate]:
-    """Maximum output throughput of each configuration, and what it is less than the baseline's."""
-    undefined = Estimate.undefined(unit="tok/s", method="no tested level held")
-    highest = {
-        name: undefined if found.best is None else found.best.level.metrics[THROUGHPUT]
-        for name, found in measured.searches.items()
-    }
-    metrics = {f"max_output_token_throughput[{name}]": estimate for name, estimate in highest.items()}
-    for name, estimate in highest.items():
-        if name != BASELINE:
-            reduction = change(highest[BASELINE], estimate, "reduction")
-            metrics[f"throughput_reduction[{name}]"] = reduction
-    if f"throughput_reduction[{FULL}]" in metrics:
-        metrics["throughput_reduction"] = metrics[f"throughput_reduction[{FULL}]"]
-    return metrics
-
-
 def _notes(parameters: Parameters, measured: Measured, capacity: SaturationRate) -> list[str]:
-    found = [*measured.notes]
+    found = [*measured.notes, *measured.maxima.notes()]
     if capacity.rps is None:
         found.append("the capacity of the baseline was not found, so no level could be set")
     if parameters.without is not None:
@@ -339,7 +335,7 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     around = _around(SaturationRate(capacity, "", Sequence(setting.workload)), setting)
     for name, variant in parameters.configurations.items():
         sequence = Sequence(setting.workload, variant=variant)
-        found += search_plans(setting, sequence, bounds=around)
+        found += search_plans(setting, sequence, bounds=around, constrained=True)
         for percent in parameters.levels_percent:
             rate = capacity * percent / 100
             found.append(_level_plan(parameters, setting, sequence, name, percent, rate))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from pytest_llmbench.methodology.effect_cells import cell
+from pytest_llmbench.methodology.guardrail_throughput import (
+    AT_EQUAL_LOAD,
+    MAXIMUM,
+    REDUCTION,
+    THROUGHPUT,
+)
 from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.result import Table
@@ -36,19 +42,25 @@ def latency_table(percent: float, by_configuration: Mapping[str, Seen]) -> Table
     return Table("guardrail_latency", f"Guardrail Overhead at {percent:g} % of Capacity{at}", columns, rows)
 
 
-def throughput_table(configurations: Sequence[str], metrics: Mapping[str, Estimate]) -> Table:
-    """Table 14: highest sustainable throughput; Reduction is signed, negative for a loss (AMB-20)."""
+def throughput_table(
+    configurations: Iterable[str], levels: Mapping[tuple[str, float], Seen], metrics: Mapping[str, Estimate]
+) -> Table:
+    """Table 14: highest sustainable throughput, and the throughput at the highest load that all were offered;
+    Reduction is signed, negative for a loss (AMB-20)."""
+    percent = max(percent for _, percent in levels)
     rows = tuple(
         (
             NAMES[name],
-            cell(metrics[f"max_output_token_throughput[{name}]"], interval=True),
-            _signed(metrics.get(f"throughput_reduction[{name}]")),
+            cell(metrics[f"{MAXIMUM}[{name}]"], interval=True),
+            _signed(metrics.get(f"{REDUCTION}[{name}]")),
+            cell(metrics.get(f"{THROUGHPUT}[{name}@{percent:g}%]")),
+            _signed(metrics.get(f"{AT_EQUAL_LOAD}[{name}@{percent:g}%]")),
         )
         for name in configurations
     )
-    return Table(
-        "guardrail_throughput", "Throughput Impact", ("Configuration", "Max Throughput", "Reduction"), rows
-    )
+    at = f"at {percent:g} %"
+    columns = ("Configuration", "Max Throughput", "Reduction", f"Throughput {at}", f"Reduction {at}")
+    return Table("guardrail_throughput", "Throughput Impact", columns, rows)
 
 
 def _signed(reduction: Estimate | None) -> str:

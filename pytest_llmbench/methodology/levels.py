@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmbench.methodology.saturation import Queue, Reference, queue_of, reasons
+from pytest_llmbench.methodology.saturation import Queue, Reference, long_tail, overload, queue_of
 from pytest_llmbench.metrics import latency, throughput
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
@@ -97,12 +97,10 @@ def level_of(
     **more: object,
 ) -> Seen:
     """The level; ``more`` are further fields of :class:`Level` (``role``, ``percent_of_capacity`` …)."""
-    window = window_of(seen)
-    metrics = level_metrics(window, seed=seed)
-    queue = queue_of(seen, window)
-    why = reasons(seen, window, queue, metrics["ttft.p99"], reference or Reference())
-    counts = seen.records.counts()
-    load = seen.plan.load
+    window, counts, load = window_of(seen), seen.records.counts(), seen.plan.load
+    metrics, queue = level_metrics(window, seed=seed), queue_of(seen, window)
+    overloads = overload(seen, window, queue)
+    why = (*overloads, *long_tail(metrics["ttft.p99"], reference or Reference()))
     level = Level(
         label=label or seen.plan.label,
         load_model=load.model,
@@ -122,6 +120,7 @@ def level_of(
         throughput_slices=_slices(window, _SLICES),
         steady=_steady(window, queue),
         saturated=bool(why),
+        overloaded=bool(overloads),
         saturation_reasons=why,
         errors=_errors(counts),
         shared_from=seen.shared_from,

@@ -38,7 +38,13 @@ class Probes:
     """Levels by their value (req/s or requests in flight), each run once."""
 
     def __init__(
-        self, setting: Setting, sequence: Sequence, load_model: LoadModel, law: OpenLoop, duration_s: float
+        self,
+        setting: Setting,
+        sequence: Sequence,
+        load_model: LoadModel,
+        law: OpenLoop,
+        duration_s: float,
+        reference: Reference | None = None,
     ) -> None:
         self.setting = setting
         self.sequence = sequence
@@ -48,7 +54,8 @@ class Probes:
         self.by_value: dict[float, Seen] = {}
         self.run: list[Seen] = []
         self.notes: list[str] = []
-        self.reference = Reference()
+        self.own_yardstick = reference is None
+        self.reference = reference or Reference()
         self.most_rps: float | None = None
 
     def at(self, value: float) -> Procedure[Seen]:
@@ -79,7 +86,7 @@ class Probes:
     def keep(self, value: float, seen: Seen) -> Seen:
         self.by_value[value] = seen
         self.run.append(seen)
-        if len(self.by_value) == 1 and is_offered(seen.level):
+        if self.own_yardstick and len(self.by_value) == 1 and is_offered(seen.level):
             self.reference = Reference.of(seen.level)
             if self.reference.note:
                 self.notes.append(self.reference.note)
@@ -93,7 +100,8 @@ class Probes:
         for value, seen in above.items():
             why = spent[value] or nearest
             if why is not None:
-                told = seen.with_(saturated=True, saturation_reasons=(*seen.level.saturation_reasons, why))
+                reasons = (*seen.level.saturation_reasons, why)
+                told = seen.with_(saturated=True, overloaded=True, saturation_reasons=reasons)
                 self.by_value[value] = told
                 self.run = [told if other is seen else other for other in self.run]
 
@@ -110,6 +118,11 @@ def meets(seen: Seen, limits: Mapping[str, float]) -> bool:
 
 def sustainable(seen: Seen) -> bool:
     return seen.level.saturated is False
+
+
+def carried(seen: Seen) -> bool:
+    """The work was done as it came, however long the first tokens took."""
+    return is_offered(seen.level) and seen.level.overloaded is False
 
 
 def value_of(seen: Seen) -> float:
@@ -153,6 +166,7 @@ __all__ = [
     "Probes",
     "Range",
     "beyond_generator",
+    "carried",
     "lowest_beyond",
     "meets",
     "rate_of",

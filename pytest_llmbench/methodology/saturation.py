@@ -47,6 +47,8 @@ class Reference:
     ttft_p50_ms: float | None = None
     applies: bool = False
     note: str = "no lower level to compare with"
+    of_level: str = "the lowest level"
+    """What it was taken from, in words."""
 
     @classmethod
     def of(cls, lowest: Level) -> Reference:
@@ -94,14 +96,8 @@ def _growth_in_flight(records: Records, window: Window) -> Growth:
     return Growth(means, is_growing(means))
 
 
-def reasons(
-    seen: Observation,
-    window: Window,
-    queue: Queue | None,
-    ttft_p99: Estimate,
-    reference: Reference,
-) -> tuple[str, ...]:
-    """Why the level is saturated; empty when no rule says so."""
+def overload(seen: Observation, window: Window, queue: Queue | None) -> tuple[str, ...]:
+    """Why the level gets more work than it does, by the first two rules; empty where it keeps up."""
     found = []
     if queue is not None and queue.growth.growing:
         first, last = queue.growth.means[0], queue.growth.means[-1]
@@ -112,14 +108,20 @@ def reasons(
         balance = completion_balance(seen.records, window)
         if balance is not None and balance.short:
             found.append(f"completions at {balance.share:.1%} of the arrivals (limit {COMPLETION_SHARE:.0%})")
-    p99 = ttft_p99.point
-    if reference.applies and reference.ttft_p50_ms is not None and p99 is not None:
-        times = p99 / reference.ttft_p50_ms
-        if times > TAIL_FACTOR:
-            found.append(f"TTFT P99 is {times:.1f} times the P50 of the lowest level (limit {TAIL_FACTOR:g})")
     if not len(seen.records.ok) or not seen.records.ok.any():
         found.append("no request was completed")
     return tuple(found)
+
+
+def long_tail(ttft_p99: Estimate, reference: Reference) -> tuple[str, ...]:
+    """Why the level is saturated by the third rule, the ten-fold one; empty where it is not."""
+    p99 = ttft_p99.point
+    if not reference.applies or reference.ttft_p50_ms is None or p99 is None:
+        return ()
+    times = p99 / reference.ttft_p50_ms
+    if times <= TAIL_FACTOR:
+        return ()
+    return (f"TTFT P99 is {times:.1f} times the P50 of {reference.of_level} (limit {TAIL_FACTOR:g})",)
 
 
 def gain_is_spent(lower: Level, higher: Level) -> str | None:
@@ -156,6 +158,7 @@ __all__ = [
     "Queue",
     "Reference",
     "gain_is_spent",
+    "long_tail",
+    "overload",
     "queue_of",
-    "reasons",
 ]

@@ -20,6 +20,7 @@ from pytest_llmbench.methodology.probing import (
     Probes,
     Range,
     beyond_generator,
+    carried,
     meets,
     rate_of,
     sustainable,
@@ -55,6 +56,8 @@ class Searched:
     """Highest level that is not saturated."""
     best_constrained: Seen | None = None
     """Highest level that is not saturated and meets the constraints; None without constraints."""
+    best_carried: Seen | None = None
+    """Highest level that is not overloaded, whatever the ten-fold rule says; None where not asked for."""
     notes: tuple[str, ...] = ()
     sequence: Sequence | None = None
     """Its further requests have not been sent yet."""
@@ -76,36 +79,46 @@ def search(
     burstiness: float = 1.0,
     limits: Mapping[str, float] | None = None,
     duration_s: float | None = None,
+    reference: Reference | None = None,
+    and_carried: bool = False,
 ) -> Procedure[Searched]:
     """The highest level that is not saturated; with ``limits`` also the highest that meets them.
 
     ``limits``: metric (``ttft.p99``) → highest acceptable value. ``bounds``: chosen from bursts if not given.
-    ``duration_s``: of a probing level.
+    ``duration_s``: of a probing level. ``reference``: yardstick of the ten-fold rule in place of the search's
+    own lowest level. ``and_carried``: look also for the highest level without that rule.
     """
-    law = OpenLoop(1.0, arrival, burstiness)
-    probes = Probes(setting, sequence, load_model, law, PROBE_S.at(setting.scale, duration_s))
+    law, length_s = OpenLoop(1.0, arrival, burstiness), PROBE_S.at(setting.scale, duration_s)
+    probes = Probes(setting, sequence, load_model, law, length_s, reference)
     if bounds is None:
         bounds = yield from _bounds(probes)
-    if load_model == "closed":
-        best, notes = yield from plateau(probes, bounds)
-    else:
-        best, notes = yield from _highest(probes, bounds, sustainable)
-    constrained = None
-    if limits:
-        ceiling = bounds.maximum if best is None else value_of(best)
-        within = Range(bounds.minimum, max(ceiling, bounds.minimum), bounds.step)
-        constrained, more = yield from _highest(probes, within, lambda seen: meets(seen, limits))
-        notes = (*notes, *more) if best is None or constrained is not best else notes
+    highest = plateau(probes, bounds) if load_model == "closed" else _highest(probes, bounds, sustainable)
+    best, notes = yield from highest
+    constrained, more = yield from _constrained(probes, bounds, best, limits or {})
+    carrying, further = (yield from _highest(probes, bounds, carried)) if and_carried else (None, ())
     return Searched(
         range=bounds,
         load_model=load_model,
         levels=tuple(probes.run),
         best=best,
         best_constrained=constrained,
-        notes=tuple(dict.fromkeys((*notes, *probes.notes))),
+        best_carried=carrying,
+        notes=tuple(dict.fromkeys((*notes, *more, *further, *probes.notes))),
         sequence=sequence,
         reference=probes.reference,
     )
+
+
+def _constrained(
+    probes: Probes, bounds: Range, best: Seen | None, limits: Mapping[str, float]
+) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
+    """The highest level that meets the limits; where ``best`` does, that is it. None without limits."""
+    if not limits:
+        return None, ()
+    ceiling = bounds.maximum if best is None else value_of(best)
+    within = Range(bounds.minimum, max(ceiling, bounds.minimum), bounds.step)
+    found, notes = yield from _highest(probes, within, lambda seen: meets(seen, limits))
+    return found, notes if best is None or found is not best else ()
 
 
 def _highest(

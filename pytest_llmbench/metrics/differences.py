@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 
 from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR, PERCENTILES, distribution
+from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.stats.dependence import effective_size
@@ -46,6 +47,8 @@ SPANS: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 """The families that can be paired: the instants they run between."""
+PAIRED_SLICES = 200
+"""Of a window, where rates are compared slice by slice."""
 _NS_PER_MS = 1e6
 
 
@@ -101,6 +104,23 @@ def independent_changes(
     after = distribution(name, candidate, unit=unit, level=level)
     names = [f"{name}.{statistic}" for statistic in statistics]
     return {full: change(before[full], after[full], kind) for full in names}
+
+
+def paired_throughput_reduction(baseline: Window, candidate: Window, *, level: float = 0.95) -> Estimate:
+    """1 - candidate / baseline of the output tokens per second, where both were sent the same requests.
+
+    Equal slices of the two windows are paired: the variation of what was offered, which is the same in
+    both, drops out.
+    """
+    before, after = (output_tokens_per_slice(window, PAIRED_SLICES) for window in (baseline, candidate))
+    if before is None or after is None or before.sum() <= 0:
+        why = "the baseline's" if before is None or before.sum() <= 0 else "the candidate's"
+        return Estimate.undefined(unit="ratio", method=f"no token counts of {why} window", level=level)
+    interval = paired_mean_interval((before,), (after,), relative=True, level=level)
+    return _estimate(
+        float(before.mean()), float(after.mean()), interval, "reduction",
+        level=level, n=PAIRED_SLICES, unit="ratio", required=None, method="paired slices of time",
+    )  # fmt: skip
 
 
 def pairs(family: str, baseline: Sequence[Records], candidate: Sequence[Records]) -> Pairs:
@@ -216,6 +236,7 @@ def _raised(end: float | None) -> float | None:
 
 
 __all__ = [
+    "PAIRED_SLICES",
     "SPANS",
     "STATISTICS",
     "Kind",
@@ -223,5 +244,6 @@ __all__ = [
     "change",
     "independent_changes",
     "paired_changes",
+    "paired_throughput_reduction",
     "pairs",
 ]

@@ -47,6 +47,10 @@ class Level:
     steady: bool | None = None
     """Queue not growing and throughput level; None where that cannot be said."""
     saturated: bool | None = None
+    """By any rule of section 5.2.3.1."""
+    overloaded: bool | None = None
+    """By the rules about work alone: the queue grows, or completions fall short of the arrivals. The ten-fold
+    rule, which is about latency, is not among them."""
     saturation_reasons: tuple[str, ...] = ()
     passed: bool | None = None
     """Met the criteria of the test (service-level objectives, completion …); None where there are none."""

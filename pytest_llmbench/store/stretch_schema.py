@@ -136,6 +136,9 @@ class LevelEntry(Shape):
     """Output tokens per second in ten equal slices of the window."""
     steady: bool | None = None
     saturated: bool | None = None
+    """By any rule of section 5.2.3.1."""
+    overloaded: bool | None = None
+    """By the rules about work alone: the queue grows, or completions fall short of the arrivals."""
     saturation_reasons: list[str] = Field(default=[])
     passed: bool | None = None
     """Met the criteria of the test; ``null`` where there are none."""

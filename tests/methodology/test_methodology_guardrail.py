@@ -6,11 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from canned_levels import QueueServer, canned_setting
 from replayed_sut import ReplayedSUT
 
+from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.methodology.guardrail import TEST, Parameters
+from pytest_llmbench.methodology.guardrail_throughput import Maxima
+from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.probing import Range
 from pytest_llmbench.methodology.procedure import VariantInfo
+from pytest_llmbench.methodology.saturation import Reference
+from pytest_llmbench.methodology.search import Searched, search
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome, Phase
@@ -81,6 +88,90 @@ def test_throughput_is_searched_for_in_every_configuration(measured: tuple[Repla
     for name in ("baseline", "input_filter", "output_filter", "full"):
         assert metrics[f"max_output_token_throughput[{name}]"].point is not None
     assert metrics["throughput_reduction"] == metrics["throughput_reduction[full]"]
+
+
+def test_filters_are_not_faster_beyond_the_interval(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    for name in ("input_filter", "output_filter", "full"):
+        reduction = measured[1].metrics[f"throughput_reduction[{name}]"]
+        assert reduction.upper is None or reduction.upper >= 0.0
+
+
+def test_a_filter_that_delays_the_first_token_may_not_queue_longer_for_it() -> None:
+    """Known beforehand: the engine gives as many tokens behind the filters as without them."""
+    result = ReplayedSUT("fast").measure(
+        TEST, capacity_rps=106.0, levels_percent=[25], without="one switch", duration_s=3
+    )
+    reduction = result.metrics["throughput_reduction[full]"]
+    assert reduction.point == pytest.approx(0.0, abs=0.03)
+    assert reduction.lower is not None
+    assert reduction.upper is not None
+    assert reduction.lower < 0.0 < reduction.upper
+
+
+def test_one_yardstick_judges_every_throughput_search(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    """The output filter holds back 32 tokens, which is more than ten times the TTFT of the idle engine."""
+    result = measured[1]
+    judged = [
+        level
+        for level in result.levels
+        if level.percent_of_capacity is None and level.saturated and not level.overloaded
+    ]
+    assert {level.label.partition(":")[0] for level in judged} >= {"output_filter", "full"}
+    assert all("of the baseline's lowest level" in level.saturation_reasons[-1] for level in judged)
+    assert any("the ten-fold rule is off" in note and "output_filter" in note for note in result.notes)
+
+
+def test_throughput_is_compared_at_one_offered_rate_too(measured: tuple[ReplayedSUT, TestResult]) -> None:
+    """Known beforehand: below capacity as much comes out as goes in, whatever is filtered."""
+    result = measured[1]
+    for name in ("input_filter", "output_filter", "full"):
+        reduction = result.metrics[f"throughput_reduction_at_equal_load[{name}@75%]"]
+        assert reduction.lower is not None
+        assert reduction.upper is not None
+        assert reduction.lower <= 0.01
+        assert reduction.upper >= -0.01
+        assert reduction.upper - reduction.lower < 0.1
+    assert result.tables[-1].columns[3:] == ("Throughput at 75 %", "Reduction at 75 %")
+
+
+def canned_search(bounds: Range) -> Searched:
+    setting, yardstick = canned_setting(), Reference(20.0, applies=True, note="")
+    sequence = Sequence(setting.workload)
+    steps = search(setting, sequence, bounds=bounds, arrival="uniform", reference=yardstick, and_carried=True)
+    return drive(steps, QueueServer())
+
+
+def maxima_of(baseline: Searched, full: Searched) -> Maxima:
+    return Maxima({"baseline": baseline, "full": full}, "baseline", baseline.reference)
+
+
+def test_the_bracket_of_the_search_is_in_the_interval_of_the_maximum() -> None:
+    """40 req/s hold, 44 do not: the maximum lies between."""
+    found = canned_search(Range(8, 72, 4))
+    maxima = maxima_of(found, found)
+    assert found.best is not None
+    alone = found.best.level.metrics["output_token_throughput"]
+    metrics = maxima.metrics()
+    maximum, reduction = metrics["max_output_token_throughput[full]"], metrics["throughput_reduction[full]"]
+    assert alone.upper is not None
+    assert maximum.upper == pytest.approx(alone.upper * 44 / 40)
+    assert maximum.lower == alone.lower
+    assert "44 req/s, which did not hold" in maximum.method
+    assert reduction.point == 0.0
+    assert reduction.lower is not None
+    assert reduction.lower <= 1 - 44 / 40
+    assert maxima.notes() == []
+
+
+def test_a_maximum_from_an_exhausted_range_is_a_lower_bound() -> None:
+    maxima = maxima_of(canned_search(Range(8, 72, 4)), canned_search(Range(8, 24, 4)))
+    metrics = maxima.metrics()
+    assert metrics["max_output_token_throughput[full]"].upper is None
+    assert metrics["throughput_reduction[full]"].lower is None  # it may be no loss at all
+    assert maxima.notes() == [
+        "maximum throughput of full is a lower bound: the range was exhausted, every tested load up to "
+        "24 req/s held"
+    ]
 
 
 def test_tables(measured: tuple[ReplayedSUT, TestResult]) -> None:

@@ -144,6 +144,14 @@ def test_in_a_closed_loop_completions_say_nothing() -> None:
     assert "completions" not in why(level_of(closed(64, QueueServer()), seed=1))
 
 
+def test_a_long_tail_alone_is_saturation_and_no_overload() -> None:
+    slow = run(10.0, QueueServer(first_ms=60.0))
+    told = level_of(slow, seed=1, reference=Reference(5.0, applies=True, note="")).level
+    assert (told.saturated, told.overloaded) == (True, False)
+    queueing = level_of(run(44.0), seed=1).level
+    assert (queueing.saturated, queueing.overloaded) == (True, True)
+
+
 def test_nothing_completed_is_saturated() -> None:
     assert "no request was completed" in why(level_of(run(10.0, QueueServer(fails_above=0)), seed=1))
 

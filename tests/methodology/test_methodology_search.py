@@ -8,6 +8,7 @@ from canned_levels import QueueServer, canned_setting
 from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.probing import Range, lowest_beyond, meets, sustainable, value_of
+from pytest_llmbench.methodology.saturation import Reference
 from pytest_llmbench.methodology.search import Searched, search
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 
@@ -114,3 +115,17 @@ def test_the_rest_of_the_sequence_is_handed_on() -> None:
     searched = found(server, bounds=Range(8, 24, 4))
     assert searched.sequence is not None
     assert searched.sequence.first == sum(plan.requests for plan in server.plans)
+
+
+def test_a_yardstick_from_elsewhere_stands_in_place_of_the_lowest_level() -> None:
+    """First tokens come after 60 ms at any load below capacity, which is twelve times the yardstick."""
+    server, bounds = QueueServer(first_ms=60.0), Range(8, 72, 4)
+    own = found(server, bounds=bounds, arrival="uniform")
+    given = Reference(5.0, applies=True, note="", of_level="the other system")
+    other = found(server, bounds=bounds, arrival="uniform", reference=given, and_carried=True)
+    assert own.rate == 40.0
+    assert other.reference == given
+    assert other.rate is None
+    assert other.best_carried is not None
+    assert value_of(other.best_carried) == 40.0
+    assert "12.0 times the P50 of the other system" in other.levels[0].level.saturation_reasons[0]

@@ -2,10 +2,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from metric_rows import row
+from metric_rows import EPOCH_NS, row
 
-from pytest_llmbench.metrics.differences import Kind, change, independent_changes, paired_changes, pairs
+from pytest_llmbench.metrics.differences import (
+    Kind,
+    change,
+    independent_changes,
+    paired_changes,
+    paired_throughput_reduction,
+    pairs,
+)
 from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.records import Records
@@ -160,3 +168,32 @@ def test_few_pairs() -> None:
     nothing = paired_changes("x", pairs("ttft", [arm((1, 5))], [arm((2, 5))]))
     assert not any(value.defined for value in nothing.values())
     assert paired_changes("x", pairs("ttft", [], []))["x.p50"].n == 0
+
+
+def window(*, tokens: int = 10, later_ms: float = 0.0) -> Window:
+    """2,000 replies at random instants over 20 s."""
+    at_ms = np.sort(np.random.default_rng(1).uniform(0, 20_000, 2_000)) + later_ms
+    rows = [
+        row(i, submitted=at, chunks=(at,), chunk_tokens=(tokens,), tokens=tokens)
+        for i, at in enumerate(at_ms)
+    ]
+    return Window(Records.from_rows(rows), EPOCH_NS + 2 * 10**9, EPOCH_NS + 20 * 10**9)
+
+
+def test_rates_at_one_offered_load_are_compared_slice_by_slice() -> None:
+    """Known: a tenth fewer tokens in every reply; the variation of the arrivals is the same in both."""
+    before, after = window(), window(tokens=9)
+    found = paired_throughput_reduction(before, after)
+    assert found.point == pytest.approx(0.1, abs=1e-9)
+    assert found.lower is not None
+    assert found.upper is not None
+    assert found.upper - found.lower < 0.005
+    later = paired_throughput_reduction(before, window(later_ms=50.0))
+    assert later.lower is not None
+    assert later.upper is not None
+    assert later.lower <= 0.0 <= later.upper
+
+
+def test_no_tokens_are_no_rate_to_compare() -> None:
+    empty = Window(Records.from_rows([]), 0, 1_000_000_000)
+    assert paired_throughput_reduction(empty, window()).point is None
