@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective
 from pytest_llmbench.model.looks import judged_name
 from pytest_llmbench.model.objective import Objective
@@ -81,6 +81,8 @@ def _what_would_decide(
             f"{estimate.n} samples cannot bound {objective.metric}: about {estimate.n_required} are needed, "
             f"{more} more"
         )
+    if LOWER_BOUND in estimate.method and not objective.is_ceiling:
+        return None, f"the maximum is not known: {estimate.point:g} {estimate.unit} is {LOWER_BOUND}".rstrip()
     more_needed = _requests_to_resolve(objective, estimate, unfavourable)
     if more_needed is None:
         return None, "the limit lies so close to the measured value that no reasonable sample decides it"

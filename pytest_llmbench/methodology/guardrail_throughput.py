@@ -18,8 +18,8 @@ from pytest_llmbench.methodology.levels import Seen, window_of
 from pytest_llmbench.methodology.offered import is_offered
 from pytest_llmbench.methodology.probing import (
     PROBE,
-    beyond_generator,
     carried,
+    lower_bound,
     lowest_beyond,
     sustainable,
     value_of,
@@ -27,7 +27,7 @@ from pytest_llmbench.methodology.probing import (
 from pytest_llmbench.methodology.saturation import Reference
 from pytest_llmbench.methodology.search import Searched
 from pytest_llmbench.metrics.differences import change, paired_throughput_reduction
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 
 THROUGHPUT = "output_token_throughput"
 MAXIMUM, REDUCTION = "max_output_token_throughput", "throughput_reduction"
@@ -74,9 +74,9 @@ class Maxima:
             return Estimate.undefined(unit="tok/s", method="no tested level held")
         at = best.level.metrics[THROUGHPUT]
         beyond = lowest_beyond(best, self.searches[name].levels, self.holds)
-        if beyond is None:
-            bound = f"a lower bound: no tested load above {value_of(best):g} req/s failed"
-            return replace(at, upper=None, method=f"{at.method}; {bound}")
+        why = self._lower_bound(name)
+        if beyond is None or why is not None:
+            return replace(at, upper=None, method=f"{at.method}; {LOWER_BOUND}: {why}")
         upper = None if at.upper is None else at.upper * beyond / value_of(best)
         method = f"{at.method}; up to the next tested load, {beyond:g} req/s, which did not hold"
         return replace(at, upper=upper, method=method)
@@ -89,20 +89,14 @@ class Maxima:
                 "the ten-fold rule is off in the throughput searches of all configurations, and queue and "
                 f"completions decide: a filter breaks it at its lowest load ({why})"
             )
-        return [*found, *(text for name in self.searches for text in self._bound(name))]
+        for name in self.searches:
+            bound = self._lower_bound(name)
+            found += [f"maximum throughput of {name} is {LOWER_BOUND}: {bound}"] if bound else []
+        return found
 
-    def _bound(self, name: str) -> list[str]:
-        """That the maximum is a lower bound, and why."""
-        best, levels = self.best(name), self.searches[name].levels
-        if best is None or lowest_beyond(best, levels, self.holds) is not None:
-            return []
-        limit = beyond_generator(best, levels, self.holds)
-        why = (
-            f"the range was exhausted, every tested load up to {value_of(best):g} req/s held"
-            if limit is None
-            else f"the generator cannot offer {limit:g} req/s"
-        )
-        return [f"maximum throughput of {name} is a lower bound: {why}"]
+    def _lower_bound(self, name: str) -> str | None:
+        best = self.best(name)
+        return None if best is None else lower_bound(best, self.searches[name].levels, self.holds)
 
 
 def _tail(seen: Seen) -> str:

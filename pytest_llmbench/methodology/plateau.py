@@ -9,9 +9,16 @@ from __future__ import annotations
 import math
 
 from pytest_llmbench.methodology.levels import Seen
-from pytest_llmbench.methodology.probing import Probes, Range, lowest_beyond, sustainable, value_of
+from pytest_llmbench.methodology.probing import (
+    Probes,
+    Range,
+    lowest_beyond,
+    sustainable,
+    value_of,
+)
 from pytest_llmbench.methodology.procedure import Procedure
 from pytest_llmbench.methodology.saturation import LEAST_GAIN, LEAST_STEP, gain_is_spent
+from pytest_llmbench.model.estimate import LOWER_BOUND
 
 _STRETCHES = 4
 _THROUGHPUT = "output_token_throughput"
@@ -53,7 +60,8 @@ def plateau(probes: Probes, bounds: Range) -> Procedure[tuple[Seen | None, tuple
         yield from probes.at(value_of(best) + bounds.step)  # the bracket is as narrow as the range says
     probes.spend(best)
     if lowest_beyond(best, probes.run, sustainable) is None:
-        return best, (f"the highest level ({best.level.label}) still gains: raise the maximum",)
+        why = f"the highest level ({best.level.label}) still gains: raise the maximum, or leave it out"
+        return best, (f"the range ended before saturation, what was found is {LOWER_BOUND}: {why}",)
     return best, ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,6 +19,8 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 LoadModel = Literal["open", "closed"]
 BURST, PROBE = "burst", "probe"
 """Roles of the levels of a search."""
+EXHAUSTED = "range exhausted"
+"""In the method of an estimate whose search ended with its range, not with a level that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,12 @@ class Range:
     maximum: float
     step: float
     chosen: bool = False
-    """By us, from bursts: then the maximum may be raised when it does not saturate."""
+    """Its maximum is ours, from bursts, and is raised where it does not saturate."""
+
+    @property
+    def upwards(self) -> bool:
+        """The author gave no maximum: one has to be chosen."""
+        return math.isinf(self.maximum)
 
     def as_list(self) -> list[float]:
         return [self.minimum, self.maximum, self.step]
@@ -154,6 +162,18 @@ def beyond_generator(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen],
     return min((value for value in short if value > value_of(best)), default=None)
 
 
+def lower_bound(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]) -> str | None:
+    """Why more than ``best`` may hold: what lies above was not tested, or could not be. None where a tested
+    level above did not hold."""
+    every = list(levels)
+    if lowest_beyond(best, every, holds) is not None:
+        return None
+    limit = beyond_generator(best, every, holds)
+    if limit is not None:
+        return f"{limit:g} req/s is beyond this generator"
+    return f"every tested load up to {value_of(best):g} held ({EXHAUSTED})"
+
+
 def rate_of(seen: Seen) -> float | None:
     offered = seen.level.offered_rps
     return seen.point("request_throughput") if offered is None else offered
@@ -161,12 +181,14 @@ def rate_of(seen: Seen) -> float | None:
 
 __all__ = [
     "BURST",
+    "EXHAUSTED",
     "PROBE",
     "LoadModel",
     "Probes",
     "Range",
     "beyond_generator",
     "carried",
+    "lower_bound",
     "lowest_beyond",
     "meets",
     "rate_of",

@@ -29,6 +29,7 @@ from pytest_llmbench.methodology.probing import (
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.saturation import Reference
 from pytest_llmbench.methodology.scales import PROBE_S, ByScale
+from pytest_llmbench.model.estimate import LOWER_BOUND
 from pytest_llmbench.model.plan import Arrival, LoadPlan, OpenLoop
 
 _BURST_S = ByScale(quick=1.0, standard=4.0, full=10.0)
@@ -90,8 +91,8 @@ def search(
     """
     law, length_s = OpenLoop(1.0, arrival, burstiness), PROBE_S.at(setting.scale, duration_s)
     probes = Probes(setting, sequence, load_model, law, length_s, reference)
-    if bounds is None:
-        bounds = yield from _bounds(probes)
+    if bounds is None or bounds.upwards:
+        bounds = yield from _bounds(probes, bounds)
     highest = plateau(probes, bounds) if load_model == "closed" else _highest(probes, bounds, sustainable)
     best, notes = yield from highest
     constrained, more = yield from _constrained(probes, bounds, best, limits or {})
@@ -136,7 +137,8 @@ def _highest(
             break
         low, best = high, seen
         if not bounds.chosen or stretch == _STRETCHES:
-            return best, (f"the highest level ({seen.level.label}) still holds: raise the maximum",)
+            why = f"the highest level ({seen.level.label}) still holds: raise the maximum, or leave it out"
+            return best, (f"the range ended before saturation, what was found is {LOWER_BOUND}: {why}",)
         high = probes.rounded(high * 1.5)
     while high - low > bounds.step * (1 + 1e-9):
         middle = probes.rounded((low + high) / 2)
@@ -153,7 +155,16 @@ def _highest(
     return best, (f"the generator cannot offer {limit:g} req/s: the rate found is a lower bound",)
 
 
-def _bounds(probes: Probes) -> Procedure[Range]:
+def _bounds(probes: Probes, asked: Range | None) -> Procedure[Range]:
+    """From a rough capacity; of a range without a maximum only that."""
+    rough = yield from _rough_bounds(probes)
+    if asked is None:
+        return rough
+    maximum = max(rough.maximum, probes.rounded(asked.minimum + asked.step))
+    return Range(asked.minimum, maximum, asked.step, chosen=True)
+
+
+def _rough_bounds(probes: Probes) -> Procedure[Range]:
     """A rough capacity from short closed-loop bursts, doubled until the request rate stops growing."""
     setting, sequence = probes.setting, probes.sequence
     burst_s = min(_BURST_S.at(setting.scale), probes.duration_s)
@@ -206,7 +217,7 @@ def search_plans(
     """
     length_s = PROBE_S.at(setting.scale, duration_s)
     plans = []
-    if bounds is None:
+    if bounds is None or bounds.upwards:
         bursts = [2**power for power in range(_FIRST_BURST.bit_length() - 1, _LARGEST_BURST.bit_length())]
         plans = [
             sequence.closed_loop(setting, f"burst of {n}", n, duration_s=None, at_least=2 * n) for n in bursts
@@ -217,7 +228,7 @@ def search_plans(
         highest, widths = bounds.maximum, (bounds.maximum - bounds.minimum) / bounds.step
     levels = 2 + max(0, math.ceil(math.log2(max(widths, 1.0))))
     for number in range(levels * (2 if constrained else 1)):
-        label = f"search level {number + 1}" + (" (rate not known yet)" if bounds is None else "")
+        label = f"search level {number + 1}" + (" (rate not known yet)" if highest == UNKNOWN_RPS else "")
         if load_model == "open":
             plans.append(sequence.open_loop(setting, label, OpenLoop(highest), length_s))
         else:

@@ -7,22 +7,20 @@ that meets them, then hold what was found for the long duration and report that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_llmbench.methodology.by_run import ByRun, by_run
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.held import Held, held
-from pytest_llmbench.methodology.levels import Seen, run_metrics, window_of
+from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.probing import (
     BURST,
     LoadModel,
     Range,
-    beyond_generator,
-    lowest_beyond,
     meets,
     sustainable,
     value_of,
@@ -30,15 +28,12 @@ from pytest_llmbench.methodology.probing import (
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.scales import REPORTED_S
 from pytest_llmbench.methodology.search import UNKNOWN_RPS, Searched, search, search_plans
+from pytest_llmbench.methodology.throughput_metrics import metrics_of, raw_throughput, runs_of
 from pytest_llmbench.methodology.throughput_tables import (
     latency_at_max_table,
     summary_table,
     throughput_plot,
 )
-from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, batch_utilisation
-from pytest_llmbench.metrics.throughput import Window, output_token_throughput
-from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ARRIVALS, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import TestResult, WarmupReport
@@ -54,17 +49,12 @@ _FLOORS = {
     "min_constrained_tok_s": ("constrained_output_token_throughput", "tok/s"),
     "min_tokens_per_gpu_s": ("output_tokens_per_gpu_second", "tok/s"),
 }
-_OF_THE_SEARCH = ("sustainable_rate", "sustainable_concurrency")
-_MAXIMA = {
-    "max_output_token_throughput": "output_token_throughput",
-    "max_request_throughput": "request_throughput",
-    "max_input_token_throughput": "input_token_throughput",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """Keywords of ``@llmbench.throughput``. Without a range the search chooses one from short bursts."""
+    """Keywords of ``@llmbench.throughput``. Without a range the search chooses one from short bursts; a range
+    without a maximum goes on upwards until it saturates."""
 
     repeats = True
 
@@ -96,12 +86,12 @@ class Parameters(TestParameters):
     def contradictions(self) -> list[str]:
         found = []
         for names in (_OPEN, _CLOSED):
-            missing = [name for name in names if getattr(self, name) is None]
-            if missing and len(missing) < len(names):
+            low, high, step = (getattr(self, name) for name in names)
+            missing = [name for name in (names[0], names[2]) if getattr(self, name) is None]
+            if missing and (low, high, step) != (None, None, None):
                 found.append(f"{', '.join(names)} belong together: {', '.join(missing)} is missing")
-            elif not missing:
-                low, high = getattr(self, names[0]), getattr(self, names[1])
-                found += [f"{names[1]} must be above {names[0]}, got {high:g}"] if high <= low else []
+            elif not missing and high is not None and high <= low:
+                found.append(f"{names[1]} must be above {names[0]}, got {high:g}")
         given = [
             names for names in (_OPEN, _CLOSED) if any(getattr(self, name) is not None for name in names)
         ]
@@ -127,11 +117,10 @@ class Parameters(TestParameters):
     @property
     def bounds(self) -> Range | None:
         names = _CLOSED if self.model == "closed" else _OPEN
-        values = [getattr(self, name) for name in names]
-        if None in values:
+        low, high, step = (getattr(self, name) for name in names)
+        if low is None or step is None:
             return None
-        low, high, step = (float(value) for value in values)
-        return Range(low, high, step)
+        return Range(float(low), math.inf if high is None else float(high), float(step), chosen=high is None)
 
     @property
     def law(self) -> OpenLoop:
@@ -214,7 +203,7 @@ def _result(
     constrained: Held | None,
 ) -> TestResult:
     levels = (*searched.levels, *reported.tried, *(constrained.tried if constrained else ()))
-    metrics = _metrics(setting, searched, reported, constrained)
+    metrics = metrics_of(parameters.limits, setting, searched, reported, constrained)
     kept = (*reported.runs, *(constrained.runs if constrained else ()))
     searched_levels = [seen for seen in levels if seen.level.role != BURST]
     report = Report(
@@ -227,95 +216,11 @@ def _result(
         plots=(throughput_plot(searched_levels, reported),),
         notes=(*searched.notes, *reported.notes, *(constrained.notes if constrained else ())),
         load=_load(parameters, setting, searched),
-        facts=_raw(reported),
+        facts=raw_throughput(reported),
         budgeted=kept or searched_levels[:1],
     )
     result = result_of(HEADING, parameters, setting, warmup, report)
-    return replace(result, by_run=_by_run(setting, searched, reported, constrained))
-
-
-def _by_run(setting: Setting, searched: Searched, reported: Held, constrained: Held | None) -> ByRun:
-    """Of the levels that were held. What the one search found, and a constrained level that was held another
-    number of times, has no runs."""
-    runs = []
-    for number, run in enumerate(reported.runs):
-        under = None
-        if constrained is not None and len(constrained.runs) == len(reported.runs):
-            under = replace(constrained, runs=(constrained.runs[number],))
-        metrics = _metrics(setting, searched, replace(reported, runs=(run,)), under)
-        runs.append({name: own for name, own in metrics.items() if name not in _OF_THE_SEARCH})
-    return by_run(runs)
-
-
-def _metrics(
-    setting: Setting, searched: Searched, reported: Held, constrained: Held | None
-) -> dict[str, Estimate]:
-    windows = [window_of(seen.observation) for seen in reported.runs]
-    metrics = run_metrics(windows, seed=setting.seed)
-    metrics |= {name: metrics[source] for name, source in _MAXIMA.items()}
-    limit = _generator_limit(searched, reported)
-    if limit is not None:
-        metrics |= {name: _at_least(metrics[name], limit) for name in _MAXIMA}
-    name, unit = (
-        ("sustainable_rate", "req/s")
-        if searched.load_model == "open"
-        else ("sustainable_concurrency", "count")
-    )
-    metrics[name] = _bracket(searched, reported, unit)
-    if constrained is not None:
-        under = [window_of(seen.observation) for seen in constrained.runs]
-        metrics["constrained_output_token_throughput"] = (
-            output_token_throughput(under, seed=setting.seed)
-            if under
-            else Estimate.undefined(unit="tok/s", method="no tested level met the objectives")
-        )
-    metrics["output_tokens_per_gpu_second"] = _per_gpu(metrics["output_token_throughput"], setting.facts)
-    read = [(seen.observation.engine, window) for seen, window in zip(reported.runs, windows, strict=True)]
-    metrics["batch_utilisation"] = batch_utilisation(read)
-    return metrics
-
-
-def _generator_limit(searched: Searched, reported: Held) -> float | None:
-    """The load that the generator could not offer, where only that ends the search."""
-    if not reported.runs:
-        return None
-    return beyond_generator(reported.runs[0], (*searched.levels, *reported.tried), sustainable)
-
-
-def _at_least(estimate: Estimate, limit: float) -> Estimate:
-    """The system may do more than the generator could show."""
-    method = f"{estimate.method}; a lower bound: {limit:g} req/s is beyond this generator"
-    return replace(estimate, upper=None, method=method)
-
-
-def _bracket(searched: Searched, reported: Held, unit: str) -> Estimate:
-    """The highest load that held, up to the lowest one above it that did not."""
-    levels = (*searched.levels, *reported.tried)
-    tested = len({value_of(seen) for seen in levels if seen.level.role != BURST})
-    if not reported.runs:
-        return Estimate.undefined(unit=unit, method="no tested load held", n=tested)
-    best = reported.runs[0]
-    beyond, limit = lowest_beyond(best, levels, sustainable), _generator_limit(searched, reported)
-    if limit is not None:
-        method = f"bracket of the search: {value_of(best):g} held, {limit:g} is beyond this generator"
-    elif beyond is None:
-        method = f"bracket of the search: every tested load up to {value_of(best):g} held (range exhausted)"
-    else:
-        method = f"bracket of the search: {value_of(best):g} held, {beyond:g} did not"
-    value = value_of(best)
-    return Estimate(value, value, beyond, level=0.95, n=tested, method=method, unit=unit)
-
-
-def _per_gpu(throughput: Estimate, facts: Facts) -> Estimate:
-    """Output tokens per second / accelerators (section 5.2.4.2)."""
-    count = facts.value("sut.hardware.accelerator_count")
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        why = "no accelerator" if count == 0 else "the number of accelerators is not declared"
-        return Estimate.undefined(unit="tok/s", method=f"{NOT_MEASURABLE}: {why}")
-    ends = (throughput.point, throughput.lower, throughput.upper)
-    point, lower, upper = (None if end is None else end / count for end in ends)
-    method = f"{throughput.method}; divided by {count} accelerators"
-    return replace(throughput, point=point, lower=lower, upper=upper, method=method)
+    return replace(result, by_run=runs_of(parameters.limits, setting, searched, reported, constrained))
 
 
 def _load(parameters: Parameters, setting: Setting, searched: Searched) -> Mapping[str, Any]:
@@ -327,16 +232,6 @@ def _load(parameters: Parameters, setting: Setting, searched: Searched) -> Mappi
         name: searched.range.as_list(),
         "load.duration_s": REPORTED_S.at(setting.scale, parameters.duration_s),
     } | ({"load.slo": stated} if stated else {})
-
-
-def _raw(reported: Held) -> Facts:
-    """Output tokens per second over the whole duration, ramp-up included, beside the figure of the window."""
-    runs = [seen.observation for seen in reported.runs]
-    if not runs:
-        return Facts()
-    whole = [Window(run.records, run.started_ns, window_of(run).end_ns) for run in runs]
-    raw = output_token_throughput(whole, seed=0).point
-    return Facts.of(Origin.MEASURED, {"throughput.raw_output_tok_s": raw})
 
 
 procedure = framed(HEADING, measure)
@@ -355,7 +250,7 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     )
     duration_s = REPORTED_S.at(setting.scale, parameters.duration_s)
     runs = max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
-    highest = UNKNOWN_RPS if bounds is None else bounds.maximum
+    highest = UNKNOWN_RPS if bounds is None or bounds.upwards else bounds.maximum
     for _ in range(runs * (2 if parameters.limits else 1)):
         if parameters.model == "open":
             found += (sequence.open_loop(setting, "reported", OpenLoop(highest), duration_s),)

@@ -9,7 +9,7 @@ from pytest_llmbench.methodology.held import Held
 from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.methodology.probing import value_of
 from pytest_llmbench.metrics.server_side import NOT_MEASURABLE
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.result import Plot, Table
 
 _LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("End-to-End", "e2e"))
@@ -44,7 +44,8 @@ def summary_table(
 def _rate(title: str, estimate: Estimate, unit: str, undefined: str = "") -> tuple[str, str, str]:
     if estimate.point is None:
         return title, undefined or why_not(estimate), ""
-    return title, f"{number(estimate.point)} {unit}", interval(estimate)
+    least = "at least " if LOWER_BOUND in estimate.method else ""
+    return title, f"{least}{number(estimate.point)} {unit}", interval(estimate)
 
 
 def _batch(estimate: Estimate) -> tuple[str, str, str]:
@@ -65,6 +66,7 @@ def _load(metrics: Mapping[str, Estimate]) -> tuple[str, str]:
     if found.point is None:
         return "not reached: no tested load held", ""
     text = f"{found.point:g} req/s (offered)" if rate else f"{found.point:g} requests in flight"
+    text = f"at least {text}" if LOWER_BOUND in found.method else text
     end = "not reached" if found.upper is None else f"{found.upper:g}"
     return text, f"{found.point:g} … {end} (bracket of the search)"
 

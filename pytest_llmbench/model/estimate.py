@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+LOWER_BOUND = "a lower bound"
+"""In the method of an estimate that is open upwards since nothing above it was tested: no larger sample
+would close it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -47,4 +51,4 @@ class Estimate:
         return self.lower is not None and self.upper is not None
 
 
-__all__ = ["Estimate"]
+__all__ = ["LOWER_BOUND", "Estimate"]

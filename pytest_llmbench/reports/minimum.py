@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pytest_llmbench.model.estimate import LOWER_BOUND
 from pytest_llmbench.reports import levels, numbers
 from pytest_llmbench.reports.document import TestView, fact_text, words
 from pytest_llmbench.reports.entry import Entry
@@ -128,7 +129,10 @@ def _constraints(test: TestView) -> Entry:
 
 def _throughput(test: TestView | None, name: str) -> str:
     metric = None if test is None else test.metric(name)
-    return numbers.NOT_MEASURED if metric is None else numbers.quantity(metric["point"], metric["unit"])
+    if metric is None:
+        return numbers.NOT_MEASURED
+    least = "at least " if LOWER_BOUND in metric["method"] else ""
+    return least + numbers.quantity(metric["point"], metric["unit"])
 
 
 def _provenance(source: _Source | None, constrained: TestView | None) -> list[str]:

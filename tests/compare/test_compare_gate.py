@@ -80,3 +80,11 @@ def test_gate_fails_before_it_is_inconclusive() -> None:
     assert gate([limits[0], limits[2]], metrics).verdict is GateVerdict.INCONCLUSIVE
     assert gate([limits[0]], metrics).verdict is GateVerdict.PASS
     assert gate([], metrics).verdict is GateVerdict.PASS
+
+
+def test_no_further_request_decides_on_a_lower_bound() -> None:
+    bound = Estimate(50, 45, None, 0.95, 1000, "bootstrap; a lower bound: every tested load held", "tok/s")
+    judged = judge(Objective("max_output_token_throughput", ">=", 100, "tok/s"), bound)
+    assert judged.verdict is GateVerdict.INCONCLUSIVE
+    assert judged.requests_needed is None
+    assert judged.reason == "the maximum is not known: 50 tok/s is a lower bound"

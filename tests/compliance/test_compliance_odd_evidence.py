@@ -13,7 +13,7 @@ from test_compliance_verdicts import nothing_known
 
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.model.judgement import ComplianceVerdict
+from pytest_llmbench.model.judgement import ComplianceVerdict, Status
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.records import MISSING, OUTCOMES, Records
 
@@ -84,3 +84,12 @@ def test_levels_that_the_generator_could_not_offer_say_nothing() -> None:
 
     assert verdict("probe (not offered)") is audit(evidence).verdict
     assert verdict("probe") is BLOCKED
+
+
+def test_a_range_that_ended_before_saturation_found_no_maximum() -> None:
+    """Nothing is altered: the range alone is too short, and every level of it holds."""
+    search = {"max_rate": 1.5, "rate_step": 0.5}
+    short = audit(complete("throughput", **search))
+    unmet = {entry.id for entry in short.requirements if entry.status is Status.UNMET}
+    assert "P-5.2.3-binary-search" in unmet
+    assert short.verdict is BLOCKED

@@ -169,8 +169,7 @@ def test_a_maximum_from_an_exhausted_range_is_a_lower_bound() -> None:
     assert metrics["max_output_token_throughput[full]"].upper is None
     assert metrics["throughput_reduction[full]"].lower is None  # it may be no loss at all
     assert maxima.notes() == [
-        "maximum throughput of full is a lower bound: the range was exhausted, every tested load up to "
-        "24 req/s held"
+        "maximum throughput of full is a lower bound: every tested load up to 24 held (range exhausted)"
     ]
 
 

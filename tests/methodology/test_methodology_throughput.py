@@ -180,6 +180,54 @@ def test_steps_down_are_bounded() -> None:
     assert cells(result, "throughput_summary")["Sustainable Load"][0].startswith("not reached")
 
 
+def test_a_range_that_ends_before_saturation_gives_a_lower_bound() -> None:
+    """The server does 400 tok/s; a range that ends at 24 req/s shows 240 of them."""
+    result = run(
+        min_rate=8, max_rate=24, rate_step=4, arrival="uniform", ttft_p99_ms=60, min_output_tok_s=300,
+        min_request_s=20, min_constrained_tok_s=300, min_tokens_per_gpu_s=90,
+    )  # fmt: skip
+    names = (
+        "max_output_token_throughput", "max_request_throughput", "max_input_token_throughput",
+        "constrained_output_token_throughput", "output_tokens_per_gpu_second", "sustainable_rate",
+    )  # fmt: skip
+    for name in names:
+        assert result.metrics[name].upper is None, name
+        assert "a lower bound: every tested load up to 24 held" in result.metrics[name].method, name
+    assert result.metrics["output_token_throughput"].upper is not None  # of the level that was measured
+    decided = gate(result.objectives, result.metrics)
+    assert "a lower bound" in decided.objectives[0].reason
+    judged = {str(each.objective): each.verdict for each in decided.objectives}
+    assert judged == {
+        "max_output_token_throughput >= 300 tok/s": GateVerdict.INCONCLUSIVE,
+        "max_request_throughput >= 20 req/s": GateVerdict.PASS,
+        "constrained_output_token_throughput >= 300 tok/s": GateVerdict.INCONCLUSIVE,
+        "output_tokens_per_gpu_second >= 90 tok/s": GateVerdict.INCONCLUSIVE,
+    }
+    summary = cells(result, "throughput_summary")
+    assert summary["Max Output Throughput"][0].startswith("at least 24")
+    assert summary["Output Throughput under it"][0].startswith("at least 24")
+    assert summary["Sustainable Load"][0] == "at least 24 req/s (offered)"
+    assert any("a lower bound" in note and "24 req/s" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"min_rate": 8, "rate_step": 4, "arrival": "uniform"}, {"min_concurrency": 1, "concurrency_step": 1}],
+)
+def test_a_range_without_a_maximum_goes_on_until_it_saturates(asked: dict[str, Any]) -> None:
+    result = run(**asked)
+    maximum = result.metrics["max_output_token_throughput"]
+    assert maximum.point == pytest.approx(400, rel=0.1)
+    assert maximum.upper is not None
+    assert result.levels[0].role == "burst"
+    key = "load.rate_range" if "min_rate" in asked else "load.concurrency_range"
+    low, high, step = result.facts.value(key)
+    assert (low, step) == (asked.get("min_rate", 1), asked.get("rate_step", 1))
+    assert low < high < 1000
+    planned = throughput.plans(build(throughput.Parameters, asked), canned_setting())
+    assert planned[0].label.startswith("burst")
+
+
 def test_closed_loop_finds_the_knee_of_the_throughput() -> None:
     result = run(min_concurrency=1, max_concurrency=64, concurrency_step=1)
     found = result.metrics["sustainable_concurrency"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import sample_results
@@ -130,6 +131,16 @@ def test_all_six_key_results(
     ]
     assert "- Throughput at P99 TTFT < 500ms: also constrained to tpot_p99_ms = 60\n" in text
     assert "- Latencies:" not in text
+
+
+def test_a_lower_bound_is_said_to_be_one(
+    make_result: Callable[..., TestResult], make_report: Callable[..., Entry]
+) -> None:
+    result = sample_results.throughput(make_result())
+    known = result.metrics["max_output_token_throughput"]
+    bound = replace(known, upper=None, method=f"{known.method}; a lower bound: every tested load held")
+    entry = _entry(replace(result, metrics={**result.metrics, "max_output_token_throughput": bound}))
+    assert "- Max Throughput: at least 2847 tok/s" in _key_results(minimum_report(make_report(entry)))
 
 
 def test_another_constraint_is_not_the_one_asked_for(

@@ -34,7 +34,6 @@ _SUMMARY_ROWS = (
     "Sustainable Load",
     "Tokens per GPU-second",
 )
-_EXHAUSTED = "range exhausted"
 _STEP_TOLERANCE = 0.01
 """Rates of plans have three or four digits."""
 
@@ -168,12 +167,9 @@ def _bracket(
     )
     look.note("reported", best.value)
     if not above:
-        methods = [look.result.metrics[name].method for name in _SUSTAINABLE if name in look.result.metrics]
-        flagged = any(_EXHAUSTED in text for text in (*methods, *look.result.notes))
-        return look.answer(
-            best.value >= high * (1 - _STEP_TOLERANCE) and flagged,
-            f"{best.label} is the end of the range, and said to be so",
-            f"no level above {best.label} fails, and it is not flagged as the end of the range",
+        return look.unmet(
+            f"no tested level above {best.label} fails, the range ends at {high:g}: a lower bound, not the "
+            "highest level that holds"
         )
     gap = above[0].value - best.value
     look.note("lowest_failing_above", above[0].value)
@@ -182,9 +178,6 @@ def _bracket(
         f"{best.value:g} holds, {above[0].value:g} does not, the step is {step:g}",
         f"between {best.value:g}, which holds, and {above[0].value:g} lies more than the step {step:g}",
     )
-
-
-_SUSTAINABLE = ("sustainable_rate", "sustainable_concurrency")
 
 
 @check("P-5.2.4.1-primary")
