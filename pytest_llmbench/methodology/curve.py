@@ -34,7 +34,7 @@ class Curve:
     highest: Seen | None
     """The level of the highest throughput."""
     sustained: Seen | None
-    """The same among the levels that no saturation rule names."""
+    """The same among the levels that no saturation rule names, or that keep up and meet the objectives."""
     first_flagged: Seen | None
     """The lowest level that a saturation rule names (section 5.2.3.1)."""
 
@@ -88,7 +88,7 @@ def curve_of(levels: Sequence[Seen], *, wanted: bool) -> Curve:
         saturation=first_drop(ascending),
         operating=_most(passing),
         highest=_most(ascending),
-        sustained=_most([seen for seen in ascending if not seen.level.saturated]),
+        sustained=_most([seen for seen in ascending if not seen.level.saturated or seen.level.passed]),
         first_flagged=next((seen for seen in ascending if seen.level.saturated), None),
     )
 

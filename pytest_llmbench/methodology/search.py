@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_llmbench.methodology.levels import Seen, level_of
 from pytest_llmbench.methodology.load_plans import Sequence
@@ -21,10 +21,10 @@ from pytest_llmbench.methodology.probing import (
     Range,
     beyond_generator,
     carried,
+    lowest_beyond,
     meets,
     rate_of,
     sustainable,
-    value_of,
 )
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.saturation import Reference
@@ -56,7 +56,7 @@ class Searched:
     best: Seen | None
     """Highest level that is not saturated."""
     best_constrained: Seen | None = None
-    """Highest level that is not saturated and meets the constraints; None without constraints."""
+    """Highest level that is not overloaded and meets the constraints; None without constraints."""
     best_carried: Seen | None = None
     """Highest level that is not overloaded, whatever the ten-fold rule says; None where not asked for."""
     notes: tuple[str, ...] = ()
@@ -113,13 +113,19 @@ def search(
 def _constrained(
     probes: Probes, bounds: Range, best: Seen | None, limits: Mapping[str, float]
 ) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
-    """The highest level that meets the limits; where ``best`` does, that is it. None without limits."""
+    """The highest level that meets the limits, if there are any; at most the plateau of a closed loop."""
     if not limits:
         return None, ()
-    ceiling = bounds.maximum if best is None else value_of(best)
-    within = Range(bounds.minimum, max(ceiling, bounds.minimum), bounds.step)
-    found, notes = yield from _highest(probes, within, lambda seen: meets(seen, limits))
-    return found, notes if best is None or found is not best else ()
+
+    def holds(seen: Seen) -> bool:
+        return meets(seen, limits)
+
+    if probes.load_model == "closed" and best is not None:
+        plateau_end = max(value for value, seen in probes.by_value.items() if carried(seen))
+        bounds = replace(bounds, maximum=plateau_end, chosen=False)
+    found, notes = yield from _highest(probes, bounds, holds)
+    known = found is not None and lowest_beyond(found, probes.run, holds) is not None
+    return found, () if known else notes
 
 
 def _highest(

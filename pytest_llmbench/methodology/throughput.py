@@ -2,7 +2,8 @@
 
 Objective: the highest rate of output tokens at a latency that is acceptable; what the system carries.
 Procedure: warm up, search for the highest load that is not saturated and, with objectives, for the highest
-that meets them, then hold what was found for the long duration and report that level.
+that meets them, then hold what was found for the long duration and report that level. What latency is
+acceptable the objectives say; where there are none, the ten-fold rule of saturation stands in for them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from pytest_llmbench.methodology.probing import (
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.scales import REPORTED_S
 from pytest_llmbench.methodology.search import UNKNOWN_RPS, Searched, search, search_plans
-from pytest_llmbench.methodology.throughput_metrics import metrics_of, raw_throughput, runs_of
+from pytest_llmbench.methodology.throughput_metrics import (
+    CONSTRAINED,
+    REPORTED,
+    Found,
+    found_of,
+    metrics_of,
+    raw_throughput,
+    runs_of,
+)
 from pytest_llmbench.methodology.throughput_tables import (
     latency_at_max_table,
     summary_table,
@@ -155,11 +164,12 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
         limits=parameters.limits,
         duration_s=parameters.probe_s,
     )
-    reported = yield from _hold(parameters, setting, searched, searched.best, sustainable, "reported")
+    tenfold = yield from _hold(parameters, setting, searched, searched.best, sustainable, REPORTED)
     constrained = None
     if parameters.limits:
-        constrained = yield from _constrained(parameters, setting, searched, reported)
-    return _result(parameters, setting, warmup, searched, reported, constrained)
+        constrained = yield from _constrained(parameters, setting, searched, tenfold)
+    found = found_of(searched, parameters.limits, tenfold, constrained)
+    return _result(parameters, setting, warmup, found)
 
 
 def _hold(
@@ -180,47 +190,36 @@ def _hold(
 
 
 def _constrained(
-    parameters: Parameters, setting: Setting, searched: Searched, reported: Held
+    parameters: Parameters, setting: Setting, searched: Searched, tenfold: Held
 ) -> Procedure[Held]:
-    """The long level under the objectives: the reported one where that meets them, one of its own else."""
+    """The long level under the objectives: that of the ten-fold rule where it is the same, else its own."""
 
     def holds(seen: Seen) -> bool:
         return meets(seen, parameters.limits)
 
-    start = searched.best_constrained
-    same = start is not None and reported.value is not None and value_of(start) >= reported.value
-    if same and all(holds(seen) for seen in reported.runs):
-        return replace(reported, tried=())
-    return (yield from _hold(parameters, setting, searched, start, holds, "constrained"))
+    start, highest = searched.best_constrained, max(map(value_of, tenfold.tried), default=0.0)
+    same = start is not None and tenfold.value is not None and tenfold.value <= value_of(start) <= highest
+    above = [seen for seen in tenfold.tried if value_of(seen) > (tenfold.value or 0.0)]
+    if same and all(map(holds, tenfold.runs)) and not any(map(holds, above)):
+        return replace(tenfold, tried=())
+    return (yield from _hold(parameters, setting, searched, start, holds, CONSTRAINED))
 
 
-def _result(
-    parameters: Parameters,
-    setting: Setting,
-    warmup: WarmupReport,
-    searched: Searched,
-    reported: Held,
-    constrained: Held | None,
-) -> TestResult:
-    levels = (*searched.levels, *reported.tried, *(constrained.tried if constrained else ()))
-    metrics = metrics_of(parameters.limits, setting, searched, reported, constrained)
-    kept = (*reported.runs, *(constrained.runs if constrained else ()))
-    searched_levels = [seen for seen in levels if seen.level.role != BURST]
+def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, found: Found) -> TestResult:
+    metrics = metrics_of(found, setting)
+    searched_levels = [seen for seen in found.levels if seen.level.role != BURST]
     report = Report(
-        levels=levels,
+        levels=found.levels,
         metrics=metrics,
-        tables=(
-            summary_table(metrics, constrained, parameters.limits),
-            latency_at_max_table(metrics),
-        ),
-        plots=(throughput_plot(searched_levels, reported),),
-        notes=(*searched.notes, *reported.notes, *(constrained.notes if constrained else ())),
-        load=_load(parameters, setting, searched),
-        facts=raw_throughput(reported),
-        budgeted=kept or searched_levels[:1],
+        tables=(summary_table(metrics, found), latency_at_max_table(metrics)),
+        plots=(throughput_plot(searched_levels, found.reported),),
+        notes=found.notes,
+        load=_load(parameters, setting, found.searched),
+        facts=raw_throughput(found.reported),
+        budgeted=[seen for held_ in found.held for seen in held_.runs] or searched_levels[:1],
     )
     result = result_of(HEADING, parameters, setting, warmup, report)
-    return replace(result, by_run=runs_of(parameters.limits, setting, searched, reported, constrained))
+    return replace(result, by_run=runs_of(found, setting))
 
 
 def _load(parameters: Parameters, setting: Setting, searched: Searched) -> Mapping[str, Any]:

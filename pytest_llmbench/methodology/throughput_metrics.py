@@ -7,7 +7,7 @@ interval is open upwards and its method says why.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pytest_llmbench.methodology.by_run import ByRun, by_run
 from pytest_llmbench.methodology.held import Held
@@ -35,60 +35,114 @@ _MAXIMA = {
 }
 
 
-def runs_of(
-    limits: Mapping[str, float],
-    setting: Setting,
-    searched: Searched,
-    reported: Held,
-    constrained: Held | None,
-) -> ByRun:
-    """Of the levels that were held. What the one search found, and a constrained level that was held another
-    number of times, has no runs."""
-    runs = []
-    for number, run in enumerate(reported.runs):
-        under = None
-        if constrained is not None and len(constrained.runs) == len(reported.runs):
-            under = replace(constrained, runs=(constrained.runs[number],))
-        metrics = metrics_of(limits, setting, searched, replace(reported, runs=(run,)), under)
-        runs.append({name: own for name, own in metrics.items() if name not in _OF_THE_SEARCH})
-    return by_run(runs)
+REPORTED, CONSTRAINED, TENFOLD = "reported", "constrained", "ten-fold"
+"""Roles of the levels that were held."""
 
 
-def metrics_of(
-    limits: Mapping[str, float],
-    setting: Setting,
-    searched: Searched,
-    reported: Held,
-    constrained: Held | None,
-) -> dict[str, Estimate]:
+@dataclass(frozen=True)
+class Found:
+    """What the search and the levels held after it came to."""
+
+    searched: Searched
+    limits: Mapping[str, float]
+    reported: Held
+    """The maximum: the higher of the two below."""
+    constrained: Held | None = None
+    """The highest level that keeps up and meets the limits; None without limits."""
+    tenfold: Held | None = None
+    """The highest level that no rule of saturation names, the ten-fold rule among them; None without limits,
+    since it is the maximum then."""
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        every = (self.tenfold, self.reported, self.constrained)
+        return tuple(one for one in every if one is not None)
+
+    @property
+    def levels(self) -> tuple[Seen, ...]:
+        """All that were run, in that order."""
+        tried = {id(seen): seen for one in self.held for seen in one.tried}
+        return (*self.searched.levels, *tried.values())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        notes = [*self.searched.notes, *(note for one in self.held for note in one.notes)]
+        if self.tenfold is not None and self.tenfold.value != self.reported.value:
+            alone = "no load" if self.tenfold.value is None else f"{self.tenfold.value:g}"
+            notes.append(
+                f"the maximum is what the objectives allow, {self.reported.value:g}; by the ten-fold rule "
+                f"(TTFT P99 at most ten times the P50 of the lowest level) it would be {alone}"
+            )
+        return tuple(dict.fromkeys(notes))
+
+    def holds(self, seen: Seen) -> bool:
+        """Whether a level counts for the maximum: by the limits, or by the ten-fold rule."""
+        return sustainable(seen) or (bool(self.limits) and meets(seen, self.limits))
+
+    def run(self, number: int) -> Found:
+        """With the one run alone; without what was held another number of times."""
+        count = len(self.reported.runs)
+        own = [
+            replace(one, runs=(one.runs[number],)) if one is not None and len(one.runs) == count else None
+            for one in (self.constrained, self.tenfold)
+        ]
+        reported = replace(self.reported, runs=(self.reported.runs[number],))
+        return replace(self, reported=reported, constrained=own[0], tenfold=own[1])
+
+
+def found_of(
+    searched: Searched, limits: Mapping[str, float], tenfold: Held, constrained: Held | None
+) -> Found:
+    if constrained is None:
+        return Found(searched, limits, tenfold)
+    if constrained.value is None or constrained.value <= (tenfold.value or 0.0):
+        return Found(searched, limits, tenfold, constrained, tenfold)
+    maximum = _in_role(constrained, CONSTRAINED, REPORTED)
+    return Found(searched, limits, maximum, maximum, _in_role(tenfold, REPORTED, TENFOLD))
+
+
+def _in_role(held: Held, old: str, new: str) -> Held:
+    def told(seen: Seen) -> Seen:
+        return seen.with_(role=seen.level.role.replace(old, new, 1))
+
+    return replace(held, runs=tuple(map(told, held.runs)), tried=tuple(map(told, held.tried)))
+
+
+def runs_of(found: Found, setting: Setting) -> ByRun:
+    """Of the levels that were held; what the one search found has no runs."""
+    every = [metrics_of(found.run(number), setting) for number in range(len(found.reported.runs))]
+    return by_run([{name: own for name, own in one.items() if name not in _OF_THE_SEARCH} for one in every])
+
+
+def metrics_of(found: Found, setting: Setting) -> dict[str, Estimate]:
+    reported, levels = found.reported, found.levels
     windows = [window_of(seen.observation) for seen in reported.runs]
     metrics = run_metrics(windows, seed=setting.seed)
-    levels = (*searched.levels, *reported.tried, *(constrained.tried if constrained else ()))
-    why = _lower_bound(reported, levels, sustainable)
+    why = _lower_bound(reported, levels, found.holds)
     metrics |= {name: _at_least(metrics[source], why) for name, source in _MAXIMA.items()}
-    name, unit = (
-        ("sustainable_rate", "req/s")
-        if searched.load_model == "open"
-        else ("sustainable_concurrency", "count")
-    )
-    metrics[name] = _bracket(levels, reported, unit)
-    if constrained is not None:
-        metrics["constrained_output_token_throughput"] = _under(limits, setting, levels, constrained)
+    rate = found.searched.load_model == "open"
+    name, unit = ("sustainable_rate", "req/s") if rate else ("sustainable_concurrency", "count")
+    metrics[name] = _bracket(found, unit)
+    if found.constrained is not None:
+        metrics["constrained_output_token_throughput"] = _throughput_of(
+            found.constrained, found, lambda seen: meets(seen, found.limits), setting
+        )
+    if found.tenfold is not None:
+        tenfold = _throughput_of(found.tenfold, found, sustainable, setting)
+        metrics["tenfold_output_token_throughput"] = tenfold
     metrics["output_tokens_per_gpu_second"] = _per_gpu(metrics["max_output_token_throughput"], setting.facts)
     read = [(seen.observation.engine, window) for seen, window in zip(reported.runs, windows, strict=True)]
     metrics["batch_utilisation"] = batch_utilisation(read)
     return metrics
 
 
-def _under(
-    limits: Mapping[str, float], setting: Setting, levels: Sequence[Seen], constrained: Held
-) -> Estimate:
-    """Output throughput under the objectives."""
-    if not constrained.runs:
-        return Estimate.undefined(unit="tok/s", method="no tested level met the objectives")
-    windows = [window_of(seen.observation) for seen in constrained.runs]
-    why = _lower_bound(constrained, levels, lambda seen: meets(seen, limits))
-    return _at_least(output_token_throughput(windows, seed=setting.seed), why)
+def _throughput_of(held: Held, found: Found, holds: Callable[[Seen], bool], setting: Setting) -> Estimate:
+    if not held.runs:
+        why = "met the objectives" if held is found.constrained else "kept the ten-fold rule"
+        return Estimate.undefined(unit="tok/s", method=f"no tested level {why}")
+    windows = [window_of(seen.observation) for seen in held.runs]
+    bound = _lower_bound(held, found.levels, holds)
+    return _at_least(output_token_throughput(windows, seed=setting.seed), bound)
 
 
 def _lower_bound(found: Held, levels: Sequence[Seen], holds: Callable[[Seen], bool]) -> str | None:
@@ -102,15 +156,16 @@ def _at_least(estimate: Estimate, why: str | None) -> Estimate:
     return replace(estimate, upper=None, method=f"{estimate.method}; {LOWER_BOUND}: {why}")
 
 
-def _bracket(levels: Sequence[Seen], reported: Held, unit: str) -> Estimate:
+def _bracket(found: Found, unit: str) -> Estimate:
     """The highest load that held, up to the lowest one above it that did not."""
+    levels, reported = found.levels, found.reported
     tested = len({value_of(seen) for seen in levels if seen.level.role != BURST})
     if not reported.runs:
         return Estimate.undefined(unit=unit, method="no tested load held", n=tested)
-    value, beyond = value_of(reported.runs[0]), lowest_beyond(reported.runs[0], levels, sustainable)
-    method = f"bracket of the search: {value:g} held, "
-    why = _lower_bound(reported, levels, sustainable)
-    method += f"{beyond:g} did not" if why is None else f"{LOWER_BOUND}: {why}"
+    value, beyond = value_of(reported.runs[0]), lowest_beyond(reported.runs[0], levels, found.holds)
+    why = _lower_bound(reported, levels, found.holds)
+    end = f"{beyond:g} did not" if why is None else f"{LOWER_BOUND}: {why}"
+    method = f"bracket of the search: {value:g} held, {end}"
     return Estimate(value, value, beyond, level=0.95, n=tested, method=method, unit=unit)
 
 
@@ -136,4 +191,13 @@ def raw_throughput(reported: Held) -> Facts:
     return Facts.of(Origin.MEASURED, {"throughput.raw_output_tok_s": raw})
 
 
-__all__ = ["metrics_of", "raw_throughput", "runs_of"]
+__all__ = [
+    "CONSTRAINED",
+    "REPORTED",
+    "TENFOLD",
+    "Found",
+    "found_of",
+    "metrics_of",
+    "raw_throughput",
+    "runs_of",
+]

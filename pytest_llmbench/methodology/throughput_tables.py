@@ -8,6 +8,7 @@ from pytest_llmbench.methodology.cells import INDICATIVE_BELOW, NOT_MEASURED, in
 from pytest_llmbench.methodology.held import Held
 from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.methodology.probing import value_of
+from pytest_llmbench.methodology.throughput_metrics import Found
 from pytest_llmbench.metrics.server_side import NOT_MEASURABLE
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.result import Plot, Table
@@ -15,11 +16,7 @@ from pytest_llmbench.model.result import Plot, Table
 _LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("End-to-End", "e2e"))
 
 
-def summary_table(
-    metrics: Mapping[str, Estimate],
-    constrained: Held | None,
-    limits: Mapping[str, float],
-) -> Table:
+def summary_table(metrics: Mapping[str, Estimate], found: Found) -> Table:
     """Table 3: the draft's five rows, then what the objectives and the engine's gauges add."""
     rows = [
         _rate("Max Output Throughput", metrics["max_output_token_throughput"], "tok/s"),
@@ -29,13 +26,18 @@ def summary_table(
         _rate("Tokens per GPU-second", metrics["output_tokens_per_gpu_second"], "tok/s/GPU"),
         _batch(metrics["batch_utilisation"]),
     ]
-    if constrained is None:
+    if found.constrained is None or found.tenfold is None:
         rows.append(("Latency Constraint", "none: the rows above are unconstrained", ""))
     else:
         under = metrics["constrained_output_token_throughput"]
-        rows.append(("Latency Constraint", ", ".join(_constraint(limits)), ""))
+        rows.append(("Latency Constraint", ", ".join(_constraint(found.limits)), ""))
         rows.append(_rate("Output Throughput under it", under, "tok/s", "no tested level meets it"))
-        rows.append(("Load under it", _at(constrained) or "none", ""))
+        rows.append(("Load under it", _at(found.constrained) or "none", ""))
+        tenfold = metrics["tenfold_output_token_throughput"]
+        rows.append(
+            _rate("Output Throughput by the Ten-fold Rule", tenfold, "tok/s", "no tested level keeps it")
+        )
+        rows.append(("Load by the Ten-fold Rule", _at(found.tenfold) or "none", ""))
     return Table(
         "throughput_summary", "Throughput Summary", ("Metric", "Value", "95 % interval"), tuple(rows)
     )

@@ -156,16 +156,11 @@ def _level(
             role="level",
             percent_of_capacity=percent,
         )
-        return seen.with_(passed=_meets(seen, parameters.limits)) if parameters.limits else seen
+        return seen.with_(passed=meets(seen, parameters.limits)) if parameters.limits else seen
 
     plan = partial(sequence.open_loop, setting, f"{percent:g}%", load, duration_s)
     needed = percent <= MUST_BE_OFFERED_PERCENT
     return (yield from attempted(plan, see, setting.remeasure, needed=needed))
-
-
-def _meets(seen: Seen, limits: dict[str, float]) -> bool:
-    """The objectives on latency alone: whether a level is saturated is told beside it."""
-    return meets(seen.with_(saturated=False), limits)
 
 
 def _result(

@@ -150,6 +150,10 @@ _CAPACITY = (
         "output token throughput at the highest load that meets the latency objectives", "5.2.2.3",
     ),
     _scalar(
+        "tenfold_output_token_throughput", "Output throughput by the ten-fold rule", "tok/s", "higher",
+        "output token throughput at the highest load with TTFT P99 <= 10 x P50 of the lowest", "5.2.3.1",
+    ),
+    _scalar(
         "output_tokens_per_gpu_second", "Tokens per GPU-second", "tok/s", "higher",
         "max output token throughput / accelerators", "5.2.4.2",
     ),

@@ -93,3 +93,22 @@ def test_a_range_that_ended_before_saturation_found_no_maximum() -> None:
     unmet = {entry.id for entry in short.requirements if entry.status is Status.UNMET}
     assert "P-5.2.3-binary-search" in unmet
     assert short.verdict is BLOCKED
+
+
+def test_limits_on_latency_take_the_place_of_the_ten_fold_rule() -> None:
+    """The reported level breaks that rule and keeps the limit. An overloaded one keeps no limit."""
+    wide = complete("throughput", ttft_p99_ms=20_000.0, arrival="poisson")
+    (place,) = (i for i, level in enumerate(wide.result.levels) if level.role == "reported")
+    reported = wide.result.levels[place]
+    assert (reported.saturated, reported.overloaded) == (True, False)
+    entries = ("P-5.2.3-binary-search", "P-5.2.2.3-slo-semantics", "P-5.2.3.1-saturation-p99-10x")
+
+    def statuses(evidence: Evidence) -> dict[str, Status]:
+        return {one.id: one.status for one in audit(evidence).requirements if one.id in entries}
+
+    assert statuses(wide) == dict.fromkeys(entries, Status.MET)
+    levels = list(wide.result.levels)
+    levels[place] = dataclasses.replace(reported, overloaded=True)
+    found = statuses(with_result(levels=tuple(levels))(wide))
+    assert found["P-5.2.3-binary-search"] is Status.UNMET
+    assert found["P-5.2.2.3-slo-semantics"] is Status.UNMET

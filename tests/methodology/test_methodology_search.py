@@ -129,3 +129,28 @@ def test_a_yardstick_from_elsewhere_stands_in_place_of_the_lowest_level() -> Non
     assert other.best_carried is not None
     assert value_of(other.best_carried) == 40.0
     assert "12.0 times the P50 of the other system" in other.levels[0].level.saturation_reasons[0]
+
+
+def test_wide_limits_reach_beyond_the_ten_fold_rule() -> None:
+    searched = found(bounds=Range(8, 64, 4), limits={"ttft.p99": 1000.0})
+    assert searched.best is not None
+    assert searched.best_constrained is not None
+    assert value_of(searched.best_constrained) > value_of(searched.best)
+    assert searched.best_constrained.level.overloaded is False
+    assert searched.best_constrained.level.saturated is True
+
+
+def test_no_limit_is_met_where_the_queue_grows_without_end() -> None:
+    searched = found(bounds=Range(8, 64, 4), limits={"ttft.p99": 1e9})
+    assert searched.best_constrained is not None
+    assert searched.best_constrained.level.overloaded is False
+    assert value_of(searched.best_constrained) <= 44.0
+
+
+def test_limits_of_a_closed_loop_end_at_its_plateau() -> None:
+    searched = found(
+        QueueServer(slots=4), bounds=Range(1, 64, 1), load_model="closed", limits={"ttft.p99": 1e9}
+    )
+    assert searched.best is not None
+    assert searched.best_constrained is searched.best
+    assert not searched.notes

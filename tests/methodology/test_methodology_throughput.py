@@ -139,6 +139,44 @@ def test_under_a_constraint_a_level_of_its_own_that_meets_it() -> None:
     assert cells(result, "throughput_summary")["Latency Constraint"][0] == "TTFT P99 <= 60 ms"
 
 
+def test_the_users_limit_decides_and_not_the_ten_fold_rule() -> None:
+    """Ten times the unloaded 20 ms are 200 ms; the user is content with 700."""
+    result = run(ttft_p99_ms=700, **RANGE)
+    names = ("max", "constrained", "tenfold")
+    most, under, tenfold = (result.metrics[f"{name}_output_token_throughput"] for name in names)
+    assert tenfold.point is not None
+    assert under.point is not None
+    assert under.point > 1.02 * tenfold.point
+    assert most == under
+    levels = {level.role: level for level in result.levels if level.role in ("reported", "ten-fold")}
+    reported, alone = levels["reported"], levels["ten-fold"]
+    assert "constrained" not in {role for _, role in roles(result)}
+    assert reported.overloaded is False
+    assert 200 < (reported.metrics["ttft.p99"].point or 0) <= 700
+    assert alone.saturated is False
+    sustained = result.metrics["sustainable_rate"]
+    assert sustained.point == reported.offered_rps
+    assert sustained.upper is not None
+    assert sustained.point < sustained.upper <= sustained.point + 4.01
+    summary = cells(result, "throughput_summary")
+    assert summary["Output Throughput by the Ten-fold Rule"][0] != summary["Output Throughput under it"][0]
+    assert summary["Load by the Ten-fold Rule"][0] == f"{alone.offered_rps:g} req/s"
+    assert any("by the ten-fold rule" in note and f"{alone.offered_rps:g}" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("limit", [25, 60, 300, 5000])
+def test_no_constrained_throughput_is_above_the_maximum(limit: float) -> None:
+    found = run(ttft_p99_ms=limit, **RANGE).metrics
+    most = found["max_output_token_throughput"].point
+    assert most is not None
+    for name in ("constrained_output_token_throughput", "tenfold_output_token_throughput"):
+        assert (found[name].point or 0.0) <= most
+
+
+def test_without_limits_the_maximum_is_the_ten_fold_one_and_has_one_name() -> None:
+    assert "tenfold_output_token_throughput" not in run(**EXACT).metrics
+
+
 def test_a_constraint_that_the_maximum_meets_needs_no_further_level() -> None:
     result = run(ttft_p99_ms=60, **EXACT)
     assert "constrained" not in {role for _, role in roles(result)}

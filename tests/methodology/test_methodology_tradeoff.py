@@ -16,6 +16,7 @@ from pytest_llmbench.methodology.curve import Curve, curve_of
 from pytest_llmbench.methodology.levels import Seen, level_of
 from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.probing import value_of
 from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.plan import OpenLoop
@@ -103,6 +104,26 @@ def test_the_operating_point_has_the_highest_throughput_that_meets_the_objective
     assert found.operating_throughput.point == 1988.0
     assert canned_curve(template, *EXAMPLE, slo_ms=10).operating_rate.method == "no level meets the SLO"
     assert canned_curve(template, *EXAMPLE).operating_rate.method == "no SLO given"
+
+
+def test_the_operating_point_is_never_above_the_maximum(swept: TestResult, template: Seen) -> None:
+    operating = swept.metrics["operating_point_throughput"].point
+    most = swept.metrics["max_output_token_throughput"].point
+    assert operating is not None
+    assert most is not None
+    assert operating <= most
+    # The ten-fold rule names the upper levels, and the objectives allow what it forbids.
+    passing = canned_curve(template, *EXAMPLE, slo_ms=4000).levels
+    told = curve_of([seen.with_(saturated=value_of(seen) > 14) for seen in passing], wanted=True)
+    assert told.operating_throughput.point == 2712.0
+    assert told.sustained is told.operating
+
+
+def test_a_level_with_a_growing_queue_meets_no_objective() -> None:
+    wide = run(scale="standard", capacity_rps=40, duration_s=2, ttft_p99_ms=1e6)
+    growing = [level for level in wide.levels if level.overloaded]
+    assert growing
+    assert not any(level.passed for level in growing)
 
 
 def test_the_grid_in_ascending_order_open_loop_poisson(swept: TestResult) -> None:

@@ -68,6 +68,14 @@ def queue_growth(look: Look) -> Answer:
     )
 
 
+def overloaded(one: Tested) -> bool:
+    """Called so, or its own records say so: the queue grows, or completions fall short of the arrivals."""
+    if one.level.overloaded is not False or one.queue_grows:
+        return True
+    share = one.completion_share if isinstance(one.run.plan.load, OpenLoop) else 1.0
+    return share is None or share < COMPLETION_SHARE
+
+
 def _rounded(values: Sequence[float]) -> list[float]:
     return [round(value, 2) for value in values]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from pytest_llmbench.compliance.checks.levels import REPORTED, at_least_s, percentiles_agree
+from pytest_llmbench.compliance.checks.levels import REPORTED, at_least_s, overloaded, percentiles_agree
 from pytest_llmbench.compliance.checks.registry import Checks, one_of
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
 from pytest_llmbench.compliance.checks.ttft import workload_defined
@@ -97,8 +97,8 @@ def slo_semantics(look: Look) -> Answer:
 
 
 def _keeps(look: Look, one: Tested, limits: Mapping[str, float]) -> bool:
-    """Not saturated, and P99 of every limited latency at or under its limit."""
-    if one.level.saturated is not False:
+    """Not overloaded, and P99 of every limited latency at or under its limit."""
+    if overloaded(one):
         return False
     for name, limit in limits.items():
         values = FAMILIES[LIMITS[name]](one.inside)
@@ -143,15 +143,23 @@ def binary_search(look: Look) -> Answer:
     reported = [one for one in everything if one.level.role == REPORTED]
     if not reported:
         return look.answer(
-            all(one.level.saturated for one in probes),
+            not any(_acceptable(look, one) for one in probes),
             "no tested level is sustainable, and none is reported",
             "a sustainable level was found, yet none is reported",
         )
-    if reported[0].level.saturated is not False:
+    if not _acceptable(look, reported[0]):
         return look.unmet(f"the reported level {reported[0].label} is saturated")
     if not any(one.value >= high * (1 - _STEP_TOLERANCE) for one in probes):
         return look.unmet(f"the maximum of the range, {high:g}, was not tested")
-    return _bracket(look, reported[0], everything, lambda one: one.level.saturated is False)
+    return _bracket(look, reported[0], everything, lambda one: _acceptable(look, one))
+
+
+def _acceptable(look: Look, one: Tested) -> bool:
+    """Not saturated. With limits on latency these take the place of the ten-fold rule."""
+    if one.level.saturated is False:
+        return True
+    limits = {name: value for name, value in (look.fact("load.slo") or {}).items() if name in LIMITS}
+    return bool(limits) and _keeps(look, one, limits)
 
 
 def _range_key(look: Look) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pytest_llmbench.compliance.checks.levels import SWEEP, at_least_s, percentiles_agree
+from pytest_llmbench.compliance.checks.levels import SWEEP, at_least_s, overloaded, percentiles_agree
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
 from pytest_llmbench.compliance.checks.throughput import LIMITS
@@ -147,7 +147,8 @@ def operating_point(look: Look) -> Answer:
     keeping = [
         one
         for one in tested(look, SWEEP)
-        if all(one.point(f"{LIMITS[name]}.p99") <= limit for name, limit in limits.items())
+        if not overloaded(one)
+        and all(one.point(f"{LIMITS[name]}.p99") <= limit for name, limit in limits.items())
     ]
     stated = look.result.metrics.get("operating_point_rate")
     point = None if stated is None else stated.point
