@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from pytest_llmbench.harness.measured import Measured
@@ -35,8 +36,16 @@ class Bench:
     """Runs plans and whole tests on one SUT. The generator has its own thread and loop, so both forms work
     whether or not the caller has a loop running."""
 
-    def __init__(self, session: Session, sut: SUT, warmup: WarmupPolicy) -> None:
+    def __init__(
+        self,
+        session: Session,
+        sut: SUT,
+        warmup: WarmupPolicy,
+        on_missing: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``on_missing`` is told why, when somebody reads a number of a result that is not there."""
         self._session = session
+        self._on_missing = on_missing
         self.sut = sut
         self.warmup = warmup
 
@@ -52,7 +61,8 @@ class Bench:
         """A whole test with the keywords of its marker: warm-up, load, statistics, judgements."""
         chosen = definition(test, where="llm_bench.measure")
         built: TestParameters = build(chosen.parameters, parameters, where=f"llm_bench.measure({test!r})")
-        return self._session.measure(f"llm_bench::{test}", chosen, built, self.sut, self.warmup).result
+        measured = self._session.measure(f"llm_bench::{test}", chosen, built, self.sut, self.warmup)
+        return measured.result.read_by(self._on_missing)
 
     async def measure_async(self, test: str = "ttft", **parameters: Any) -> TestResult:
         """:meth:`measure` without blocking the caller's loop."""

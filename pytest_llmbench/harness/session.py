@@ -93,8 +93,10 @@ class BenchSession:
     def default_warmup(self) -> WarmupPolicy:
         return warmup_for(self.settings.scale)
 
-    def bench(self, sut: SUT | str, warmup: WarmupPolicy) -> Bench:
-        return Bench(self, _as_sut(sut), warmup)
+    def bench(
+        self, sut: SUT | str, warmup: WarmupPolicy, on_missing: Callable[[str], None] = lambda _: None
+    ) -> Bench:
+        return Bench(self, _as_sut(sut), warmup, on_missing)
 
     def execute(self, plan: LoadPlan, sut: SUT | str) -> Observation:
         """One plan by hand: no warm-up, no judgement, no records file."""

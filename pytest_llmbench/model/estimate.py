@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
 
 LOWER_BOUND = "a lower bound"
 """In the method of an estimate that is open upwards since nothing above it was tested: no larger sample
@@ -50,5 +53,43 @@ class Estimate:
         """True when the interval has both ends."""
         return self.lower is not None and self.upper is not None
 
+    def why_missing(self, metric: str, number: str) -> str:
+        """Why ``point``, ``lower`` or ``upper`` of the metric is None, and what would give it."""
+        if self.point is None:
+            known = "there is no sample" if self.n == 0 else f"it cannot be computed from {self.n} samples"
+            return f"{metric}.{number} is None: the metric is undefined, {known}"
+        said = f"{metric}.{number} is None: the interval is open, {self.n} samples give it no {number} end"
+        if self.n_required is None or self.n_required <= self.n:
+            return f"{said} ({self.method})"
+        return f"{said}, about {self.n_required} are needed"
 
-__all__ = ["LOWER_BOUND", "Estimate"]
+
+class ReadEstimate(Estimate):
+    """An estimate as a test reads it: it tells somebody why, when a number is read that is not there.
+
+    The number is None all the same, so that ``is None`` and ``is not None`` mean what they say.
+    """
+
+    __slots__ = ("_tell",)
+
+    @classmethod
+    def of(cls, estimate: Estimate, metric: str, told: Callable[[str], None]) -> ReadEstimate:
+        """``told`` is called with the reason."""
+
+        def tell(number: str) -> None:
+            told(estimate.why_missing(metric, number))
+
+        made = cls(**{each.name: getattr(estimate, each.name) for each in fields(Estimate)})
+        object.__setattr__(made, "_tell", tell)
+        return made
+
+    def __getattribute__(self, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if value is None and name in ("point", "lower", "upper"):
+            # Nobody is told of one that is still being made, nor of one made of it by dataclasses.replace.
+            with contextlib.suppress(AttributeError):
+                object.__getattribute__(self, "_tell")(name)
+        return value
+
+
+__all__ = ["LOWER_BOUND", "Estimate", "ReadEstimate"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pytest_llmbench.model.comparison import Comparison
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, ReadEstimate
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Compliance, Finding, Gate, Validity
 from pytest_llmbench.model.level import Level
@@ -130,6 +130,12 @@ class TestResult:
 
     def judged(self, validity: Validity, compliance: Compliance | None, gate: Gate) -> TestResult:
         return replace(self, validity=validity, compliance=compliance, gate=gate)
+
+    def read_by(self, told: Callable[[str], None]) -> TestResult:
+        """The result for a test to read: ``told`` is called with the reason whenever a number is read that is
+        not there, such as an open end."""
+        metrics = {name: ReadEstimate.of(each, name, told) for name, each in self.metrics.items()}
+        return replace(self, metrics=metrics)
 
     def __getattr__(self, name: str) -> Estimate | MetricView:
         if name.startswith("_") or "metrics" not in self.__dict__:

@@ -91,7 +91,11 @@ def pytest_fixture_setup(
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     verdicts.raise_unless_good(item)
-    return (yield)
+    try:
+        return (yield)
+    except TypeError as error:
+        verdicts.explain_missing(item, error)
+        raise
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,7 +11,7 @@ import pytest
 from pytest_llmbench.errors import StoreError, SuiteError
 from pytest_llmbench.plugin.collection import MARKED
 from pytest_llmbench.plugin.session import NO_ENDPOINT, SESSION, failing_in_words
-from pytest_llmbench.plugin.verdicts import MEASURED, refuse_if_invalid
+from pytest_llmbench.plugin.verdicts import MEASURED, note_missing, refuse_if_invalid
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.bench import Bench
@@ -78,10 +78,11 @@ def llm_workload() -> Callable[..., Workload]:
 
 
 @pytest.fixture
-def llm_bench(pytestconfig: pytest.Config, llm_sut: SUT | str, llm_warmup: WarmupPolicy) -> Bench:
+def llm_bench(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: WarmupPolicy) -> Bench:
     """Run a plan or a whole test by hand, ``llm_bench.run(plan)`` or ``await llm_bench.run_async(plan)``."""
     with failing_in_words():
-        return pytestconfig.stash[SESSION].bench_session.bench(llm_sut, llm_warmup)
+        session = request.config.stash[SESSION].bench_session
+        return session.bench(llm_sut, llm_warmup, note_missing(request.node))
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
         report.entries.append(measured.entry("error", error="interrupted by Ctrl-C"))
         raise KeyboardInterrupt
     refuse_if_invalid(measured)
-    return measured.result
+    return measured.result.read_by(note_missing(item))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.session import Measured
 
 MEASURED = pytest.StashKey["Measured"]()
+MISSING = pytest.StashKey[str]()
+"""Why a number that the test read last is not there."""
 
 
 # pytest's own class of failures: with pytrace=False it shows the message and no traceback through our code.
@@ -53,6 +56,22 @@ def raise_unless_good(item: pytest.Item) -> None:
         raise ComplianceFailure(f"NOT COMPLIANT ENOUGH: {shortfall}", pytrace=False)
 
 
+def note_missing(item: pytest.Item) -> Callable[[str], None]:
+    """Where a result that the test reads tells why a number is not there."""
+
+    def note(why: str) -> None:
+        item.stash[MISSING] = why
+
+    return note
+
+
+def explain_missing(item: pytest.Item, error: TypeError) -> None:
+    """A comparison with None, after the test has read an open end: the error says what that is."""
+    why = item.stash.get(MISSING, None)
+    if why is not None and "NoneType" in str(error):
+        error.args = (f"{why} ({error})",)
+
+
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Put the result on the report, which is what crosses from an xdist worker to the controller.
 
@@ -79,11 +98,14 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
 
 __all__ = [
     "MEASURED",
+    "MISSING",
     "ComplianceFailure",
     "GateFailure",
     "GateInconclusive",
     "InvalidRun",
     "attach",
+    "explain_missing",
+    "note_missing",
     "raise_unless_good",
     "refuse_if_invalid",
 ]

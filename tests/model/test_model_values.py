@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import pickle
 
 import pytest
 
 from pytest_llmbench.errors import SuiteError, SUTError
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import Estimate, ReadEstimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import completion_rate, ms, percent, s, tok_s, ttft, us
 from pytest_llmbench.model.outcome import Phase
@@ -98,3 +99,44 @@ def test_errors_list_all_mistakes_and_survive_pickling() -> None:
     assert isinstance(again, SuiteError)
     assert str(again) == str(error)
     assert str(SUTError("down")) == "down"
+
+
+@pytest.mark.parametrize(
+    ("estimate", "number", "why"),
+    [
+        (
+            Estimate(2.0, 1.0, None, 0.95, 40, "m", "ms", n_required=300),
+            "upper",
+            "no upper end, about 300 are",
+        ),
+        (Estimate(2.0, None, 3.0, 0.95, 40, "m", "ms"), "lower", "40 samples give it no lower end (m)"),
+        # what is there already is no advice
+        (Estimate(2.0, None, 3.0, 0.95, 40, "m", "ms", n_required=10), "lower", "no lower end (m)"),
+        (
+            Estimate.undefined(unit="ms", method="m"),
+            "upper",
+            "x.upper is None: the metric is undefined, there is no",
+        ),
+        (
+            Estimate.undefined(unit="ms", method="m", n=3),
+            "point",
+            "x.point is None*cannot be computed from 3",
+        ),
+    ],
+)
+def test_a_number_that_is_not_there_says_why_when_it_is_read(
+    estimate: Estimate, number: str, why: str
+) -> None:
+    heard: list[str] = []
+    read = ReadEstimate.of(estimate, "x", heard.append)
+    assert getattr(read, number) is None
+    assert len(heard) == 1
+    assert fnmatch.fnmatchcase(heard[0], f"*{why}*")
+
+
+def test_what_is_there_is_read_without_a_word() -> None:
+    heard: list[str] = []
+    estimate = Estimate(1.0, 0.9, 1.1, 0.95, 10, "m", "ms")
+    read = ReadEstimate.of(estimate, "x", heard.append)
+    assert (read.point, read.lower, read.upper, read.n, read.closed) == (1.0, 0.9, 1.1, 10, True)
+    assert heard == []
