@@ -142,6 +142,10 @@ itl = MetricFamily("itl", "ms")
 output_token_throughput = MetricRef("output_token_throughput", "tok/s")
 request_throughput = MetricRef("request_throughput", "req/s")
 completion_rate = MetricRef("completion_rate", "ratio")
+# What a good request is, the limits of ``@llmbench.goodput`` say: no other test yields these.
+goodput = MetricRef("goodput", "req/s")
+goodput_share = MetricRef("goodput_share", "ratio")
+output_token_goodput = MetricRef("output_token_goodput", "tok/s")
 
 __all__ = [
     "MetricFamily",
@@ -152,9 +156,12 @@ __all__ = [
     "Unit",
     "completion_rate",
     "e2e",
+    "goodput",
+    "goodput_share",
     "itl",
     "metric",
     "ms",
+    "output_token_goodput",
     "output_token_throughput",
     "percent",
     "req_s",

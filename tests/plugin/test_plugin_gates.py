@@ -82,6 +82,29 @@ def test_goodput_passes_fails_and_has_no_compliance_class(suite: Suite) -> None:
     assert "Goodput Results" in (suite.path / "out" / "report.md").read_text("utf-8")
 
 
+def test_limits_on_goodput_are_written_like_any_other(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import goodput, goodput_share, llmbench, output_token_goodput
+        from pytest_llmbench import percent, req_s, tok_s
+
+        GOOD = dict(ttft_ms=500, min_share=0.5, rate=20, requests=200)
+        LIMITS = [goodput >= 10 * req_s, goodput_share >= 90 * percent, output_token_goodput >= 10 * tok_s]
+
+        @llmbench.goodput(**GOOD, slo=LIMITS)
+        def test_kept(): ...
+
+        @llmbench.goodput(**GOOD, slo=[goodput >= 1_000 * req_s])
+        def test_broken(): ...
+
+        @llmbench.ttft(rate=20, requests=200, slo=[goodput >= 10 * req_s])
+        def test_elsewhere(): ...
+    """)
+    suite.measure("replay", scale="standard").assert_outcomes(passed=1, failed=2)
+    assert verdicts(suite, "test_kept") == ["pass"] * 4
+    assert verdicts(suite, "test_broken") == ["pass", "fail"]
+    assert verdicts(suite, "test_elsewhere") == ["inconclusive"]
+
+
 def verdicts(suite: Suite, name: str) -> list[str]:
     return [judged["verdict"] for judged in entries(suite)[name]["gate"]["objectives"]]
 
