@@ -53,6 +53,14 @@ class SuiteError(LLMBenchError):
         return cls(f"{len(found)} mistakes\n{listed}", where=where, remedy=remedy)
 
 
+class LimitError(SuiteError, TypeError):
+    """A limit in code that cannot be one: it lacks its unit, or is asked for a truth value."""
+
+
+class UnknownMarkerError(SuiteError, AttributeError):
+    """``llmbench`` has no marker of that name."""
+
+
 class SUTError(LLMBenchError):
     """The system under test cannot be measured: names the URL, the cause and the remedy."""
 
@@ -65,4 +73,12 @@ class StoreError(LLMBenchError):
     """A report, record or baseline file cannot be written or read."""
 
 
-__all__ = ["GeneratorError", "LLMBenchError", "SUTError", "StoreError", "SuiteError"]
+__all__ = [
+    "GeneratorError",
+    "LLMBenchError",
+    "LimitError",
+    "SUTError",
+    "StoreError",
+    "SuiteError",
+    "UnknownMarkerError",
+]

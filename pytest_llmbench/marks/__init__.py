@@ -7,12 +7,14 @@
 
 A builder makes an ordinary pytest mark, ``pytest.mark.llmbench(test="ttft", p99_ms=500, rate=20)``, and never
 raises: what is wrong with its arguments is said at collection, all mistakes at once and with the test's name.
+Only a builder that there is not is an error where it is written.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from pytest_llmbench.errors import UnknownMarkerError
 from pytest_llmbench.marks.builder import MARK, POSITIONAL
 from pytest_llmbench.marks.capacity import CapacityMarks
 from pytest_llmbench.marks.comparing import COMPARE, ComparingMarks
@@ -30,7 +32,7 @@ class LLMBench(LatencyMarks, CapacityMarks, EffectMarks, GoodputMarks, Regressio
         if name.startswith("_"):
             raise AttributeError(name)
         known = [test for test in dir(type(self)) if not test.startswith("_")]
-        raise AttributeError(f"llmbench has no test {name!r}; there are: {', '.join(known)}")
+        raise UnknownMarkerError(f"llmbench has no test {name!r}; there are: {', '.join(known)}")
 
 
 llmbench = LLMBench()

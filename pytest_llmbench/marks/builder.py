@@ -25,11 +25,30 @@ def builder(declared: Callable[P, None]) -> Callable[P, pytest.MarkDecorator]:
         mark: pytest.MarkDecorator = getattr(pytest.mark, MARK)
         return mark(test=test, **given)
 
-    build.__name__ = test
-    build.__qualname__ = f"llmbench.{test}"
+    return _like(declared, build)
+
+
+def builder_of(name: str) -> Callable[[Callable[P, None]], Callable[P, pytest.MarkDecorator]]:
+    """The same for a mark of another name, which is given the arguments as they are."""
+
+    def of(declared: Callable[P, None]) -> Callable[P, pytest.MarkDecorator]:
+        def build(*args: P.args, **kwargs: P.kwargs) -> pytest.MarkDecorator:
+            mark: pytest.MarkDecorator = getattr(pytest.mark, name)
+            return mark(*args, **kwargs)
+
+        return _like(declared, build)
+
+    return of
+
+
+def _like(
+    declared: Callable[P, None], build: Callable[P, pytest.MarkDecorator]
+) -> Callable[P, pytest.MarkDecorator]:
+    build.__name__ = declared.__name__
+    build.__qualname__ = f"llmbench.{declared.__name__}"
     build.__doc__ = declared.__doc__
     build.__wrapped__ = declared  # type: ignore[attr-defined]  # help() and inspect.signature show the parameters
     return build
 
 
-__all__ = ["MARK", "POSITIONAL", "builder"]
+__all__ = ["MARK", "POSITIONAL", "builder", "builder_of"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
+from pytest_llmbench.marks.builder import builder_of
 
 COMPARE = "llmbench_compare"
 """Name of its pytest mark; one per test, beside the marker that measures."""
@@ -14,6 +14,7 @@ class ComparingMarks:
     """The marker about other systems."""
 
     @staticmethod
+    @builder_of(COMPARE)
     def compare(
         *,
         metrics: Sequence[str] | None = None,
@@ -23,7 +24,7 @@ class ComparingMarks:
         production_configuration: str | None = None,
         same_time: str | None = None,
         differences: str | None = None,
-    ) -> pytest.MarkDecorator:
+    ) -> None:
         """Compare several systems (section 6 of the draft); stands beside a marker that measures::
 
             @llmbench.ttft(rate=20)
@@ -41,9 +42,6 @@ class ComparingMarks:
         :param same_time: checklist: when they were measured; default: in turns, in one session.
         :param differences: checklist: how they differ; default: what was declared and detected.
         """
-        given = {name: value for name, value in locals().items() if value is not None}
-        mark: pytest.MarkDecorator = getattr(pytest.mark, COMPARE)(**given)
-        return mark
 
 
 __all__ = ["COMPARE", "ComparingMarks"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from pytest_llmbench.marks.builder import builder_of
 
 NO_REGRESSION = "llmbench_no_regression"
 """Name of its pytest mark: several may be stacked on one test, beside the marker that measures."""
@@ -12,7 +12,8 @@ class RegressionMarks:
     """The marker about an earlier state of the same system."""
 
     @staticmethod
-    def no_regression(metric: str, *, max_slowdown: float = 0.0) -> pytest.MarkDecorator:
+    @builder_of(NO_REGRESSION)
+    def no_regression(metric: str, *, max_slowdown: float = 0.0) -> None:
         """Fail when a metric got worse than a baseline; stands on a test beside a marker that measures::
 
             @llmbench.ttft(rate=20, runs=3)
@@ -27,8 +28,6 @@ class RegressionMarks:
         :param max_slowdown: worsening that is allowed, as a share of the baseline: 0.05 is 5 % more of a
             latency, 5 % less of a throughput.
         """
-        mark: pytest.MarkDecorator = getattr(pytest.mark, NO_REGRESSION)
-        return mark(metric, max_slowdown=max_slowdown)
 
 
 __all__ = ["NO_REGRESSION", "RegressionMarks"]

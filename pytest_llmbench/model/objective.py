@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
+from pytest_llmbench.errors import LimitError
+
 _BARE = ("ratio", "count")
 """Units that need not be written."""
 
@@ -57,7 +59,7 @@ class Objective:
     unit: str
 
     def __bool__(self) -> NoReturn:
-        raise TypeError(
+        raise LimitError(
             f"an objective ({self}) has no truth value: hand it to a marker as slo=[{self}], "
             "or compare llm_result's estimate (its .upper or .lower) in an assert"
         )
@@ -86,11 +88,11 @@ class MetricRef:
     def _objective(self, op: Op, limit: object) -> Objective:
         if isinstance(limit, Quantity):
             if limit.dimension != self.unit:
-                raise TypeError(f"{self.name} is measured in {self.unit}, the limit is in {limit.dimension}")
+                raise LimitError(f"{self.name} is measured in {self.unit}, the limit is in {limit.dimension}")
             return Objective(self.name, op, limit.value, self.unit)
         if self.unit in _BARE and isinstance(limit, int | float):
             return Objective(self.name, op, float(limit), self.unit)
-        raise TypeError(f"{self.name} {op} {limit!r} lacks a unit: write {limit!r} * {self.unit}")
+        raise LimitError(f"{self.name} {op} {limit!r} lacks a unit: write {limit!r} * {self.unit}")
 
     def __le__(self, limit: object) -> Objective:
         return self._objective("<=", limit)
@@ -109,7 +111,7 @@ class MetricRef:
         return MetricRef(f"{self.name}[{qualifier}]", self.unit)
 
     def __bool__(self) -> NoReturn:
-        raise TypeError(f"{self.name} is the name of a metric and has no truth value")
+        raise LimitError(f"{self.name} is the name of a metric and has no truth value")
 
 
 @dataclass(frozen=True, slots=True)

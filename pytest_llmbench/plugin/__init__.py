@@ -21,7 +21,7 @@ from pytest_llmbench.plugin.fixtures import (
     llm_warmup,
     llm_workload,
 )
-from pytest_llmbench.plugin.session import SESSION, SessionReport
+from pytest_llmbench.plugin.session import SESSION, SessionReport, mark_mistake
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,6 +63,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if report is not None:
         report.unconfigure()
         del config.stash[SESSION]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.failed:
+        mark_mistake(report)
+    return report
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

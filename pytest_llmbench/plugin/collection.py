@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ class MarkedTest:
 MARKED = pytest.StashKey[MarkedTest]()
 
 
-def prepare(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check all markers, remember what they ask for, and have each marked test measured."""
     marked = [(item, mark) for item in items if (mark := item.get_closest_marker(MARK)) is not None]
     mistakes = _without_measurement(items)
@@ -49,12 +50,26 @@ def prepare(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
             mistakes.append(str(error))
     if mistakes:
         # The same function parametrised fifty times makes the same mistake once.
-        raise pytest.UsageError("\n".join(dict.fromkeys(mistakes)))
+        _refuse(config, items, "\n".join(dict.fromkeys(mistakes)))
+        return
     for item, _ in marked:
         names = getattr(item, "fixturenames", None)
         if names is not None and "llm_result" not in names:
             # Last, so that the test's own fixtures (a server, say) are up before the load starts.
             names.append("llm_result")
+
+
+def _refuse(config: pytest.Config, items: list[pytest.Item], mistakes: str) -> None:
+    """End the session. A worker of pytest-xdist cannot, since its controller takes that for a crash: it
+    reports a failed collection, the same in every worker and shown once."""
+    from pytest_llmbench.plugin.session import MISTAKE
+
+    if not hasattr(config, "workerinput"):
+        raise pytest.UsageError(mistakes)
+    del items[:]
+    report = pytest.CollectReport("llmbench markers", "failed", mistakes, [])
+    setattr(report, MISTAKE, True)
+    config.hook.pytest_collectreport(report=report)
 
 
 def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, Any]:
@@ -116,17 +131,23 @@ def _wanted(item: pytest.Item) -> Wanted | None:
     from pytest_llmbench.harness.systems import Wanted
     from pytest_llmbench.plugin.parametrized import fed
 
-    given = {**mark.kwargs, **fed(item, [each.name for each in fields(Wanted)])}
+    known = [each.name for each in fields(Wanted)]
+    every = {**mark.kwargs, **fed(item, known)}
+    given = {name: value for name, value in every.items() if value is not None}
     metrics = given.pop("metrics", ())
-    if isinstance(metrics, str):
-        mistakes = [f"metrics must be a list of names, got {metrics!r}"]
+    mistakes = _not_taken(mark.args, every, known)
+    if isinstance(metrics, str) or not isinstance(metrics, Sequence):
+        mistakes.append(f"metrics must be a list of names, got {metrics!r}")
     else:
-        mistakes = [f"metrics: {wrong}" for metric in metrics for wrong in metric_mistakes(metric)]
+        mistakes += [f"metrics: {wrong}" for metric in metrics for wrong in metric_mistakes(metric)]
     mistakes += [f"margin {wrong}" for wrong in margin_mistakes(given.get("margin", 0.0))]
+    if not isinstance(given.get("claim", True), bool):
+        mistakes.append(f"claim must be True or False, got {given['claim']!r}")
     mistakes += [
-        f"{name} must be a text, got {value!r}"
-        for name, value in given.items()
-        if name not in ("margin", "claim") and not (isinstance(value, str) and value.strip())
+        f"{name} must be a text, got {given[name]!r}"
+        for name in known
+        if name in given and name not in ("margin", "claim")
+        if not (isinstance(given[name], str) and given[name].strip())
     ]
     if mistakes:
         where = _where(item).replace("@llmbench on", "@llmbench.compare on")
@@ -142,14 +163,16 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
     from pytest_llmbench.compare.limits import RegressionLimit, margin_mistakes, metric_mistakes
     from pytest_llmbench.plugin.parametrized import fed
 
+    known = ("metric", "max_slowdown")
     found, mistakes = [], []
-    parametrized = fed(item, ("metric", "max_slowdown"))
+    parametrized = fed(item, known)
     if parametrized and len(marks) > 1:
         names = " and ".join(parametrized)
         mistakes.append(f"{names} by parametrize could be meant for each of {len(marks)} markers: keep one")
     for mark in marks:
-        metric = parametrized.get("metric", mark.args[0] if mark.args else None)
-        margin = parametrized.get("max_slowdown", mark.kwargs.get("max_slowdown", 0.0))
+        given = {**dict(zip(("metric",), mark.args, strict=False)), **mark.kwargs, **parametrized}
+        metric, margin = given.get("metric"), given.get("max_slowdown", 0.0)
+        mistakes += _not_taken(mark.args[1:], given, known)
         mistakes += metric_mistakes(metric) + [f"max_slowdown {wrong}" for wrong in margin_mistakes(margin)]
         if not mistakes:
             found.append(RegressionLimit(str(metric), float(margin), "no_regression"))
@@ -157,6 +180,17 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
         where = _where(item).replace("@llmbench on", "@llmbench.no_regression on")
         raise SuiteError.from_mistakes(mistakes, where=where)
     return tuple(found)
+
+
+def _not_taken(positional: Sequence[object], given: Mapping[str, object], known: Sequence[str]) -> list[str]:
+    """Arguments that a marker beside the measuring one does not have, as mistakes."""
+    wrong = [f"takes no positional argument {value!r}" for value in positional]
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}"
+            wrong.append(f"unknown parameter {name!r}; {hint}")
+    return wrong
 
 
 def _without_measurement(items: Sequence[pytest.Item]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.plugin import options
 from pytest_llmbench.plugin.progress import ProgressLine, own_terminal
 
@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
 _WIDEST = 120
 _REAUDITED = "llmbench_reaudited"
+MISTAKE = "llmbench_mistake"
+"""Set on the report of a collection that failed by the author's mistake; crosses from an xdist worker."""
 NO_ENDPOINT = "no --llm-endpoint: give the URL of a server, or sim for the embedded engine"
+
+
+def mark_mistake(report: pytest.CollectReport) -> None:
+    """A file could not be collected: note it, if a mistake with our names is why."""
+    excinfo = getattr(getattr(report, "call", None), "excinfo", None)
+    if excinfo is not None and isinstance(excinfo.value, SuiteError):
+        setattr(report, MISTAKE, True)
 
 
 @contextmanager
@@ -43,6 +52,9 @@ class SessionReport:
         self._written: list[str] = []
         self._said: list[str] = []
         self._terminal: int | None = None
+        self._not_collected: list[bool] = []
+        """For each failed collection, whether the author's mistake is why."""
+        self._any_run = False
         if any(value not in (None, "", False) for value in options.values(config).values()):
             self._check_settings()
             self._terminal = None if self.is_worker else own_terminal()
@@ -139,7 +151,12 @@ class SessionReport:
         shown = ", ".join(map(without_credentials, endpoints))
         return f"llmbench: {shown}, scale {self.settings.scale}"
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._not_collected.append(getattr(report, MISTAKE, False))
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._any_run = True
         entry = getattr(report, "llmbench", None)
         if entry is None:
             return
@@ -148,7 +165,10 @@ class SessionReport:
         self.entries.append(entry)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self._not_collected and all(self._not_collected) and not self._any_run:
+            # Markers or limits in code are wrong, nothing else is, and nothing was run.
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
         self._reaudit()
         self.close()
         if self.is_worker or not self.entries:
@@ -218,4 +238,4 @@ class SessionReport:
 
 SESSION = pytest.StashKey[SessionReport]()
 
-__all__ = ["NO_ENDPOINT", "SESSION", "SessionReport", "failing_in_words"]
+__all__ = ["MISTAKE", "NO_ENDPOINT", "SESSION", "SessionReport", "failing_in_words", "mark_mistake"]

@@ -1,0 +1,88 @@
+"""Exit status: 4 where markers or limits in code are wrong and nothing was run, else pytest's own."""
+
+from __future__ import annotations
+
+import pytest
+from plugin_suite import Suite
+
+USAGE, INTERRUPTED = pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERRUPTED
+
+MISTAKES = {
+    "keyword": ("@llmbench.ttft(p99ms=1)", "did you mean p99_ms?"),
+    "marker": ("@llmbench.tfft(p99_ms=1)", "llmbench has no test 'tfft'; there are:"),
+    "unit": ("@llmbench.ttft(slo=[ttft.p99 <= 500])", "lacks a unit: write 500 * ms"),
+    "dimension": ("@llmbench.ttft(slo=[ttft.p99 <= 5 * tok_s])", "is measured in ms, the limit is in tok/s"),
+    "law": (
+        "@llmbench.ttft(workload=SyntheticWorkload('x', Uniform(9, 3), Fixed(1)))",
+        "low is 9 and high is 3",
+    ),
+    "compare": ("@llmbench.ttft()\n@llmbench.compare(metricss=['x'])", "did you mean metrics?"),
+    "compare values": (
+        "@llmbench.ttft()\n@llmbench.compare(metrics=3)",
+        "metrics must be a list of names, got 3",
+    ),
+    "compare claim": (
+        "@llmbench.ttft()\n@llmbench.compare(claim='no')",
+        "claim must be True or False, got 'no'",
+    ),
+    "no metric": ("@llmbench.ttft()\n@llmbench.no_regression()", "needs the name of a metric"),
+    "bare": ("@llmbench.ttft()\n@llmbench.no_regression", "needs the name of a metric"),
+    "slowdown": (
+        "@llmbench.ttft()\n@llmbench.no_regression('ttft.p99', max_slow=0.1)",
+        "unknown parameter 'max_slow'; did you mean max_slowdown?",
+    ),
+    "positional": (
+        "@llmbench.ttft()\n@llmbench.no_regression('ttft.p99', 0.1)",
+        "takes no positional argument 0.1",
+    ),
+}
+HEAD = "from pytest_llmbench import Fixed, SyntheticWorkload, Uniform, llmbench, tok_s, ttft\n\n"
+
+
+def write(suite: Suite, **files: str) -> None:
+    suite.pytester.makepyfile(**{f"test_{name}": HEAD + body for name, body in files.items()})
+
+
+def said(result: pytest.RunResult) -> str:
+    return f"{result.stdout}\n{result.stderr}"
+
+
+@pytest.mark.parametrize(("marker", "words"), MISTAKES.values(), ids=list(MISTAKES))
+def test_a_mistake_of_the_author(suite: Suite, marker: str, words: str) -> None:
+    write(suite, wrong=f"{marker}\ndef test_x(): ...", right="def test_y(): ...")
+    result = suite.run("--llm-endpoint=replay")
+    assert result.ret == USAGE
+    assert words in said(result)
+    assert not result.parseoutcomes().get("passed")
+
+
+def test_what_is_not_ours_keeps_the_status_of_pytest(suite: Suite) -> None:
+    write(suite, wrong="@llmbench.tfft()\ndef test_x(): ...", broken="import no_such_module")
+    assert suite.run("--llm-endpoint=replay").ret == INTERRUPTED
+    write(suite, wrong="def test_x(): ...", broken="raise TypeError('theirs')")
+    assert suite.run("--llm-endpoint=replay").ret == INTERRUPTED
+
+
+def test_a_session_that_ran_something_keeps_it_too(suite: Suite) -> None:
+    write(suite, wrong="@llmbench.tfft()\ndef test_x(): ...", right="def test_y(): ...")
+    result = suite.run("--llm-endpoint=replay", "--continue-on-collection-errors")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=1, errors=1)
+
+
+@pytest.mark.parametrize("name", ["keyword", "marker"])
+def test_with_workers(suite: Suite, name: str) -> None:
+    pytest.importorskip("xdist")
+    marker, words = MISTAKES[name]
+    write(suite, wrong=f"{marker}\ndef test_x(): ...")
+    result = suite.run("--llm-endpoint=replay", "-n1")
+    assert result.ret == USAGE
+    assert words in said(result)
+    assert "INTERNALERROR" not in said(result)
+
+
+def test_hasattr_of_the_namespace() -> None:
+    from pytest_llmbench import llmbench
+
+    assert hasattr(llmbench, "ttft")
+    assert not hasattr(llmbench, "tfft")
