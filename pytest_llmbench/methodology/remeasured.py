@@ -32,9 +32,17 @@ WAITED_SHARE = 0.1
 """Share of the time without a core from which on this machine may have made chunks run together."""
 
 
+FAILED_SHARE = 0.1
+"""Of a load in which more requests failed than that the system is the cause, however late the sends were: a
+server that is gone is not asked again."""
+
+
 def disturbed(run: Observation) -> bool:
-    """Whether the load is void, and this machine the cause."""
-    return begun_late(run) or bool(_ran_together(run))
+    """Whether the load is void, and this machine alone the cause."""
+    if gave_up(run):  # what was in flight was given up with it
+        return True
+    failed = 1.0 - float(run.records.ok.mean()) if len(run.records) else 0.0
+    return failed <= FAILED_SHARE and (begun_late(run) or bool(_ran_together(run)))
 
 
 def void_causes(run: Observation) -> tuple[str, ...]:
@@ -170,6 +178,7 @@ def measured_again(void: VoidLoad) -> str:
 
 
 __all__ = [
+    "FAILED_SHARE",
     "WAITED_SHARE",
     "Attempts",
     "attempted",

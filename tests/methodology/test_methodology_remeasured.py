@@ -188,6 +188,16 @@ def test_failures_and_slowness_of_the_system_are_measured_once() -> None:
         assert len(world.plans) == 1
 
 
+def test_a_server_that_is_gone_is_not_asked_again() -> None:
+    def dies(plan: LoadPlan) -> Observation:
+        return answer(plan, failures=60 if plan.phase is Phase.MEASURE else 0)
+
+    world = Disturbed(lambda _: True, dies)
+    result = first_tokens(world, setting())
+    assert len(world.plans) == 1
+    assert judged(result) is ValidityVerdict.INVALID
+
+
 def test_a_closed_loop_has_no_schedule() -> None:
     world = Disturbed(lambda _: True)
     result = first_tokens(world, setting(), rate=None, concurrency=4)

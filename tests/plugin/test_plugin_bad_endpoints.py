@@ -134,14 +134,18 @@ def test_a_broken_sut_file(suite: Suite) -> None:
 def test_a_server_that_dies_mid_run(suite: Suite) -> None:
     suite.write(
         """
-        from pytest_llmbench import llmbench
+        from pytest_llmbench import WarmupPolicy, llmbench
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def llm_warmup():
+            return WarmupPolicy(requests=20, output_tokens=0, probes=3)
 
         @llmbench.ttft(p99_ms=500, rate=50, requests=400)
         def test_x(): ...
         """
     )
     with EmbeddedEngine.start("fast") as engine:
-        # Warm-up takes about two seconds of the draft's kind; kill well within the measured load.
         killer = threading.Thread(target=kill_when_busy, args=(engine,))
         killer.start()
         began = time.monotonic()
@@ -165,8 +169,7 @@ def test_a_server_that_dies_mid_run(suite: Suite) -> None:
 
 def kill_when_busy(engine: EmbeddedEngine) -> None:
     """SIGKILL once the engine has served the warm-up and some measured requests."""
-    for _ in range(600):
-        if len(engine.ground_truth()) > 150:
-            break
+    deadline_s = time.monotonic() + 100
+    while len(engine.ground_truth()) <= 80 and time.monotonic() < deadline_s:
         time.sleep(0.1)
     os.kill(engine.pid, signal.SIGKILL)
