@@ -44,6 +44,10 @@ def judge(objective: Objective, estimate: Estimate | None) -> JudgedObjective:
         return _judged(
             objective, estimate, GateVerdict.FAIL, f"the whole interval is beyond the limit{_level(estimate)}"
         )
+    if LOWER_BOUND in estimate.method and not objective.is_ceiling and estimate.lower is not None:
+        known = estimate.lower if estimate.point is None else estimate.point
+        reason = f"how much more it is than {known:g} {estimate.unit} is not known: that is {LOWER_BOUND}"
+        return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason)
     if estimate.point is None:
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, estimate.n))
     needed, reason = _what_would_decide(objective, estimate, good_end)
@@ -81,8 +85,6 @@ def _what_would_decide(
             f"{estimate.n} samples cannot bound {objective.metric}: about {estimate.n_required} are needed, "
             f"{more} more"
         )
-    if LOWER_BOUND in estimate.method and not objective.is_ceiling:
-        return None, f"the maximum is not known: {estimate.point:g} {estimate.unit} is {LOWER_BOUND}".rstrip()
     more_needed = _requests_to_resolve(objective, estimate, unfavourable)
     if more_needed is None:
         return None, "the limit lies so close to the measured value that no reasonable sample decides it"

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.methodology.probing import value_of
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 
 KNEE_FACTOR = 2.0
 NOT_REACHED = "not reached"
@@ -66,13 +66,14 @@ class Curve:
         return Estimate.undefined(unit=unit, method=method, n=len(self.levels))
 
     def _bracket(self, point: Seen | None) -> Estimate:
-        """From the level before the point up to it; above all levels where none is the point."""
+        """From the level before the point up to it. Where none is the point it lies above all levels, and is
+        not known."""
         rates = [value_of(seen) for seen in self.levels]
         if not rates:
             return Estimate.undefined(unit="req/s", method="no levels")
         if point is None:
-            method = f"{NOT_REACHED}: above all levels, the highest of which is given"
-            return Estimate(rates[-1], rates[-1], None, 0.95, len(rates), method, "req/s")
+            method = f"{NOT_REACHED}: the highest level, {rates[-1]:g} req/s, is {LOWER_BOUND}"
+            return Estimate(None, rates[-1], None, 0.95, len(rates), method, "req/s")
         rate = value_of(point)
         before = max((other for other in rates if other < rate), default=None)
         return Estimate(rate, before, rate, 0.95, len(rates), "bracket of the levels", "req/s")
@@ -104,16 +105,22 @@ def knee(ascending: Sequence[Seen], metric: str) -> Seen | None:
 
 
 def first_drop(ascending: Sequence[Seen]) -> Seen | None:
-    """The first level with less throughput than the one before (AMB-15)."""
+    """The first level with less throughput than the one before (AMB-15), by more than both are known to."""
     known = [seen for seen in ascending if seen.point(_THROUGHPUT) is not None]
-    return next(
-        (
-            later
-            for earlier, later in pairwise(known)
-            if (later.point(_THROUGHPUT) or 0.0) < (earlier.point(_THROUGHPUT) or 0.0)
-        ),
-        None,
-    )
+    return next((later for earlier, later in pairwise(known) if _drops(earlier, later)), None)
+
+
+def _drops(earlier: Seen, later: Seen) -> bool:
+    """Beyond their intervals, and not for want of requests: arrivals at random may come more slowly at the
+    higher rate."""
+    before, after = (seen.level.metrics[_THROUGHPUT] for seen in (earlier, later))
+    if before.lower is None or after.upper is None or after.upper >= before.lower:
+        return False
+    return _arrivals_per_s(later) >= _arrivals_per_s(earlier)
+
+
+def _arrivals_per_s(seen: Seen) -> float:
+    return len(seen.inside) / seen.level.window_s if seen.level.window_s > 0 else 0.0
 
 
 def _most(levels: Sequence[Seen]) -> Seen | None:

@@ -21,6 +21,7 @@ _CURVES = (
     ("E2E P99", "e2e.p99"),
 )
 _X = "output_token_throughput"
+_DROP = "first level with less throughput than the one before, beyond their intervals"
 
 
 def levels_table(levels: Sequence[Seen]) -> Table:
@@ -68,7 +69,11 @@ def points_table(curve: Curve, capacity: SaturationRate) -> Table:
     """The draft's two lines below the table, and the operating point."""
     rows = (
         ("Knee point", _knee(curve, "ttft.p99"), "TTFT P99 above twice its minimum"),
-        ("Saturation point", _saturation(curve), "first level with less throughput than the one before"),
+        (
+            "Saturation point",
+            _saturation(curve),
+            _DROP,
+        ),
         ("Optimal operating point", _operating(curve), "highest throughput that meets the SLO"),
         ("Knee of TPOT", _knee(curve, "tpot.p99"), "TPOT P99 above twice its minimum"),
         ("Knee of end-to-end latency", _knee(curve, "e2e.p99"), "E2E P99 above twice its minimum"),

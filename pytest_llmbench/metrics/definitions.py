@@ -170,7 +170,7 @@ _CAPACITY = (
     _scalar("knee_rate", "Knee point", "req/s", "higher", "first level with P99 TTFT > 2 x lowest", "5.3.4"),
     _scalar(
         "saturation_rate", "Saturation point", "req/s", "higher",
-        "first level with less throughput than the one before", "5.3.4",
+        "first level with less throughput than the one before, beyond their intervals", "5.3.4",
     ),
     _scalar(
         "operating_point_rate", "Operating point", "req/s", "higher",

@@ -358,9 +358,11 @@ def objective_text(objective: Entry) -> str:
 
 def measured_text(objective: Entry) -> str:
     """The measured side of an objective, precise enough to be told from the limit."""
-    if objective["point"] is None:
-        return numbers.unmeasured(objective.get("reason"))
     unit = shown_unit(objective["metric"], objective["unit"])
+    if objective["point"] is None:
+        if objective["lower"] is None and objective["upper"] is None:
+            return numbers.unmeasured(objective.get("reason"))
+        return numbers.interval(objective["lower"], objective["upper"], unit)
     point = numbers.against(objective["point"], objective["limit"], unit)
     if objective["lower"] == objective["upper"] == objective["point"]:
         return point

@@ -87,4 +87,12 @@ def test_no_further_request_decides_on_a_lower_bound() -> None:
     judged = judge(Objective("max_output_token_throughput", ">=", 100, "tok/s"), bound)
     assert judged.verdict is GateVerdict.INCONCLUSIVE
     assert judged.requests_needed is None
-    assert judged.reason == "the maximum is not known: 50 tok/s is a lower bound"
+    assert judged.reason == "how much more it is than 50 tok/s is not known: that is a lower bound"
+
+
+def test_a_point_that_was_not_reached_lies_above_its_lower_end() -> None:
+    beyond = Estimate(None, 127.0, None, 0.95, 12, "not reached: the highest level is a lower bound", "req/s")
+    assert judge(Objective("saturation_rate", ">=", 100, "req/s"), beyond).verdict is GateVerdict.PASS
+    assert judge(Objective("saturation_rate", ">=", 200, "req/s"), beyond).verdict is GateVerdict.INCONCLUSIVE
+    assert judge(Objective("saturation_rate", "<=", 200, "req/s"), beyond).verdict is GateVerdict.INCONCLUSIVE
+    assert judge(Objective("saturation_rate", "<=", 100, "req/s"), beyond).verdict is GateVerdict.FAIL

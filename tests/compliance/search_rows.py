@@ -105,7 +105,7 @@ TRADEOFF = SATURATION | {
     "P-5.3.3-ascending": own(run_of("level", 4, started_ns=0)),
     "P-5.3.4-per-level": own(with_level("level", 2, completion_ratio=0.5)),
     "P-5.3.4-knee": own(metric_times("knee_rate", 1.5)),
-    "P-5.3.4-saturation-point": own(metric_times("saturation_rate", 0.5)),
+    "P-5.3.4-saturation-point": own(with_metric("saturation_rate", point=1.0)),
     "P-5.3.5-table-and-plot": own(with_result(plots=())),
 }
 SEVERAL = "&tokens_per_chunk=3"

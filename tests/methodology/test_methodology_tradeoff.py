@@ -81,10 +81,40 @@ def test_the_saturation_point_is_the_first_drop_and_not_reached_without_one(temp
     rising = canned_curve(template, *EXAMPLE)
     assert rising.saturation is None
     assert rising.saturation_rate.method.startswith("not reached")
-    assert (rising.saturation_rate.lower, rising.saturation_rate.upper) == (22.0, None)
+    found = rising.saturation_rate
+    assert (found.point, found.lower, found.upper) == (None, 22.0, None)
+    assert "22 req/s, is a lower bound" in found.method
     falling = canned_curve(template, *EXAMPLE, (26.0, 2700.0, 5000.0), (30.0, 2800.0, 9000.0))
     assert falling.saturation_rate.point == 26.0
     assert falling.saturation_rate.lower == 22.0
+
+
+def test_a_drop_within_the_intervals_is_no_saturation_point(template: Seen) -> None:
+    def level(rate: float, tok_s: float, half: float | None) -> Seen:
+        lower, upper = (None, None) if half is None else (tok_s - half, tok_s + half)
+        estimate = Estimate(tok_s, lower, upper, 0.95, 100, "canned", "tok/s")
+        return template.with_(
+            offered_rps=rate, metrics={**template.level.metrics, "output_token_throughput": estimate}
+        )
+
+    noisy = [level(1.6, 260.0, 40.0), level(1.8, 240.0, 40.0), level(2.0, 300.0, 40.0)]
+    assert curve_of(noisy, wanted=False).saturation is None
+    unknown = [level(1.6, 260.0, None), level(1.8, 240.0, None)]
+    assert curve_of(unknown, wanted=False).saturation is None
+    clear = [level(1.6, 260.0, 9.0), level(1.8, 240.0, 9.0)]
+    assert curve_of(clear, wanted=False).saturation is clear[1]
+
+
+def test_fewer_arrivals_at_the_higher_rate_are_no_saturation(template: Seen) -> None:
+    """By chance a third of the requests came, and as many fewer tokens."""
+    whole = template.records
+    some = replace(template.observation, records=whole.select(whole.index % 3 == 0))
+    few = level_of(some, seed=1)
+    exact = Estimate(30.0, 30.0, 30.0, 0.95, 100, "canned", "tok/s")
+    quiet = few.with_(offered_rps=12.0, metrics={**few.level.metrics, "output_token_throughput": exact})
+    busy = Estimate(90.0, 90.0, 90.0, 0.95, 100, "canned", "tok/s")
+    before = template.with_(metrics={**template.level.metrics, "output_token_throughput": busy})
+    assert curve_of([before, quiet], wanted=False).saturation is None
 
 
 def test_the_knee_lies_above_the_level_of_the_minimum(template: Seen) -> None:
@@ -95,7 +125,7 @@ def test_the_knee_lies_above_the_level_of_the_minimum(template: Seen) -> None:
 
 def test_no_knee_lies_above_all_levels(template: Seen) -> None:
     found = canned_curve(template, (2, 100, 100), (4, 200, 200)).knee_rate
-    assert (found.point, found.lower, found.upper) == (4.0, 4.0, None)
+    assert (found.point, found.lower, found.upper) == (None, 4.0, None)
 
 
 def test_the_operating_point_has_the_highest_throughput_that_meets_the_objective(template: Seen) -> None:

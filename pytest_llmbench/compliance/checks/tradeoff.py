@@ -10,7 +10,7 @@ from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
 from pytest_llmbench.compliance.checks.throughput import LIMITS
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
-from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, tested
+from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, over, tested
 from pytest_llmbench.model.plan import OpenLoop
 
 check = Checks()
@@ -177,9 +177,8 @@ def knee(look: Look) -> Answer:
 def saturation_point(look: Look) -> Answer:
     """First level with less throughput than the one before; else ``not reached`` and the flagged level."""
     levels = sorted(tested(look, SWEEP), key=lambda one: one.value)
-    achieved = [one.point(_THROUGHPUT) for one in levels]
-    drops = [place for place in range(1, len(levels)) if achieved[place] < achieved[place - 1]]
-    answer = _point_agrees(look, "saturation_rate", levels[drops[0]] if drops else None, "Saturation point")
+    drops = [later for earlier, later in pairwise(levels) if _drops(earlier, later)]
+    answer = _point_agrees(look, "saturation_rate", drops[0] if drops else None, "Saturation point")
     flagged = [one for one in levels if one.level.saturated]
     if not answer.met or drops or not flagged:
         return answer
@@ -191,15 +190,27 @@ def saturation_point(look: Look) -> Answer:
     )
 
 
+def _drops(earlier: Tested, later: Tested) -> bool:
+    """Less throughput beyond both intervals, though no fewer requests came."""
+    before, after = (one.level.metrics[_THROUGHPUT] for one in (earlier, later))
+    if before.lower is None or after.upper is None or after.upper >= before.lower:
+        return False
+    return over(len(later.inside), later.window_s, "window") >= over(
+        len(earlier.inside), earlier.window_s, "window"
+    )
+
+
 def _point_agrees(look: Look, metric: str, level: Tested | None, row_title: str) -> Answer:
     """The metric is the level's rate; where there is no such level, metric and line say ``not reached``."""
-    estimate = look.metric(metric)
+    estimate = look.result.metrics.get(metric)
+    if estimate is None:
+        raise NoEvidenceError(f"metric {metric}")
     lines = [row[1] for row in look.table("tradeoff_points").rows if row and row[0] == row_title]
     if not lines:
         return look.unmet(f"no line {row_title!r}")
     if level is None:
         return look.answer(
-            "not reached" in estimate.method and "not reached" in lines[0],
+            estimate.point is None and "not reached" in estimate.method and "not reached" in lines[0],
             "not reached",
             f"{metric} is {estimate.point}, the levels do not reach it",
         )
