@@ -126,19 +126,26 @@ def supporting(comparison: Comparison, systems: Mapping[str, System]) -> float |
 
 
 def side_by_side(systems: Sequence[System], found: Sequence[Comparison]) -> Table:
-    """A row for each metric: every system with its interval, every further one against the first."""
+    """A row for each metric: every system with its interval, every further one against the first.
+
+    The verdict is that of the comparison, on the whole interval and the margin: there is no second one.
+    """
     by_name = {system.name: system for system in systems}
     first, others = systems[0], systems[1:]
     columns = ["Metric", *(system.name for system in systems)]
     for other in others:
-        columns += [f"{other.name} against {first.name}", "Real?", "Mann-Whitney p (requests)"]
+        columns += [f"{other.name} against {first.name}", "Verdict", "Mann-Whitney p (requests)"]
     rows = []
     for metric in dict.fromkeys(each.metric for each in found):
         row = [metric, *(_cell(of_runs(_values(metric, s.by_run), metric_unit(metric))) for s in systems)]
         for other in others:
             pair = next(e for e in found if (e.metric, e.candidate_name) == (metric, other.name))
             p_value = supporting(pair, by_name)
-            row += [_change(pair), _real(pair), "" if p_value is None else f"{p_value:.2g}"]
+            row += [
+                _change(pair),
+                pair.verdict.replace("_", " "),
+                "" if p_value is None else f"{p_value:.2g}",
+            ]
         rows.append(tuple(row))
     rows += _normalised(systems)
     title = "Systems Side by Side"
@@ -173,15 +180,6 @@ def _change(pair: Comparison) -> str:
     if change.point is None or change.lower is None or change.upper is None:
         return f"not known: {pair.reason}"
     return f"{change.point * 100:+.1f} % [{change.lower * 100:+.1f}, {change.upper * 100:+.1f}]"
-
-
-def _real(pair: Comparison) -> str:
-    if pair.change.lower is None:
-        return "not known"
-    if not is_real(pair):
-        return "not told apart"
-    worse = (pair.change.point or 0.0) > 0
-    return "worse" if worse == (pair.better == "lower") else "better"
 
 
 __all__ = [

@@ -154,8 +154,8 @@ def _with_comparison(
     caches = [] if definition.name == "prefix_cache" else [cache_apart(shares[0], s) for s in shares[1:]]
     told = sum(is_real(each) for each in found)
     note = (
-        f"{told} of {len(found)} differences are real at 95 % each; by chance alone about one in twenty "
-        "would look so"
+        f"the intervals of {told} of {len(found)} differences exclude zero, at 95 % each; by chance alone "
+        "about one in twenty would. Whether a difference matters is its verdict"
     )
     return replace(
         result,

@@ -71,11 +71,12 @@ def comparison_text(comparison: Entry) -> str:
 
 
 def rows(found: Sequence[Entry]) -> list[tuple[str, ...]]:
-    """Those that decide come first."""
-    ordered = sorted(found, key=lambda comparison: not comparison.get("gated"))
+    """Those that decide come first. With several systems against one, each row names its own."""
     return [
         (
-            metric_label(comparison["metric"]) + ("" if comparison.get("gated") else " (shown only)"),
+            system_of(comparison, found)
+            + metric_label(comparison["metric"])
+            + ("" if comparison.get("gated") else " (shown only)"),
             means_text(comparison, "baseline"),
             means_text(comparison, "candidate"),
             change_text(comparison),
@@ -83,23 +84,37 @@ def rows(found: Sequence[Entry]) -> list[tuple[str, ...]]:
             detectable_text(comparison),
             verdict_text(comparison),
         )
-        for comparison in ordered
+        for comparison in _ordered(found)
     ]
+
+
+def _ordered(found: Sequence[Entry]) -> list[Entry]:
+    return sorted(found, key=lambda comparison: not comparison.get("gated"))
+
+
+def system_of(comparison: Entry, found: Sequence[Entry]) -> str:
+    """``theirs: `` ahead of a metric, where several systems are compared with one; else nothing."""
+    return f"{comparison['candidate_name']}: " if len(_candidates(found)) > 1 else ""
+
+
+def _candidates(found: Sequence[Entry]) -> list[str]:
+    return list(dict.fromkeys(str(comparison["candidate_name"]) for comparison in found))
 
 
 def judged_rows(found: Sequence[Entry]) -> list[tuple[tuple[str, ...], str, str]]:
     """The cells of each row, its verdict as the report has it, and the reason."""
-    ordered = sorted(found, key=lambda comparison: not comparison.get("gated"))
     return [
         (cells, str(comparison["verdict"]), str(comparison["reason"]))
-        for cells, comparison in zip(rows(found), ordered, strict=True)
+        for cells, comparison in zip(rows(found), _ordered(found), strict=True)
     ]
 
 
 def caption(found: Sequence[Entry]) -> str:
     first = found[0]
     how = "runs side by side, in pairs" if first["paired"] else "independent runs"
-    return f"{first['candidate_name']} compared with {first['baseline_name']} ({how})"
+    candidates = _candidates(found)
+    each = ", each" if len(candidates) > 1 else ""
+    return f"{', '.join(candidates)}{each} compared with {first['baseline_name']} ({how})"
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
@@ -127,5 +142,6 @@ __all__ = [
     "means_text",
     "rows",
     "signed",
+    "system_of",
     "verdict_text",
 ]

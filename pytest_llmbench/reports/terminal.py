@@ -119,7 +119,8 @@ def _comparisons(test: TestView, width: int, verbose: bool) -> list[Line]:
     for comparison in sorted(shown, key=lambda c: not c.get("gated")):
         verdict = comparisons.verdict_text(comparison)
         only = "" if comparison.get("gated") else " (shown only)"
-        text = f"{verdict:<13}{comparison['metric']}{only} {comparisons.change_text(comparison)}"
+        subject = comparisons.system_of(comparison, found) + comparison["metric"]
+        text = f"{verdict:<13}{subject}{only} {comparisons.change_text(comparison)}"
         if only:
             lines += [Line(part, _MARKUP["neutral"]) for part in _wrap(text, width, "  ", " " * 15)]
             continue

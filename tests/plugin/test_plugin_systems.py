@@ -14,7 +14,7 @@ from pytest_llmbench import llmbench
 def test_side_by_side(llm_result):
     (table,) = [table for table in llm_result.tables if table.id == "systems_comparison"]
     rows = {row[0]: row for row in table.rows}
-    assert rows["tpot.p50"][4] == "worse"
+    assert rows["tpot.p50"][4] == "regressed"
     assert "tokens per GPU-second" in rows
     assert [each.metric for each in llm_result.comparisons] == ["tpot.p50", "output_token_throughput"]
     told = {entry.id: entry.status for entry in llm_result.compliance.requirements}
