@@ -33,7 +33,7 @@ from pytest_llmbench.methodology.ttft_tables import (
     results_table,
 )
 from pytest_llmbench.metrics.buckets import Bucket, by_input_length
-from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, PARTS_OF_TTFT
+from pytest_llmbench.metrics.server_side import FROM_PAGE, NOT_MEASURABLE, PARTS_OF_TTFT, mean_parts_of_ttft
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
@@ -125,7 +125,7 @@ def _by_run(seen: Sequence[Observation], seed: int) -> ByRun:
 
 
 def _metrics(samples: RunSamples, seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
-    metrics: dict[str, Estimate] = {}
+    metrics: dict[str, Estimate] = mean_parts_of_ttft([run.engine for run in seen])
     for family, runs in samples.families().items():
         metrics |= distribution(family, runs)
     for family, measure in PARTS_OF_TTFT.items():
@@ -136,8 +136,8 @@ def _metrics(samples: RunSamples, seen: Sequence[Observation], seed: int) -> dic
 
 
 def _parts(metrics: Mapping[str, Estimate]) -> list[str]:
-    """Components of TTFT that the server reports (section 5.1.4.2)."""
-    return [family for family in PARTS_OF_TTFT if f"{family}.p50" in metrics]
+    """Components of TTFT that the server reports, with a reply or in sum (section 5.1.4.2)."""
+    return [family for family in PARTS_OF_TTFT if f"{family}.mean" in metrics]
 
 
 def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[str, ...]:
@@ -155,6 +155,11 @@ def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[str, .
         )
     if not _parts(metrics):
         notes.append(f"queue wait and prefill latency: {NOT_MEASURABLE}, the server reports neither")
+    if any(metrics[f"{family}.mean"].method == FROM_PAGE for family in _parts(metrics)):
+        notes.append(
+            "components of TTFT: the replies do not state them, so there are no percentiles; the means are "
+            "from the engine's metrics page, which counts every request that it served meanwhile"
+        )
     if samples.reasoning_share > 0:
         notes.append(
             f"{samples.reasoning_share:.1%} of the output tokens are reasoning, which is no content for TTFT"

@@ -90,14 +90,17 @@ _PARTS = (("Queue wait", "ttft_queue_wait"), ("Prefill", "ttft_prefill"))
 
 
 def parts_table(metrics: Mapping[str, Estimate]) -> Table:
-    """The components of TTFT that the server states for each request (section 5.1.4.2)."""
+    """The components of TTFT that the server states for each request, or only in sum (section 5.1.4.2)."""
     statistics = ("p50", "p95", "p99", "mean")
     rows = []
     for title, family in _PARTS:
         estimates = [metrics.get(f"{family}.{key}") for key in statistics]
-        known = [_number(each.point) for each in estimates if each is not None and each.point is not None]
+        cells = [
+            NOT_MEASURABLE if each is None or each.point is None else _number(each.point)
+            for each in estimates
+        ]
         count = next((f"{each.n}" for each in estimates if each is not None), "0")
-        rows.append((title, *(known or [NOT_MEASURABLE] * len(statistics)), count))
+        rows.append((title, *cells, count))
     columns = ("Component", "P50 (ms)", "P95 (ms)", "P99 (ms)", "Mean (ms)", "Requests")
     return Table("ttft_components", "Components of TTFT", columns, tuple(rows))
 

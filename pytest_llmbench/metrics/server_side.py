@@ -39,6 +39,29 @@ PARTS_OF_TTFT: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
 )
 
 
+_ON_THE_PAGE = MappingProxyType({"ttft_queue_wait": "queue_wait", "ttft_prefill": "prefill"})
+FROM_PAGE = "observed: mean over the requests on the engine's metrics page"
+"""Method of a mean that only the counters of that page give: Σ seconds / Σ requests, no percentiles."""
+
+
+def mean_parts_of_ttft(seen: Sequence[EngineReadings | None], *, level: float = 0.95) -> dict[str, Estimate]:
+    """``ttft_queue_wait.mean`` and ``ttft_prefill.mean`` of the runs together, in ms, as far as the engine's
+    page counts them. It counts every request of the engine while a run lasted, whoever sent it."""
+    found = {}
+    for family, name in _ON_THE_PAGE.items():
+        grown = [
+            (readings.grown(f"{name}_s"), readings.grown(f"{name}_count"))
+            for readings in seen
+            if readings is not None
+        ]
+        known = [(seconds, count) for seconds, count in grown if seconds is not None and count is not None]
+        requests = sum(count for _, count in known)
+        if requests > 0 and len(known) == len(seen):
+            mean_ms = 1e3 * sum(seconds for seconds, _ in known) / requests
+            found[f"{family}.mean"] = Estimate(mean_ms, None, None, level, round(requests), FROM_PAGE, "ms")
+    return found
+
+
 def batch_utilisation(
     seen: Sequence[tuple[EngineReadings | None, Window]], *, level: float = 0.95
 ) -> Estimate:
@@ -69,4 +92,12 @@ def _reported(records: Records, column: IntColumn) -> FloatArray:
     return np.asarray(column[records.ok & (column != MISSING)] / 1e6, dtype=np.float64)
 
 
-__all__ = ["NOT_MEASURABLE", "PARTS_OF_TTFT", "batch_utilisation", "prefill_ms", "queue_wait_ms"]
+__all__ = [
+    "FROM_PAGE",
+    "NOT_MEASURABLE",
+    "PARTS_OF_TTFT",
+    "batch_utilisation",
+    "mean_parts_of_ttft",
+    "prefill_ms",
+    "queue_wait_ms",
+]

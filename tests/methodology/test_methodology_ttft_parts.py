@@ -11,6 +11,8 @@ from canned_runs import answer
 
 from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.methodology import ttft
+from pytest_llmbench.metrics.server_side import mean_parts_of_ttft
+from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import MISSING
@@ -55,6 +57,53 @@ def test_one_component_alone() -> None:
     found = table(result, "ttft_components")
     assert found is not None
     assert found.rows[1][1:5] == ("not measurable",) * 4
+
+
+def test_means_from_the_metrics_page_where_the_replies_state_nothing() -> None:
+    """Known: 0.9 s of waiting over 60 requests are 15 ms each. The page has no percentiles."""
+    readings = EngineReadings(
+        np.array([], dtype=np.int64),
+        {},
+        {"queue_wait_s": 1.0, "queue_wait_count": 10, "prefill_s": 4.0, "prefill_count": 10},
+        {"queue_wait_s": 1.9, "queue_wait_count": 70, "prefill_s": 5.2, "prefill_count": 70},
+    )
+
+    def counted(plan: LoadPlan) -> Observation:
+        return replace(answer(plan), engine=readings)
+
+    result = drive(ttft.procedure(ttft.Parameters(requests=20), canned_setting()), counted)
+    wait, prefill = (result.metrics[f"ttft_{part}.mean"] for part in ("queue_wait", "prefill"))
+    assert (wait.point, wait.n) == (pytest.approx(15.0), 60)
+    assert (prefill.point, prefill.unit) == (pytest.approx(20.0), "ms")
+    assert "ttft_queue_wait.p50" not in result.metrics
+    found = table(result, "ttft_components")
+    assert found is not None
+    assert found.rows[0] == ("Queue wait", *("not measurable",) * 3, "15.0", "60")
+    assert not any("reports neither" in note for note in result.notes)
+    assert any("metrics page" in note for note in result.notes)
+
+
+def test_what_the_replies_state_stands_before_the_page() -> None:
+    server = QueueServer()
+    page = EngineReadings(
+        np.array([], dtype=np.int64), {}, {"prefill_s": 0, "prefill_count": 0},
+        {"prefill_s": 9.0, "prefill_count": 10},
+    )  # fmt: skip
+    parameters = ttft.Parameters(requests=20)
+    result = drive(
+        ttft.procedure(parameters, canned_setting()), lambda plan: replace(server(plan), engine=page)
+    )
+    assert result.metrics["ttft_prefill.mean"].point == pytest.approx(20.0)
+    assert not any("metrics page" in note for note in result.notes)
+
+
+def test_a_restarted_engine_has_no_means() -> None:
+    fell = EngineReadings(
+        np.array([], dtype=np.int64), {}, {"prefill_s": 9.0, "prefill_count": 90},
+        {"prefill_s": 1.0, "prefill_count": 10},
+    )  # fmt: skip
+    assert mean_parts_of_ttft([fell]) == {}
+    assert mean_parts_of_ttft([None]) == {}
 
 
 def test_both_readings_where_other_output_comes_first() -> None:
