@@ -14,8 +14,10 @@ from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective
 from pytest_llmbench.model.looks import judged_name
 from pytest_llmbench.model.objective import Objective
 
-_MOST_REQUESTS_WORTH_NAMING = 10_000_000
+_MOST_SAMPLES_WORTH_NAMING = 10_000_000
 _USUAL = 0.95
+_SEARCHED = "bracket"
+"""Begins the method of an interval between two levels, which more samples do not narrow."""
 
 
 def gate(objectives: Sequence[Objective], metrics: Mapping[str, Estimate]) -> Gate:
@@ -77,21 +79,23 @@ def _undefined(objective: Objective, n: int) -> str:
 def _what_would_decide(
     objective: Objective, estimate: Estimate, unfavourable: float | None
 ) -> tuple[int | None, str]:
+    if estimate.method.startswith(_SEARCHED):
+        return None, f"the limit lies between two levels of the search ({estimate.method})"
     if unfavourable is None:
         if estimate.n_required is None:
             return None, f"the interval is open: {estimate.n} samples do not bound {objective.metric}"
-        more = max(estimate.n_required - estimate.n, 1)
+        needed = max(estimate.n_required, estimate.n + 1)
+        more = needed - estimate.n
         return more, (
-            f"{estimate.n} samples cannot bound {objective.metric}: about {estimate.n_required} are needed, "
-            f"{more} more"
+            f"{estimate.n} samples cannot bound {objective.metric}: at least {needed} are needed, {more} more"
         )
-    more_needed = _requests_to_resolve(objective, estimate, unfavourable)
+    more_needed = _samples_to_resolve(objective, estimate, unfavourable)
     if more_needed is None:
         return None, "the limit lies so close to the measured value that no reasonable sample decides it"
-    return more_needed, f"the interval straddles the limit: about {more_needed} more requests would decide it"
+    return more_needed, f"the interval straddles the limit: about {more_needed} more samples would decide it"
 
 
-def _requests_to_resolve(objective: Objective, estimate: Estimate, unfavourable: float) -> int | None:
+def _samples_to_resolve(objective: Objective, estimate: Estimate, unfavourable: float) -> int | None:
     """Intervals shrink with 1/√n: the n at which this end would just touch the limit, less the present n."""
     assert estimate.point is not None
     distance = abs(estimate.point - objective.limit)
@@ -103,7 +107,7 @@ def _requests_to_resolve(objective: Objective, estimate: Estimate, unfavourable:
     if distance == 0:
         return None
     needed = math.ceil(estimate.n * (halfwidth / distance) ** 2) - estimate.n
-    return max(needed, 1) if needed < _MOST_REQUESTS_WORTH_NAMING else None
+    return max(needed, 1) if needed < _MOST_SAMPLES_WORTH_NAMING else None
 
 
 def _judged(
@@ -111,17 +115,20 @@ def _judged(
     estimate: Estimate | None,
     verdict: GateVerdict,
     reason: str,
-    requests_needed: int | None = None,
+    samples_needed: int | None = None,
 ) -> JudgedObjective:
+    """A sample is taken for a request; whoever knows how many requests there were says it better (advice)."""
+    n = 0 if estimate is None else estimate.n
     return JudgedObjective(
         objective=objective,
         point=None if estimate is None else estimate.point,
         lower=None if estimate is None else estimate.lower,
         upper=None if estimate is None else estimate.upper,
-        n=0 if estimate is None else estimate.n,
+        n=n,
         verdict=verdict,
         reason=reason,
-        requests_needed=requests_needed,
+        requests_needed=samples_needed,
+        growth=None if samples_needed is None or n == 0 else 1.0 + samples_needed / n,
     )
 
 

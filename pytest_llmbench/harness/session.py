@@ -33,6 +33,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.shared import SharedRuns
 from pytest_llmbench.harness.sut import SUT
 from pytest_llmbench.harness.systems import Compared, Wanted
+from pytest_llmbench.methodology.advice import advised
 from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT
 from pytest_llmbench.methodology.offered import set_aside
 from pytest_llmbench.methodology.parameters import TestParameters
@@ -241,7 +242,8 @@ class BenchSession:
             result = with_sequence_files(result, self.settings.report)
         judged_validity = _validity(result, parameters)
         decisive = tuple(found for found in result.comparisons if found.gated)
-        judged_gate = replace(gate(result.objectives, result.metrics), regressions=decisive)
+        limits = advised(gate(result.objectives, result.metrics), result, parameters, self.settings.scale)
+        judged_gate = replace(limits, regressions=decisive)
         siblings = (*(kept.result for kept in self._results), *peers)
         beyond = result.test in BEYOND_THE_DRAFT
         evidence = Evidence(result.test, result, siblings=siblings, systems=1 + len(peers))

@@ -50,6 +50,7 @@ SPANS: Mapping[str, tuple[str, str]] = MappingProxyType(
 PAIRED_SLICES = 200
 """Of a window, where rates are compared slice by slice."""
 _NS_PER_MS = 1e6
+_HALF_AS_MANY_AGAIN = 1.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +82,11 @@ def change(baseline: Estimate, candidate: Estimate, kind: Kind = "difference") -
         interval = difference_interval(one, two)
     else:
         interval = relative_change_interval(one, two) if two.point > 0 else OPEN
-    needs = [arm.n_required for arm in (baseline, candidate) if arm.n_required is not None]
+    needs = [
+        math.ceil(n * arm.n_required / arm.n)
+        for arm in (baseline, candidate)
+        if arm.n_required is not None and arm.n > 0
+    ]
     return _estimate(
         one.point, two.point, interval, kind,
         level=baseline.level, n=n, unit=unit, required=max(needs, default=None),
@@ -165,7 +170,8 @@ def _paired(arms: Pairs, statistic: str, kind: Kind, level: float) -> Estimate:
     reason = _undefined(one, two, kind)
     if reason is not None:
         return Estimate.undefined(unit=unit, method=reason, level=level, n=n)
-    if relative and min(float(arm.min()) for arm in every) <= 0:
+    no_ratio = relative and min(float(arm.min()) for arm in every) <= 0
+    if no_ratio:
         interval = OPEN
     elif q is None:
         interval = paired_mean_interval(before, after, relative=relative, level=level)
@@ -174,9 +180,16 @@ def _paired(arms: Pairs, statistic: str, kind: Kind, level: float) -> Estimate:
     worth, required = _worth(before, after, q, level)
     return _estimate(
         one, two, interval, kind,
-        level=level, n=n, unit=unit, required=math.ceil(required * n / worth),
+        level=level, n=n, unit=unit,
+        required=None if no_ratio else _more_than(n, math.ceil(required * n / worth)),
         method=f"paired requests, effective n={math.floor(worth)}",
     )  # fmt: skip
+
+
+def _more_than(n: int, required: int) -> int:
+    """What keeps an end open although there are as many as the worth asks for is not known: half as many
+    again."""
+    return required if required > n else math.ceil(_HALF_AS_MANY_AGAIN * n)
 
 
 def _worth(

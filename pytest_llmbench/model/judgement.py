@@ -111,8 +111,13 @@ class JudgedObjective:
     n: int
     verdict: GateVerdict
     reason: str
-    """In words, for an inconclusive one with the number of further requests needed."""
+    """In words, for an inconclusive one with the number of further samples needed."""
     requests_needed: int | None = None
+    """Further requests after which it would be decided, as far as that can be said."""
+    growth: float | None = None
+    """How many times the samples that is."""
+    advice: str | None = None
+    """What to ask for to get them: ``requests=2400``."""
 
 
 _OF_COMPARISONS = {

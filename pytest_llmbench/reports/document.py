@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -337,17 +337,16 @@ class TestView:
     def next_steps(self) -> list[str]:
         """What would turn an open or a poor judgement into a better one."""
         steps = []
-        needed = [o["requests_needed"] for o in self.objectives if o.get("requests_needed") is not None]
+        needed = [o for o in self.objectives if o.get("requests_needed") is not None]
         if needed:
+            most = max(needed, key=lambda o: o.get("growth") or 0.0)
+            advice = f" ({most['advice']})" if most.get("advice") else ""
             steps.append(
-                f"to decide the limits, measure about {max(needed)} more requests ({self._more(needed)})"
+                f"to decide the limits, measure about {most['requests_needed']} more requests{advice}"
             )
         if self.missing_facts:
             steps.append("declare in the SUT file (--llm-sut): " + ", ".join(self.missing_facts))
         return steps
-
-    def _more(self, needed: Iterable[int]) -> str:
-        return f"requests={self.entry['counts'].get('submitted', 0) + max(needed)}"
 
 
 def objective_text(objective: Entry) -> str:

@@ -102,6 +102,10 @@ class ObjectiveEntry(Shape):
     reason: str = ""
     requests_needed: int | None = None
     """Further requests after which an inconclusive objective would be decided, where that can be said."""
+    growth: float | None = None
+    """How many times the samples that is."""
+    advice: str | None = None
+    """The marker's keyword, or the option, that gets them: ``requests=2400``."""
 
 
 class GateEntry(Shape):

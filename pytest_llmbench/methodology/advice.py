@@ -1,0 +1,83 @@
+"""What to ask a test for when its limits are not decided: the keyword that gets so many more samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.procedure import Scale
+from pytest_llmbench.model.judgement import Gate, JudgedObjective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.result import TestResult
+
+LEAST_MARGIN, OF_FEW = 1.25, 5.0
+"""More than the samples ask for: how much they depend on each other is an estimate too, and a poor one while
+they are few."""
+_SHORTEST_S = 1.0
+_NS = 1e9
+
+
+def advised(gate: Gate, result: TestResult, parameters: TestParameters, scale: Scale) -> Gate:
+    """The gate, its undecided objectives with the further requests and the keyword that gets them."""
+    return replace(
+        gate, objectives=tuple(_advised(each, result, parameters, scale) for each in gate.objectives)
+    )
+
+
+def _advised(
+    judged: JudgedObjective, result: TestResult, parameters: TestParameters, scale: Scale
+) -> JudgedObjective:
+    loads = _loads(judged.objective.metric, result)
+    if judged.growth is None or not loads:
+        return judged
+    # A metric of some of the requests, or of their tokens, needs as many times the load as samples.
+    sent = sum(len(load.records) for load in loads)
+    growth = judged.growth * (LEAST_MARGIN + OF_FEW / math.sqrt(judged.n))
+    needed = math.ceil((growth - 1.0) * sent)
+    advice = _keyword(loads, parameters, growth)
+    if advice is not None and scale == "quick":
+        advice = f"--llm-scale=standard and {advice}"
+    return replace(judged, requests_needed=needed, growth=growth, advice=advice)
+
+
+def _loads(metric: str, result: TestResult) -> Sequence[Observation]:
+    """Those that the metric rests on: of a level that it names, else of the largest level, else all."""
+    levels = [level for level in result.levels if level.observation is not None]
+    if not levels:
+        return result.observations
+    qualifier = metric.partition("[")[2].partition("]")[0]
+    named = [level for level in levels if level.label in (qualifier, f"{qualifier} of capacity")]
+    if not named:
+        named = [max(levels, key=lambda level: level.n_submitted)]
+    return [result.observations[level.observation] for level in named[-1:] if level.observation is not None]
+
+
+def _keyword(loads: Sequence[Observation], parameters: TestParameters, growth: float) -> str | None:
+    """In the words of the marker; None where it has none for it."""
+    known = {each.name for each in fields(parameters)}
+    plans = [load.plan for load in loads]
+    if "duration_s" in known and any(plan.duration_s is not None for plan in plans):
+        return f"duration_s={math.ceil(growth * max(map(_lasted_s, loads)))}"
+    if "requests" not in known:
+        return None
+    most = max(plan.most_requests for plan in plans)
+    wanted = math.ceil(growth * most)
+    load = plans[0].load
+    if isinstance(load, OpenLoop) and load.arrival == "trace" and wanted > len(load.offsets_ns):
+        return None
+    if plans[0].looks is None:
+        return f"requests={wanted}"
+    longest_s = getattr(parameters, "max_seconds", None)
+    seconds = "" if longest_s is None else f", max_seconds={math.ceil(growth * longest_s)}"
+    return f"max_requests={wanted}{seconds}"
+
+
+def _lasted_s(load: Observation) -> float:
+    ended_ns = load.ended_ns if load.load_ended_ns is None else load.load_ended_ns
+    return max(load.plan.duration_s or 0.0, (ended_ns - load.started_ns) / _NS, _SHORTEST_S)
+
+
+__all__ = ["advised"]

@@ -1,0 +1,137 @@
+"""Advice is followed: what is printed is asked for, the marker takes it, and the limit is decided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from replayed_sut import ReplayedSUT
+
+from pytest_llmbench.compare.gate import gate
+from pytest_llmbench.methodology import (
+    capacity,
+    goodput,
+    itl,
+    long_context,
+    prefix_cache,
+    tradeoff,
+    ttft,
+)
+from pytest_llmbench.methodology.advice import advised
+from pytest_llmbench.methodology.catalogue import TESTS
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.procedure import Scale, TestDefinition
+from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective
+from pytest_llmbench.model.objective import Objective
+
+
+def _slow(metric: str) -> Objective:
+    """A limit that only an open end keeps from being met."""
+    return Objective(metric, "<=", 60_000.0, "ms")
+
+
+def _judged(test: TestDefinition, given: dict[str, Any], scale: Scale = "standard") -> JudgedObjective:
+    """The least decided limit."""
+    parameters = build(test.parameters, given)
+    result = ReplayedSUT("fast").measure(test, scale, **given)
+    judged = advised(gate(result.objectives, result.metrics), result, parameters, scale).objectives
+    return max(judged, key=lambda each: each.growth or 0.0)
+
+
+def _followed(advice: str) -> dict[str, Any]:
+    pairs = (part.split("=") for part in advice.split(", "))
+    return {name: int(value) for name, value in pairs}
+
+
+CASES: list[tuple[TestDefinition, dict[str, Any]]] = [
+    (ttft.TEST, {"rate": 20, "requests": 100, "p99_ms": 60_000}),
+    (ttft.TEST, {"rate": 20, "requests": 30, "runs": 2, "p99_ms": 60_000}),
+    (ttft.TEST, {"concurrency": 4, "requests": 60, "bucket_limits": {"0-256": {"p95_ms": 60_000}}}),
+    (ttft.TEST, {"rate": 20, "requests": "auto", "max_requests": 100, "p99_ms": 60_000}),
+    (goodput.TEST, {"rate": 20, "requests": 20, "ttft_ms": 60_000, "slo": [_slow("ttft.p99")]}),
+    (long_context.TEST, {"lengths": [1024, 2048, 4096], "ttft_p95_ms": {2048: 60_000}}),
+    (prefix_cache.TEST, {"requests": 25, "concurrency": 2, "slo": [_slow("ttft[warm].p95")]}),
+    (tradeoff.TEST, {"capacity_rps": 20, "levels_percent": [10, 50, 100], "duration_s": 4,
+                     "slo": [_slow("ttft[50%].p95")]}),
+    (capacity.TEST, {"initial": 4, "maximum": 4, "duration_s": 1, "slo": [_slow("ttft.p99")]}),
+]  # fmt: skip
+
+
+MARKERS: dict[str, dict[str, Any]] = {
+    "guardrail": {"capacity_rps": 10},
+    "tradeoff": {"capacity_rps": 20},
+    "itl": {"capacity_rps": 20},
+    "fairness": {"capacity_rps": 10},
+    "throughput": {"min_rate": 20, "max_rate": 60, "rate_step": 20},
+    "goodput": {"ttft_ms": 500},
+}
+
+
+@pytest.mark.parametrize(("test", "given"), CASES, ids=lambda value: getattr(value, "name", None))
+def test_following_the_advice_decides_the_limit(test: TestDefinition, given: dict[str, Any]) -> None:
+    before = _judged(test, given)
+    assert before.verdict is GateVerdict.INCONCLUSIVE, before
+    assert before.requests_needed is not None
+    assert before.advice is not None
+    after = _judged(test, {**given, **_followed(before.advice)})
+    assert after.verdict is not GateVerdict.INCONCLUSIVE, (before.advice, before.reason, after.reason)
+
+
+@pytest.mark.parametrize("test", TESTS.values(), ids=lambda test: test.name)
+def test_the_keyword_is_one_that_the_marker_takes(test: TestDefinition) -> None:
+    given = {"overload_allowed": True} if test.name == "memory_pressure" else {}
+    parameters = build(test.parameters, MARKERS.get(test.name, {}))
+    result = ReplayedSUT("fast").measure(test, "quick", keep=given, **MARKERS.get(test.name, {}))
+    undecided = JudgedObjective(
+        _slow("ttft.p99"), 1.0, 0.5, None, 100, GateVerdict.INCONCLUSIVE, "", 100, growth=2.0
+    )
+    (told,) = advised(Gate((undecided,)), result, parameters, "standard").objectives
+    assert told.advice is not None
+    build(test.parameters, {**MARKERS.get(test.name, {}), **_followed(told.advice)})
+
+
+def test_tokens_are_not_requests() -> None:
+    """A limit on gaps between tokens: there are some hundred times as many of them as of requests."""
+    given = {"capacity_rps": 4, "levels_percent": [50], "requests": 20}
+    result = ReplayedSUT("fast").measure(itl.TEST, **given)
+    p99_9 = result.metrics["itl[50%].p99_9"]
+    few = replace(p99_9, upper=None, n_required=2 * p99_9.n)
+    judged = gate([_slow("itl[50%].p99_9")], {"itl[50%].p99_9": few})
+    (told,) = advised(judged, result, build(itl.TEST.parameters, given), "standard").objectives
+    sent = result.levels[-1].n_submitted
+    assert p99_9.n > 50 * sent
+    assert told.requests_needed is not None
+    assert sent < told.requests_needed < 2 * sent
+
+
+def test_a_smoke_run_has_to_be_left_first() -> None:
+    """At quick scale a marker's larger number has no effect."""
+    judged = _judged(ttft.TEST, {"rate": 20, "p99_ms": 60_000}, "quick")
+    assert judged.advice is not None
+    scale, _, keyword = judged.advice.partition(" and ")
+    assert scale == "--llm-scale=standard"
+    assert (
+        _judged(ttft.TEST, {"rate": 20, "p99_ms": 60_000, **_followed(keyword)}).verdict is GateVerdict.PASS
+    )
+
+
+def test_between_two_levels_of_a_search_more_requests_help_nothing() -> None:
+    judged = _judged(
+        capacity.TEST,
+        {"initial": 64, "maximum": 96, "ttft_p99_ms": 150, "duration_s": 2, "min_concurrency": 66},
+    )
+    if judged.verdict is GateVerdict.INCONCLUSIVE:
+        assert judged.requests_needed is None
+        assert "between two levels of the search" in judged.reason
+
+
+def test_a_closed_loop_that_sent_more_than_its_fewest_says_so() -> None:
+    from pytest_llmbench.methodology.validity import Budget, validity
+
+    seen = ReplayedSUT("fast").measure(capacity.TEST, initial=4, maximum=4, duration_s=5).observations[0]
+    (whole,) = [f for f in validity([seen], Budget()).findings if f.check == "all_requests_recorded"]
+    assert len(seen.records) > seen.plan.requests
+    assert whole.message == (
+        f"{len(seen.records)} requests have a record, at least {seen.plan.requests} were planned"
+    )
