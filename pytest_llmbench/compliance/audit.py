@@ -35,7 +35,7 @@ from pytest_llmbench.compliance.checks import (
 )
 from pytest_llmbench.compliance.checks.registry import Predicate, merged
 from pytest_llmbench.compliance.conditions import CONDITIONS
-from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.compliance.evidence import BY_SIBLINGS, Evidence
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status
 
@@ -79,22 +79,6 @@ DERIVED: Mapping[str, Callable[[Requirement], bool]] = MappingProxyType(
     }
 )
 """Entries that follow from others: id → which entries they sum up. Answered last."""
-
-
-BY_SIBLINGS = frozenset(
-    {
-        "M-4.1-sut-boundary-declared",
-        "M-4.3.2.1-synthetic-uniform-for-engine",
-        "M-4.5.1-queue-drained",
-        "M-5.1.2.2-poisson-required",
-        "P-5.1.3-run-to-count",
-        "P-5.8.3-capacity-first",
-        "S-4.3.2.3-conversation-for-gateway",
-        "S-4.8.2-comparative-runs",
-        "S-7.2-vary-workloads",
-    }
-)
-"""Entries that another result of the same report may decide; of all others a later result changes nothing."""
 
 
 def audit(evidence: Evidence) -> Compliance:

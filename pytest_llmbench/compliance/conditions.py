@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.level_conditions import LEVEL_CONDITIONS
 from pytest_llmbench.compliance.look import Look
-from pytest_llmbench.compliance.stored import first_output_before_content, reported
+from pytest_llmbench.compliance.stored import first_output_before_content, has_first_token, reported
 from pytest_llmbench.model.records import MISSING
 
 Condition = Callable[[Look], bool]
@@ -23,6 +23,9 @@ _ENGINE, _GATEWAY = "model_engine", "application_gateway"
 DATASET_WORKLOADS = ("conversation", "code-completion")
 SIGNIFICANT_RTT_MS = 1.0
 SIGNIFICANT_RTT_SHARE = 0.01
+COLD_FACTOR = 3.0
+"""A cold system takes so many times as long for its first token as it does later."""
+_FEWEST_COLD = 10
 
 
 def _fact_is(key: str, value: object) -> Condition:
@@ -42,7 +45,21 @@ def _custom_workload(look: Look) -> bool:
 
 
 def _warm(look: Look) -> bool:
-    return look.fact("cold_start") is not True
+    return not _seen_cold(look)
+
+
+def _seen_cold(look: Look) -> bool:
+    """Called a cold start, of the latency test, and the replies show it: the first one was far slower than
+    those of the second half. Whoever only leaves the warm-up out has not measured a cold start."""
+    if look.fact("cold_start") is not True or look.evidence.test != "ttft":
+        return False
+    records = look.evidence.records
+    started = records.select(has_first_token(records))
+    order = np.argsort(started.submitted_ns, kind="stable")
+    ttft_ns = (started.first_content_ns - started.submitted_ns)[order]
+    if len(ttft_ns) < _FEWEST_COLD:
+        return False
+    return bool(ttft_ns[0] > COLD_FACTOR * float(np.median(ttft_ns[len(ttft_ns) // 2 :])))
 
 
 def _from_dataset(look: Look) -> bool:

@@ -10,10 +10,31 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.compliance.capabilities import CAPABILITIES, Capability
+from pytest_llmbench.model.judgement import Status, ValidityVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.records import PHASES, Records
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.workloads.dataset import PUBLISHED_DIGESTS
+
+BY_SIBLINGS = frozenset(
+    {
+        "M-4.1-sut-boundary-declared",
+        "M-4.3.2.1-synthetic-uniform-for-engine",
+        "M-4.5.1-queue-drained",
+        "M-5.1.2.2-poisson-required",
+        "P-5.1.3-run-to-count",
+        "P-5.3.3-capacity-estimate",
+        "P-5.4.2-load-as-percentage",
+        "P-5.8.3-capacity-first",
+        "P-5.10.2-load-levels",
+        "S-4.3.2.3-conversation-for-gateway",
+        "S-4.8.2-comparative-runs",
+        "S-5.6.2-load-70-90",
+        "S-7.2-vary-workloads",
+    }
+)
+"""Entries that another result of the same report may decide; of all others a later result changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +51,8 @@ class Evidence:
     capabilities: Mapping[str, Capability] = field(default_factory=lambda: CAPABILITIES)
     systems: int = 1
     """Systems compared in the report; from two on the rules for comparisons bind as well."""
+    published_digests: Mapping[str, frozenset[str]] = field(default_factory=lambda: PUBLISHED_DIGESTS)
+    """Name of a data set → digests of its published files."""
 
     @cached_property
     def runs(self) -> tuple[Observation, ...]:
@@ -59,15 +82,23 @@ class Evidence:
         return tuple(sibling for sibling in self.siblings if _disclosure(sibling) == own)
 
     def others(self, test: str) -> tuple[TestResult, ...]:
-        """Results of ``test`` among the siblings, on the same SUT, with at least one request sent."""
-        own = _disclosure(self.result)
+        """Results of ``test`` among the siblings, on the same SUT, that are evidence by themselves."""
         return tuple(
-            sibling
-            for sibling in self.siblings
-            if sibling.test == test
-            and _disclosure(sibling) == own
-            and any(len(seen.records) for seen in sibling.observations)
+            sibling for sibling in self.same_system if sibling.test == test and _is_evidence(sibling)
         )
+
+
+def _is_evidence(sibling: TestResult) -> bool:
+    """Valid, and audited: nothing blocks it but what siblings decide. It met the floors of its own test."""
+    compliance = sibling.compliance
+    if compliance is None or sibling.validity.verdict is not ValidityVerdict.VALID:
+        return False
+    blocking = {
+        status.id
+        for status in compliance.requirements
+        if status.status is Status.UNMET and status.effect == "blocks"
+    }
+    return blocking <= BY_SIBLINGS and any(len(seen.records) for seen in sibling.observations)
 
 
 def _in_phase(observations: tuple[Observation, ...], phase: Phase) -> Records:
@@ -82,4 +113,4 @@ def _disclosure(result: TestResult) -> dict[str, object]:
     return {key: fact.value for key, fact in result.facts.under("sut").items()}
 
 
-__all__ = ["Evidence"]
+__all__ = ["BY_SIBLINGS", "Evidence"]

@@ -14,6 +14,7 @@ _SUT = {
     "sut.boundary": "model_engine, application_gateway, compound_system; or custom with sut.components",
     "sut.components": "list of what lies inside the boundary; needed for a custom one",
     "sut.model.name": "model identifier",
+    "sut.model.served_as": "what the endpoint calls the model, where that is another name",
     "sut.model.version": "version or revision of the model",
     "sut.model.quantization": "quantization scheme, `none` for an unquantised model",
     "sut.hardware.disclosed": "false where the operator does not say what the SUT runs on (AMB-27)",
@@ -48,10 +49,13 @@ _WORKLOAD = {
     "workload.classes": "list of mappings: name, input [low, high], output [low, high], share",
     "workload.class_mix": "mapping: class → share of the requests",
     "workload.deviations": "list of declared changes to a reference workload: what, instead_of, rule",
-    "workload.benign": "true when the content asks for nothing that a safety system refuses",
     "workload.slices": "list of [first, count]: the parts of the sequence that were sent",
     "workload.sequence_sha256": "digest of the planned requests in the format of METHODOLOGY §4.3",
     "workload.published": "`sequence` (written as an artifact) or `generator` (code, seed and parameters)",
+}
+_REQUEST = {
+    "endpoint.models": "list: the names that the endpoint gives the model that was asked for",
+    "request.extra_body": "fields of every request body beside those of the workload, with their values",
 }
 _LOAD = {
     "load.model": "open or closed",
@@ -110,6 +114,7 @@ _GUARDRAILS = {
     "guardrails.default_config": "true when the safety systems run as delivered",
     "guardrails.disabled_note": "text of the note about safety systems that were switched off",
     "guardrails.impossible": "why configurations with a single filter cannot be run",
+    "guardrails.benign_content": "true when content of the tester's own asks for nothing that is refused",
     "guardrails.comparative_run": "reference of the run with the opposite state",
 }
 _RUN = {
@@ -174,6 +179,7 @@ FACT_KEYS: Mapping[str, str] = MappingProxyType(
     {
         **_SUT,
         **_WORKLOAD,
+        **_REQUEST,
         **_LOAD,
         **_TOKENIZER,
         **_STREAMING,

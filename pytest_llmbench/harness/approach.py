@@ -80,7 +80,9 @@ class Approach:
         if self.file is not None:
             facts = facts | self.file.facts
         facts = facts | Facts.of(Origin.DECLARED, self.sut.disclosure, "llm_sut")
-        return facts | Facts.of(Origin.DECLARED, disclosed, "pytest_llmbench_disclosure")
+        facts = facts | Facts.of(Origin.DECLARED, disclosed, "pytest_llmbench_disclosure")
+        sent = {"request.extra_body": dict(self.asking.extra_body) or None}
+        return facts | Facts.of(Origin.DECLARED, sent, "request.extra_body")  # nobody can declare it away
 
     def asked_differently(self, extra_body: Mapping[str, Any], header_env: Mapping[str, str]) -> Approach:
         """The same SUT with further fields and headers. Raises SuiteError for a variable that is not set."""

@@ -226,6 +226,8 @@ class BenchSession:
     def _sent(self, opened: OpenSUT, plan: LoadPlan) -> Observation:
         self._label = plan.title
         seen = opened.executor.run(plan)
+        # What a variant says of its filters stands over what the SUT says of its own.
+        seen = replace(seen, facts=opened.facts.under("guardrails") | seen.facts)
         if seen.interrupted == INTERRUPTED_BY_CTRL_C and plan.phase is not Phase.MEASURE:
             raise KeyboardInterrupt  # nothing has been measured yet; the warm-up's records are on disk
         return seen

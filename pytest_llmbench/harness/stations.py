@@ -14,7 +14,7 @@ from pytest_llmbench.harness.launched import Launch, LaunchedServer, free_port
 from pytest_llmbench.harness.reaching import Ears, Reached, reach
 from pytest_llmbench.harness.switchboard import Station, Up
 from pytest_llmbench.harness.variants import Variant
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes.sut_schema import Reset
 
 _LOCAL = "http://127.0.0.1:{port}/v1"
@@ -130,10 +130,12 @@ def _asked(variant: Variant, around: Surroundings) -> Station:
         return Up(reach(around.url(), approach, around.ears).executor)
 
     own = reset_of(variant.table.reset, around.url, around.approach, variant.where)
+    body = {**around.approach.asking.extra_body, **request.extra_body}
+    sent = Facts.of(Origin.DECLARED, {"request.variant_body": body}, variant.where)
     return Station(
         variant.name,
         open_,
-        variant.facts,
+        variant.facts | sent,
         restarts=around.base.restarts,
         reset=own or around.base.reset,
     )

@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.request_fields import OUTPUT_LIMITS, present
 from pytest_llmbench.probes.sut_schema import (
     Endpoint,
     Prices,
@@ -33,7 +34,7 @@ _WHOLE_FACTS = ("network.ttft_adjustment",)
 _SECRET_BEARING = ("headers", "api_key_env", "api_key_file", "api_key")
 """Somebody may have put a key there by mistake, so what stands there is never repeated."""
 
-_OURS = ("model", "messages", "prompt", "stream", "max_tokens", "temperature", "n")
+_OURS = ("model", "messages", "prompt", "stream", "temperature", "n", *sorted(OUTPUT_LIMITS))
 """Fields of a request body that the workload and the load generator decide."""
 
 _REMEDY = "the keys and their values are listed in docs/reference/sut-file.md"
@@ -269,6 +270,9 @@ def _variant_mistakes(content: Mapping[str, Any]) -> list[str]:
 
 def _body_mistakes(extra: Mapping[str, Any], where: str) -> list[str]:
     found = [f"{where}.{name}: the plugin decides this field" for name in _OURS if name in extra]
+    if where.endswith("extra_body"):
+        nested = [name for name in present(extra, OUTPUT_LIMITS) if "." in name]
+        found += [f"{where}.{name}: the plugin decides how long a reply may be" for name in nested]
     if "ignore_eos" in extra:
         found.append(f"{where}.ignore_eos: set request.ignore_eos, so that it is declared")
     try:

@@ -205,11 +205,18 @@ def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str, *, named: 
     return error if named else errors.or_named_model(error)
 
 
+def _further_names(listed: ModelList, model: str) -> list[str]:
+    """What the model list says the model was made from."""
+    entry = listed.entry(model)
+    return [str(entry[key]) for key in ("root", "parent") if isinstance(entry.get(key), str)]
+
+
 def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList) -> EndpointReport:
     server = found.answer.headers.get("server", listed.server)
     proxy = control.proxy and without_userinfo(control.proxy)
     values: dict[str, Any] = {
         "sut.model.name": model,
+        "endpoint.models": list(dict.fromkeys([model, *_further_names(listed, model)])),
         "streaming.protocol": found.dialect.protocol,
         "endpoint.url": without_query(found.base_url),
         "endpoint.api": found.dialect.name,

@@ -31,6 +31,10 @@ class Model(Table):
     name: Text | None = Field(
         default=None, description="Model identifier, such as `meta-llama/Llama-3.1-8B-Instruct`."
     )
+    served_as: Text | None = Field(
+        default=None,
+        description="What the endpoint calls it, where that name has nothing in common with `name`.",
+    )
     version: Text | None = Field(default=None, description="Version or revision of the weights.")
     quantization: Text | None = Field(
         default=None, description="Quantization scheme, such as `fp8`; `none` for an unquantised model."
@@ -152,6 +156,11 @@ class Guardrails(Table):
     )
     default_config: bool | None = Field(
         default=None, description="`true` if the safety systems run in their default configuration."
+    )
+    benign_content: bool | None = Field(
+        default=None,
+        description="`true` if content of your own asks for nothing that a safety system refuses "
+        "(guardrail test).",
     )
     comparative_run: Text | None = Field(
         default=None,

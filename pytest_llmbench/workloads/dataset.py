@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,16 @@ from pytest_llmbench.workloads.synthetic import (
     RESERVED_NAMES,
     temperature_mistakes,
 )
+
+PUBLISHED_DIGESTS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        # ShareGPT_V3_unfiltered_cleaned_split.json of ShareGPT_Vicuna_unfiltered.
+        "ShareGPT": frozenset({"35f0e213ce091ed9b9af2a1f0755e9d39f9ccec34ab281cd4ca60d70f6479ba4"}),
+        # Thousands of files, and no digest for all of them together.
+        "The Stack": frozenset(),
+    }
+)
+"""Name of a data set that the draft names → SHA-256 of the files that are published under it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +205,7 @@ def _lengths(workload: DatasetWorkload) -> dict[str, dict[str, Any]]:
 
 
 __all__ = [
+    "PUBLISHED_DIGESTS",
     "DatasetIdentity",
     "DatasetWorkload",
     "Prompt",

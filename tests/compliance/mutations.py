@@ -139,6 +139,13 @@ def with_text(item: str, text: str) -> Mutation:
     return mutate
 
 
+def with_published(digests: Mapping[str, frozenset[str]]) -> Mutation:
+    """With other digests of data sets that count as published."""
+    return lambda evidence: dataclasses.replace(
+        evidence, published_digests={**evidence.published_digests, **digests}
+    )
+
+
 def unable(*names: str) -> Mutation:
     """Without some capabilities."""
     return lambda evidence: dataclasses.replace(

@@ -9,17 +9,32 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from complete_run import CONCURRENCY, RATE, REQUESTS, complete, some
-from mutations import able, stating, together, with_columns, with_result, with_text, without
+import numpy.typing as npt
+from complete_run import CHUNKS, CONCURRENCY, RATE, REQUESTS, complete, some, vouched
+from mutations import (
+    able,
+    restated,
+    stating,
+    together,
+    with_columns,
+    with_published,
+    with_result,
+    with_text,
+    without,
+)
 
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult, WarmupReport
+from pytest_llmbench.workloads.dataset import PUBLISHED_DIGESTS
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 CUSTOM = SyntheticWorkload("our-traffic", Uniform(50, 600), Uniform(10, 100))
+THE_STACK_SHA256 = "cd" * 32
+"""As if one file of it had a published digest."""
+(SHAREGPT_SHA256,) = PUBLISHED_DIGESTS["ShareGPT"]
 BURSTY = OpenLoop(RATE, "gamma", 0.5)
 
 CAN_GRPC = able(
@@ -75,7 +90,7 @@ def _sharegpt() -> Mapping[str, Any]:
             "name": "ShareGPT",
             "subset": "vicuna_cleaned",
             "version": "2023-04-12",
-            "file_sha256": "ab" * 32,
+            "file_sha256": SHAREGPT_SHA256,
             "subset_method": "at least one assistant turn",
             "preprocessing": [],
         },
@@ -102,7 +117,7 @@ def _the_stack() -> Mapping[str, Any]:
         "dataset": {
             "name": "The Stack",
             "version": "1.2",
-            "file_sha256": "cd" * 32,
+            "file_sha256": THE_STACK_SHA256,
             "subset_method": "three languages",
             "preprocessing": ["function-level completions extracted"],
         },
@@ -135,7 +150,7 @@ LONG = TextWorkload("long-context", (8192, 16384), 256, _documents)
 
 @cache
 def conversation_sibling() -> TestResult:
-    return complete(workload=CONVERSATION, requests=50).result
+    return vouched(complete(workload=CONVERSATION, requests=50).result)
 
 
 def gateway() -> Evidence:
@@ -149,7 +164,7 @@ def closed_loop() -> Evidence:
 
 def bursty() -> Evidence:
     """Bursty arrivals, with a Poisson run at the same rate beside it."""
-    poisson = complete(load=OpenLoop(RATE), requests=50).result
+    poisson = vouched(complete(load=OpenLoop(RATE), requests=50).result)
     return complete(load=BURSTY, siblings=[conversation_sibling(), poisson])
 
 
@@ -185,7 +200,7 @@ def engine_over_grpc() -> Evidence:
 def engine_custom_workload() -> Evidence:
     """A custom workload at engine boundary, with Synthetic-Uniform beside it (AMB-06)."""
     base = complete(workload=CUSTOM)
-    base = dataclasses.replace(base, siblings=(complete(requests=50).result,))
+    base = dataclasses.replace(base, siblings=(vouched(complete(requests=50).result),))
     return together(_ENGINE, _OVER_GRPC)(base)
 
 
@@ -194,7 +209,8 @@ def conversation() -> Evidence:
 
 
 def code_completion() -> Evidence:
-    return complete(workload=CODE, siblings=[conversation_sibling()])
+    digests = {"The Stack": frozenset({THE_STACK_SHA256})}
+    return with_published(digests)(complete(workload=CODE, siblings=[conversation_sibling()]))
 
 
 def long_context() -> Evidence:
@@ -211,8 +227,30 @@ _WARMUP_FACTS = (
 )
 
 
+def later_at_first(delay_ns: int, rows: int = 1) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
+    """The first request was answered so much later: the system was cold."""
+
+    def change(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        column[:rows] += delay_ns
+        return column
+
+    return change
+
+
 def cold_start() -> Evidence:
+    """Its first reply takes seconds, the later ones do not."""
+    slow_ns = 5_000_000_000
     return together(
+        with_columns(
+            first_content_ns=later_at_first(slow_ns),
+            first_nonempty_ns=later_at_first(slow_ns),
+            first_byte_ns=later_at_first(slow_ns),
+            first_event_ns=later_at_first(slow_ns),
+            last_content_ns=later_at_first(slow_ns),
+            finished_ns=later_at_first(slow_ns),
+            chunk_ns=later_at_first(slow_ns, CHUNKS),
+        ),
+        restated,
         stating({"cold_start": True, "warmup.performed": False}),
         without(*(f"warmup.{name}" for name in _WARMUP_FACTS)),
         with_result(title="Time to First Token (cold start)", warmup=WarmupReport()),
@@ -239,7 +277,13 @@ def reasoning() -> Evidence:
 
 def network_time_subtracted() -> Evidence:
     adjustment = {"applied": True, "amount_ms": 2.0, "method": "median RTT"}
-    return stating({"network.ttft_adjustment": adjustment})(gateway())
+    base = gateway()
+    raw = base.result.metrics["ttft.p50"]
+    adjusted = dataclasses.replace(raw, point=(raw.point or 0.0) - 2.0)
+    return together(
+        stating({"network.ttft_adjustment": adjustment}),
+        with_result(metrics={**base.result.metrics, "ttft_adjusted.p50": adjusted}),
+    )(base)
 
 
 def filter_disabled() -> Evidence:

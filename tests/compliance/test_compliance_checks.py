@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from complete_run import REQUESTS, SEED, complete, some
+from complete_run import REQUESTS, SEED, complete, some, vouched
 from mutations import (
     Mutation,
     alone,
@@ -230,7 +230,7 @@ def test_names_of_safety_systems_that_nobody_knows_are_not_asked_for() -> None:
 
 def test_a_guardrail_test_in_the_report_is_a_comparison() -> None:
     evidence = gateway(without("guardrails.comparative_run"))
-    guardrail = dataclasses.replace(evidence.result, test="guardrail")
+    guardrail = vouched(dataclasses.replace(evidence.result, test="guardrail"))
     evidence = dataclasses.replace(evidence, siblings=(*evidence.siblings, guardrail))
     assert status("S-4.8.2-comparative-runs", evidence).status is Status.MET
 

@@ -42,7 +42,7 @@ def keys_read(evidence: Evidence) -> set[str]:
     facts = RecordingFacts(evidence.result.facts)
     siblings = [dataclasses.replace(s, facts=RecordingFacts(s.facts)) for s in evidence.siblings]
     result = dataclasses.replace(evidence.result, facts=facts)
-    audit(Evidence(evidence.test, result, tuple(siblings), evidence.capabilities, evidence.systems))
+    audit(dataclasses.replace(evidence, result=result, siblings=tuple(siblings)))
     return facts.asked.union(*(s.facts.asked for s in siblings if isinstance(s.facts, RecordingFacts)))
 
 
@@ -63,6 +63,7 @@ def _of_every_test() -> list[Evidence]:
     watched = stating({"isolation.failure_monitoring": "a dashboard"})(complete("memory_pressure"))
     closed = complete("throughput", **CLOSED)
     fewer = without_levels("output_filter")(complete("guardrail"))
+    fewer = stating({"workload.standard": False})(fewer)
     return [*(complete(test) for test in KEYWORDS), option_a, watched, closed, fewer]
 
 

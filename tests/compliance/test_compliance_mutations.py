@@ -139,7 +139,13 @@ WORKLOAD = (
     ),
     row("M-4.3.3-seed-reported", with_text("Workload", "synthetic-uniform, seed 420")),
     row("S-4.3.3-publish-sequences", without("workload.published")),
-    row("M-4.3.3-dataset-version", with_field("workload.dataset", "file_sha256", None), "conversation"),
+    row(
+        "M-4.3.3-dataset-version",
+        with_field("workload.dataset", "file_sha256", None),
+        "conversation",
+        "S-4.3.2.3-conversation-for-gateway",
+        "S-4.3.3-publish-sequences",
+    ),
     row("M-4.3.3-dataset-subset", with_field("workload.dataset", "subset_method", None), "conversation"),
     row(
         "M-4.3.3-dataset-preprocessing", with_field("workload.dataset", "preprocessing", None), "conversation"

@@ -13,11 +13,14 @@ import pytest
 from fake_llm_server import FakeLLMServer
 
 from pytest_llmbench.errors import SuiteError, SUTError
+from pytest_llmbench.harness.approach import Approach
 from pytest_llmbench.harness.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut import SUT
+from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
+from pytest_llmbench.probes.credentials import Credentials
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -301,3 +304,9 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+def test_further_request_fields_are_on_record_and_cannot_be_declared_away():
+    sut = SUT("http://127.0.0.1:1/v1", extra_body={"priority": 3})
+    facts = Approach(sut, None, Credentials()).told(Facts(), {"request.extra_body": {}})
+    assert facts.value("request.extra_body") == {"priority": 3}

@@ -169,6 +169,14 @@ def test_all_mistakes_are_told_at_once(read):
         ('endpoint.api = "openai-chat"\nrequest.prompt = "token_ids"', 'endpoint.api = "openai-completions"'),
         ("prices.input_per_million = 1", "state both prices"),
         ("request.extra_body.stream = false", "request.extra_body.stream: the plugin decides this field"),
+        (
+            "request.extra_body.max_completion_tokens = 8",
+            "request.extra_body.max_completion_tokens: the plugin decides this field",
+        ),
+        (
+            "request.extra_body.sampling_params.max_new_tokens = 8",
+            "sampling_params.max_new_tokens: the plugin decides how long a reply may be",
+        ),
         ("request.extra_body.ignore_eos = true", "set request.ignore_eos"),
         ("request.extra_body.since = 2026-01-01", "cannot be sent as JSON"),
         ("request.extra_body.bias = inf", "cannot be sent as JSON"),

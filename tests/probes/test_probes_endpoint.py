@@ -38,6 +38,7 @@ def test_what_is_detected_becomes_facts(serve, engine):
     facts = examine(server.url).facts
     assert {key: fact.value for key, fact in facts.items()} == {
         "sut.model.name": "org/small-model",
+        "endpoint.models": ["org/small-model"],
         "sut.software.engine": "vLLM",
         "sut.software.version": "0.32.0",
         "sut.context_limit_tokens": 8192,

@@ -15,6 +15,7 @@ WORST_ACCURACY_MS = 10.0
 FEWEST_RTT_SAMPLES = 10
 COARSEST_STAMP_NS = 1_000_000
 FEWEST_STAMPS = 100
+ADJUSTMENT_TOLERANCE_MS = 1e-3
 _CLIENT_QUANTITIES = ("ttft", "itl", "tpot", "e2e")
 
 check("S-4.7.1-same-machine")(one_of("clock.topology", "single_machine"))
@@ -54,7 +55,13 @@ def subtract_network(look: Look) -> Answer:
 
 @check("M-4.7.3-adjustment-documented")
 def adjustment_documented(look: Look) -> Answer:
+    """And applied: an adjusted figure stands beside the measured one, less by that amount."""
     amount_ms, method = look.need_fields("network.ttft_adjustment", "amount_ms", "method")
+    raw, adjusted = (look.result.metrics.get(f"{name}.p50") for name in ("ttft", "ttft_adjusted"))
+    if adjusted is None or adjusted.point is None or raw is None or raw.point is None:
+        return look.unmet("an adjustment of TTFT is declared as applied, and no figure is adjusted")
+    if abs(raw.point - amount_ms - adjusted.point) > ADJUSTMENT_TOLERANCE_MS:
+        return look.unmet(f"adjusted by {raw.point - adjusted.point:g} ms, declared are {amount_ms:g} ms")
     return look.met(f"TTFT was lowered by {amount_ms:g} ms: {method}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.levels import at_least_s
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
@@ -112,12 +113,14 @@ def class_mix(look: Look) -> Answer:
 
 @check("S-5.6.2-load-70-90")
 def load_70_to_90(look: Look) -> Answer:
-    """Of a capacity of the mix itself; the offered rate is that share."""
+    """Of a measured capacity of the mix itself; the offered rate is that share."""
     rate, mix = look.need("load.capacity_rps"), _mix(look)
     percent = mix.level.percent_of_capacity
     if percent is None:
         raise NoEvidenceError("level.percent_of_capacity")
     look.note("percent_of_capacity", percent)
+    if measurement_behind(look, rate) is None:
+        return look.unmet(f"{rate:g} req/s is stated as the capacity, and nothing measured it")
     agrees = abs(mix.value - rate * percent / 100) <= _RATE_TOLERANCE * mix.value
     return look.answer(
         LOWEST_PERCENT <= percent <= HIGHEST_PERCENT and agrees,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import chunk_counts, has, in_flight_peak
+from pytest_llmbench.metrics.buffering import Buffering, buffering
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.records import Records
@@ -25,6 +26,10 @@ LAG_GROWTH_NS = 1_000_000
 FALSE_ALARM = 1e-6
 """Chance that a true Poisson schedule is called none."""
 FEWEST_GAPS = 50
+MOST_BUFFERED = 0.05
+"""Share of the replies that something between may have held back."""
+FEWEST_REPLIES = 100
+"""Of a run whose share is looked at by itself."""
 
 
 @check("M-4.2.1-timer-resolution-1ms")
@@ -53,7 +58,7 @@ def streaming_support(look: Look) -> Answer:
 
 @check("M-4.2.2-per-chunk-arrival")
 def per_chunk_arrival(look: Look) -> Answer:
-    """A run in which every reply arrived in one chunk is no stream, and fails."""
+    """A run in which every reply arrived in one chunk, or many all at once, is no stream, and fails."""
     every = streamed = wrong = 0
     for records in look.records.blocks():
         counts = chunk_counts(records)
@@ -66,11 +71,32 @@ def per_chunk_arrival(look: Look) -> Answer:
     look.note("replies_with_wrong_chunk_instants", wrong)
     if wrong:
         return look.unmet(f"{wrong} replies have missing or inconsistent chunk instants")
+    held_back = _held_back(look)
+    if held_back > MOST_BUFFERED:
+        return look.unmet(f"{held_back:.1%} of the replies arrived all at once, {MOST_BUFFERED:.0%} may")
     return look.answer(
         streamed > 0 or not every,
         "every content chunk has its own arrival instant",
         "every reply arrived in one chunk: this is no stream",
     )
+
+
+def _held_back(look: Look) -> float:
+    """The largest share of replies that arrived all at once: of all together, or of a run of a hundred.
+
+    An output filter has to read before it lets pass: where one is on, holding back is what the system does.
+    """
+    streamed = [run for run in look.runs if not _filters_output(look, run)]
+    every = buffering(Records.concatenate([run.records for run in streamed])) if streamed else Buffering(0, 0)
+    runs = [buffering(run.records, every.pace_ns) for run in streamed]
+    found = max([every.share, *(seen.share for seen in runs if seen.replies >= FEWEST_REPLIES)])
+    look.note("buffered_share", found)
+    return found
+
+
+def _filters_output(look: Look, run: Observation) -> bool:
+    own = run.facts.value("guardrails.output_filter")
+    return bool((look.fact("guardrails.output_filter") if own is None else own) == "enabled")
 
 
 def _unstamped(

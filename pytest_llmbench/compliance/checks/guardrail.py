@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.prefix_cache import in_both, unlike
-from pytest_llmbench.compliance.checks.registry import Checks, one_of
+from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows, tables_called
+from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import (
     FAMILIES,
@@ -31,9 +33,10 @@ TITLES = {
     FULL: "Full Filter",
 }
 _STATISTICS = ("p50", "p95", "p99")
+_ON, _OFF = ("enabled",), ("disabled", "absent")
 _WARMUPS = re.compile(r"(\d+) warm-ups")
 
-check("S-5.10.2-workload")(one_of("workload.name", "conversation"))
+check("S-5.10.2-workload")(advised("conversation"))
 
 
 def _by_configuration(look: Look) -> dict[str, dict[float, Tested]]:
@@ -49,8 +52,10 @@ def _by_configuration(look: Look) -> dict[str, dict[float, Tested]]:
 
 @check("P-5.10.2-benign-content")
 def benign(look: Look) -> Answer:
-    """Declared so, and 1 % refused at most in every configuration."""
-    if look.need("workload.benign") is not True:
+    """Random tokens and the advised conversations ask for nothing; of other content the tester says so. Then
+    1 % is refused at most in every configuration."""
+    known = look.fact("workload.standard") is True or _content(look) == "random"
+    if not known and look.need("guardrails.benign_content") is not True:
         return look.unmet("the content is not declared benign")
     shares = {one.label: one.refused_share() for one in tested(look, *CONFIGURATIONS)}
     look.note("refused_share", shares)
@@ -60,6 +65,10 @@ def benign(look: Look) -> Answer:
         f"benign, {worst:.2%} refused at most",
         f"up to {worst:.1%} of the requests were refused, 1 % is the limit",
     )
+
+
+def _content(look: Look) -> object:
+    return look.fact("workload.content", {}).get("domain")
 
 
 @check("P-5.10.2-configurations")
@@ -79,12 +88,12 @@ def configurations(look: Look) -> Answer:
 
 
 def _switched(one: Tested) -> bool:
-    """The variant's own facts do not contradict the configuration."""
+    """What is stated of the system as it then was is the configuration; silence states nothing."""
     wanted = {
         BASELINE: (False, False), INPUT: (True, False), OUTPUT: (False, True), FULL: (True, True),
     }[one.level.role]  # fmt: skip
     stated = (one.run.facts.value(f"guardrails.{side}_filter") for side in ("input", "output"))
-    return all(state is None or (state == "enabled") is on for state, on in zip(stated, wanted, strict=True))
+    return all(state in (_ON if on else _OFF) for state, on in zip(stated, wanted, strict=True))
 
 
 @check("P-5.10.2-load-levels")
@@ -105,6 +114,8 @@ def load_levels(look: Look) -> Answer:
                 return look.unmet(f"{name} at {wanted:g} %: another rate than the baseline")
             if abs(near[0].value - rate * wanted / 100) > 0.03 * rate:
                 return look.unmet(f"{name}: {near[0].value:g} req/s is not {wanted:g} % of {rate:g} req/s")
+    if measurement_behind(look, rate) is None:
+        return look.unmet(f"{rate:g} req/s is stated as the capacity, and nothing measured it")
     return look.met(f"25, 50 and 75 % of {rate:g} req/s in every configuration")
 
 
@@ -124,7 +135,7 @@ def sequence(look: Look) -> Answer:
     for name, levels in found.items():
         for percent, one in levels.items():
             base = found[BASELINE].get(percent)
-            complaint = "no baseline" if base is None else unlike(base.run, one.run)
+            complaint = "no baseline" if base is None else unlike(look, base.run, one.run)
             if complaint is not None:
                 return look.unmet(f"{name} at {percent:g} %: {complaint}")
     return look.met("baseline first, a warm-up each, the same requests at the same instants")

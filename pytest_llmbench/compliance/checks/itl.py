@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.levels import SWEEP
 from pytest_llmbench.compliance.checks.registry import Checks, one_of
 from pytest_llmbench.compliance.checks.tables import tables_called
@@ -179,7 +180,9 @@ def load_as_percentage(look: Look) -> Answer:
     rate, source = look.need_all("load.capacity_rps", "load.capacity_source")
     if not any(word in source for word in SOURCES):
         return look.unmet(f"the maximum comes from {source!r}, no test and no figure")
-    wrong = shares_wrong(tested(look, SWEEP), rate)
+    wrong, measured = shares_wrong(tested(look, SWEEP), rate), measurement_behind(look, rate)
+    if not wrong and measured is None:
+        return look.unmet(f"{rate:g} req/s, {source}: no search and no throughput test here measured it")
     return look.answer(
         not wrong,
         f"percentages of {rate:g} req/s, {source}",

@@ -31,7 +31,7 @@ LENGTH = "length"
 NAMES = ("long-context", "long-context-uniform")
 FEWEST_LENGTHS, FEWEST_REQUESTS = 3, 20
 OUTPUT_TOKENS, MOST_IN_FLIGHT = 256, 4
-SHORT_CONTEXT = 1024
+SHORT_CONTEXT, LONG_CONTEXT, LEAST_SPAN = 1024, 8192, 8
 DEFAULT_LENGTHS = tuple(2**power for power in range(10, 18))
 _FIT_TOLERANCE = 1e-3
 _COLUMNS = ("Context", "TTFT Mean", "TTFT P95", "ms/1K tokens")
@@ -69,7 +69,8 @@ def _lengths(look: Look) -> list[tuple[int, Tested]]:
 
 @check("P-5.9.2-length-sequence")
 def length_sequence(look: Look) -> Answer:
-    """Three lengths or more within the model's context; lengths of the draft that do not fit are listed."""
+    """Three lengths or more within the model's context, short to long; those of the draft that do not fit are
+    listed."""
     limit = look.need("sut.context_limit_tokens")
     lengths = [length for length, _ in _lengths(look)]
     look.note("lengths", lengths)
@@ -82,11 +83,20 @@ def length_sequence(look: Look) -> Answer:
     ]
     if not set(lengths) & set(DEFAULT_LENGTHS):
         unlisted = []
+    if not _reach_far(lengths, limit):
+        return look.unmet(f"lengths {lengths} in a context of {limit}: no long one beside a short one")
     return look.answer(
         len(set(lengths)) >= FEWEST_LENGTHS and not beyond and not unlisted,
         f"{len(lengths)} lengths up to {max(lengths)} tokens",
         f"lengths {lengths}; beyond the context of {limit}: {beyond}; left out without a word: {unlisted}",
     )
+
+
+def _reach_far(lengths: Sequence[int], limit: int) -> bool:
+    """Up to 8K or half of the context, and eight times the shortest or again half of the context: over less
+    than that there is no scaling to be seen."""
+    longest, half = max(lengths), limit / 2
+    return longest >= min(LONG_CONTEXT, half) and longest >= min(LEAST_SPAN * min(lengths), half)
 
 
 @check("P-5.9.2-output-256")

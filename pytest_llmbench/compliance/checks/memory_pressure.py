@@ -13,6 +13,7 @@ from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested, ttft_ms
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop
+from pytest_llmbench.model.result import TestResult
 
 check = Checks()
 
@@ -69,7 +70,8 @@ def levels(look: Look) -> Answer:
 
 @check("P-5.8.3-capacity-first")
 def capacity_first(look: Look) -> Answer:
-    """A search of this test on its own workload, or a capacity test of this SUT with that workload."""
+    """A search of this test on its own workload, or a capacity test of this SUT with that workload. One that
+    ended at its upper bound has found none: there is room above."""
     capacity, name = look.need_all("load.capacity_concurrency", "workload.name")
     probes = [level for level in look.result.levels if level.role == "probe"]
     if probes:
@@ -79,6 +81,8 @@ def capacity_first(look: Look) -> Answer:
         before = all(one.run.started_ns < first for one in search)
         same = all(one.run.plan.workload.name == name for one in search)
         best = max((one.value for one in passed), default=0)
+        if not any(one.level.passed is False and one.value > best for one in search):
+            return look.unmet(f"nothing above {best:g} in flight failed: the search found no capacity")
         return look.answer(
             best == capacity and before and same,
             f"{capacity} in flight by a search with {name}",
@@ -87,13 +91,23 @@ def capacity_first(look: Look) -> Answer:
     found = [
         sibling.metrics["max_concurrency"].point
         for sibling in look.evidence.others("capacity")
-        if sibling.facts.value("workload.name") == name and "max_concurrency" in sibling.metrics
+        if sibling.facts.value("workload.name") == name and _has_failed(sibling)
     ]
     look.note("capacity_tests", found)
     return look.answer(
         capacity in found,
         f"{capacity} in flight by the capacity test of this report",
         f"{capacity} in flight rests on no capacity test of this SUT with {name}",
+    )
+
+
+def _has_failed(capacity_test: TestResult) -> bool:
+    """Whether the search of a capacity test saw a level that does not hold."""
+    stated = capacity_test.metrics.get("max_concurrency")
+    if stated is None or stated.point is None:
+        return False
+    return any(
+        level.passed is False and (level.concurrency or 0) > stated.point for level in capacity_test.levels
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_llmbench.compliance.checks.registry import Checks, one_of
+from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
+from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.request_bodies import bodies_differ
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, over, percentile, tested, ttft_ms
 from pytest_llmbench.model.observation import Observation
@@ -23,7 +25,7 @@ MOST_FIRST_HITS = 0.10
 _STATISTICS = ("p50", "p95", "p99")
 _SCHEDULE_TOLERANCE_NS = 1_000
 
-check("S-5.7.2-workload")(one_of("workload.name", "code-completion"))
+check("S-5.7.2-workload")(advised("code-completion"))
 
 
 @check("P-5.7.2-prefix-parameters")
@@ -93,18 +95,21 @@ def identical_workload(look: Look) -> Answer:
     first = next(iter(runs.values()))
     look.note("sequence_sha256", {state: run.sequence_sha256 for state, run in runs.items()})
     for state, run in runs.items():
-        complaint = unlike(first, run)
+        complaint = unlike(look, first, run)
         if complaint is not None:
             return look.unmet(f"cache {state}: {complaint}")
     return look.met("equal requests at equal load")
 
 
-def unlike(one: Observation, other: Observation) -> str | None:
+def unlike(look: Look, one: Observation, other: Observation) -> str | None:
     """What differs between the loads of two runs; None for nothing."""
     if not one.sequence_sha256 or not other.sequence_sha256:
         raise NoEvidenceError("sequence_sha256 of the run")
     if one.sequence_sha256 != other.sequence_sha256:
         return "another sequence of requests"
+    differing = bodies_differ(look, one, other)
+    if differing is not None:
+        return differing
     if one.plan.load != other.plan.load:
         return f"{other.plan.load.describe()}, not {one.plan.load.describe()}"
     if isinstance(one.plan.load, ClosedLoop):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks
+from pytest_llmbench.compliance.dataset_identity import sent_again
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.regeneration import (
     REFERENCE_DIGESTS,
     reference_digest,
     regenerated,
 )
+from pytest_llmbench.compliance.request_bodies import against_workload
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.model.records import IntColumn
+from pytest_llmbench.model.request_fields import SAMPLING_FIELDS
 
 check = Checks()
 
@@ -87,7 +90,8 @@ def _not_plain(look: Look) -> str | None:
         f"prefix sharing {fraction!r}, not 0": fraction != 0,
         "there is a system prompt": system_prompt is not False,
     }
-    return next((complaint for complaint, holds in complaints.items() if holds), None)
+    found = next((complaint for complaint, holds in complaints.items() if holds), None)
+    return found or against_workload(look, SAMPLING_FIELDS)
 
 
 @check("P-A.3-conversation-params")
@@ -103,6 +107,7 @@ def conversation(look: Look) -> Answer:
         f"the system prompt has {tokens} tokens, not 200": tokens != 200,
     }
     complaint = next((text for text, holds in complaints.items() if holds), None)
+    complaint = complaint or sent_again(look) or against_workload(look, SAMPLING_FIELDS)
     return look.answer(
         complaint is None, "dataset, sharing and system prompt are those of the draft", complaint or ""
     )
@@ -133,6 +138,7 @@ def code_completion(look: Look) -> Answer:
         or (parameters.get("mu"), parameters.get("sigma")) != (4.0, 1.5),
     }
     complaint = next((text for text, holds in complaints.items() if holds), None)
+    complaint = complaint or sent_again(look) or against_workload(look, SAMPLING_FIELDS)
     return look.answer(
         complaint is None, "contexts, sharing and output law are those of the draft", complaint or ""
     )
@@ -163,6 +169,7 @@ def long_context(look: Look) -> Answer:
         "documents share a prefix": fraction != 0,
     }
     complaint = next((text for text, holds in complaints.items() if holds), None)
+    complaint = complaint or against_workload(look, SAMPLING_FIELDS)
     return look.answer(
         complaint is None, "document, question and output are those of the draft", complaint or ""
     )

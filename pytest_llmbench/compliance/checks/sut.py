@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pytest_llmbench.compliance.checks.registry import Checks, stated
 from pytest_llmbench.compliance.look import Answer, Look
 from pytest_llmbench.compliance.stored import has
@@ -10,6 +12,7 @@ check = Checks()
 
 BOUNDARIES = ("model_engine", "application_gateway", "compound_system")
 _NO_ACCELERATOR = ("cpu", "none")
+_WORDS_OF_ANY_MODEL = frozenset({"instruct", "chat", "base", "mini", "awq", "gptq", "gguf", "fp", "int"})
 
 
 @check("M-4.1-sut-boundary-declared")
@@ -42,7 +45,25 @@ def _frozen_by_owners(look: Look) -> list[int]:
 
 
 check("M-5.1.2.3-sut-configuration")(stated("sut.boundary"))
-check("M-5.1.2.3-model-identifier")(stated("sut.model.name", "sut.model.version", "sut.model.quantization"))
+
+
+@check("M-5.1.2.3-model-identifier")
+def model_identifier(look: Look) -> Answer:
+    """Name, version and quantization; the name has a word in common with what the endpoint calls it."""
+    name, *_ = look.need_all("sut.model.name", "sut.model.version", "sut.model.quantization")
+    served, alias = look.fact("endpoint.models", []), look.fact("sut.model.served_as")
+    known = not served or alias in served or any(_same_name(name, each) for each in served)
+    return look.answer(
+        known,
+        f"the model is {name}" + (f", served as {alias}" if alias else ""),
+        f"the model is declared to be {name}, the endpoint serves {', '.join(served)}; if that is the same, "
+        "sut.model.served_as says so",
+    )
+
+
+def _same_name(one: str, other: str) -> bool:
+    words = [set(re.findall(r"[a-z]{2,}", name.lower())) - _WORDS_OF_ANY_MODEL for name in (one, other)]
+    return one == other or bool(words[0] & words[1])
 
 
 @check("M-5.1.2.3-hardware")

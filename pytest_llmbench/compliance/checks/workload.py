@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
-from pytest_llmbench.compliance.checks.registry import Checks
+from pytest_llmbench.compliance.checks.registry import Checks, Predicate
+from pytest_llmbench.compliance.dataset_identity import doubt_about, unverified
 from pytest_llmbench.compliance.look import Answer, Look
 from pytest_llmbench.compliance.regeneration import regenerated
+from pytest_llmbench.compliance.request_bodies import against_workload, held_to_another_limit
+from pytest_llmbench.model.request_fields import INPUT_FIELDS, OUTPUT_FIELDS, SAMPLING_FIELDS
 from pytest_llmbench.workloads.specification import CONTROLS, LENGTH_TYPES
 
 check = Checks()
@@ -30,28 +33,29 @@ def custom_fully_specified(look: Look) -> Answer:
         if not answer.met:
             return answer
     look.need_all("workload.n_requests", "workload.seed", "workload.temperature", "workload.stop")
-    difference = regenerated(look)
+    difference = against_workload(look, SAMPLING_FIELDS) or regenerated(look)
     return look.answer(difference is None, "completely specified and drawn again alike", difference or "")
 
 
 @check("M-4.3.1-input-length-spec")
 def input_length(look: Look) -> Answer:
     kind, *_ = look.need_fields("workload.input_length", *_LENGTH_FIELDS)
-    return look.answer(
-        kind in LENGTH_TYPES, f"input length {kind}", f"input length {kind!r}, not {', '.join(LENGTH_TYPES)}"
-    )
+    if kind not in LENGTH_TYPES:
+        return look.unmet(f"input length {kind!r}, not {', '.join(LENGTH_TYPES)}")
+    complaint = against_workload(look, INPUT_FIELDS)
+    return look.answer(complaint is None, f"input length {kind}", complaint or "")
 
 
 @check("M-4.3.1-output-length-spec")
 def output_length(look: Look) -> Answer:
+    """As stated, and held to it: no other limit in the request bodies, and none of the server's (AMB-33)."""
     kind, *_, control = look.need_fields("workload.output_length", *_LENGTH_FIELDS, "control")
     if kind not in LENGTH_TYPES:
         return look.unmet(f"output length {kind!r}, not {', '.join(LENGTH_TYPES)}")
-    return look.answer(
-        control in CONTROLS,
-        f"output length {kind}, controlled by {control}",
-        f"output length controlled by {control!r}, not {', '.join(CONTROLS)}",
-    )
+    if control not in CONTROLS:
+        return look.unmet(f"output length controlled by {control!r}, not {', '.join(CONTROLS)}")
+    complaint = against_workload(look, OUTPUT_FIELDS) or held_to_another_limit(look)
+    return look.answer(complaint is None, f"output length {kind}, controlled by {control}", complaint or "")
 
 
 @check("M-4.3.1-content-spec")
@@ -70,11 +74,29 @@ def prefix_sharing(look: Look) -> Answer:
     )
 
 
+def advised(workload: str) -> Predicate:
+    """Met by the run of an advised workload, whose data set is the published one."""
+
+    def predicate(look: Look) -> Answer:
+        name = look.need("workload.name")
+        if name != workload:
+            return look.unmet(f"the workload is {name}, the advised one is {workload}")
+        doubt = unverified(look)
+        return look.answer(doubt is None, f"the workload is {name}", f"not verified: {doubt}")
+
+    return predicate
+
+
 def _uses(look: Look, workload: str) -> Answer:
     """This run or a sibling of the same test on the same SUT uses ``workload`` (AMB-06)."""
     if look.need("workload.name") == workload:
-        return look.met(f"the run uses {workload}")
-    others = [sibling.facts.value("workload.name") for sibling in look.evidence.others(look.evidence.test)]
+        return advised(workload)(look)
+    published = look.evidence.published_digests
+    others = [
+        sibling.facts.value("workload.name")
+        for sibling in look.evidence.others(look.evidence.test)
+        if doubt_about(sibling.facts, published) is None
+    ]
     look.note("sibling_workloads", others)
     return look.answer(
         workload in others,
@@ -113,7 +135,11 @@ def seed_reported(look: Look) -> Answer:
 
 @check("S-4.3.3-publish-sequences")
 def publish_sequences(look: Look) -> Answer:
+    """With the seed, and as files or by generator; a generator needs data that others can have."""
     published = look.need("workload.published")
+    doubt = unverified(look)
+    if published == "generator" and doubt is not None:
+        return look.unmet(f"nobody can generate the sequence again: {doubt}")
     look.need_all("workload.seed", "workload.sequence_sha256")
     return look.answer(
         published in ("sequence", "generator"),

@@ -1,0 +1,73 @@
+"""What a capacity rests on that levels are percentages of: a figure by itself is no measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_llmbench.compliance.look import Look
+from pytest_llmbench.compliance.tested_levels import Tested, tested
+from pytest_llmbench.model.result import TestResult
+
+_PROBE = "probe"
+_SAME_RATE = 0.01
+"""Rates of plans have three digits."""
+MOST_BESIDE = 0.10
+"""A stated capacity may lie so far beside the one that a throughput test of the report found."""
+SATURATES_FROM, SATURATES_TO = 80.0, 130.0
+"""Percent of a capacity between which a sweep beyond it begins to saturate, if it is one."""
+_EXHAUSTED = "range exhausted"
+
+
+def measurement_behind(look: Look, rate: float) -> str | None:
+    """The measurement that shows ``rate`` to be the capacity; None where there is none.
+
+    A search of this test, with a saturated level above; or a throughput test of the report on the same system
+    with the same workload, whose range was not exhausted.
+    """
+    if _found_by_search(look, rate):
+        return "found by this test's search"
+    name = look.need("workload.name")
+    rates = [
+        found
+        for sibling in look.evidence.others("throughput")
+        if sibling.facts.value("workload.name") == name
+        for found in _sustainable(sibling)
+    ]
+    look.note("throughput_tests_rps", rates)
+    if any(abs(found - rate) <= MOST_BESIDE * found for found in rates):
+        return "as the throughput test of this report found"
+    return None
+
+
+def _found_by_search(look: Look, rate: float) -> bool:
+    """A tested level at that rate held, and one above it, on the same variant, did not."""
+    if not any(level.role == _PROBE for level in look.result.levels):
+        return False
+    probes = tested(look, _PROBE)
+    held = [
+        one for one in probes if one.level.saturated is False and abs(one.value - rate) <= _SAME_RATE * rate
+    ]
+    return any(
+        other.level.saturated is True and other.value > one.value
+        for one in held
+        for other in probes
+        if other.run.plan.variant == one.run.plan.variant
+    )
+
+
+def _sustainable(result: TestResult) -> list[float]:
+    found = result.metrics.get("sustainable_rate")
+    if found is None or found.point is None:
+        return []
+    exhausted = any(_EXHAUSTED in text for text in (found.method, *result.notes))
+    return [] if exhausted else [found.point]
+
+
+def confirmed_by_sweep(levels: Sequence[Tested]) -> bool:
+    """Levels up to and beyond the capacity saturate about there, not far below it and not far above."""
+    saturated = [one.level.percent_of_capacity for one in levels if one.level.saturated]
+    first = min((percent for percent in saturated if percent is not None), default=None)
+    return first is not None and SATURATES_FROM <= first <= SATURATES_TO
+
+
+__all__ = ["MOST_BESIDE", "SATURATES_FROM", "SATURATES_TO", "confirmed_by_sweep", "measurement_behind"]

@@ -1,0 +1,35 @@
+"""Is a data set the one that it is called? By the digest that its publisher gives, or not verified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_llmbench.compliance.look import Look
+from pytest_llmbench.model.facts import Facts
+
+
+def unverified(look: Look) -> str | None:
+    """Why the data set of this run may be another than it is called; None for the published one."""
+    look.fact("workload.dataset")
+    return doubt_about(look.result.facts, look.evidence.published_digests)
+
+
+def doubt_about(facts: Facts, published: Mapping[str, frozenset[str]]) -> str | None:
+    """Of the data set of a reference workload; data that claims no such name is nobody else's."""
+    dataset = facts.value("workload.dataset") or {}
+    name, digest = str(dataset.get("name")), dataset.get("file_sha256")
+    if facts.value("workload.standard") is not True or name not in published or digest in published[name]:
+        return None
+    return f"{name} by name alone: its file (SHA-256 {digest}) is none whose digest is published"
+
+
+def sent_again(look: Look) -> str | None:
+    """A data set of unknown identity that is too small for the run, so that its prompts were repeated."""
+    entries = look.fact("workload.input_length", {}).get("params", {}).get("entries")
+    sent = look.fact("workload.n_requests")
+    if unverified(look) is None or not isinstance(entries, int) or not isinstance(sent, int):
+        return None
+    return f"{entries} entries for {sent} requests: the data set is not whole" if entries < sent else None
+
+
+__all__ = ["doubt_about", "sent_again", "unverified"]
