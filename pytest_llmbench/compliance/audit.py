@@ -85,7 +85,7 @@ def audit(evidence: Evidence) -> Compliance:
     """The status of every applicable entry, in the order of the catalogue, and both verdicts."""
     entries = applicable(evidence.test, systems=evidence.systems)
     statuses = {entry.id: status_of(entry, evidence) for entry in entries if entry.id not in DERIVED}
-    return _summed_up(entries, statuses)
+    return _summed_up(entries, statuses, evidence)
 
 
 def among_siblings(evidence: Evidence) -> dict[str, RequirementStatus]:
@@ -103,10 +103,12 @@ def revised(
         for status in compliance.requirements
         if status.id not in DERIVED
     }
-    return _summed_up(applicable(evidence.test, systems=evidence.systems), statuses)
+    return _summed_up(applicable(evidence.test, systems=evidence.systems), statuses, evidence)
 
 
-def _summed_up(entries: Sequence[Requirement], statuses: dict[str, RequirementStatus]) -> Compliance:
+def _summed_up(
+    entries: Sequence[Requirement], statuses: dict[str, RequirementStatus], evidence: Evidence
+) -> Compliance:
     answered = [entry for entry in entries if entry.id not in DERIVED]
     for entry in entries:
         if entry.id in DERIVED:
@@ -117,6 +119,7 @@ def _summed_up(entries: Sequence[Requirement], statuses: dict[str, RequirementSt
         verdict_literal=_verdict(statuses[entry.id] for entry in entries if entry.is_literal),
         draft=DRAFT,
         requirements=tuple(statuses[entry.id] for entry in entries),
+        simulated=evidence.simulated,
     )
 
 

@@ -17,6 +17,8 @@ from pytest_llmbench.model.records import PHASES, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.dataset import PUBLISHED_DIGESTS
 
+VIRTUAL_TIME = "replay"
+"""What ``sut.simulated`` says of an engine in virtual time."""
 BY_SIBLINGS = frozenset(
     {
         "M-4.1-sut-boundary-declared",
@@ -76,6 +78,12 @@ class Evidence:
         return {}
 
     @property
+    def simulated(self) -> bool:
+        """Whether nothing was sent: by what the runs say of themselves, which nobody can declare away."""
+        facts = (self.result.facts, *(run.facts for run in self.result.observations))
+        return any(known.value("sut.simulated") == VIRTUAL_TIME for known in facts)
+
+    @property
     def same_system(self) -> tuple[TestResult, ...]:
         """Siblings of whatever test on the same SUT: a run that was shared was measured by one of them."""
         own = _disclosure(self.result)
@@ -113,4 +121,4 @@ def _disclosure(result: TestResult) -> dict[str, object]:
     return {key: fact.value for key, fact in result.facts.under("sut").items()}
 
 
-__all__ = ["BY_SIBLINGS", "Evidence"]
+__all__ = ["BY_SIBLINGS", "VIRTUAL_TIME", "Evidence"]

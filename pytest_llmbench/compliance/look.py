@@ -106,8 +106,8 @@ class Look:
 
     def driver_capability(self, name: str) -> Any:
         """That of whatever carried the load: in a replay no generator sent anything and no wire was there."""
-        replay = self.fact("sut.simulated") == "replay"
-        return self.capability(f"replay.{name}" if replay else name)
+        self.fact("sut.simulated")
+        return self.capability(f"replay.{name}" if self.evidence.simulated else name)
 
     def metric(self, name: str) -> Estimate:
         """A metric whose point is defined."""

@@ -91,6 +91,8 @@ class Compliance:
     """Policy ``literal``: capitalised keywords only."""
     draft: str
     requirements: tuple[RequirementStatus, ...]
+    simulated: bool = False
+    """Nothing was sent: the embedded engine ran in virtual time. The class is that of a simulation."""
 
     def keeping_from(self, verdict: ComplianceVerdict) -> tuple[RequirementStatus, ...]:
         """The unmet entries that stand between this run and ``verdict``."""

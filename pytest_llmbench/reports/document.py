@@ -56,6 +56,11 @@ def words(verdict: str) -> str:
     return verdict.replace("_", " ")
 
 
+def marked(verdict: str, *, simulated: bool) -> str:
+    """A class of compliance in words; that of a run in virtual time is called simulated."""
+    return f"{words(verdict)} (simulated)" if simulated else words(verdict)
+
+
 def fact_text(value: Any) -> str:
     """A fact's value as one line."""
     if value is None:
@@ -126,12 +131,22 @@ class TestView:
         if not self.measured:
             return "nothing was measured"
         validity = "valid" if self.valid else "INVALID"
-        return f"{validity} · {words(self.compliance)}"
+        return f"{validity} · {self.compliance_text}"
 
     @property
     def compliance(self) -> str:
         """The word for it; a test beyond the draft has no class."""
         return str(self.entry["compliance"]["verdict"]) if self.of_the_draft else "no test of the draft"
+
+    @property
+    def simulated(self) -> bool:
+        """Whether nothing was sent: the embedded engine ran in virtual time."""
+        return bool(self.entry["compliance"].get("simulated", False))
+
+    @property
+    def compliance_text(self) -> str:
+        """The class in words, marked where it is that of a simulation: ``unconditional (simulated)``."""
+        return marked(self.compliance, simulated=self.simulated)
 
     @property
     def objectives(self) -> Sequence[Entry]:

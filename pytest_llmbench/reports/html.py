@@ -46,7 +46,13 @@ def html_report(report: Entry) -> str:
 def _top(view: ReportView, title: str) -> Html:
     sut, generator = view.report["sut"], view.report["generator"]
     meta = f"{sut['endpoint']} · {view.report['started']} · {generator['name']} {generator['version']}"
-    return element("header", element("h1", title), element("p", meta, class_="meta"), _verdict_table(view))
+    return element(
+        "header",
+        element("h1", title),
+        element("p", meta, class_="meta"),
+        element("p", view.simulated, class_="simulated") if view.simulated else None,
+        _verdict_table(view),
+    )
 
 
 def _verdict_table(view: ReportView) -> Html:
@@ -60,7 +66,7 @@ def _verdict_table(view: ReportView) -> Html:
                 html_blocks.pill(test.headline),
                 "no limit" if first is None else objective_text(first) + more,
                 test.first_figure if first is None else measured_text(first),
-                html_blocks.pill(test.compliance),
+                html_blocks.class_pill(test),
             )
         )
     columns = ("Test", "Verdict", "Limit", "Measured and interval", "Compliance")
@@ -148,10 +154,10 @@ def _compliance(view: ReportView) -> Html:
 
 def _compliance_of(test: TestView) -> Html:
     if not test.of_the_draft:
-        return element("p", html_blocks.pill(test.compliance))
+        return element("p", html_blocks.class_pill(test))
     literal = html_blocks.pill(test.entry["compliance"]["verdict_literal"])
     return fragment(
-        element("p", html_blocks.pill(test.compliance), " (literal reading: ", literal, ")"),
+        element("p", html_blocks.class_pill(test), " (literal reading: ", literal, ")"),
         element("h4", "Deviations"),
         html_blocks.deviations(test),
         element("h4", "Limitations"),

@@ -9,6 +9,7 @@ from pytest_llmbench.reports.document import (
     TONES,
     TestView,
     fact_text,
+    marked,
     measured_text,
     objective_text,
     words,
@@ -21,9 +22,15 @@ _SHOWN_LINES = 8
 _LONGEST_FIGURE = 16
 
 
-def pill(word: str) -> Html:
-    """A verdict word in its colour."""
-    return element("span", words(word), class_=f"pill {TONES.get(word, 'neutral')}")
+def pill(word: str, *, simulated: bool = False) -> Html:
+    """A verdict word in its colour; ``simulated`` marks a class of compliance."""
+    text = marked(word, simulated=simulated)
+    return element("span", text, class_=f"pill {TONES.get(word, 'neutral')}")
+
+
+def class_pill(test: TestView) -> Html:
+    """The class of compliance in its colour."""
+    return pill(test.compliance, simulated=test.simulated)
 
 
 def verdicts(test: TestView) -> Html:
@@ -33,7 +40,7 @@ def verdicts(test: TestView) -> Html:
         pill(test.headline),
         " ",
         element("span", "validity ", pill(test.entry["validity"]["verdict"]), class_="judgement"),
-        element("span", "compliance ", pill(test.compliance), class_="judgement"),
+        element("span", "compliance ", class_pill(test), class_="judgement"),
         element("span", "literal reading ", pill(literal), class_="judgement")
         if test.of_the_draft and literal != test.compliance
         else None,

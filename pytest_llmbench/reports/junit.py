@@ -16,6 +16,9 @@ def properties(entry: Entry) -> list[tuple[str, str]]:
         "llmbench.validity": str(entry["validity"]["verdict"]),
         "llmbench.compliance": str(entry["compliance"]["verdict"]),
     }
+    if TestView(entry).simulated:
+        found["llmbench.compliance"] += " (simulated)"
+        found["llmbench.simulated"] = "nothing was sent: virtual time"
     for objective in TestView(entry).objectives:
         key = f"llmbench.{objective['metric']}"
         unit = shown_unit(objective["metric"], objective["unit"])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.reports import comparisons, summaries
-from pytest_llmbench.reports.document import TestView, measured_text, objective_text, words
+from pytest_llmbench.reports.document import TestView, measured_text, objective_text
 from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.markdown_text import (
     bar,
@@ -73,13 +73,14 @@ def _head(view: ReportView) -> str:
                 f"{_ICONS[test.headline]} {test.headline}",
                 "<br>".join(bar(code(limit)) for limit, _ in limits),
                 "<br>".join(escape(measured) for _, measured in limits),
-                words(test.compliance),
+                test.compliance_text,
             )
         )
     left_out = len(view.tests) - len(rows)
     more = f"\n… and {left_out} more tests\n" if left_out else ""
     verdicts = table(("Test", "Verdict", "Limit", "Measured and interval", "Compliance"), rows)
-    return f"## LLM benchmark: {view.tally}\n\n{verdicts}{more}"
+    simulated = f"**{view.simulated}**\n\n" if view.simulated else ""
+    return f"## LLM benchmark: {view.tally}\n\n{simulated}{verdicts}{more}"
 
 
 def _configuration(test: TestView) -> list[_Part]:
@@ -159,7 +160,7 @@ def _compliance(test: TestView) -> list[_Part]:
     unmet = len(test.unmet("blocks", "downgrades"))
     if not test.of_the_draft:
         return []
-    verdict = words(test.compliance)
+    verdict = test.compliance_text
     body = "\n".join(f"{escape(heading)}\n\n{bullets(texts)}" for heading, texts in groups)
     return [
         _Part(8, "unmet requirements", folded(f"{test.name}: {verdict}, {unmet} unmet requirements", body))

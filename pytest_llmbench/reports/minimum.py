@@ -26,6 +26,7 @@ LATENCIES = (
     ("TPOT P99", "tpot.p99"),
 )
 CONSTRAINT_MS = 500
+_ENDS_OF_RANGE = ("range exhausted", "bound reached")
 _PREFERRED = ("ttft", "throughput", "capacity")
 """Whose latencies stand for the system; after these the first test that has any."""
 
@@ -151,7 +152,9 @@ def _provenance(source: _Source | None, constrained: TestView | None) -> list[st
 
 
 def _deviations(view: ReportView) -> list[str]:
-    notes = [
+    """Everything in which the tests fall short of an unconditional class, with the names of the tests."""
+    notes = [] if view.simulated is None else [view.simulated]
+    notes += [
         f"{test.name} is void and its numbers are not reported: {finding['message']}"
         if test.measured
         else f"{test.name} was not measured: {test.entry.get('error')}"
@@ -159,12 +162,38 @@ def _deviations(view: ReportView) -> list[str]:
         if not test.valid
         for finding in test.noteworthy_findings[:1]
     ]
-    unmet = {r["id"]: r for test in view.tests for r in test.unmet("blocks")}
-    notes += [f"{r['id']}: {r.get('statement') or ''} ({r['reason']})" for r in unmet.values()]
+    named: dict[str, list[str]] = {}
+    for test in view.tests:
+        for text in (*_ended_early(test), *_changes(test), *map(_unmet, test.unmet("blocks", "downgrades"))):
+            named.setdefault(text, []).append(test.name)
+    notes += [f"{', '.join(dict.fromkeys(tests))}: {text}" for text, tests in named.items()]
     if not notes:
         audited = any(test.requirements for test in view.tests)
         return [f"- Deviations: {'none' if audited else 'not audited'}"]
     return ["- Deviations:", *(f"  - {' '.join(note.split())}" for note in notes)]
+
+
+def _unmet(requirement: Entry) -> str:
+    weight = "" if requirement.get("effect") == "blocks" else ", advised"
+    return f"{requirement['id']}{weight}: {requirement.get('statement') or ''} ({requirement['reason']})"
+
+
+def _ended_early(test: TestView) -> list[str]:
+    """Searches that ended at a bound of their range: what they report is a lower bound."""
+    methods = [f"{name}, {metric['method']}" for name, metric in test.entry["metrics"].items()]
+    said = [note for note in test.entry.get("notes") or () if any(end in note for end in _ENDS_OF_RANGE)]
+    found = [method for method in methods if any(end in method for end in _ENDS_OF_RANGE)]
+    return said or found[:1]
+
+
+def _changes(test: TestView) -> list[str]:
+    """Declared changes to a reference workload, and what is not disclosed."""
+    facts = test.entry.get("facts") or {}
+    changes = (facts.get("workload.deviations") or {}).get("value") or ()
+    texts = [f"changed workload: {fact_text(change)}" for change in changes]
+    if (facts.get("sut.hardware.disclosed") or {}).get("value") is False:
+        texts.append("hardware undisclosed (AMB-27)")
+    return texts
 
 
 def _guardrails(view: ReportView) -> str:

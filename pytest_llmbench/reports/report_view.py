@@ -22,6 +22,15 @@ class ReportView:
     def tests(self) -> tuple[TestView, ...]:
         return tuple(TestView(entry) for entry in self.report["tests"])
 
+    @property
+    def simulated(self) -> str | None:
+        """That nothing was sent, for the head of every artefact; None where something was."""
+        virtual = [test for test in self.tests if test.simulated]
+        if not virtual:
+            return None
+        which = "" if len(virtual) == len(self.tests) else f" ({len(virtual)} of {len(self.tests)} tests)"
+        return f"Simulated{which}: nothing was sent, the embedded engine ran in virtual time."
+
     def fact(self, key: str) -> Any:
         """A fact about the SUT: declared for the session, else found by a test. None when nobody knows."""
         sources = [self.report["sut"]["facts"], *(test.entry.get("facts") or {} for test in self.tests)]

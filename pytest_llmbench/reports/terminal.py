@@ -239,7 +239,7 @@ def _compliance(test: TestView, width: int, verbose: bool) -> list[Line]:
     blocking, downgrading = test.unmet("blocks"), test.unmet("downgrades")
     applicable = sum(r["status"] != "not_applicable" for r in test.requirements)
     met = sum(r["status"] == "met" for r in test.requirements)
-    text = f"compliance: {words(verdict)}{reading}; {applicable} requirements apply: {met} met, " + (
+    text = f"compliance: {test.compliance_text}{reading}; {applicable} requirements apply: {met} met, " + (
         f"{len(blocking)} unmet that block it, {len(downgrading)} unmet that lower it"
     )
     lines = [Line(part, _MARKUP[TONES[verdict]]) for part in _wrap(text, width)]

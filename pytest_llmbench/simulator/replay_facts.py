@@ -37,6 +37,7 @@ def run_facts(config: EngineConfig) -> Facts:
     return Facts.of(
         Origin.SIMULATED,
         {
+            "sut.simulated": "replay",
             "streaming.protocol": protocol(config),
             "wire.prompt_form": "token_ids",
             "timing.submit_point": "message_sent" if grpc else "last_request_byte",

@@ -169,6 +169,7 @@ def _compliance(compliance: Compliance | None, draft: str) -> schema.ComplianceE
             for requirement in compliance.requirements
         ],
         next_class=_next_class(compliance),
+        simulated=compliance.simulated,
     )
 
 

@@ -85,6 +85,8 @@ class ComplianceEntry(Shape):
     requirements: list[RequirementEntry]
     next_class: NextClassEntry | None = None
     """``null`` when there is none better, and when the run was not audited."""
+    simulated: bool = False
+    """Nothing was sent: the embedded engine ran in virtual time."""
 
 
 class ObjectiveEntry(Shape):

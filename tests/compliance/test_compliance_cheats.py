@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 from cheats import CHEATS, Cheat
+from mutations import stating
+from replayed_runs import complete
+from situations import SITUATIONS
 
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.catalogue import load_catalogue
@@ -37,3 +40,9 @@ def test_cheats_name_clauses_that_can_take_the_class_away() -> None:
         if catalogue[cheat.clause].verdict_effect != ("blocks" if cheat.name in blocking else "downgrades")
     ]
     assert wrong == []
+
+
+def test_the_class_of_a_replay_is_simulated_whatever_is_declared() -> None:
+    declared = stating({"sut.simulated": "no"})(complete("throughput"))
+    assert audit(declared).simulated
+    assert not audit(SITUATIONS["gateway"]()).simulated

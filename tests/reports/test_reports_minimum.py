@@ -68,16 +68,36 @@ Notes:
     )
 
 
-def test_deviations_are_the_blocking_requirements(report: Entry) -> None:
+def test_deviations_are_all_unmet_requirements_with_the_names_of_their_tests(report: Entry) -> None:
     text = minimum_report(report)
-    assert (
-        "  - M-5.1.4.1-percentiles: Statement of M-5.1.4.1-percentiles. (998 samples, P99.9 needs 10000)\n"
-        in text
+    statement = (
+        "M-5.1.4.1-percentiles: Statement of M-5.1.4.1-percentiles. (998 samples, P99.9 needs 10000)\n"
     )
-    assert "S-4.6.1-grpc" not in text
+    (line,) = (line for line in text.splitlines(keepends=True) if statement in line)
+    assert line.startswith("  - test_")
+    assert "S-4.6.1-grpc, advised: " in text
     assert text.count("M-4.8-input-filter:") == 1
     assert "- TTFT P99: n < 1000, not reported\n" in text
     assert "test_unreachable[<b>|x] was not measured: https://host/v1: connection refused → start" in text
+
+
+def test_the_end_of_a_range_and_a_changed_workload_are_deviations(report: Entry) -> None:
+    test = report["tests"][0]
+    test["notes"] = ["range exhausted: 30 req/s holds"]
+    change = {"what": "output_length", "instead_of": "uniform", "rule": "AMB-11"}
+    test["facts"] = {"workload.deviations": {"value": [change], "origin": "declared", "source": ""}}
+    text = minimum_report(report)
+    assert ": range exhausted: 30 req/s holds\n" in text
+    assert "changed workload: " in text
+    assert "output_length" in text
+
+
+def test_a_replay_says_that_nothing_was_sent(report: Entry) -> None:
+    for test in report["tests"]:
+        test["compliance"]["simulated"] = True
+    assert "  - Simulated: nothing was sent, the embedded engine ran in virtual time.\n" in minimum_report(
+        report
+    )
 
 
 def test_a_void_run_reports_no_number(report: Entry) -> None:

@@ -55,7 +55,8 @@ def test_top_level_and_test_keys(report: schema.Report) -> None:
         assert required <= set(entry)
     first = document["tests"][0]
     assert set(first["validity"]) == {"verdict", "findings"}
-    assert set(first["compliance"]) == {"verdict", "verdict_literal", "draft", "requirements", "next_class"}
+    judged = {"verdict", "verdict_literal", "draft", "requirements", "next_class", "simulated"}
+    assert set(first["compliance"]) == judged
     assert {"id", "level", "status", "reason", "evidence"} <= set(first["compliance"]["requirements"][0])
     assert {"metric", "op", "limit", "unit", "point", "lower", "upper", "verdict"} <= set(
         first["gate"]["objectives"][0]
