@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,8 @@ GATE_REQUESTS = 1_000
 """Default of a gate: the draft's minimum for P99."""
 FULL_REQUESTS = 10_000
 """The draft's minimum for P99.9, which a compliant run always reports (AMB-01)."""
+OVERSENT_REQUESTS = math.ceil(FULL_REQUESTS / 0.99)
+"""So many are sent that 1 % of failures, the usual budget, leaves 10,000 samples."""
 QUICK_REQUESTS = 50
 
 Result = Callable[[Any, Setting, WarmupReport, Sequence[Observation]], TestResult]
@@ -116,7 +119,7 @@ def request_count(parameters: AdaptiveParameters, setting: Setting) -> int:
         asked = parameters.max_requests or MOST_REQUESTS
     if setting.scale == "quick":
         return min(asked, QUICK_REQUESTS)
-    return max(asked, FULL_REQUESTS) if setting.scale == "full" else asked
+    return max(asked, OVERSENT_REQUESTS) if setting.scale == "full" else asked
 
 
 def intended(
@@ -131,6 +134,7 @@ def intended(
 __all__ = [
     "FULL_REQUESTS",
     "GATE_REQUESTS",
+    "OVERSENT_REQUESTS",
     "QUICK_REQUESTS",
     "intended",
     "one_load_plans",

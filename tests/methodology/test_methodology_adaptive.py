@@ -12,7 +12,7 @@ from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology import goodput, ttft
 from pytest_llmbench.methodology.adaptive import MOST_REQUESTS, as_judged, watched
-from pytest_llmbench.methodology.one_load import FULL_REQUESTS, GATE_REQUESTS, QUICK_REQUESTS
+from pytest_llmbench.methodology.one_load import GATE_REQUESTS, OVERSENT_REQUESTS, QUICK_REQUESTS
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.estimate import Estimate
@@ -84,7 +84,7 @@ def test_scales_with_numbers_of_their_own_do_not_end_early() -> None:
     assert quick.looks is None
     assert quick.requests == QUICK_REQUESTS
     assert full.looks is None
-    assert full.requests == FULL_REQUESTS
+    assert full.requests == OVERSENT_REQUESTS
     assert plan_of("full", requests="auto", p95_ms=100, max_requests=20_000).requests == 20_000
     result = ReplayedSUT().measure(ttft.TEST, requests="auto", p95_ms=100, concurrency=2, scale="quick")
     assert "does not end a load early here" in result.notes[0]

@@ -87,7 +87,7 @@ def test_plans_by_scale() -> None:
     parameters = ttft.Parameters(rate=20, requests=200)
     assert [plan.requests for plan in ttft.plans(parameters, setting())] == [200]
     assert [plan.requests for plan in ttft.plans(parameters, setting("quick"))] == [50]
-    assert [plan.requests for plan in ttft.plans(parameters, setting("full"))] == [10_000]
+    assert [plan.requests for plan in ttft.plans(parameters, setting("full"))] == [10_102]
     assert [plan.requests for plan in ttft.plans(ttft.Parameters(rate=20), setting())] == [1_000]
 
 
