@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from pytest_llmbench.compliance.look import Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import chunk_counts, has
+from pytest_llmbench.metrics.balance import Balance, completion_balance
+from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
@@ -109,12 +111,14 @@ class Tested:
         """The latency samples: submitted in the window, drained to their end."""
         return self.records.select(self.within(self.records.submitted_ns))
 
+    @property
+    def window(self) -> Window:
+        return Window(self.records, self.start_ns, self.end_ns)
+
     @cached_property
-    def completion_share(self) -> float | None:
-        """Completions over arrivals in the window."""
-        arrived = int(self.within(self.records.submitted_ns).sum())
-        completed = int((self.within(self.records.finished_ns) & self.records.ok).sum())
-        return completed / arrived if arrived else None
+    def balance(self) -> Balance | None:
+        """Completions in the window against what was due in it."""
+        return completion_balance(self.records, self.window)
 
     @cached_property
     def queue_means(self) -> tuple[float, ...] | None:

@@ -136,12 +136,12 @@ def setting_of(
 
 
 @cache
-def measured(test: str, options: str = "", **keywords: Any) -> TestResult:
-    """``options``: of the engine, beside :data:`ENGINE`."""
+def measured(test: str, options: str = "", engine: str = ENGINE, **keywords: Any) -> TestResult:
+    """``options``: of the engine, beside those of ``engine``."""
     definition: TestDefinition = importlib.import_module(f"pytest_llmbench.methodology.{test}").TEST
     parameters = build(definition.parameters, {**KEYWORDS[test], **keywords})
     tokenised = Tokenised(CODE) if test == "prefix_cache" else None
-    setting, run = setting_of(test, parameters.workload, ENGINE + options, tokenised)
+    setting, run = setting_of(test, parameters.workload, engine + options, tokenised)
     return drive(definition.procedure(parameters, setting), run)
 
 
@@ -157,9 +157,9 @@ def by_itself(test: str) -> Evidence:
     return Evidence(test, drive(definition.procedure(parameters, setting), engine.run))
 
 
-def complete(test: str, options: str = "", **keywords: Any) -> Evidence:
+def complete(test: str, options: str = "", engine: str = ENGINE, **keywords: Any) -> Evidence:
     """The result with what only a whole report has: a run with Conversation beside it."""
-    result = measured(test, options, **keywords)
+    result = measured(test, options, engine, **keywords)
     conversation = Facts.of(Origin.DECLARED, {"workload.name": "conversation"})
     sibling = vouched(dataclasses.replace(result, facts=result.facts | conversation))
     return Evidence(test, result, siblings=(sibling,), published_digests=DIGESTS)

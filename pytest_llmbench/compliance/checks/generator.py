@@ -12,6 +12,12 @@ from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import chunk_counts, has, in_flight_peak
 from pytest_llmbench.metrics.buffering import Buffering, buffering
+from pytest_llmbench.metrics.send_lag import (
+    FEWEST_FOR_GROWTH,
+    LAG_FLOOR_NS,
+    growth_limit_ns,
+    lag_limit_ns,
+)
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.records import Records
@@ -19,10 +25,6 @@ from pytest_llmbench.model.records import Records
 check = Checks()
 
 COARSEST_CLOCK_NS = 1_000_000
-LAG_FLOOR_NS = 10_000_000
-"""P99 of the send lag may reach max(10 ms, 0.1 / rate) (AMB-28)."""
-LAG_GROWTH_NS = 1_000_000
-"""The lag of the last tenth may reach twice that of the first tenth plus 1 ms."""
 FALSE_ALARM = 1e-6
 """Chance that a true Poisson schedule is called none."""
 FEWEST_GAPS = 50
@@ -195,7 +197,7 @@ def _late_sends(look: Look, run: Observation, load: OpenLoop) -> str | None:
     lag_ns = _lag_ns(run.records)
     if not len(lag_ns):
         raise NoEvidenceError("record.scheduled_ns", "record.dispatched_ns")
-    p99_ns, limit_ns = float(np.percentile(lag_ns, 99)), max(LAG_FLOOR_NS, 1e8 / load.rate)
+    p99_ns, limit_ns = float(np.percentile(lag_ns, 99)), lag_limit_ns(load.rate)
     tenth = max(len(lag_ns) // 10, 1)
     first_ns, last_ns = float(np.median(lag_ns[:tenth])), float(np.median(lag_ns[-tenth:]))
     look.note("send_lag_p99_ns", p99_ns)
@@ -203,7 +205,7 @@ def _late_sends(look: Look, run: Observation, load: OpenLoop) -> str | None:
     look.note("send_lag_last_tenth_p50_ns", last_ns)
     if p99_ns > limit_ns:
         return f"send lag P99 is {p99_ns / 1e6:.3f} ms, limit {limit_ns / 1e6:g} ms (AMB-28)"
-    if last_ns > 2 * first_ns + LAG_GROWTH_NS:
+    if len(lag_ns) >= FEWEST_FOR_GROWTH and last_ns > growth_limit_ns(first_ns, load.rate):
         return f"median send lag grew from {first_ns / 1e6:.3f} to {last_ns / 1e6:.3f} ms over the run"
     return None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.levels import SWEEP
 from pytest_llmbench.compliance.checks.registry import Checks, one_of
@@ -126,12 +128,15 @@ def approach(look: Look) -> Answer:
 
 @check("M-5.4.2-min-50-output-tokens")
 def fifty_tokens(look: Look) -> Answer:
-    """Asked for by every request; replies that ended earlier are left out, counted, and 5 % at most."""
+    """Requests for fewer tokens, and replies that ended earlier, are left out, counted, and 5 % at most."""
     for one in tested(look, SWEEP):
-        planned = one.records.requested_max_tokens
-        if not len(planned) or int(planned.min()) < FEWEST_TOKENS:
-            return look.unmet(f"{one.label}: requests for fewer than {FEWEST_TOKENS} tokens")
-        gaps = _gaps(look, one)
+        planned, gaps = one.records.requested_max_tokens, _gaps(look, one)
+        asked_short = float(np.mean(planned < FEWEST_TOKENS)) if len(planned) else 1.0
+        look.note(f"asked_for_fewer of {one.label}", asked_short)
+        if asked_short > MOST_EXCLUDED:
+            return look.unmet(
+                f"{one.label}: {asked_short:.1%} of the requests are for fewer than {FEWEST_TOKENS} tokens"
+            )
         share = gaps.excluded / max(gaps.excluded + gaps.eligible, 1)
         look.note(f"excluded_share of {one.label}", share)
         if share > MOST_EXCLUDED:

@@ -1,0 +1,53 @@
+"""Does the throughput of a window stay level? (section 5.2.3.2)"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
+from pytest_llmbench.stats.steady import MOST_CHANGE, SEGMENTS, change_across, drift
+
+FloatArray = npt.NDArray[np.float64]
+_STUDENT = 3.182
+"""Quantile of Student at 97.5 % for five slices, three degrees of freedom."""
+SLICES = 200
+"""Of the window, to tell a trend from noise."""
+
+
+class Steadiness(NamedTuple):
+    change: float
+    """Least-squares slope over five slices, times their number, against the mean."""
+    by_chance: bool
+    """No trend at the 95 % level: the noise explains the slope. By Mann and Kendall in finer slices; where
+    the replies are too long for these to be independent, by Student about the line through the five."""
+
+    @property
+    def level(self) -> bool:
+        """Within 10 %, or no further from it than chance would go."""
+        return abs(self.change) <= MOST_CHANGE or self.by_chance
+
+
+def steadiness(window: Window) -> Steadiness | None:
+    """Of the output tokens in the window; None without output, or where a request lacks its count."""
+    coarse = output_tokens_per_slice(window, SEGMENTS)
+    change = None if coarse is None else change_across(coarse)
+    if coarse is None or change is None:
+        return None
+    fine = output_tokens_per_slice(window, SLICES)
+    trend = None if fine is None else drift(fine)
+    return Steadiness(change, _slope_by_chance(coarse) if trend is None else not trend.drifting(most=0.0))
+
+
+def _slope_by_chance(slices: FloatArray) -> bool:
+    """Whether zero lies in the 95 % interval of the least-squares slope."""
+    at = np.arange(len(slices)) - (len(slices) - 1) / 2
+    slope = float(at @ slices) / float(at @ at)
+    rest = slices - slices.mean() - slope * at
+    error = np.sqrt(float(rest @ rest) / (len(slices) - 2) / float(at @ at))
+    return bool(abs(slope) <= _STUDENT * error)
+
+
+__all__ = ["SLICES", "Steadiness", "steadiness"]
