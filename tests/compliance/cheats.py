@@ -303,6 +303,18 @@ CAPACITIES = (
         nothing_done,
     ),
     Cheat(
+        "a maximum from a range that ended before it",
+        "P-5.2.3-binary-search",
+        of_test("throughput", max_rate=1.5),
+        nothing_done,
+    ),
+    Cheat(
+        "a capacity search between one and one",
+        "P-5.5.2-search-bounds",
+        of_test("capacity", initial=1, maximum=1),
+        nothing_done,
+    ),
+    Cheat(
         "a search in which nothing saturated",
         "P-5.4.2-load-as-percentage",
         of_test("itl"),

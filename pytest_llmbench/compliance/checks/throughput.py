@@ -169,7 +169,7 @@ def _range_key(look: Look) -> str:
 def _bracket(
     look: Look, best: Tested, everything: Sequence[Tested], holds: Callable[[Tested], bool]
 ) -> Answer:
-    _, high, step = _range(look, _range_key(look))
+    step = _range(look, _range_key(look))[2]
     above = sorted(
         (one for one in everything if one.value > best.value and not holds(one)), key=lambda one: one.value
     )
