@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from pytest_llmbench.compliance.checks.clock import measured_apart
 from pytest_llmbench.compliance.level_conditions import LEVEL_CONDITIONS
 from pytest_llmbench.compliance.look import Look
 from pytest_llmbench.compliance.stored import first_output_before_content, has_first_token, reported
@@ -73,7 +74,7 @@ def _from_dataset(look: Look) -> bool:
 
 
 def _distributed(look: Look) -> bool:
-    return bool(look.fact("clock.topology") != "single_machine")
+    return bool(look.fact("clock.topology") != "single_machine") or measured_apart(look)
 
 
 def _sub_ms_required(look: Look) -> bool:

@@ -414,6 +414,11 @@ DECLARED = (
         stating({"endpoint.models": ["qwen2.5-0.5b-instruct"]}),
     ),
     gateway(
+        "one machine, two milliseconds away",
+        "M-4.7.2-sync-10ms",
+        stating({"clock.topology": "single_machine", "clock.method": None, "clock.accuracy_ms": None}),
+    ),
+    gateway(
         "counts of a reference that did not count",
         "M-4.4.2-counting-option",
         stating({"tokenizer.name": "llama-3", "tokenizer.vocab_size": 128_256}),

@@ -170,6 +170,7 @@ def bursty() -> Evidence:
 
 _ENGINE = together(
     stating({"sut.boundary": "model_engine", "clock.topology": "single_machine"}),
+    stating({"network.rtt_ms": {"p50": 0.05, "n": 11}}),
     stating({"guardrails.input_filter": "absent", "guardrails.systems": []}),
     with_text("SUT configuration and boundary", "Model Engine (router, vLLM 1.0)"),
     with_text("Guardrails", "input filter absent, output filter absent, 0 refusals"),
