@@ -68,8 +68,7 @@ def overloaded(one: Tested) -> bool:
     """Called so, or its own records say so: the queue grows, or completions fall short of the arrivals."""
     if one.level.overloaded is not False or one.queue_grows:
         return True
-    share = one.completion_share if isinstance(one.run.plan.load, OpenLoop) else 1.0
-    return share is None or share < COMPLETION_SHARE
+    return isinstance(one.run.plan.load, OpenLoop) and _falls_short(one)
 
 
 def _rounded(values: Sequence[float]) -> list[float]:

@@ -175,10 +175,7 @@ def _bracket(
     )
     look.note("reported", best.value)
     if not above:
-        return look.unmet(
-            f"no tested level above {best.label} fails, the range ends at {high:g}: a lower bound, not the "
-            "highest level that holds"
-        )
+        return look.unmet(f"no tested level above {best.label} fails: it is a lower bound, not the highest")
     gap = above[0].value - best.value
     look.note("lowest_failing_above", above[0].value)
     return look.answer(
