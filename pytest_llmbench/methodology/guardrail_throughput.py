@@ -12,15 +12,15 @@ which did not hold, would have given. Beside it stand the rates at one load that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pytest_llmbench.methodology.levels import Seen, window_of
 from pytest_llmbench.methodology.offered import is_offered
 from pytest_llmbench.methodology.probing import (
     PROBE,
     carried,
+    known_to_bracket,
     lower_bound,
-    lowest_beyond,
     sustainable,
     value_of,
 )
@@ -73,13 +73,7 @@ class Maxima:
         if best is None:
             return Estimate.undefined(unit="tok/s", method="no tested level held")
         at = best.level.metrics[THROUGHPUT]
-        beyond = lowest_beyond(best, self.searches[name].levels, self.holds)
-        why = self._lower_bound(name)
-        if beyond is None or why is not None:
-            return replace(at, upper=None, method=f"{at.method}; {LOWER_BOUND}: {why}")
-        upper = None if at.upper is None else at.upper * beyond / value_of(best)
-        method = f"{at.method}; up to the next tested load, {beyond:g} req/s, which did not hold"
-        return replace(at, upper=upper, method=method)
+        return known_to_bracket(at, best, self.searches[name].levels, self.holds)
 
     def notes(self) -> list[str]:
         found = [self.yardstick.note] if self.yardstick.note else []

@@ -13,6 +13,7 @@ from pytest_llmbench.methodology.offered import is_offered
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.saturation import Reference, gain_is_spent
+from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 
@@ -175,6 +176,22 @@ def lower_bound(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool
     return f"every tested load up to {value_of(best):g} held ({EXHAUSTED})"
 
 
+def known_to_bracket(
+    estimate: Estimate, best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]
+) -> Estimate:
+    """A rate of ``best`` as the highest that holds: open upwards where it is a lower bound, else in an open
+    loop up to what the next tested load, which did not hold, would have given. A closed loop ends where
+    more requests in flight gain nothing."""
+    every = list(levels)
+    why, beyond = lower_bound(best, every, holds), lowest_beyond(best, every, holds)
+    if why is not None:
+        return replace(estimate, upper=None, method=f"{estimate.method}; {LOWER_BOUND}: {why}")
+    if beyond is None or estimate.upper is None or best.level.offered_rps is None:
+        return estimate
+    method = f"{estimate.method}; up to the next tested load, {beyond:g} req/s, which did not hold"
+    return replace(estimate, upper=estimate.upper * beyond / value_of(best), method=method)
+
+
 def rate_of(seen: Seen) -> float | None:
     offered = seen.level.offered_rps
     return seen.point("request_throughput") if offered is None else offered
@@ -189,6 +206,7 @@ __all__ = [
     "Range",
     "beyond_generator",
     "carried",
+    "known_to_bracket",
     "lower_bound",
     "lowest_beyond",
     "meets",

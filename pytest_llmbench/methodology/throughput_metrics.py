@@ -14,6 +14,7 @@ from pytest_llmbench.methodology.held import Held
 from pytest_llmbench.methodology.levels import Seen, run_metrics, window_of
 from pytest_llmbench.methodology.probing import (
     BURST,
+    known_to_bracket,
     lower_bound,
     lowest_beyond,
     meets,
@@ -118,8 +119,9 @@ def metrics_of(found: Found, setting: Setting) -> dict[str, Estimate]:
     reported, levels = found.reported, found.levels
     windows = [window_of(seen.observation) for seen in reported.runs]
     metrics = run_metrics(windows, seed=setting.seed)
-    why = _lower_bound(reported, levels, found.holds)
-    metrics |= {name: _at_least(metrics[source], why) for name, source in _MAXIMA.items()}
+    metrics |= {
+        name: _highest(metrics[source], reported, levels, found.holds) for name, source in _MAXIMA.items()
+    }
     rate = found.searched.load_model == "open"
     name, unit = ("sustainable_rate", "req/s") if rate else ("sustainable_concurrency", "count")
     metrics[name] = _bracket(found, unit)
@@ -141,19 +143,13 @@ def _throughput_of(held: Held, found: Found, holds: Callable[[Seen], bool], sett
         why = "met the objectives" if held is found.constrained else "kept the ten-fold rule"
         return Estimate.undefined(unit="tok/s", method=f"no tested level {why}")
     windows = [window_of(seen.observation) for seen in held.runs]
-    bound = _lower_bound(held, found.levels, holds)
-    return _at_least(output_token_throughput(windows, seed=setting.seed), bound)
+    return _highest(output_token_throughput(windows, seed=setting.seed), held, found.levels, holds)
 
 
-def _lower_bound(found: Held, levels: Sequence[Seen], holds: Callable[[Seen], bool]) -> str | None:
-    """Why the system may do more than was found; None where a level above did not hold."""
-    return lower_bound(found.runs[0], levels, holds) if found.runs else None
-
-
-def _at_least(estimate: Estimate, why: str | None) -> Estimate:
-    if why is None:
-        return estimate
-    return replace(estimate, upper=None, method=f"{estimate.method}; {LOWER_BOUND}: {why}")
+def _highest(
+    estimate: Estimate, held: Held, levels: Sequence[Seen], holds: Callable[[Seen], bool]
+) -> Estimate:
+    return known_to_bracket(estimate, held.runs[0], levels, holds) if held.runs else estimate
 
 
 def _bracket(found: Found, unit: str) -> Estimate:
@@ -163,7 +159,7 @@ def _bracket(found: Found, unit: str) -> Estimate:
     if not reported.runs:
         return Estimate.undefined(unit=unit, method="no tested load held", n=tested)
     value, beyond = value_of(reported.runs[0]), lowest_beyond(reported.runs[0], levels, found.holds)
-    why = _lower_bound(reported, levels, found.holds)
+    why = lower_bound(reported.runs[0], levels, found.holds)
     end = f"{beyond:g} did not" if why is None else f"{LOWER_BOUND}: {why}"
     method = f"bracket of the search: {value:g} held, {end}"
     return Estimate(value, value, beyond, level=0.95, n=tested, method=method, unit=unit)

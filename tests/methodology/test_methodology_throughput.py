@@ -55,6 +55,18 @@ def test_known_answers_of_an_open_loop() -> None:
     assert result.facts.value("throughput.raw_output_tok_s") == pytest.approx(395, rel=0.02)
 
 
+def test_the_maximum_is_known_to_the_bracket_of_its_search() -> None:
+    """40 req/s hold and 44 do not: between them lies the maximum. What was measured at 40 is known better."""
+    found = run(**EXACT).metrics
+    alone, most = found["output_token_throughput"], found["max_output_token_throughput"]
+    assert alone.upper is not None
+    assert most.upper == pytest.approx(alone.upper * 44 / 40)
+    assert (most.point, most.lower) == (alone.point, alone.lower)
+    assert "44 req/s, which did not hold" in most.method
+    closed = run(min_concurrency=1, max_concurrency=64, concurrency_step=1).metrics
+    assert closed["max_output_token_throughput"] == closed["output_token_throughput"]
+
+
 def test_every_metric_is_in_the_catalogue() -> None:
     result = run(ttft_p99_ms=60, **RANGE)
     for name, estimate in result.metrics.items():
