@@ -100,10 +100,10 @@ class Sampler:
         seconds, more = _seconds(plan), not ends_early and plan.ceiling > plan.requests
         return Amount(requests, inputs, outputs, seconds or 0.0, seconds is None, about, more, ends_early)
 
-    def warmup(self, setting: Setting) -> Amount:
+    def warmup(self, setting: Setting, workload: Workload) -> Amount:
         """It goes on until both amounts are reached, with requests of the same shape."""
         policy = setting.warmup
-        inputs, outputs, _ = self._tokens(setting.workload, setting.seed, 0, SAMPLE_REQUESTS)
+        inputs, outputs, _ = self._tokens(workload, setting.seed, 0, SAMPLE_REQUESTS)
         by_tokens = -(-policy.output_tokens * SAMPLE_REQUESTS // outputs) if outputs else 0
         requests = max(policy.requests, by_tokens)
         return Amount(

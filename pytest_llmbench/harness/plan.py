@@ -19,6 +19,7 @@ from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.model.comparison import FEWEST_RUNS
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
+from pytest_llmbench.model.request import Workload
 
 Selected = Sequence[tuple[str, TestDefinition, TestParameters]]
 
@@ -96,14 +97,16 @@ def _test(
     except SuiteError as error:
         return Amount(), [f"{definition.title}: CANNOT RUN: {error.what}"]
     own, shared = _divided(nodeid, plans, parameters, planned)
-    amount, warmed_by = _warmup(nodeid, setting, parameters, plans, planned)
-    for plan in own:
-        amount = amount + planned.sampler.amount(plan)
+    warmups = definition.warmups(parameters, setting) if plans else ()
+    amount, warmed_by = _warmup(nodeid, setting, parameters, warmups, planned)
+    searched = _searches(definition, parameters)
+    counted = [plan for plan in own if not searched or plan is plans[0]]
+    amount = sum(map(planned.sampler.amount, counted), replace(amount, at_least=searched))
     loads = describe_loads([plan.load for plan in plans]) or "no load known beforehand"
-    block = [
-        f"{definition.title}: {loads}, workload {setting.workload.name}",
-    ]
+    block = [f"{definition.title}: {loads}, workload {setting.workload.name}"]
     block.append(amount.describe(" with the warm-up" if warmed_by == nodeid else ""))
+    if searched:
+        block.append("what a search sends is not known beforehand: counted is the first of its loads")
     if shared:
         with_ = ", ".join(dict.fromkeys(owner for _, owner in shared))
         block.append(f"{len(shared)} of {len(plans)} loads shared with {with_}")
@@ -133,18 +136,27 @@ def _divided(
     return own, shared
 
 
+def _searches(definition: TestDefinition, parameters: TestParameters) -> bool:
+    """Whether it finds its loads while it runs, so that only the first is known."""
+    known = getattr(parameters, "capacity_rps", getattr(parameters, "capacity", None))
+    always = definition.name in ("throughput", "capacity", "guardrail")
+    may = any(hasattr(parameters, name) for name in ("capacity_rps", "capacity"))
+    return always or (may and known is None)
+
+
 def _warmup(
-    nodeid: str, setting: Setting, parameters: TestParameters, plans: Sequence[LoadPlan], planned: _Planned
+    nodeid: str, setting: Setting, parameters: TestParameters, warmups: Sequence[Workload], planned: _Planned
 ) -> tuple[Amount, str]:
     """Amount, and node id of the test that does it: of those that want the same only the first."""
-    if not setting.warmup.wanted or not plans:
+    if not setting.warmup.wanted or not warmups:
         return Amount(), ""
     concurrency = getattr(parameters, "concurrency", None) or setting.warmup.concurrency
-    key = (setting.workload.name, str(setting.workload.specification()), setting.seed, concurrency)
+    first = warmups[0]
+    key = (first.name, str(first.specification()), setting.seed, concurrency, len(warmups))
     owner = planned.warmed.setdefault(key, nodeid)
     if owner != nodeid and not parameters.fresh:
         return Amount(), owner
-    return planned.sampler.warmup(setting), nodeid
+    return sum((planned.sampler.warmup(setting, each) for each in warmups), Amount()), nodeid
 
 
 def _cost(total: Amount, settings: Settings) -> list[str]:
@@ -154,7 +166,11 @@ def _cost(total: Amount, settings: Settings) -> list[str]:
     cost = (
         total.input_tokens * prices.input_per_million + total.output_tokens * prices.output_per_million
     ) / 1e6
-    return [f"  cost at the declared prices: at most {cost:.2f} {prices.currency}"]
+    if total.at_least:
+        what = f"about {cost:.2f} {prices.currency} for the loads known beforehand, and more for the others"
+    else:
+        what = f"at most {cost:.2f} {prices.currency}"
+    return [f"  cost at the declared prices: {what}"]
 
 
 __all__ = ["plan_lines"]

@@ -326,8 +326,14 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     return tuple(found)
 
 
+def warmups(parameters: Parameters, setting: Setting) -> tuple[ClassMix, ...]:
+    return (mix_of(parameters, setting),)
+
+
 procedure = framed(HEADING, measure, warm=False)
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
+TEST = TestDefinition(
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, warmups=warmups
+)
 
 __all__ = [
     "HEADING",

@@ -129,7 +129,8 @@ class _Run:
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
     base = workload_of(parameters, setting)
     wanted = lengths_of(parameters, setting)
-    warmup = yield from warm_up(setting, workload=base.at_length(min(_WARMUP_TOKENS, wanted[0])))
+    (short,) = warmups(parameters, setting)
+    warmup = yield from warm_up(setting, workload=short)
     sequence = RequestSequence(base)
     tried: list[Measured] = []
     for length in wanted:
@@ -264,8 +265,16 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     return tuple(found)
 
 
+def warmups(parameters: Parameters, setting: Setting) -> tuple[LongContextWorkload, ...]:
+    """With a short context (section 5.9.3)."""
+    shortest = lengths_of(parameters, setting)[0]
+    return (workload_of(parameters, setting).at_length(min(_WARMUP_TOKENS, shortest)),)
+
+
 procedure = framed(HEADING, measure, warm=False)
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs)
+TEST = TestDefinition(
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
+)
 
 __all__ = [
     "HEADING",

@@ -326,7 +326,13 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:  # noqa: ARG00
     ]
 
 
+def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:  # noqa: ARG001 - the signature is the contract
+    return (SYNTHETIC_UNIFORM,)
+
+
 procedure = framed(HEADING, measure, warm=False)
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs)
+TEST = TestDefinition(
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
+)
 
 __all__ = ["LEVELS_PERCENT", "TEST", "Parameters", "measure", "needs", "plans"]

@@ -244,7 +244,15 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
     return found
 
 
+def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:
+    """One for each state; without a means to empty the cache there is no cold one."""
+    info = setting.variants.get(parameters.enabled)
+    return (SYNTHETIC_UNIFORM,) * (3 if info is not None and info.can_be_fresh else 2)
+
+
 procedure = framed(HEADING, measure, warm=False)
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs)
+TEST = TestDefinition(
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
+)
 
 __all__ = ["COLD", "DISABLED", "STAND_IN", "TEST", "WARM", "Parameters", "measure", "needs", "plans"]

@@ -67,6 +67,10 @@ class Setting:
     """The user allows a test to load the system up to failure (METHODOLOGY §13)."""
 
 
+def one_warmup(parameters: Any, setting: Setting) -> Sequence[Workload]:  # noqa: ARG001 - the signature is the contract
+    return (setting.workload,)
+
+
 def no_needs(parameters: Any, setting: Setting) -> Sequence[str]:  # noqa: ARG001 - the signature is the contract
     return ()
 
@@ -87,6 +91,8 @@ class TestDefinition:
     """The measured plans that are known beforehand, for ``--llm-plan``; of a search its worst case."""
     needs: Callable[[Any, Setting], Sequence[str]] = no_needs
     """What the test misses in its surroundings, in words, before anything is sent; empty when it can run."""
+    warmups: Callable[[Any, Setting], Sequence[Workload]] = one_warmup
+    """The workload of each of its warm-ups."""
 
 
 __all__ = ["SCALES", "Procedure", "Scale", "Setting", "TestDefinition", "VariantInfo"]

@@ -7,13 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_llmbench.harness.budget import Amount, Sampler
+from pytest_llmbench.harness.drive import drive
+from pytest_llmbench.harness.foreseen import foreseen
 from pytest_llmbench.harness.plan import plan_lines
+from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.methodology.catalogue import definition
+from pytest_llmbench.methodology.catalogue import TESTS, definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.simulator.replay import ReplayEngine
+from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.variants import STANDARD_VARIANTS, with_overrides
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
 
@@ -113,3 +123,80 @@ def test_variants_of_the_sut_file_are_foreseen(tmp_path: Path) -> None:
     assert variant.facts.value("sut.prefix_caching") == "enabled"
     assert not variant.can_be_fresh
     assert not known[0].variants[""].can_be_fresh
+
+
+SEARCHING = {"throughput", "tradeoff", "itl", "capacity", "fairness", "memory_pressure", "guardrail"}
+
+
+@pytest.mark.parametrize("test", TESTS.values(), ids=lambda test: test.name)
+def test_what_is_told_beforehand_holds(test: TestDefinition) -> None:
+    """The first load and a bound from below where a search decides, the measured load exactly elsewhere; the
+    warm-up with the workload that it really has."""
+    engine = ReplayEngine(parse_scenario("fast"))
+    parameters = build(test.parameters, {"ttft_ms": 500} if test.name == "goodput" else {})
+    known = foreseen(Settings(endpoint="replay", scale="quick"), lambda _: {})
+    setting = setting_for(
+        parameters,
+        Settings(scale="quick"),
+        warmup=warmup_for("quick"),
+        facts=known.facts,
+        variants=known.variants,
+    )
+    seen: list[Observation] = []
+    engines: dict[str, ReplayEngine] = {"": engine}
+
+    def run(plan: LoadPlan) -> Observation:
+        if plan.variant not in engines:
+            engines[plan.variant] = ReplayEngine(
+                with_overrides(parse_scenario("fast"), STANDARD_VARIANTS[plan.variant])
+            )
+        seen.append(engines[plan.variant].run(plan))
+        return seen[-1]
+
+    drive(test.procedure(parameters, setting), run)
+    measured = [one for one in seen if one.plan.phase is Phase.MEASURE]
+    sent = sum(len(one.records) for one in measured)
+    inputs = sum(int(one.records.requested_input_tokens.sum()) for one in measured)
+    plans, sampler = test.plans(parameters, setting), Sampler()
+    if test.name in SEARCHING:
+        first = sampler.amount(plans[0])
+        assert first.requests <= sent
+        assert first.input_tokens <= inputs
+    else:
+        told = sum(map(sampler.amount, plans), Amount())
+        assert (told.requests, told.input_tokens) == (sent, inputs)
+    shown = lines_of(("t::a", (test, parameters)), endpoint="replay", scale="quick", allow_overload=True)
+    assert ("not known beforehand" in shown) is (test.name in SEARCHING)
+    assert ("at least" in shown) is (test.name in SEARCHING)
+    warm = [one for one in seen if one.plan.label == "warm-up"]
+    told_warm = sum((sampler.warmup(setting, each) for each in test.warmups(parameters, setting)), Amount())
+    real = sum(int(one.records.requested_input_tokens.sum()) for one in warm)
+    if test.name != "guardrail":
+        assert told_warm.requests == sum(len(one.records) for one in warm)
+        # Ten requests of a mix of short and long ones are far from its mean.
+        assert real / 2 < told_warm.input_tokens < real * 2
+
+
+PRICED = """
+[prices]
+input_per_million = 1_000_000
+output_per_million = 0
+currency = "EUR"
+"""
+
+
+def test_the_cost_is_a_ceiling_only_where_every_load_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "sut.toml"
+    file.write_text(PRICED)
+    load = {"rate": 20.0, "requests": 50}
+    known = lines_of(("t::a", selected(**load)), sut=file)
+    assert "cost at the declared prices: at most" in known
+    search = lines_of(("t::a", selected(definition("capacity"))), sut=file)
+    assert "for the loads known beforehand, and more for the others" in search
+
+
+def test_long_contexts_are_not_what_they_are_warmed_up_with() -> None:
+    """512 tokens a prompt, and three prompts of each of three lengths: not half a million tokens."""
+    test = selected(definition("long_context"), lengths=[512, 1024, 2048])
+    shown = lines_of(("t::a", test), scale="quick")
+    assert "19 requests with the warm-up, about 15,872 input" in shown
