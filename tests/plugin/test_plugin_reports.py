@@ -80,7 +80,8 @@ def test_junit_properties(ran: Suite) -> None:
     properties = {p.get("name"): p.get("value") for p in tree.iter("property")}
     assert properties["llmbench.verdict"] == "pass"
     assert properties["llmbench.validity"] == "valid"
-    assert properties["llmbench.compliance"] == "not_compliant"
+    assert properties["llmbench.compliance"] == "not_compliant (simulated)"
+    assert "nothing was sent" in str(properties["llmbench.simulated"])
 
 
 def test_pytest_html_columns_and_plot(ran: Suite) -> None:

@@ -68,7 +68,7 @@ def test_the_plan_says_what_is_shared(suite: Suite) -> None:
 
 def test_the_audit_sees_later_tests(suite: Suite) -> None:
     suite.write(LATER)
-    suite.measure("replay").assert_outcomes(passed=2)
+    suite.measure("replay", scale="full").assert_outcomes(passed=2)
     assert poisson_status(suite, "test_uniform") == poisson_status(suite, "test_poisson")
     assert "unmet" not in poisson_status(suite, "test_uniform")
 
@@ -76,9 +76,15 @@ def test_the_audit_sees_later_tests(suite: Suite) -> None:
 def test_the_audit_sees_later_tests_of_the_same_worker(suite: Suite) -> None:
     pytest.importorskip("xdist")
     suite.write(LATER)
-    suite.measure("replay", "-n1").assert_outcomes(passed=2)
+    suite.measure("replay", "-n1", scale="full").assert_outcomes(passed=2)
     assert poisson_status(suite, "test_uniform")
     assert "unmet" not in poisson_status(suite, "test_uniform")
+
+
+def test_a_later_test_of_a_few_requests_is_no_evidence(suite: Suite) -> None:
+    suite.write(LATER)
+    suite.measure("replay").assert_outcomes(passed=2)
+    assert "unmet" in poisson_status(suite, "test_uniform")
 
 
 def test_without_the_later_test_the_clause_is_unmet(suite: Suite) -> None:
