@@ -414,9 +414,16 @@ DECLARED = (
         stating({"endpoint.models": ["qwen2.5-0.5b-instruct"]}),
     ),
     gateway(
-        "one machine, two milliseconds away",
+        "one machine, eight milliseconds away",
         "M-4.7.2-sync-10ms",
-        stating({"clock.topology": "single_machine", "clock.method": None, "clock.accuracy_ms": None}),
+        stating(
+            {
+                "clock.topology": "single_machine",
+                "clock.method": None,
+                "clock.accuracy_ms": None,
+                "network.rtt_ms": {"p50": 8.0, "n": 11},
+            }
+        ),
     ),
     gateway(
         "counts of a reference that did not count",
