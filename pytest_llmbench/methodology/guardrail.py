@@ -241,7 +241,6 @@ def _declared(parameters: Parameters, measured: Measured) -> Facts:
         "guardrails.configurations": list(parameters.configurations),
         "guardrails.impossible": parameters.without,
         "guardrails.refusals_by_configuration": refusals,
-        "workload.benign": True,
     }
     return Facts.of(Origin.DECLARED, values, "marker")
 

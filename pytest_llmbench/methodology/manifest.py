@@ -23,6 +23,8 @@ from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.sequence import slices_sha256
 from pytest_llmbench.workloads.sharing import realised_sharing
 
+FOUND = "found by this test's search"
+"""Begins ``load.capacity_source`` of a capacity that was not declared."""
 SINGLE_TOKEN_SHARE = 0.9
 """METHODOLOGY §7: above this share of single-token chunks ITL is measured directly."""
 
@@ -51,7 +53,7 @@ def manifest(
         wire
         | _workload(setting, plans)
         | _load(plans[0], load or {})
-        | Facts.of(Origin.DECLARED, load or {}, "marker")
+        | _stated(load or {})
         | _engine(seen)
         | _warmup(setting, warmup)
         | _streaming(records)
@@ -59,6 +61,14 @@ def manifest(
         | _guardrails(setting.facts, records)
         | _timing(records)
     )
+
+
+def _stated(load: Mapping[str, Any]) -> Facts:
+    """What a test says of its load; a capacity that its own search found is measured, not declared."""
+    searched = str(load.get("load.capacity_source", "")).startswith(FOUND)
+    found = {key: value for key, value in load.items() if searched and key.startswith("load.capacity_")}
+    rest = {key: value for key, value in load.items() if key not in found}
+    return Facts.of(Origin.DECLARED, rest, "marker") | Facts.of(Origin.MEASURED, found, "search")
 
 
 def _workload(setting: Setting, plans: Sequence[LoadPlan]) -> Facts:
@@ -190,4 +200,4 @@ def _timing(records: Records) -> Facts:
     return Facts.of(Origin.MEASURED, values)
 
 
-__all__ = ["SINGLE_TOKEN_SHARE", "manifest"]
+__all__ = ["FOUND", "SINGLE_TOKEN_SHARE", "manifest"]

@@ -23,6 +23,7 @@ from pytest_llmbench.methodology.capacity_search import (
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.manifest import FOUND
 from pytest_llmbench.methodology.memory_pressure_tables import completion_plot, pressure_table
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.pressure import PRESSED, pressed_levels, pressure_finding
@@ -139,7 +140,7 @@ def _capacity(
     overload.capacity = found.concurrency
     overload.search += found.levels
     overload.facts = {
-        "load.capacity_source": "found by this test's search, on the same workload",
+        "load.capacity_source": f"{FOUND}, on the same workload",
         "load.capacity_ttft_p99_ms": threshold_ms,
     }
     overload.notes += found.notes

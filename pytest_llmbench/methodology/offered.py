@@ -12,20 +12,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from pytest_llmbench.metrics.send_lag import FEWEST_FOR_GROWTH, growth_limit_ns, lag_limit_ns
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE, Observation
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING, IntColumn
 
-SEND_LAG_FLOOR_MS = 10.0
-"""Lag P99 above max(10 ms, 0.1 / rate) violates request isolation."""
-_GROWTH_SHARE = 0.25
-"""Of that limit: so much may the median lag grow. Near saturation every pass of the loop takes longer, which
-is not falling behind; who falls behind does so without end."""
-_FEWEST_IN_A_TENTH = 10
-"""A median of fewer is that of a moment: one disturbance near the end is no trend. It is told, but voids
-nothing; what it did to the figures is in the lag at P99."""
 ACHIEVED_RATE_SHARE = 0.95
 NOT_OFFERED = " (not offered)"
 """Ends the role of a level whose sends fell behind its schedule."""
@@ -50,19 +43,19 @@ def send_lag(run: Observation) -> Finding | None:
 
 
 def lag_limit_ms(load: OpenLoop) -> float:
-    return max(SEND_LAG_FLOOR_MS, 100.0 / load.rate)
+    return lag_limit_ns(load.rate) / 1e6
 
 
 def growing_lag(run: Observation) -> Finding | None:
     first, last = run.selfcheck.send_lag_first_tenth_p50_ns, run.selfcheck.send_lag_last_tenth_p50_ns
     if first is None or last is None or not isinstance(run.plan.load, OpenLoop):
         return None
-    limit_ms = 2 * first / 1e6 + _GROWTH_SHARE * lag_limit_ms(run.plan.load)
+    limit_ms = growth_limit_ns(first, run.plan.load.rate) / 1e6
     ok = last / 1e6 <= limit_ms
     return Finding(
         "send_lag_growth",
         ok=ok,
-        voids=len(run.records) >= 10 * _FEWEST_IN_A_TENTH,
+        voids=len(run.records) >= FEWEST_FOR_GROWTH,
         message=(
             f"median send lag {first / 1e6:.3f} ms in the first tenth, {last / 1e6:.3f} ms in the last"
             + ("" if ok else ": the generator fell behind; lower the rate or free the CPU")
@@ -140,7 +133,6 @@ __all__ = [
     "ACHIEVED_RATE_SHARE",
     "NOT_OFFERED",
     "SCHEDULE_CHECKS",
-    "SEND_LAG_FLOOR_MS",
     "achieved_rate",
     "begun_late",
     "gave_up",

@@ -117,7 +117,8 @@ def attempted(
         if not void_causes(observation) or (needed and last):
             return Attempts((*runs, seen))
         role = f"{seen.level.role}{NOT_OFFERED}"
-        runs.append(seen.with_(role=role, saturated=None, saturation_reasons=(), passed=None))
+        nothing = {"saturated": None, "overloaded": None, "saturation_reasons": (), "passed": None}
+        runs.append(seen.with_(role=role, **nothing))
         if last:
             break
     return Attempts(tuple(runs))

@@ -12,11 +12,12 @@ from typing import Any
 
 from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.manifest import FOUND
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.saturation import Reference
 from pytest_llmbench.methodology.search import search
 
-DECLARED, SEARCHED = "declared by the marker (capacity_rps)", "found by this test's search"
+DECLARED, SEARCHED = "declared by the marker (capacity_rps)", FOUND
 
 
 @dataclass(frozen=True)

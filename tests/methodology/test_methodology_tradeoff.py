@@ -19,6 +19,7 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.probing import value_of
 from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.result import TestResult
 
@@ -308,3 +309,10 @@ def test_recovers_what_a_replayed_engine_can_do() -> None:
     assert result.levels[-1].saturated is True
     # at 60 % now and then all eight places are taken
     assert result.metrics["knee_rate"].point == 24.0
+
+
+def test_a_capacity_that_was_searched_is_measured_and_a_given_one_declared() -> None:
+    for result, origin in ((run(), Origin.MEASURED), (run(capacity_rps=40.0), Origin.DECLARED)):
+        assert result.facts["load.capacity_rps"].origin is origin
+        assert result.facts["load.capacity_source"].origin is origin
+        assert result.facts["load.model"].origin is Origin.DECLARED
