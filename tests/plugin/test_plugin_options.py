@@ -110,7 +110,7 @@ def test_ini_settings_stand_behind_the_command_line(suite: Suite) -> None:
         "[pytest]\nllm_scale = quick\nllm_plan = true\nasyncio_default_fixture_loop_scope = function\n"
     )
     suite.run("-k", "open").stdout.fnmatch_lines(["llmbench plan (scale quick)*", "*60 requests*"])
-    suite.run("-k", "open", "--llm-scale=full").stdout.fnmatch_lines(["*10,100 requests*"])
+    suite.run("-k", "open", "--llm-scale=full").stdout.fnmatch_lines(["*10,202 requests*"])
 
 
 def test_a_report_directory_that_cannot_be_written_is_said_before_the_run(suite: Suite) -> None:
