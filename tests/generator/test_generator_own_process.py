@@ -86,8 +86,8 @@ def settled(records: Records) -> dict[str, list[Any]]:
 
 
 def unmeasured(check: SelfCheck) -> set[str]:
-    """The figures that there are none of; but for the loop's lag and the stolen time, as a load may end before
-    the first beat, and before the first tick of the system's clock."""
+    """The figures that there are none of; but for the loop's lag and the stolen time, as a load may end
+    before the first beat, and before the first tick of the system's clock."""
     none = {field.name for field in fields(check) if getattr(check, field.name) is None}
     return none - {"loop_lag_p99_ns", "loop_lag_max_ns", "stolen_share"}
 
