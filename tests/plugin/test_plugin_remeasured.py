@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,12 +119,11 @@ def test_a_machine_that_stands_still_every_time_is_one_line(suite: Suite, engine
 
 
 def test_it_may_be_switched_off(suite: Suite, engine: EmbeddedEngine) -> None:
-    began = time.monotonic()
     with standing_still(suite.path / "out", "measure"):
         result = run(suite, engine, "--llm-remeasure=0")
     result.assert_outcomes(errors=1)
     assert "; 1 attempt void: " in str(result.stdout)
-    assert time.monotonic() - began < 60
+    assert {row["label"] for row in measured_rows(suite.path / "out")} == {"measure"}
 
 
 @pytest.mark.parametrize("given", ["-1", "21", "often"])
