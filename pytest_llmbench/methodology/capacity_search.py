@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from pytest_llmbench.methodology.levels import Seen, level_of
 from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.procedure import Procedure, Setting
@@ -18,7 +16,7 @@ from pytest_llmbench.methodology.scales import ByScale
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.records import OUTCOMES, BoolColumn, Records
+from pytest_llmbench.model.records import Records
 
 LEVEL_S = ByScale(quick=3.0, standard=20.0, full=60.0)
 COMPLETIONS_PER_SLOT = ByScale(quick=2.0, standard=10.0, full=100.0)
@@ -35,7 +33,7 @@ OUT_OF_MEMORY_RULE = "a failed request whose error text says `out of memory` or 
 def out_of_memory_errors(records: Records) -> int:
     """Failed requests whose error text speaks of memory that ran out; what is only a lost connection from
     outside is not seen here (it counts as failed), and what the generator itself gave up never is one."""
-    failed = ~records.ok & ~_ended_as(records, Outcome.TIMEOUT) & ~_ended_as(records, Outcome.CANCELLED)
+    failed = ~(records.ok | records.has_outcome(Outcome.TIMEOUT) | records.has_outcome(Outcome.CANCELLED))
     return sum(
         bool(error and OUT_OF_MEMORY.search(error))
         for error, bad in zip(records.error, failed, strict=True)
@@ -45,11 +43,7 @@ def out_of_memory_errors(records: Records) -> int:
 
 def timeouts(records: Records) -> int:
     """Requests that the generator gave up by a deadline of its own: it does not know how they would end."""
-    return int(_ended_as(records, Outcome.TIMEOUT).sum())
-
-
-def _ended_as(records: Records, outcome: Outcome) -> BoolColumn:
-    return np.asarray(records.outcome == OUTCOMES.index(outcome))
+    return int(records.has_outcome(Outcome.TIMEOUT).sum())
 
 
 @dataclass(frozen=True, slots=True)
