@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from pytest_llmbench.compliance.look import Look
 from pytest_llmbench.compliance.tested_levels import Tested, tested
+from pytest_llmbench.model.estimate import EXHAUSTED
+from pytest_llmbench.model.level import PROBE
 from pytest_llmbench.model.result import TestResult
 
-_PROBE = "probe"
 _SAME_RATE = 0.01
 """Rates of plans have three digits."""
 MOST_BESIDE = 0.10
 """A stated capacity may lie so far beside the one that a throughput test of the report found."""
 SATURATES_FROM, SATURATES_TO = 80.0, 130.0
 """Percent of a capacity between which a sweep beyond it begins to saturate, if it is one."""
-_EXHAUSTED = "range exhausted"
 
 
 def measurement_behind(look: Look, rate: float) -> str | None:
@@ -41,9 +41,9 @@ def measurement_behind(look: Look, rate: float) -> str | None:
 
 def _found_by_search(look: Look, rate: float) -> bool:
     """A tested level at that rate held, and one above it, on the same variant, did not."""
-    if not any(level.role == _PROBE for level in look.result.levels):
+    if not any(level.role == PROBE for level in look.result.levels):
         return False
-    probes = tested(look, _PROBE)
+    probes = tested(look, PROBE)
     held = [
         one for one in probes if one.level.saturated is False and abs(one.value - rate) <= _SAME_RATE * rate
     ]
@@ -59,7 +59,7 @@ def _sustainable(result: TestResult) -> list[float]:
     found = result.metrics.get("sustainable_rate")
     if found is None or found.point is None:
         return []
-    exhausted = any(_EXHAUSTED in text for text in (found.method, *result.notes))
+    exhausted = any(EXHAUSTED in text for text in (found.method, *result.notes))
     return [] if exhausted else [found.point]
 
 

@@ -11,8 +11,7 @@ from types import MappingProxyType
 from pytest_llmbench.compliance.checks.comparison import hardware_differs, tokenizers_differ
 from pytest_llmbench.compliance.look import Look
 from pytest_llmbench.compliance.stored import chunk_sizes, has
-from pytest_llmbench.compliance.tested_levels import BURST
-from pytest_llmbench.model.level import Level
+from pytest_llmbench.model.level import BURST, Level
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 

@@ -16,22 +16,21 @@ import numpy as np
 from pytest_llmbench.methodology.capacity_search import (
     GAP_SHARE,
     LEVEL_S,
-    OUT_OF_MEMORY_RULE,
     QUICK_MAXIMUM,
     Capacity,
     Criteria,
     find_capacity,
     level_plan,
-    out_of_memory_errors,
 )
 from pytest_llmbench.methodology.capacity_tables import capacity_plots, search_table
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.levels import window_of
 from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.in_flight import tokens_in_flight
+from pytest_llmbench.metrics.windows import window_of
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.memory_errors import OUT_OF_MEMORY_RULE, out_of_memory_errors
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import MISSING

@@ -5,7 +5,6 @@ The capacity test reports what it finds; the memory-pressure test starts from it
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,9 +13,9 @@ from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.scales import ByScale
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.level import PROBE
+from pytest_llmbench.model.memory_errors import out_of_memory_errors, timeouts
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.records import Records
 
 LEVEL_S = ByScale(quick=3.0, standard=20.0, full=60.0)
 COMPLETIONS_PER_SLOT = ByScale(quick=2.0, standard=10.0, full=100.0)
@@ -24,26 +23,6 @@ COMPLETIONS_PER_SLOT = ByScale(quick=2.0, standard=10.0, full=100.0)
 QUICK_MAXIMUM = 64
 GAP_SHARE = 0.05
 """The search ends when pass and fail differ by at most max(1, this share of the pass)."""
-OUT_OF_MEMORY = re.compile(
-    r"out[ _-]?of[ _-]?(?:device[ _-]|gpu[ _-]|host[ _-])?memory|\boom\b", re.IGNORECASE
-)
-OUT_OF_MEMORY_RULE = "a failed request whose error text says `out of memory` or `OOM`, in any spelling"
-
-
-def out_of_memory_errors(records: Records) -> int:
-    """Failed requests whose error text speaks of memory that ran out; what is only a lost connection from
-    outside is not seen here (it counts as failed), and what the generator itself gave up never is one."""
-    failed = ~(records.ok | records.has_outcome(Outcome.TIMEOUT) | records.has_outcome(Outcome.CANCELLED))
-    return sum(
-        bool(error and OUT_OF_MEMORY.search(error))
-        for error, bad in zip(records.error, failed, strict=True)
-        if bad
-    )
-
-
-def timeouts(records: Records) -> int:
-    """Requests that the generator gave up by a deadline of its own: it does not know how they would end."""
-    return int(records.has_outcome(Outcome.TIMEOUT).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +100,7 @@ def find_capacity(
 
     def at(concurrency: int) -> Procedure[bool]:
         plan = level_plan(setting, sequence, concurrency, duration_s, _most_rps(levels))
-        seen = level_of(sequence.sent((yield plan)), seed=setting.seed, role="probe")
+        seen = level_of(sequence.sent((yield plan)), seed=setting.seed, role=PROBE)
         failures = asked.failures(seen)
         levels.append(seen.with_(passed=not failures, fail_reasons=failures))
         return not failures
@@ -194,12 +173,9 @@ __all__ = [
     "COMPLETIONS_PER_SLOT",
     "GAP_SHARE",
     "LEVEL_S",
-    "OUT_OF_MEMORY_RULE",
     "QUICK_MAXIMUM",
     "Capacity",
     "Criteria",
     "find_capacity",
     "level_plan",
-    "out_of_memory_errors",
-    "timeouts",
 ]

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.methodology.levels import Seen, qualified, submitted_inside, window_of
+from pytest_llmbench.methodology.levels import Seen, qualified
 from pytest_llmbench.metrics import fairness, latency
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import completion_rate
+from pytest_llmbench.metrics.windows import submitted_inside, window_of
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.runs import FloatArray

@@ -18,7 +18,7 @@ from typing import Any
 from pytest_llmbench.methodology import fairness_tables
 from pytest_llmbench.methodology.class_results import ClassResult, FairnessResults, fairness_results
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.levels import RAMP_UP_SHARE, Seen, level_of
+from pytest_llmbench.methodology.levels import Seen, level_of
 from pytest_llmbench.methodology.load_plans import Sequence as RequestSequence
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
@@ -26,6 +26,7 @@ from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.scales import LEVEL_S, REPORTED_S, ByScale
 from pytest_llmbench.methodology.warmup import warm_up
+from pytest_llmbench.metrics.windows import RAMP_UP_SHARE
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation

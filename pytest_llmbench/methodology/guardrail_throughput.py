@@ -14,20 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pytest_llmbench.methodology.levels import Seen, window_of
+from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.methodology.offered import is_offered
-from pytest_llmbench.methodology.probing import (
-    PROBE,
-    carried,
-    known_to_bracket,
-    lower_bound,
-    sustainable,
-    value_of,
-)
+from pytest_llmbench.methodology.probing import carried, known_to_bracket, lower_bound, sustainable, value_of
 from pytest_llmbench.methodology.saturation import Reference
 from pytest_llmbench.methodology.search import Searched
 from pytest_llmbench.metrics.differences import change, paired_throughput_reduction
+from pytest_llmbench.metrics.windows import window_of
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
+from pytest_llmbench.model.level import PROBE
 
 THROUGHPUT = "output_token_throughput"
 MAXIMUM, REDUCTION = "max_output_token_throughput", "throughput_reduction"

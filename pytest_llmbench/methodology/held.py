@@ -15,7 +15,7 @@ from pytest_llmbench.methodology.probing import rate_of, value_of
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search import Searched
-from pytest_llmbench.model.level import Level
+from pytest_llmbench.model.level import GIVEN_UP, Level
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 
@@ -57,12 +57,12 @@ def held(
         label = f"{role}{look}: "
         attempts = yield from _run(setting, searched, value, start, label, role, law, duration_s)
         notes = (*notes, *attempts.notes)
-        if attempts.offered and holds(attempts.level) and _steady_enough(attempts.level, look, setting):
+        if attempts.offered and holds(attempts.level) and _steady_enough(attempts.level, setting):
             seen = attempts.level
             tried += attempts.runs
             break
         tried += [
-            run.with_(role=f"{role} (given up)") if is_offered(run.level) else run for run in attempts.runs
+            run.with_(role=f"{role}{GIVEN_UP}") if is_offered(run.level) else run for run in attempts.runs
         ]
     if seen is None:
         note = (
@@ -75,12 +75,14 @@ def held(
 
 
 def _looks(setting: Setting) -> tuple[str, ...]:
-    """The rule of the steady state knows nothing of noise: at full scale a second look tells them apart."""
+    """A trend is found by chance in one of twenty levels, and a growing queue in some more: at full scale a
+    level gets a second look before it is given up."""
     return ("", ", once more") if setting.scale == "full" else ("",)
 
 
-def _steady_enough(seen: Seen, look: str, setting: Setting) -> bool:
-    return seen.level.steady is not False or look == _looks(setting)[-1]
+def _steady_enough(seen: Seen, setting: Setting) -> bool:
+    """Only at full scale is a level long enough to ask for a steady state."""
+    return seen.level.steady is not False or setting.scale != "full"
 
 
 def _repeated(
@@ -122,7 +124,7 @@ def _values(start: Seen, searched: Searched) -> list[float]:
 
 
 def _stepped_down(tried: list[Seen], duration_s: float) -> tuple[str, ...]:
-    given_up = [seen.level for seen in tried if seen.level.role.endswith("(given up)")]
+    given_up = [seen.level for seen in tried if seen.level.role.endswith(GIVEN_UP)]
     return tuple(f"{level.label} did not hold for {duration_s:g} s ({_why(level)})" for level in given_up)
 
 

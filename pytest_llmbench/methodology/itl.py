@@ -21,12 +21,7 @@ from pytest_llmbench.methodology import itl_tables
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.itl_levels import LevelItl, level_itl
 from pytest_llmbench.methodology.itl_method import Method, findings, fixed_method, method_facts, method_notes
-from pytest_llmbench.methodology.levels import (
-    RAMP_UP_SHARE,
-    Seen,
-    level_of,
-    qualified,
-)
+from pytest_llmbench.methodology.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.load_plans import Sequence as RequestSequence
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
@@ -34,6 +29,7 @@ from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.scales import LEVEL_S, ByScale
 from pytest_llmbench.metrics.itl import Option, itl_distribution, itl_samples
+from pytest_llmbench.metrics.windows import RAMP_UP_SHARE
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective

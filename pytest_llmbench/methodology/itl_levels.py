@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_llmbench.methodology.levels import Seen, submitted_inside, window_of
+from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.metrics.differences import change
 from pytest_llmbench.metrics.ecdf import ecdf, ecdf_ranks
 from pytest_llmbench.metrics.itl import (
@@ -18,6 +18,7 @@ from pytest_llmbench.metrics.itl import (
     longest_pause_ms,
 )
 from pytest_llmbench.metrics.summary import PERCENTILES, distribution
+from pytest_llmbench.metrics.windows import submitted_inside, window_of
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.stats.counted_order import look_up
 from pytest_llmbench.stats.percentiles import percentile_ranks

@@ -13,6 +13,7 @@ from pytest_llmbench.metrics import chunking
 from pytest_llmbench.metrics.itl import FEWEST_TOKENS, TBC, ItlCounts, Option, choose_option, itl_samples
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.level import CHARACTERISATION
 from pytest_llmbench.model.records import Records
 
 CHARACTERISED_REQUESTS, CHARACTERISED_CONCURRENCY = 20, 2
@@ -61,7 +62,7 @@ def fixed_method(
         duration_s=None,
         at_least=CHARACTERISED_REQUESTS,
     )
-    seen = level_of(capacity.sequence.sent((yield plan)), seed=setting.seed, role="characterisation")
+    seen = level_of(capacity.sequence.sent((yield plan)), seed=setting.seed, role=CHARACTERISATION)
     return _method(asked, seen), (seen,)
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmbench.methodology.saturation import Queue, Reference, long_tail, overload, queue_of
+from pytest_llmbench.methodology.saturation import Reference, long_tail, overload
 from pytest_llmbench.metrics import latency, throughput
+from pytest_llmbench.metrics.in_flight import Queue, queue_of
+from pytest_llmbench.metrics.steadiness import steadiness
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
+from pytest_llmbench.metrics.windows import submitted_inside, window_of
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
-from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.stats.steady import MOST_CHANGE, SEGMENTS, change_across
+from pytest_llmbench.model.records import Records
 
-RAMP_UP_SHARE = 0.1
-"""Of a level's duration; the rest is the window (AMB-16)."""
 _SLICES = 10
 FAMILIES = ("ttft", "tpot", "e2e")
 
@@ -45,27 +45,6 @@ class Seen:
 
     def with_(self, **changes: object) -> Seen:
         return replace(self, level=replace(self.level, **changes))  # type: ignore[arg-type]
-
-
-def window_of(seen: Observation) -> Window:
-    """The duration of the load without its first tenth; without a nominal duration that of the sending.
-
-    Tokens and completions count by their arrival inside it, whatever comes in the drain does not (AMB-16).
-    """
-    end_ns = seen.load_ended_ns
-    if end_ns is None and seen.plan.duration_s is not None and isinstance(seen.plan.load, OpenLoop):
-        end_ns = seen.started_ns + round(seen.plan.duration_s * 1e9)
-    if end_ns is None or seen.stopped is not None or seen.interrupted is not None:
-        sent = seen.records.submitted_ns[seen.records.submitted_ns != MISSING]
-        end_ns = int(sent.max()) if len(sent) else seen.ended_ns
-    duration_ns = max(end_ns - seen.started_ns, 0)
-    return Window(seen.records, seen.started_ns + round(RAMP_UP_SHARE * duration_ns), end_ns)
-
-
-def submitted_inside(window: Window) -> Records:
-    """The latency samples: requests submitted inside the window, drained to their end."""
-    at_ns = window.records.submitted_ns
-    return window.records.select((at_ns != MISSING) & (at_ns > window.start_ns) & (at_ns <= window.end_ns))
 
 
 def level_metrics(window: Window, *, seed: int) -> dict[str, Estimate]:
@@ -142,9 +121,8 @@ def _steady(window: Window, queue: Queue | None) -> bool | None:
     """Steady state (section 5.2.3.2): queue not growing, throughput level across the window."""
     if queue is not None and queue.growth.growing:
         return False
-    slices = throughput.output_tokens_per_slice(window, SEGMENTS)
-    change = None if slices is None else change_across(slices)
-    return None if change is None else abs(change) <= MOST_CHANGE
+    found = steadiness(window)
+    return None if found is None else found.level
 
 
 def qualified(metrics: Mapping[str, Estimate], qualifier: str) -> dict[str, Estimate]:
@@ -164,13 +142,10 @@ def numbered(levels: Sequence[Seen]) -> tuple[Level, ...]:
 
 __all__ = [
     "FAMILIES",
-    "RAMP_UP_SHARE",
     "Seen",
     "level_metrics",
     "level_of",
     "numbered",
     "qualified",
     "run_metrics",
-    "submitted_inside",
-    "window_of",
 ]

@@ -13,13 +13,7 @@ import math
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
 
-from pytest_llmbench.methodology.capacity_search import (
-    Criteria,
-    find_capacity,
-    level_plan,
-    out_of_memory_errors,
-    timeouts,
-)
+from pytest_llmbench.methodology.capacity_search import Criteria, find_capacity, level_plan
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.levels import Seen, level_of, qualified
 from pytest_llmbench.methodology.load_plans import Sequence
@@ -33,6 +27,8 @@ from pytest_llmbench.methodology.scales import ByScale
 from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.metrics.preemption import preemption_loss, preemption_rate, preemption_recovery_rate
 from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.level import PROBE
+from pytest_llmbench.model.memory_errors import out_of_memory_errors, timeouts
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -150,7 +146,7 @@ def _capacity(
 
 def _threshold_ms(setting: Setting, overload: Overload, sequence: Sequence) -> Procedure[float | None]:
     """From the TTFT of one request at a time; None where not one had any."""
-    seen = level_of(sequence.sent((yield _unloaded(setting, sequence))), seed=setting.seed, role="probe")
+    seen = level_of(sequence.sent((yield _unloaded(setting, sequence))), seed=setting.seed, role=PROBE)
     overload.search.append(seen.with_(passed=bool(seen.records.ok.any())))
     p50, p99 = seen.point("ttft.p50"), seen.point("ttft.p99")
     if p50 is None or p99 is None:

@@ -2,7 +2,7 @@
 
 An open loop is defined by its schedule. Where the sends fell behind it, the run says nothing about the system
 at that load: neither that it holds nor that it is saturated. Such a level is measured again
-(``remeasured.py``), and stands in the report under its role with :data:`NOT_OFFERED`; what it saw is not
+(``remeasured.py``), and stands in the report under its role with ``NOT_OFFERED``; what it saw is not
 judged.
 """
 
@@ -14,14 +14,12 @@ import numpy as np
 
 from pytest_llmbench.metrics.send_lag import FEWEST_FOR_GROWTH, growth_limit_ns, lag_limit_ns
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.level import Level
+from pytest_llmbench.model.level import NOT_OFFERED, Level
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE, Observation
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING, IntColumn
 
 ACHIEVED_RATE_SHARE = 0.95
-NOT_OFFERED = " (not offered)"
-"""Ends the role of a level whose sends fell behind its schedule."""
 
 
 def send_lag(run: Observation) -> Finding | None:
@@ -131,7 +129,6 @@ def set_aside(levels: Iterable[Level]) -> tuple[int, ...]:
 
 __all__ = [
     "ACHIEVED_RATE_SHARE",
-    "NOT_OFFERED",
     "SCHEDULE_CHECKS",
     "achieved_rate",
     "begun_late",

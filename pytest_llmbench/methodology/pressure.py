@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_llmbench.methodology.capacity_search import out_of_memory_errors
 from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.memory_errors import out_of_memory_errors
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING

@@ -13,15 +13,12 @@ from pytest_llmbench.methodology.offered import is_offered
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.saturation import Reference, gain_is_spent
-from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
+from pytest_llmbench.model.estimate import EXHAUSTED, LOWER_BOUND, Estimate
+from pytest_llmbench.model.level import BURST, PROBE
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 
 LoadModel = Literal["open", "closed"]
-BURST, PROBE = "burst", "probe"
-"""Roles of the levels of a search."""
-EXHAUSTED = "range exhausted"
-"""In the method of an estimate whose search ended with its range, not with a level that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +195,6 @@ def rate_of(seen: Seen) -> float | None:
 
 
 __all__ = [
-    "BURST",
-    "EXHAUSTED",
-    "PROBE",
     "LoadModel",
     "Probes",
     "Range",

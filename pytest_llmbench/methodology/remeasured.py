@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.methodology.offered import (
-    NOT_OFFERED,
     begun_late,
     gave_up,
     is_offered,
@@ -24,6 +23,7 @@ from pytest_llmbench.methodology.offered import (
 )
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.validity import FULL_CORE_SHARE, LOOP_LAG_WARNING_MS, stream_fidelity
+from pytest_llmbench.model.level import NOT_OFFERED
 from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import VoidLoad

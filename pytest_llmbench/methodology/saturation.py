@@ -14,30 +14,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from pytest_llmbench.metrics.balance import COMPLETION_SHARE, completion_balance
+from pytest_llmbench.metrics.in_flight import Queue
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
-from pytest_llmbench.model.records import BLOCK, MISSING, Records
-from pytest_llmbench.stats.growth import (
-    SEGMENTS,
-    Growth,
-    gauge_steps,
-    growth,
-    in_flight_steps,
-    is_growing,
-    time_under_way,
-)
 
 TAIL_FACTOR = 10.0
 LEAST_GAIN = 0.01
 LEAST_STEP = 0.1
-IN_FLIGHT, WAITING = "requests in flight", "server waiting gauge"
-_FEWEST_READINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,38 +49,6 @@ class Reference:
             )
             return cls(p50, False, note)
         return cls(p50, True, "")
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """Growth of the queue during the window, and which queue it is."""
-
-    source: str
-    growth: Growth
-
-
-def queue_of(seen: Observation, window: Window) -> Queue | None:
-    """The server's waiting gauge where it was read often enough, else the requests in flight."""
-    if window.end_ns <= window.start_ns:
-        return None
-    readings = None if seen.engine is None else seen.engine.gauge("waiting", window.start_ns, window.end_ns)
-    if readings is not None and len(readings[0]) >= _FEWEST_READINGS:
-        return Queue(WAITING, growth(gauge_steps(*readings), window.start_ns, window.end_ns))
-    if not isinstance(seen.plan.load, OpenLoop):
-        return None  # in a closed loop the number in flight is given, and no queue is seen in it
-    return Queue(IN_FLIGHT, _growth_in_flight(seen.records, window))
-
-
-def _growth_in_flight(records: Records, window: Window) -> Growth:
-    """Sorting the instants of a long run would need several times its memory; their sums are the same."""
-    start_ns, end_ns = window.start_ns, window.end_ns
-    if len(records) <= BLOCK:
-        return growth(in_flight_steps(records.submitted_ns, records.finished_ns), start_ns, end_ns)
-    spent_ns = np.zeros(SEGMENTS)
-    for block in records.blocks():
-        spent_ns += time_under_way(block.submitted_ns, block.finished_ns, start_ns, end_ns)
-    means = tuple((spent_ns / ((end_ns - start_ns) / SEGMENTS)).tolist())
-    return Growth(means, is_growing(means))
 
 
 def overload(seen: Observation, window: Window, queue: Queue | None) -> tuple[str, ...]:
@@ -141,10 +96,6 @@ def gain_is_spent(lower: Level, higher: Level) -> str | None:
     )
 
 
-def _inside(at_ns: np.ndarray, window: Window) -> np.ndarray:
-    return np.asarray((at_ns != MISSING) & (at_ns > window.start_ns) & (at_ns <= window.end_ns))
-
-
 def _point(level: Level, name: str) -> float | None:
     estimate = level.metrics.get(name)
     return None if estimate is None else estimate.point
@@ -152,13 +103,9 @@ def _point(level: Level, name: str) -> float | None:
 
 __all__ = [
     "COMPLETION_SHARE",
-    "IN_FLIGHT",
     "TAIL_FACTOR",
-    "WAITING",
-    "Queue",
     "Reference",
     "gain_is_spent",
     "long_tail",
     "overload",
-    "queue_of",
 ]

@@ -15,7 +15,6 @@ from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.offered import is_offered
 from pytest_llmbench.methodology.plateau import plateau
 from pytest_llmbench.methodology.probing import (
-    BURST,
     LoadModel,
     Probes,
     Range,
@@ -30,6 +29,7 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.saturation import Reference
 from pytest_llmbench.methodology.scales import PROBE_S, ByScale
 from pytest_llmbench.model.estimate import LOWER_BOUND
+from pytest_llmbench.model.level import BURST
 from pytest_llmbench.model.plan import Arrival, LoadPlan, OpenLoop
 
 _BURST_S = ByScale(quick=1.0, standard=4.0, full=10.0)

@@ -18,14 +18,7 @@ from pytest_llmbench.methodology.held import Held, held
 from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.probing import (
-    BURST,
-    LoadModel,
-    Range,
-    meets,
-    sustainable,
-    value_of,
-)
+from pytest_llmbench.methodology.probing import LoadModel, Range, meets, sustainable, value_of
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.scales import REPORTED_S
 from pytest_llmbench.methodology.search import UNKNOWN_RPS, Searched, search, search_plans
@@ -43,6 +36,7 @@ from pytest_llmbench.methodology.throughput_tables import (
     summary_table,
     throughput_plot,
 )
+from pytest_llmbench.model.level import BURST
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ARRIVALS, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import TestResult, WarmupReport

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from pytest_llmbench.methodology.by_run import ByRun, by_run
 from pytest_llmbench.methodology.held import Held
-from pytest_llmbench.methodology.levels import Seen, run_metrics, window_of
+from pytest_llmbench.methodology.levels import Seen, run_metrics
 from pytest_llmbench.methodology.probing import (
-    BURST,
     known_to_bracket,
     lower_bound,
     lowest_beyond,
@@ -25,8 +24,10 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.methodology.search import Searched
 from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, batch_utilisation
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput
+from pytest_llmbench.metrics.windows import window_of
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.level import BURST
 
 _OF_THE_SEARCH = ("sustainable_rate", "sustainable_concurrency")
 _MAXIMA = {

@@ -1,6 +1,9 @@
-"""Tokens in flight: what all concurrent requests together keep in the memory of the SUT (section 5.5.4)."""
+"""What is in flight: requests, whose growing number is a queue (METHODOLOGY §10, saturation rule 1), and the
+tokens that all of them together keep in the memory of the SUT (section 5.5.4)."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,10 +11,57 @@ from pytest_llmbench.metrics.chunking import chunk_weights
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.records import MISSING, IntColumn, Records
-from pytest_llmbench.stats.growth import Steps, segment_means
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
+from pytest_llmbench.stats.growth import (
+    SEGMENTS,
+    Growth,
+    Steps,
+    gauge_steps,
+    growth,
+    in_flight_steps,
+    is_growing,
+    segment_means,
+    time_under_way,
+)
 
 SLICES = 100
+IN_FLIGHT, WAITING = "requests in flight", "server waiting gauge"
+_FEWEST_READINGS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Growth of the queue during the window, and which queue it is."""
+
+    source: str
+    growth: Growth
+
+
+def queue_of(seen: Observation, window: Window) -> Queue | None:
+    """The server's waiting gauge where it was read often enough, else the requests in flight."""
+    if window.end_ns <= window.start_ns:
+        return None
+    readings = None if seen.engine is None else seen.engine.gauge("waiting", window.start_ns, window.end_ns)
+    if readings is not None and len(readings[0]) >= _FEWEST_READINGS:
+        return Queue(WAITING, growth(gauge_steps(*readings), window.start_ns, window.end_ns))
+    if not isinstance(seen.plan.load, OpenLoop):
+        return None  # in a closed loop the number in flight is given, and no queue is seen in it
+    return Queue(IN_FLIGHT, growth_in_flight(window))
+
+
+def growth_in_flight(window: Window) -> Growth:
+    """Of the requests under way. ValueError for an empty window."""
+    records, start_ns, end_ns = window.records, window.start_ns, window.end_ns
+    # Sorting the instants of a long run would need several times its memory; their sums are the same.
+    if len(records) <= BLOCK:
+        return growth(in_flight_steps(records.submitted_ns, records.finished_ns), start_ns, end_ns)
+    spent_ns = np.zeros(SEGMENTS)
+    for block in records.blocks():
+        spent_ns += time_under_way(block.submitted_ns, block.finished_ns, start_ns, end_ns)
+    means = tuple((spent_ns / ((end_ns - start_ns) / SEGMENTS)).tolist())
+    return Growth(means, is_growing(means))
 
 
 def tokens_in_flight(window: Window, *, level: float = 0.95) -> Estimate:
@@ -52,4 +102,4 @@ def _steps(records: Records, inputs: IntColumn) -> Steps:
     return Steps(at_ns, np.cumsum(np.bincount(places, weights=changes, minlength=len(at_ns))), 0.0)
 
 
-__all__ = ["SLICES", "tokens_in_flight"]
+__all__ = ["IN_FLIGHT", "SLICES", "WAITING", "Queue", "growth_in_flight", "queue_of", "tokens_in_flight"]

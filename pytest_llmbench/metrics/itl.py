@@ -176,6 +176,18 @@ def itl_distribution(
     return {f"{family}.{name}": estimate for name, estimate in zip(names, estimates, strict=True)}
 
 
+def itl_point(samples: ItlSamples, statistic: str) -> float | None:
+    """``p50`` … ``p99_9``, ``mean`` or ``std`` of all gaps, as in :func:`itl_distribution` but without the
+    interval; None where it is undefined."""
+    clusters = samples.clusters
+    if len(clusters) < (2 if statistic == "std" else 1):
+        return None
+    if statistic in ("mean", "std"):
+        return clusters.moments.mean if statistic == "mean" else clusters.deviation
+    look_up(clusters.ordered, percentile_ranks(len(clusters), tuple(PERCENTILES.values())))
+    return ordered_percentile(clusters.ordered, PERCENTILES[statistic])
+
+
 @dataclass(frozen=True, eq=False)
 class _Pool:
     clusters: Clusters
@@ -212,8 +224,7 @@ class _Pool:
             return Estimate.undefined(unit="ms", method="fewer than two samples", level=self.level, n=n)
         of, counts = self.clusters.moments, self.clusters.counts
         squared = of.squares + counts * np.square(of.means - of.mean)
-        variance = float(np.sum(squared)) / n
-        point = math.sqrt(variance * n / (n - 1))
+        variance, point = float(np.sum(squared)) / n, self.clusters.deviation
         influence = squared - variance * counts
         return self._of_influence(point, influence / (2 * point) if point > 0 else 0.0 * influence)
 
@@ -267,6 +278,7 @@ __all__ = [
     "Option",
     "choose_option",
     "itl_distribution",
+    "itl_point",
     "itl_samples",
     "jitter_ms",
     "longest_pause_ms",

@@ -95,6 +95,17 @@ def output_tokens_per_slice(window: Window, slices: int) -> FloatArray | None:
     return None if sliced is None else sliced.amounts
 
 
+def input_tokens(window: Window) -> float | None:
+    """Of requests whose first content came in the window; None where a count is missing."""
+    sliced = _sliced(_input_tokens, window, 1)
+    return None if sliced is None else float(sliced.amounts.sum())
+
+
+def completions(window: Window) -> int:
+    """Successful requests that ended in the window."""
+    return int(_per_slice(_completions(window.records), window, 1).sum())
+
+
 def input_token_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
     """Input tokens of requests whose first content came in the window / its duration, tok/s.
 
@@ -237,7 +248,9 @@ __all__ = [
     "SLICES",
     "Window",
     "completion_rate",
+    "completions",
     "input_token_throughput",
+    "input_tokens",
     "output_token_throughput",
     "output_tokens_per_slice",
     "rates",

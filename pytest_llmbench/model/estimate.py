@@ -11,6 +11,8 @@ from typing import Any
 LOWER_BOUND = "a lower bound"
 """In the method of an estimate that is open upwards since nothing above it was tested: no larger sample
 would close it."""
+EXHAUSTED = "range exhausted"
+"""In the method of an estimate whose search ended with its range, not with a level that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +94,4 @@ class ReadEstimate(Estimate):
         return value
 
 
-__all__ = ["LOWER_BOUND", "Estimate", "ReadEstimate"]
+__all__ = ["EXHAUSTED", "LOWER_BOUND", "Estimate", "ReadEstimate"]

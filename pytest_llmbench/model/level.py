@@ -7,6 +7,16 @@ from dataclasses import dataclass, field
 
 from pytest_llmbench.model.estimate import Estimate
 
+BURST, PROBE = "burst", "probe"
+"""Roles of the levels of a search. A burst is a rough estimate ahead of it: no level of the test, and no rule
+for levels binds it."""
+CHARACTERISATION = "characterisation"
+"""Role of a short run that only shows how the streams are cut into chunks."""
+NOT_OFFERED = " (not offered)"
+"""Ends the role of a level whose sends fell behind its schedule: it says nothing about the SUT."""
+GIVEN_UP = " (given up)"
+"""Ends the role of a level that was to be reported and did not hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -65,4 +75,4 @@ class Level:
     """Node id of the test that ran it, when this test only used it."""
 
 
-__all__ = ["Level"]
+__all__ = ["BURST", "CHARACTERISATION", "GIVEN_UP", "NOT_OFFERED", "PROBE", "Level"]

@@ -8,6 +8,7 @@ depends on where a block ends, because whatever is added up is added up per clus
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,6 +110,16 @@ class Clusters:
             squares[part] = np.add.reduceat(np.square(around), starts)
             largest[part] = np.maximum.reduceat(numbers, starts) / self.per_unit
         return Moments(means, squares, largest, total / len(self) / self.per_unit if total else 0.0)
+
+    @property
+    def deviation(self) -> float:
+        """Sample standard deviation (n - 1) of all samples. ValueError for fewer than two."""
+        if len(self) < 2:
+            raise ValueError("fewer than two samples do not deviate")
+        of = self.moments
+        return math.sqrt(
+            float(np.sum(of.squares + self.counts * np.square(of.means - of.mean))) / (len(self) - 1)
+        )
 
     @cached_property
     def ordered(self) -> Ordered:

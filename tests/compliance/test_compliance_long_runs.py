@@ -9,11 +9,9 @@ import pytest
 from complete_run import complete as canned
 from replayed_runs import complete
 
-from pytest_llmbench.compliance import token_gaps
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.compliance.stored import chunk_sizes, chunk_token_sums
-from pytest_llmbench.compliance.token_gaps import Gaps
 from pytest_llmbench.metrics import itl
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.record import RequestRecord
@@ -30,7 +28,7 @@ def long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         return whole(records, 41)
 
     monkeypatch.setattr(Records, "blocks", blocks)
-    monkeypatch.setattr(token_gaps, "BLOCK_ENTRIES", 0)
+    monkeypatch.setattr(itl, "KEPT", 0)
     monkeypatch.setattr(clusters, "SORTED", 10)
 
 
@@ -63,30 +61,6 @@ def _streams(count: int = 200) -> Records:
         row.server_token_ns = at_ns if index % 6 else []
         rows.append(row)
     return Records.from_rows(rows)
-
-
-OPTIONS: tuple[itl.Option, ...] = ("direct", "A", "B", "C")
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("length", ["short", "long"])
-def test_the_gaps_are_those_of_the_metric(
-    option: itl.Option, length: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = _streams()
-    measured = itl.itl_samples(records, option, min_output_tokens=3)
-    stated = itl.itl_distribution(measured)
-    monkeypatch.setattr(token_gaps, "FEWEST_TOKENS", 3)
-    if length == "long":
-        request.getfixturevalue("long_runs")
-    gaps = Gaps(records, option)
-    counts = measured.counts
-    assert (len(gaps), gaps.eligible) == (counts.gaps, counts.eligible)
-    assert (gaps.excluded, gaps.zeros) == (counts.excluded, counts.zeros)
-    np.testing.assert_allclose(gaps.jitter, itl.jitter_ms(measured), rtol=1e-9, atol=1e-9)
-    np.testing.assert_array_equal(gaps.longest, itl.longest_pause_ms(measured))
-    for name, estimate in stated.items():
-        assert gaps.statistic(name.removeprefix("itl.")) == pytest.approx(estimate.point, rel=1e-12)
 
 
 def test_sizes_and_sums_of_chunks(long_runs: None) -> None:

@@ -12,13 +12,14 @@ from canned_levels import QueueServer, canned_setting
 from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.methodology import itl, throughput, tradeoff
 from pytest_llmbench.methodology.load_plans import Sequence
-from pytest_llmbench.methodology.offered import NOT_OFFERED, is_offered, set_aside, shortfalls
+from pytest_llmbench.methodology.offered import is_offered, set_aside, shortfalls
 from pytest_llmbench.methodology.probing import Range, sustainable
 from pytest_llmbench.methodology.search import Searched, search
 from pytest_llmbench.methodology.validity import Budget, validity
 from pytest_llmbench.methodology.validity import measured as anything
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
+from pytest_llmbench.model.level import NOT_OFFERED
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import TestResult

@@ -8,17 +8,13 @@ import numpy as np
 import pytest
 from canned_levels import QueueServer, canned_setting
 
-from pytest_llmbench.methodology.levels import Seen, level_of, window_of
+from pytest_llmbench.methodology.levels import Seen, level_of
 from pytest_llmbench.methodology.load_plans import Sequence
-from pytest_llmbench.methodology.saturation import (
-    IN_FLIGHT,
-    WAITING,
-    Reference,
-    gain_is_spent,
-    queue_of,
-)
+from pytest_llmbench.methodology.saturation import Reference, gain_is_spent
 from pytest_llmbench.metrics.balance import Balance, completion_balance
+from pytest_llmbench.metrics.in_flight import IN_FLIGHT, WAITING, queue_of
 from pytest_llmbench.metrics.throughput import Window
+from pytest_llmbench.metrics.windows import window_of
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation

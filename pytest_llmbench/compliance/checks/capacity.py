@@ -9,18 +9,11 @@ import numpy as np
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
-from pytest_llmbench.compliance.stored import chunk_counts, has
-from pytest_llmbench.compliance.tested_levels import (
-    FloatArray,
-    Tested,
-    close,
-    names_of,
-    percentile,
-    tested,
-    ttft_ms,
-)
+from pytest_llmbench.compliance.stored import has
+from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
+from pytest_llmbench.metrics.in_flight import tokens_in_flight
+from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.model.plan import ClosedLoop
-from pytest_llmbench.model.records import IntColumn, Records
 
 check = Checks()
 
@@ -29,8 +22,6 @@ LARGEST_SPREAD_NS = 100_000_000
 LEAST_IN_FLIGHT = 0.99
 SHORTEST_S, COMPLETIONS_PER_SLOT = 60.0, 100
 GAP_SHARE = 0.05
-_TOKENS_TOLERANCE = 0.02
-_SAMPLES = 200
 _COLUMNS = ("Concurrency", "Completion", "TTFT P99", "TPOT P99", "Errors", "Status")
 
 
@@ -230,42 +221,18 @@ def measurements(look: Look) -> Answer:
     chosen = [one for one in tested(look) if one.level.passed and one.value == best]
     if not chosen:
         return look.answer(best == 0, "no level passed", f"no level with {best} in flight passed")
-    rate = float(chosen[0].tokens_per_slice(1).sum()) / chosen[0].window_s
-    held = _tokens_in_flight(chosen[0])
+    rate = chosen[0].output_tokens / chosen[0].window_s
+    held = tokens_in_flight(chosen[0].window).point
+    if held is None:
+        raise NoEvidenceError("record.input_tokens")
     look.note("tokens_in_flight.from_records", held)
     stated = look.metric("output_token_throughput").point, look.metric("tokens_in_flight").point
-    agree = close(stated[0], rate) and close(stated[1], held, relative=_TOKENS_TOLERANCE)
+    agree = close(stated[0], rate) and close(stated[1], held)
     return look.answer(
         agree,
         f"{best:g} in flight, {rate:.1f} tok/s, {held:.0f} tokens in flight",
         f"{stated[0]} tok/s and {stated[1]} tokens in flight, the records give {rate:g} and {held:g}",
     )
-
-
-def _tokens_in_flight(one: Tested) -> float:
-    """Mean over instants of the window of input and output so far of the requests under way."""
-    # Half a step from the ends, so that the instants lie evenly in the window.
-    at = one.start_ns + (np.arange(_SAMPLES) + 0.5) * (one.end_ns - one.start_ns) / _SAMPLES
-    return float(np.mean(sum(_kept_at(at, block) for block in one.records.blocks())))
-
-
-def _kept_at(at: FloatArray, every: Records) -> FloatArray:
-    """Input and output so far of these requests, as far as they are under way, at each instant."""
-    records = every.select(has(every.submitted_ns))
-    owner = np.repeat(np.arange(len(records)), chunk_counts(records))
-    inputs = np.where(has(records.input_tokens), records.input_tokens, records.requested_input_tokens)
-    tokens = np.where(has(records.chunk_tokens), records.chunk_tokens, 1)
-    held = inputs + np.bincount(owner, weights=tokens, minlength=len(records)).astype(np.int64)
-    ended = np.where(has(records.finished_ns), records.finished_ns, np.iinfo(np.int64).max)
-    total = _up_to(records.submitted_ns, inputs, at) + _up_to(records.chunk_ns, tokens, at)
-    return total - _up_to(ended, held, at)
-
-
-def _up_to(instants: IntColumn, amounts: IntColumn, at: FloatArray) -> FloatArray:
-    """Sum of the amounts up to each instant."""
-    order = np.argsort(instants, kind="stable")
-    sums = np.concatenate(([0.0], np.cumsum(amounts[order], dtype=np.float64)))
-    return np.asarray(sums[np.searchsorted(instants[order], at, side="right")])
 
 
 @check("P-5.5.5-table")

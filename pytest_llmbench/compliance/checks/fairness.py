@@ -11,16 +11,8 @@ from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
-from pytest_llmbench.compliance.tested_levels import (
-    FAMILIES,
-    Tested,
-    close,
-    e2e_ms,
-    over,
-    percentile,
-    tested,
-    ttft_ms,
-)
+from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, over, percentile, tested
+from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
 from pytest_llmbench.model.records import MISSING, Records
 
 check = Checks()

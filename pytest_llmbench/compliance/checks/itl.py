@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,9 +13,20 @@ from pytest_llmbench.compliance.checks.registry import Checks, one_of
 from pytest_llmbench.compliance.checks.tables import tables_called
 from pytest_llmbench.compliance.checks.tradeoff import SOURCES, shares_wrong
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
-from pytest_llmbench.compliance.stored import chunk_sizes
+from pytest_llmbench.compliance.stored import chunk_counts, chunk_sizes
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
-from pytest_llmbench.compliance.token_gaps import FEWEST_TOKENS, Gaps, zeros_of_chunks
+from pytest_llmbench.metrics.itl import (
+    FEWEST_TOKENS,
+    SINGLE_TOKEN_SHARE,
+    TBC,
+    ItlSamples,
+    Option,
+    itl_point,
+    itl_samples,
+    jitter_ms,
+    longest_pause_ms,
+)
+from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.shape import modality, tail_class, tail_variation
 
 check = Checks()
@@ -23,9 +34,7 @@ check = Checks()
 FINE_CLOCK_NS = 1_000
 FEWEST_REQUESTS, FEWEST_SAMPLES = 100, 5_000
 MOST_EXCLUDED = 0.05
-SINGLE_TOKEN_SHARE = 0.90
 LEVELS, LEVEL_TOLERANCE = (25.0, 50.0, 75.0, 90.0), 2.0
-TBC = "Time Between Chunks"
 OPTIONS = ("direct", "A", "B", "C")
 _STATISTICS = ("p50", "p90", "p95", "p99", "p99_9", "mean", "std")
 _PER_REQUEST = ("Jitter", "Longest Pause")
@@ -47,11 +56,11 @@ def fine_clock(look: Look) -> Answer:
     )
 
 
-def _option(look: Look) -> str:
+def _option(look: Look) -> Option:
     option = look.need("streaming.itl_option")
     if option not in OPTIONS:
         raise NoEvidenceError(f"streaming.itl_option among {', '.join(OPTIONS)} (it is {option!r})")
-    return str(option)
+    return cast(Option, option)
 
 
 @check("M-4.6.3-itl-option-declared")
@@ -98,8 +107,8 @@ def option_a_label(look: Look) -> Answer:
 def option_b_rule(look: Look) -> Answer:
     """N-1 zero gaps for a chunk of N tokens, and the warning that the variance comes out too small."""
     for one in tested(look, SWEEP):
-        zeros = _gaps(look, one).zeros
-        expected = zeros_of_chunks(one.inside)
+        zeros = _gaps(look, one).counts.zeros
+        expected = _zeros_of_chunks(one.inside)
         stated = _of_level(look, one).get("zero_gaps")
         look.note(f"zero_gaps of {one.label}", zeros)
         if stated != zeros or zeros < expected:
@@ -130,14 +139,14 @@ def approach(look: Look) -> Answer:
 def fifty_tokens(look: Look) -> Answer:
     """Requests for fewer tokens, and replies that ended earlier, are left out, counted, and 5 % at most."""
     for one in tested(look, SWEEP):
-        planned, gaps = one.records.requested_max_tokens, _gaps(look, one)
+        planned, gaps = one.records.requested_max_tokens, _gaps(look, one).counts
         asked_short = float(np.mean(planned < FEWEST_TOKENS)) if len(planned) else 1.0
         look.note(f"asked_for_fewer of {one.label}", asked_short)
         if asked_short > MOST_EXCLUDED:
             return look.unmet(
                 f"{one.label}: {asked_short:.1%} of the requests are for fewer than {FEWEST_TOKENS} tokens"
             )
-        share = gaps.excluded / max(gaps.excluded + gaps.eligible, 1)
+        share = gaps.excluded_share or 0.0
         look.note(f"excluded_share of {one.label}", share)
         if share > MOST_EXCLUDED:
             return look.unmet(f"{one.label}: {share:.1%} of the replies are shorter than 50 tokens")
@@ -149,7 +158,7 @@ def fifty_tokens(look: Look) -> Answer:
 
 @check("P-5.4.2-min-100-requests")
 def hundred_requests(look: Look) -> Answer:
-    eligible = {one.label: _gaps(look, one).eligible for one in tested(look, SWEEP)}
+    eligible = {one.label: _gaps(look, one).counts.eligible for one in tested(look, SWEEP)}
     look.note("eligible_requests", eligible)
     return look.answer(
         min(eligible.values()) >= FEWEST_REQUESTS,
@@ -160,7 +169,7 @@ def hundred_requests(look: Look) -> Answer:
 
 @check("P-5.4.2-min-5000-samples")
 def five_thousand_samples(look: Look) -> Answer:
-    samples = {one.label: len(_gaps(look, one)) for one in tested(look, SWEEP)}
+    samples = {one.label: _gaps(look, one).counts.gaps for one in tested(look, SWEEP)}
     look.note("samples", samples)
     return look.answer(
         min(samples.values()) >= FEWEST_SAMPLES,
@@ -206,12 +215,22 @@ def method_specified(look: Look) -> Answer:
     )
 
 
-def _gaps(look: Look, one: Tested) -> Gaps:
+def _zeros_of_chunks(records: Records) -> int:
+    """Gaps of zero that tokens sharing a chunk cause, among eligible requests: N - 1 for a chunk of N."""
+    zeros = 0
+    for block in records.blocks():
+        eligible = block.ok & (block.output_tokens >= FEWEST_TOKENS)
+        tokens = block.chunk_tokens[np.repeat(eligible, chunk_counts(block))]
+        zeros += int(np.maximum(tokens - 1, 0).sum())
+    return zeros
+
+
+def _gaps(look: Look, one: Tested) -> ItlSamples:
     """The gaps of the level, of requests submitted in its window, counted once."""
-    known: dict[Any, Gaps] = look.evidence.counted.setdefault("gaps", {})
+    known: dict[Any, ItlSamples] = look.evidence.counted.setdefault("gaps", {})
     key = (one.level.observation, _option(look))
     if key not in known:
-        known[key] = Gaps(one.inside, _option(look))
+        known[key] = itl_samples(one.inside, _option(look))
     return known[key]
 
 
@@ -239,12 +258,19 @@ def _disagreement(look: Look, family: str, statistics: tuple[str, ...]) -> str |
     return None
 
 
-def _once_more(gaps: Gaps, family: str, statistic: str) -> tuple[float, int]:
+def _once_more(gaps: ItlSamples, family: str, statistic: str) -> tuple[float, int]:
     """The statistic, and of how many samples."""
     if family == "itl":
-        return gaps.statistic(statistic), len(gaps)
-    values = gaps.jitter if family == "jitter" else gaps.longest
+        return _of_gaps(gaps, statistic), gaps.counts.gaps
+    values = jitter_ms(gaps) if family == "jitter" else longest_pause_ms(gaps)
     return percentile(values, statistic), len(values)
+
+
+def _of_gaps(gaps: ItlSamples, statistic: str) -> float:
+    value = itl_point(gaps, statistic)
+    if value is None:
+        raise NoEvidenceError("samples")
+    return value
 
 
 @check("P-5.4.3-itl-formula")
@@ -273,10 +299,10 @@ def ttft_excluded(look: Look) -> Answer:
     """Every request has one gap fewer than arrivals: none of them begins at its submission."""
     look.capability("itl.without_ttft")
     for one in tested(look, SWEEP):
-        gaps, stated = _gaps(look, one), look.metric(f"itl[{one.label}].p50").n
+        gaps, stated = _gaps(look, one).counts.gaps, look.metric(f"itl[{one.label}].p50").n
         look.note(f"gaps of {one.label}", stated)
-        if stated != len(gaps):
-            return look.unmet(f"{one.label}: {stated} gaps, the tokens after the first are {len(gaps)}")
+        if stated != gaps:
+            return look.unmet(f"{one.label}: {stated} gaps, the tokens after the first are {gaps}")
     return look.met("the first gap of a request begins at its first token")
 
 
@@ -298,7 +324,7 @@ def per_request(look: Look) -> Answer:
 def modes(look: Look) -> Answer:
     """Peaks of a kernel density of log ITL, once more."""
     for one in tested(look, SWEEP):
-        found = modality(_gaps(look, one).pool)
+        found = modality(_gaps(look, one).clusters)
         word = "multimodal" if found.multimodal else "unimodal"
         stated = _of_level(look, one).get("modality")
         look.note(f"modes_ms of {one.label}", list(found.modes))
@@ -312,11 +338,11 @@ def tail(look: Look) -> Answer:
     """Class of the tail by the variation of the excesses over P90, and P99 over P50."""
     for one in tested(look, SWEEP):
         gaps, stated = _gaps(look, one), _of_level(look, one)
-        middle = gaps.statistic("p50")
+        middle = _of_gaps(gaps, "p50")
         if middle <= 0:
             return look.unmet(f"half of the gaps of {one.label} are zero: there is no P99/P50")
-        ratio = gaps.statistic("p99") / middle
-        variation = tail_variation(gaps.pool)
+        ratio = _of_gaps(gaps, "p99") / middle
+        variation = tail_variation(gaps.clusters)
         expected = None if variation is None else tail_class(variation)
         look.note(f"p99_over_p50 of {one.label}", ratio)
         if stated.get("tail_class") != expected or expected is None:

@@ -9,17 +9,10 @@ from collections.abc import Sequence
 
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate
 from pytest_llmbench.compliance.look import Answer, Look
-from pytest_llmbench.compliance.tested_levels import (
-    FAMILIES,
-    RAMP_UP_SHARE,
-    Tested,
-    close,
-    names_of,
-    percentile,
-    tested,
-    ttft_ms,
-)
+from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, names_of, percentile, tested
+from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.metrics.steadiness import steadiness
+from pytest_llmbench.metrics.windows import RAMP_UP_SHARE
 from pytest_llmbench.model.plan import OpenLoop
 
 check = Checks()
@@ -51,7 +44,7 @@ def at_least_s(seconds: float, *roles: str) -> Predicate:
 def queue_growth(look: Look) -> Answer:
     """Five equal segments, strictly rising, by max(2, 20 %) in all (AMB-14)."""
     known = [one for one in tested(look) if one.queue_grows is not None]
-    look.note("queue_means", {one.label: _rounded(one.queue_means or ()) for one in known})
+    look.note("queue_means", {one.label: _rounded(one.queue_means) for one in known})
     wrong = [
         one
         for one in known

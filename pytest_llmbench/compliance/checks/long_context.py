@@ -12,18 +12,11 @@ from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
-from pytest_llmbench.compliance.tested_levels import (
-    FloatArray,
-    Tested,
-    close,
-    e2e_ms,
-    names_of,
-    percentile,
-    tested,
-    ttft_ms,
-)
+from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
+from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
 from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.stats.runs import FloatArray
 
 check = Checks()
 

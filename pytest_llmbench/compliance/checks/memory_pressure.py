@@ -10,7 +10,8 @@ from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
 from pytest_llmbench.compliance.checks.tables import lacking_columns
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
-from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested, ttft_ms
+from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
+from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.result import TestResult

@@ -10,7 +10,8 @@ from pytest_llmbench.compliance.checks.workload import advised
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.request_bodies import bodies_differ
 from pytest_llmbench.compliance.stored import has
-from pytest_llmbench.compliance.tested_levels import Tested, close, over, percentile, tested, ttft_ms
+from pytest_llmbench.compliance.tested_levels import Tested, close, over, percentile, tested
+from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop
@@ -261,7 +262,7 @@ def throughput_gain(look: Look) -> Answer:
         raise NoEvidenceError("metric throughput_improvement")
     if not isinstance(on.run.plan.load, ClosedLoop):
         return look.answer("not measurable" in stated.method, stated.method, "an open loop shows no gain")
-    before, after = (float(one.tokens_per_slice(1).sum()) / one.window_s for one in (off, on))
+    before, after = (one.output_tokens / one.window_s for one in (off, on))
     again = over(after - before, before, "throughput of the baseline")
     look.note("throughput_improvement.from_records", again)
     return look.answer(

@@ -11,7 +11,6 @@ from pytest_llmbench.compliance.checks.registry import Checks, one_of
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
 from pytest_llmbench.compliance.checks.ttft import workload_defined
 from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
-from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import (
     FAMILIES,
     Tested,
@@ -20,11 +19,13 @@ from pytest_llmbench.compliance.tested_levels import (
     percentile,
     tested,
 )
+from pytest_llmbench.metrics.throughput import completions, input_tokens
+from pytest_llmbench.model.level import PROBE
 
 check = Checks()
 
 SHORTEST_S, ADVISED_S = 60.0, 300.0
-CONSTRAINED, PROBE = "constrained", "probe"
+CONSTRAINED = "constrained"
 LIMITS = {"ttft_p99_ms": "ttft", "tpot_p99_ms": "tpot"}
 _FAMILIES, _STATISTICS = ("ttft", "tpot", "e2e"), ("p50", "p95", "p99")
 _SUMMARY_ROWS = (
@@ -117,11 +118,11 @@ def throughput_formula(look: Look) -> Answer:
     look.need("throughput.raw_output_tok_s")
     levels = tested(look, REPORTED)
     for one in levels:
-        again = float(one.tokens_per_slice(1).sum()) / one.window_s
+        again = one.output_tokens / one.window_s
         if not close(one.point("output_token_throughput"), again):
             stated = one.point("output_token_throughput")
             return look.unmet(f"{one.label}: {stated:g} tok/s, its chunks give {again:g} tok/s")
-    tokens = sum(float(one.tokens_per_slice(1).sum()) for one in levels)
+    tokens = sum(one.output_tokens for one in levels)
     again = tokens / sum(one.window_s for one in levels)
     look.note("output_tok_s.from_records", again)
     reported = look.metric("output_token_throughput").point
@@ -191,8 +192,8 @@ def primary(look: Look) -> Answer:
     levels = tested(look, REPORTED)
     seconds = sum(one.window_s for one in levels)
     again = {
-        "max_output_token_throughput": sum(float(one.tokens_per_slice(1).sum()) for one in levels) / seconds,
-        "max_request_throughput": sum(_completed(one) for one in levels) / seconds,
+        "max_output_token_throughput": sum(one.output_tokens for one in levels) / seconds,
+        "max_request_throughput": sum(completions(one.window) for one in levels) / seconds,
         "max_input_token_throughput": sum(_input_tokens(one) for one in levels) / seconds,
     }
     for name, value in again.items():
@@ -208,13 +209,11 @@ def primary(look: Look) -> Answer:
     )
 
 
-def _completed(one: Tested) -> int:
-    return int((one.records.ok & one.within(one.records.finished_ns)).sum())
-
-
-def _input_tokens(one: Tested) -> int:
-    counted = one.records.ok & one.within(one.records.first_content_ns) & has(one.records.input_tokens)
-    return int(one.records.input_tokens[counted].sum())
+def _input_tokens(one: Tested) -> float:
+    counted = input_tokens(one.window)
+    if counted is None:
+        raise NoEvidenceError("record.input_tokens")
+    return counted
 
 
 @check("P-5.2.4.2-tokens-per-gpu-second")

@@ -132,7 +132,7 @@ def per_level(look: Look) -> Answer:
 
 def _incomplete(one: Tested) -> str | None:
     load, level = one.run.plan.load, one.level
-    tokens = float(one.tokens_per_slice(1).sum()) / one.window_s
+    tokens = one.output_tokens / one.window_s
     success = float(one.records.ok.mean()) if len(one.records) else None
     complaints = {
         "its offered rate is not that of its plan": not isinstance(load, OpenLoop)

@@ -1,0 +1,41 @@
+"""The window of a load level: what of a run counts, and which requests are latency samples (AMB-16)."""
+
+from __future__ import annotations
+
+from pytest_llmbench.metrics.throughput import Window
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.records import MISSING, Records
+
+RAMP_UP_SHARE = 0.1
+"""Of a level's duration; the rest is the window."""
+
+
+def load_end_ns(seen: Observation) -> int:
+    """End of the load: its nominal end, or the last submission where that came first or there is none."""
+    end_ns = seen.load_ended_ns
+    if end_ns is None and seen.plan.duration_s is not None and isinstance(seen.plan.load, OpenLoop):
+        end_ns = seen.started_ns + round(seen.plan.duration_s * 1e9)
+    if end_ns is None or seen.stopped is not None or seen.interrupted is not None:
+        sent = seen.records.submitted_ns[seen.records.submitted_ns != MISSING]
+        end_ns = int(sent.max()) if len(sent) else seen.ended_ns
+    return end_ns
+
+
+def window_of(seen: Observation) -> Window:
+    """The duration of the load without its first tenth; without a nominal duration that of the sending.
+
+    Tokens and completions count by their arrival inside it, whatever comes in the drain does not.
+    """
+    end_ns = load_end_ns(seen)
+    duration_ns = max(end_ns - seen.started_ns, 0)
+    return Window(seen.records, seen.started_ns + round(RAMP_UP_SHARE * duration_ns), end_ns)
+
+
+def submitted_inside(window: Window) -> Records:
+    """The latency samples: requests submitted inside the window, drained to their end."""
+    at_ns = window.records.submitted_ns
+    return window.records.select((at_ns != MISSING) & (at_ns > window.start_ns) & (at_ns <= window.end_ns))
+
+
+__all__ = ["RAMP_UP_SHARE", "load_end_ns", "submitted_inside", "window_of"]
