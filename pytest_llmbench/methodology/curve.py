@@ -6,12 +6,12 @@ confidence. A point that no level reached lies above the highest one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from pytest_llmbench.methodology.levels import Seen
-from pytest_llmbench.methodology.probing import value_of
+from pytest_llmbench.methodology.probing import known_to_bracket, value_of
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 
 KNEE_FACTOR = 2.0
@@ -34,7 +34,7 @@ class Curve:
     highest: Seen | None
     """The level of the highest throughput."""
     sustained: Seen | None
-    """The same among the levels that no saturation rule names, or that keep up and meet the objectives."""
+    """The same among the levels that hold."""
     first_flagged: Seen | None
     """The lowest level that a saturation rule names (section 5.2.3.1)."""
 
@@ -59,7 +59,17 @@ class Curve:
     def operating_throughput(self) -> Estimate:
         if self.operating is None:
             return self._no_operating_point("tok/s")
-        return self.operating.level.metrics[_THROUGHPUT]
+        return self._of_the_highest(self.operating, lambda seen: seen.level.passed is True)
+
+    @property
+    def sustained_throughput(self) -> Estimate | None:
+        """The maximum, as a sweep knows it: the same figure as a search's, between levels farther apart."""
+        if self.sustained is None:
+            return None
+        return self._of_the_highest(self.sustained, holds)
+
+    def _of_the_highest(self, best: Seen, passes: Callable[[Seen], bool]) -> Estimate:
+        return known_to_bracket(best.level.metrics[_THROUGHPUT], best, self.levels, passes)
 
     def _no_operating_point(self, unit: str) -> Estimate:
         method = NONE_MEETS if self.wanted else NO_SLO
@@ -89,9 +99,14 @@ def curve_of(levels: Sequence[Seen], *, wanted: bool) -> Curve:
         saturation=first_drop(ascending),
         operating=_most(passing),
         highest=_most(ascending),
-        sustained=_most([seen for seen in ascending if not seen.level.saturated or seen.level.passed]),
+        sustained=_most([seen for seen in ascending if holds(seen)]),
         first_flagged=next((seen for seen in ascending if seen.level.saturated), None),
     )
+
+
+def holds(seen: Seen) -> bool:
+    """No saturation rule names the level, or it keeps up and meets the objectives."""
+    return not seen.level.saturated or seen.level.passed is True
 
 
 def knee(ascending: Sequence[Seen], metric: str) -> Seen | None:

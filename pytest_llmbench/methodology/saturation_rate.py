@@ -13,9 +13,11 @@ from typing import Any
 from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.manifest import FOUND
+from pytest_llmbench.methodology.probing import lower_bound, sustainable
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.saturation import Reference
-from pytest_llmbench.methodology.search import search
+from pytest_llmbench.methodology.search import Searched, search
+from pytest_llmbench.model.estimate import LOWER_BOUND
 
 DECLARED, SEARCHED = "declared by the marker (capacity_rps)", FOUND
 
@@ -51,20 +53,27 @@ def saturation_rate(
         facts = {"load.capacity_rps": declared_rps, "load.capacity_source": DECLARED}
         return SaturationRate(declared_rps, DECLARED, sequence, facts=facts)
     found = yield from search(setting, sequence)
+    source = _source(found)
     facts = {
         "load.capacity_rps": found.rate,
-        "load.capacity_source": SEARCHED,
+        "load.capacity_source": source,
         "load.rate_range": found.range.as_list(),
     }
     return SaturationRate(
         rps=found.rate,
-        source=SEARCHED,
+        source=source,
         sequence=found.sequence or sequence,
         levels=found.levels,
         notes=found.notes,
         reference=found.reference,
         facts=facts,
     )
+
+
+def _source(found: Searched) -> str:
+    """With a word on a range that ended before saturation: its shares are of less than the capacity."""
+    why = None if found.best is None else lower_bound(found.best, found.levels, sustainable)
+    return SEARCHED if why is None else f"{SEARCHED}, {LOWER_BOUND}: {why}"
 
 
 __all__ = ["DECLARED", "SEARCHED", "SaturationRate", "saturation_rate"]

@@ -194,8 +194,8 @@ def _metrics(curve: Curve, levels: Several[Seen]) -> dict[str, Estimate]:
         "operating_point_rate": curve.operating_rate,
         "operating_point_throughput": curve.operating_throughput,
     }
-    if curve.sustained is not None:
-        metrics["max_output_token_throughput"] = curve.sustained.level.metrics["output_token_throughput"]
+    if (most := curve.sustained_throughput) is not None:
+        metrics["max_output_token_throughput"] = most
     return metrics
 
 

@@ -9,7 +9,7 @@ from pytest_llmbench.methodology.curve import NO_SLO, NONE_MEETS, NOT_REACHED, C
 from pytest_llmbench.methodology.levels import Seen
 from pytest_llmbench.methodology.probing import value_of
 from pytest_llmbench.methodology.saturation_rate import SaturationRate
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.result import Plot, Table
 
 _FAMILIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
@@ -79,11 +79,17 @@ def points_table(curve: Curve, capacity: SaturationRate) -> Table:
         ("Knee of end-to-end latency", _knee(curve, "e2e.p99"), "E2E P99 above twice its minimum"),
         (
             "Estimated capacity",
-            "none" if capacity.rps is None else f"{capacity.rps:g} req/s",
+            _capacity(capacity),
             capacity.source,
         ),
     )
     return Table("tradeoff_points", "Points of the Curve", ("Point", "Value", "What it is"), rows)
+
+
+def _capacity(capacity: SaturationRate) -> str:
+    if capacity.rps is None:
+        return "none"
+    return f"{'at least ' if LOWER_BOUND in capacity.source else ''}{capacity.rps:g} req/s"
 
 
 def _knee(curve: Curve, metric: str) -> str:

@@ -137,6 +137,28 @@ def test_the_operating_point_has_the_highest_throughput_that_meets_the_objective
     assert canned_curve(template, *EXAMPLE).operating_rate.method == "no SLO given"
 
 
+def test_what_a_sweep_found_is_known_to_the_next_level_that_failed(template: Seen) -> None:
+    found = canned_curve(template, *EXAMPLE, slo_ms=600).operating_throughput
+    assert found.upper is not None
+    assert "up to the next tested load, 18 req/s" in found.method
+    assert found.upper == pytest.approx(1988.0 * 18 / 14)
+    above = canned_curve(template, *EXAMPLE, slo_ms=1e9)
+    assert above.operating_throughput.upper is None
+    assert above.sustained_throughput is not None
+    assert above.sustained_throughput.upper is None
+    assert "a lower bound" in above.sustained_throughput.method
+
+
+def test_shares_of_a_range_that_ended_are_shares_of_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_llmbench.methodology.search._LARGEST_BURST", 8)
+    endless = run(QueueServer(slots=100_000), levels_percent=(50.0, 100.0))
+    source = endless.facts["load.capacity_source"]
+    assert source.origin is Origin.MEASURED
+    assert "a lower bound: every tested load up to" in source.value
+    assert points(endless)["Estimated capacity"].startswith("at least ")
+    assert "at least" not in points(run(levels_percent=(50.0, 100.0)))["Estimated capacity"]
+
+
 def test_the_operating_point_is_never_above_the_maximum(swept: TestResult, template: Seen) -> None:
     operating = swept.metrics["operating_point_throughput"].point
     most = swept.metrics["max_output_token_throughput"].point

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
+from consistent_figures import contradictions
 from plugin_suite import Suite
 
 TEN = Path(__file__).parents[2] / "example_suites" / "full_methodology" / "test_ten_tests.py"
@@ -24,6 +27,32 @@ def test_ten_tests_at_quick_scale(suite: Suite) -> None:
         assert "M-4.5.1-warmup-volume" in entry["compliance"]["next_class"]["clauses"]
     assert tests["tradeoff"]["shared"]
     assert not tests["throughput"]["shared"]
+    assert contradictions(suite.report) == []
+    _contradictions_are_found(suite.report)
+
+
+def _contradictions_are_found(report: dict[str, Any]) -> None:
+    """What the real report must not have, put into it."""
+    maximum = {"point": 1.0, "lower": 1.0, "upper": 1.0}
+    for test, metric, text in (
+        ("throughput", "max_output_token_throughput", "above its maximum"),
+        ("throughput", "constrained_output_token_throughput", "and, swept, operating_point"),
+        ("tradeoff", "max_output_token_throughput", "and, swept, max_output"),
+        ("ttft", "ttft.p99", "not ascending"),
+    ):
+        spoiled = deepcopy(report)
+        entry = next(entry for entry in spoiled["tests"] if entry["test"] == test)
+        entry["metrics"][metric] = {**entry["metrics"][metric], **maximum}
+        assert any(text in found for found in contradictions(spoiled)), text
+    spoiled = deepcopy(report)
+    for entry in spoiled["tests"]:
+        if entry["test"] == "guardrail":
+            entry["metrics"]["throughput_reduction"] |= {"point": -0.3, "lower": -0.4, "upper": -0.2}
+        for level in entry["levels"]:
+            level["metrics"]["request_throughput"] |= {"point": 1.0}
+    found = contradictions(spoiled)
+    assert any("with filters it is faster" in text for text in found)
+    assert any("in flight are not" in text for text in found)
 
 
 @pytest.mark.slow
@@ -40,3 +69,4 @@ def test_ten_tests_at_full_scale(suite: Suite) -> None:
         else:
             assert compliance["verdict"] == "conditional", entry["test"]
             assert compliance["next_class"]["clauses"] == [missing]
+    assert contradictions(suite.report) == []
