@@ -15,8 +15,10 @@ from pytest_llmbench.generator.transport import End, Exchange
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.claims import Bounds, refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed, is_event_stream
 from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.wire.http_status import classify_status, header
 from pytest_llmbench.wire.reply import Ended, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
@@ -55,7 +57,7 @@ class ReplyReader:
     def steps(self, exchange: Exchange) -> Steps:
         """A generator that does a little at each step and returns the record."""
         if exchange.known is not None:
-            return self._recognised(exchange, exchange.known)
+            return _bounded(self._recognised(exchange, exchange.known), exchange, exchange.unparsed)
         record = _blank(exchange, self.phase)
         status = exchange.status
         if exchange.end is not None and exchange.end is not End.COMPLETE:
@@ -64,6 +66,7 @@ class ReplyReader:
             return record
         if 200 <= status < 300:
             yield from self._read_stream(exchange, record)
+            _bounded(record, exchange, exchange.bodies)
         elif exchange.end not in (End.TIMEOUT, End.CANCELLED):
             # A status that has arrived says more about the failure than the connection's end after it.
             body = b"".join(exchange.bodies)
@@ -100,7 +103,7 @@ class ReplyReader:
         coding = (header(headers, "content-encoding") or "identity").lower()
         if coding != "identity":
             record.outcome = Outcome.UNDECODABLE
-            record.error = f"the reply is compressed ({coding}) although identity was asked for"
+            record.error = f"the reply is compressed ({shorten(coding, 40)}) although identity was asked for"
             return
         if whole:
             teach = exchange.teach
@@ -143,6 +146,12 @@ class ReplyReader:
         if request.sent_tokens is not None or self.count_text is None or request.prompt is None:
             return request.sent_tokens
         return self.count_text(request.prompt)
+
+
+def _bounded(record: RequestRecord, exchange: Exchange, received: Sequence[bytes]) -> RequestRecord:
+    sent_bytes = len(exchange.request.wire)
+    refuse_impossible(record, Bounds.of(record, sent_bytes, sum(map(len, received))))
+    return record
 
 
 def _instants(exchange: Exchange, known: KnownReply) -> tuple[int, Sequence[int], int]:

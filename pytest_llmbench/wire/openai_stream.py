@@ -11,6 +11,8 @@ from pytest_llmbench.wire.error_text import error_in, error_text, is_policy_erro
 from pytest_llmbench.wire.sse import SSEEvent
 
 END_MARKER = "[DONE]"
+_FINISH_LIMIT = 80
+"""Characters of a finish reason that are kept."""
 TOKEN_TIMES = "token_times_ns"
 """Key of an event: the server's instant of each of its tokens, integer nanoseconds of the server's clock."""
 
@@ -69,7 +71,7 @@ def _read_choice(chunk: Chunk, choice: dict[str, Any], read_choice: ReadChoice) 
     read_choice(chunk, choice)
     finish_reason = get("finish_reason")
     if finish_reason:  # some gateways send "" where others send null
-        chunk.finish_reason = str(finish_reason)
+        chunk.finish_reason = shorten(str(finish_reason), _FINISH_LIMIT) or "no readable text"
     ids = get("token_ids")
     if ids.__class__ is list:
         chunk.tokens = (chunk.tokens or 0) + len(ids)

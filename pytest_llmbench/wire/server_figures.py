@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.wire.openai_stream import TOKEN_TIMES, as_count
 
 _NS_PER_MS = 1e6
+_MOST_FIGURES, _NAME_LIMIT = 64, 80
+"""Figures of a reply that are kept, and characters of their names."""
 _BEYOND = 2**63
 """Records keep whole numbers in 64 bits: what does not fit is no figure."""
 
@@ -57,8 +61,8 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
 def _figures(timed: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     merged = {name: value for timings in timed for name, value in timings.items()}
     return {
-        name: float(value)
-        for name, value in merged.items()
+        shorten(name, _NAME_LIMIT): float(value)
+        for name, value in islice(merged.items(), _MOST_FIGURES)
         if isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
     }
 
