@@ -14,14 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pytest_llmbench.redaction import outward
+
 
 class LLMBenchError(Exception):
     """Base of everything we raise. Says what is wrong, where, and what to do about it."""
 
     def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
-        self.what = what
-        self.where = where
-        self.remedy = remedy
+        # Servers repeat what they were sent, and users name URLs with keys in them.
+        self.what = outward(what)
+        self.where = None if where is None else outward(where)
+        self.remedy = None if remedy is None else outward(remedy)
         super().__init__(self.render())
 
     def render(self) -> str:

@@ -32,6 +32,7 @@ import yaml  # noqa: F401
 
 import pytest_llmbench.harness.reporting
 import pytest_llmbench.harness.session  # noqa: F401
+from pytest_llmbench.redaction import forgetting
 
 _SHARED = "PYTEST_LLMBENCH_TESTS_DIR"
 """A folder of this run of the tests; the processes of pytest-xdist inherit it from the first one."""
@@ -51,7 +52,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    with _the_machine(alone=item.get_closest_marker("timing") is not None):
+    with _the_machine(alone=item.get_closest_marker("timing") is not None), forgetting():
         return (yield)
 
 

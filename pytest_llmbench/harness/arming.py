@@ -39,7 +39,7 @@ from pytest_llmbench.model.judgement import Validity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.store.redaction import without_credentials
+from pytest_llmbench.redaction import without_credentials
 
 
 class Opens(Protocol):

@@ -140,7 +140,7 @@ def _keep(
         if arm.path is not None:
             loads[name].write(
                 arm.path, str(header["nodeid"]), str(header["test"]), parameters, settings[name],
-                whole=whole, redactor=arm.opened.redactor,
+                whole=whole,
             )  # fmt: skip
 
 
@@ -219,9 +219,7 @@ def _recorded(
             if arm.path is not None:
                 said = {**header, "arm": arm.name, "seed": arm.setting.seed}
                 head = RecordsHeader(arm.opened.anchor(), str(header["nodeid"]), said)
-                writers[arm.name] = stack.enter_context(
-                    RecordsWriter(arm.path, head, redactor=arm.opened.redactor)
-                )
+                writers[arm.name] = stack.enter_context(RecordsWriter(arm.path, head))
         yield writers
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from pytest_llmbench.compare.equivalence import output_lengths
 from pytest_llmbench.compare.identity import Match, Waiver, matched, waivers_of_option
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons, limits_of_option
-from pytest_llmbench.errors import LLMBenchError, SuiteError
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.identity import identity_of
 from pytest_llmbench.harness.loads import stated
 from pytest_llmbench.harness.repeated import repeated, replication
@@ -254,7 +254,8 @@ def _vector(lengths: OutputLengths | None) -> FloatArray:
 
 
 def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) -> list[str]:
-    """Writes the baseline of a session; what is to be said about it. Void runs are left out."""
+    """Writes the baseline of a session; what is to be said about it. Void runs are left out. StoreError where
+    it cannot be written."""
     assert settings.save is not None
     last = {entry["nodeid"]: entry for entry in entries}  # of several attempts the last
     kept = [entry for entry in last.values() if entry["identity"] and entry["validity"]["verdict"] == "valid"]
@@ -268,10 +269,7 @@ def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) 
         machine=machine_id(),
         tests=tests,
     )
-    try:
-        path = save_baseline(settings.storage, baseline)
-    except LLMBenchError as error:
-        return [f"baseline {settings.save!r} not saved: {error}"]
+    path = save_baseline(settings.storage, baseline)
     said = [f"baseline saved: {path} ({len(tests)} {'test' if len(tests) == 1 else 'tests'})"]
     if left_out := len(last) - len(kept):
         said.append(f"  left out, since not measured validly: {left_out}")

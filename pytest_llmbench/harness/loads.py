@@ -19,10 +19,10 @@ from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.json_file import read_object, write_text
 from pytest_llmbench.store.objects import described, encoded
 from pytest_llmbench.store.plain import plain_object
-from pytest_llmbench.store.redaction import Redactor
 
 LOADS_SCHEMA = "pytest-llmbench/loads/1.0"
 _BY_NAME = ("workload", "plan", "records")
@@ -52,7 +52,6 @@ class LoadsRecorder:
         setting: Setting,
         *,
         whole: int,
-        redactor: Redactor,
     ) -> None:
         """Beside the records file ``path``; ``whole``: how often the whole procedure was run."""
         content = {
@@ -68,7 +67,7 @@ class LoadsRecorder:
             "setting": _fields(setting),
             "loads": self.loads,
         }
-        text = json.dumps(redactor.value(content), indent=None, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(known_secrets().value(content), indent=None, ensure_ascii=False, allow_nan=False)
         write_text(loads_path(path), text + "\n")
 
 

@@ -14,13 +14,13 @@ from pytest_llmbench.methodology.remeasured import disturbed, host_text, of_this
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, JudgedObjective, verdict_of
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.reports.comparisons import comparison_text
 from pytest_llmbench.reports.junit import properties
 from pytest_llmbench.reports.numbers import estimate
 from pytest_llmbench.reports.vocabulary import shown_unit
 from pytest_llmbench.store.entries import entry_from_error, entry_from_result
 from pytest_llmbench.store.plain import plain_object
-from pytest_llmbench.store.redaction import Redactor
 from pytest_llmbench.store.schema import TestOutcome
 
 _ORDER = (ComplianceVerdict.NOT_COMPLIANT, ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL)
@@ -35,7 +35,6 @@ class Measured:
     result: TestResult
     parameters: TestParameters
     inconclusive_fails: bool
-    redactor: Redactor
     records_file: str | None = None
     duration_s: float | None = None
     peers: tuple[TestResult, ...] = ()
@@ -126,8 +125,8 @@ class Measured:
             shared=any(run.shared_from is not None for run in self.result.observations),
             more=self.more,
         )
-        redacted: dict[str, Any] = self.redactor.value(built.plain())
-        return redacted
+        clean: dict[str, Any] = outward_value(built.plain())
+        return clean
 
 
 def _called(objectives: Sequence[object], compared: Sequence[object]) -> str:

@@ -26,7 +26,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.probes.sut_schema import Reset
-from pytest_llmbench.store.redaction import Redactor
+from pytest_llmbench.redaction import keep_secret
 from pytest_llmbench.wire.catalogue import dialect
 
 
@@ -42,7 +42,6 @@ class OpenSUT:
     facts: Facts
     executor: Switchboard
     sink: RecordSink
-    redactor: Redactor
     ignore_eos: bool
     variants: Mapping[str, VariantInfo] = field(default_factory=dict)
     """What procedures may name; the SUT itself is the one without a name."""
@@ -101,6 +100,7 @@ def open_sut(
     file = read_sut_file(settings.sut) if settings.sut is not None else None
     approach = Approach.to(sut, settings, file)
     variants = declared_variants(sut, file, offered.variants)
+    _keep_secrets(variants)
     ears = Ears(RecordSink(), on_progress)
     if sut.is_replay:
         return _replayed(approach, variants, ears, offered.disclosed)
@@ -132,7 +132,6 @@ def _real(
         facts=approach.told(reached.facts, disclosed),
         executor=board,
         sink=ears.on_record,
-        redactor=_redactor(approach, variants),
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.stations),
         notes=worker_notes(approach.ray or approach.workers),
@@ -164,7 +163,6 @@ def _embedded(
         facts=approach.told(server.facts, disclosed),
         executor=board,
         sink=ears.on_record,
-        redactor=_redactor(approach, variants),
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.stations),
         notes=worker_notes(approach.ray or approach.workers),
@@ -193,7 +191,6 @@ def _replayed(
         facts=approach.told(own | engine.disclosure(), disclosed),
         executor=board,
         sink=ears.on_record,
-        redactor=_redactor(approach, variants),
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.stations),
         now_ns=replayer.clock.monotonic_ns,
@@ -217,8 +214,8 @@ def _infos(stations: Mapping[str, Station]) -> dict[str, VariantInfo]:
     }
 
 
-def _redactor(approach: Approach, variants: Mapping[str, Variant]) -> Redactor:
-    """Knows the secrets of the variants as well, as far as they are set."""
+def _keep_secrets(variants: Mapping[str, Variant]) -> None:
+    """Of the variants, as far as they are set."""
     names = {
         reference.env
         for variant in variants.values()
@@ -226,7 +223,7 @@ def _redactor(approach: Approach, variants: Mapping[str, Variant]) -> Redactor:
         for reference in variant.table.request.headers.values()
     }
     values = {os.environ[name].strip() for name in names if os.environ.get(name, "").strip()}
-    return Redactor(approach.credentials.secrets | values | {value.rpartition(" ")[2] for value in values})
+    keep_secret(*values, *(value.rpartition(" ")[2] for value in values))
 
 
 __all__ = ["Offered", "OpenSUT", "RecordSink", "open_sut"]

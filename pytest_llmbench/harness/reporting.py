@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.redaction import outward, outward_value, without_credentials
 from pytest_llmbench.reports.html import html_report
 from pytest_llmbench.reports.markdown import markdown_report
 from pytest_llmbench.reports.minimum import minimum_report
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.json_file import write_text
-from pytest_llmbench.store.redaction import without_credentials
 from pytest_llmbench.store.report_file import write_report
 from pytest_llmbench.store.schema import FactEntry, Generator, Report, Sut, TestEntry
 
@@ -27,11 +29,8 @@ def build_report(settings: Settings, entries: Sequence[Mapping[str, Any]], start
     words = (Path(sys.argv[0]).name, *sys.argv[1:])
     environment = this_environment().model_copy(
         update={
-            "command": [_without_secrets(word, settings) for word in words],
-            "settings": {
-                name: _without_secrets(value, settings) if isinstance(value, str) else value
-                for name, value in settings.model_dump(mode="json", exclude_none=True).items()
-            },
+            "command": _without_secrets(list(words), settings),
+            "settings": _without_secrets(settings.model_dump(mode="json", exclude_none=True), settings),
         }
     )
     return Report(
@@ -43,10 +42,12 @@ def build_report(settings: Settings, entries: Sequence[Mapping[str, Any]], start
     )
 
 
-def _without_secrets(word: str, settings: Settings) -> str:
-    """User information and query of an endpoint may be secrets; nothing else of a command line is one."""
-    endpoint = settings.endpoint
-    return word if endpoint is None else word.replace(endpoint, without_credentials(endpoint))
+def _without_secrets(value: Any, settings: Settings) -> Any:
+    """User information and query of an endpoint go whole, wherever it stands."""
+    text = json.dumps(value)
+    for url in settings.urls:
+        text = text.replace(json.dumps(url)[1:-1], json.dumps(without_credentials(url))[1:-1])
+    return outward_value(json.loads(text))
 
 
 def _sut(settings: Settings, tests: Sequence[TestEntry]) -> Sut:
@@ -65,23 +66,44 @@ def _sut(settings: Settings, tests: Sequence[TestEntry]) -> Sut:
     )
 
 
+class Written(NamedTuple):
+    paths: list[str]
+    """The most useful first."""
+    problems: list[str]
+    """What could not be written, and why, a line each."""
+
+
 def write_reports(
     settings: Settings, entries: Sequence[Mapping[str, Any]], started_ns: int | None = None
-) -> list[str]:
-    """Write every file of the report; returns the paths, the most useful first."""
+) -> Written:
+    """Writes every file of the report. One that fails takes no other with it."""
     assert settings.report is not None
-    report = build_report(settings, entries, time.time_ns() if started_ns is None else started_ns)
-    document = report.plain()
     directory = settings.report
-    write_report(directory / "report.json", report)
-    texts = {
-        "report.html": html_report(document),
-        "report.md": markdown_report(document),
-        "minimum.txt": minimum_report(document),
+    report = build_report(settings, entries, time.time_ns() if started_ns is None else started_ns)
+    document = outward_value(report.plain())
+    makers: dict[str, Callable[[Path], None]] = {
+        "report.html": lambda path: write_text(path, html_report(document)),
+        "report.json": lambda path: write_report(path, report),
+        "report.md": lambda path: write_text(path, markdown_report(document)),
+        "minimum.txt": lambda path: write_text(path, minimum_report(document)),
     }
-    for name, text in texts.items():
-        write_text(directory / name, text)
-    return [str(directory / name) for name in ("report.html", "report.json", "report.md", "minimum.txt")]
+    found = Written([], [])
+    for name, make in makers.items():
+        path = directory / name
+        try:
+            make(path)
+        except LLMBenchError as error:
+            found.problems.append(" ".join(str(error).split()))
+        except Exception as error:  # noqa: BLE001 - of ours, and must not cost the verdicts and other files
+            found.problems.append(f"{path}: cannot be made: {type(error).__name__}: {shown(error)}")
+        else:
+            found.paths.append(str(path))
+    return found
 
 
-__all__ = ["build_report", "write_reports"]
+def shown(error: BaseException) -> str:
+    """Of any exception a line that can be printed."""
+    return " ".join(outward(str(error)).split())[:300]
+
+
+__all__ = ["Written", "build_report", "shown", "write_reports"]

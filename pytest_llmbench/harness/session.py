@@ -137,7 +137,6 @@ class BenchSession:
             result=judged,
             parameters=parameters,
             inconclusive_fails=self.settings.inconclusive == "fail",
-            redactor=opened.redactor,
             records_file=files.get("records_file"),
             duration_s=time.monotonic() - began,
             more=order.more(judged, files),
@@ -199,15 +198,13 @@ class BenchSession:
             return drive(procedure, execute)
         header = RecordsHeader(opened.anchor(), order.nodeid, {"test": test, "seed": setting.seed})
         loads = LoadsRecorder()
-        with RecordsWriter(path, header, redactor=opened.redactor) as writer:
+        with RecordsWriter(path, header) as writer:
             opened.sink.write = lambda record: writer.write(record, self._label)
             try:
                 result = drive(procedure, loads.noting(execute))
             finally:
                 opened.sink.write = None
-        loads.write(
-            path, order.nodeid, test, parameters, setting, whole=order.whole, redactor=opened.redactor
-        )
+        loads.write(path, order.nodeid, test, parameters, setting, whole=order.whole)
         return replace(result, notes=(*result.notes, *writer.notes))
 
     def _answered(self, opened: OpenSUT, plan: LoadPlan, who: str, *, may_share: bool) -> Observation:

@@ -14,6 +14,7 @@ from pytest_llmbench.generator.ray.spec import RaySpec, is_ray
 from pytest_llmbench.generator.workers.affinity import usable_cpus
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.comparison import FEWEST_RUNS
+from pytest_llmbench.redaction import keep_secrets_of
 from pytest_llmbench.store.baselines import STORAGE
 
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)=(?P<rest>.+)")
@@ -120,6 +121,18 @@ class Settings(BaseModel):
             files = dict(map(named, changed["suts"]))
             changed["sut"] = files.get(first, files.get(""))
         return changed
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Of all systems that the options name."""
+        given = (self.endpoint, self.baseline_endpoint, *(named(each)[1] for each in self.endpoints))
+        return tuple(dict.fromkeys(url for url in given if url))
+
+    @model_validator(mode="after")
+    def _secrets_of_urls_stay_here(self) -> Self:
+        for url in self.urls:
+            keep_secrets_of(url)
+        return self
 
     @model_validator(mode="after")
     def _a_comparison_needs_runs(self) -> Self:

@@ -30,7 +30,7 @@ from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.store.redaction import without_credentials
+from pytest_llmbench.redaction import without_credentials
 
 SEVERAL = "--llm-endpoint NAME=URL --llm-endpoint NAME=URL"
 

@@ -11,7 +11,7 @@ from collections.abc import Generator
 import pytest
 
 from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION
-from pytest_llmbench.plugin import collection, fixtures, interplay, options, verdicts
+from pytest_llmbench.plugin import collection, fixtures, interplay, options, outgoing, verdicts
 from pytest_llmbench.plugin.fixtures import (
     llm_bench,
     llm_result,
@@ -65,11 +65,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         del config.stash[SESSION]
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
     if report.failed:
         mark_mistake(report)
+    outgoing.clean_report(report)
     return report
 
 
@@ -106,10 +107,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         raise
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     verdicts.attach(item, report)
+    outgoing.clean_report(report)
     return report
 
 

@@ -13,7 +13,9 @@ import pytest
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin.outgoing import clean_warnings, print_internal_error
 from pytest_llmbench.plugin.progress import ProgressLine, own_terminal
+from pytest_llmbench.redaction import outward, without_credentials
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.session import BenchSession
@@ -51,6 +53,8 @@ class SessionReport:
         self._bench_session: BenchSession | None = None
         self._written: list[str] = []
         self._said: list[str] = []
+        self._lost: list[str] = []
+        """Of what was to be written, a line each."""
         self._terminal: int | None = None
         self._not_collected: list[bool] = []
         """For each failed collection, whether the author's mistake is why."""
@@ -146,10 +150,12 @@ class SessionReport:
         endpoints = given.get("endpoints") or [given["endpoint"]]
         if not endpoints[0]:
             return None
-        from pytest_llmbench.store.redaction import without_credentials
-
         shown = ", ".join(map(without_credentials, endpoints))
-        return f"llmbench: {shown}, scale {self.settings.scale}"
+        return outward(f"llmbench: {shown}, scale {self.settings.scale}")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excrepr: object) -> bool | None:
+        return print_internal_error(excrepr, self.config)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -176,9 +182,18 @@ class SessionReport:
         if self.settings.report is not None:
             from pytest_llmbench.harness.reporting import write_reports
 
-            self._written = write_reports(self.settings, self.entries)
+            found = write_reports(self.settings, self.entries)
+            self._written, self._lost = found
         if self.settings.save is not None:
+            self._save(exitstatus)
+        if self._lost and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _save(self, exitstatus: int) -> None:
+        try:
             self._said = self._saved(self.settings, exitstatus)
+        except (LLMBenchError, OSError) as error:
+            self._lost.append(f"baseline {self.settings.save!r} not saved: {' '.join(str(error).split())}")
 
     def _saved(self, settings: Settings, exitstatus: int) -> list[str]:
         """What is to be said about the baseline of this session."""
@@ -211,7 +226,9 @@ class SessionReport:
                 if (entry["nodeid"], entry["duration_s"]) == (again["nodeid"], again["duration_s"]):
                     entry["compliance"] = again["compliance"]
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        clean_warnings(terminalreporter)
         skipped = [
             report
             for report in terminalreporter.stats.get("skipped", [])
@@ -232,8 +249,10 @@ class SessionReport:
             terminalreporter.write_line("")
         for path in self._written:
             terminalreporter.write_line(f"report: {path}")
+        for text in self._lost:
+            terminalreporter.write_line(outward(f"llmbench: ERROR: {text}"), red=True, bold=True)
         for text in self._said:
-            terminalreporter.write_line(text)
+            terminalreporter.write_line(outward(text))
 
 
 SESSION = pytest.StashKey[SessionReport]()

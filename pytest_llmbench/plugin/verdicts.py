@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmbench.redaction import outward, outward_value
+
 if TYPE_CHECKING:
     from pytest_llmbench.harness.session import Measured
 
@@ -38,7 +40,8 @@ class ComplianceFailure(GateFailure):
 def refuse_if_invalid(measured: Measured) -> None:
     reasons = measured.void_text()
     if reasons:
-        raise InvalidRun(f"{measured.void_headline()}: this run is not judged\n{reasons}", pytrace=False)
+        told = f"{measured.void_headline()}: this run is not judged\n{reasons}"
+        raise InvalidRun(outward(told), pytrace=False)
 
 
 def raise_unless_good(item: pytest.Item) -> None:
@@ -46,14 +49,14 @@ def raise_unless_good(item: pytest.Item) -> None:
     measured = item.stash.get(MEASURED, None)
     if measured is None:
         return
-    verdict = measured.verdict_text()
+    verdict = outward(measured.verdict_text())
     if measured.gate_fails:
         raise GateFailure(f"FAIL: {verdict}", pytrace=False)
     if measured.gate_is_inconclusive and measured.inconclusive_fails:
         raise GateInconclusive(f"INCONCLUSIVE: {verdict}", pytrace=False)
     shortfall = measured.compliance_shortfall()
     if shortfall:
-        raise ComplianceFailure(f"NOT COMPLIANT ENOUGH: {shortfall}", pytrace=False)
+        raise ComplianceFailure(outward(f"NOT COMPLIANT ENOUGH: {shortfall}"), pytrace=False)
 
 
 def note_missing(item: pytest.Item) -> Callable[[str], None]:
@@ -93,6 +96,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
 
         marked = item.stash[MARKED]
         entry = unmeasured_entry(item.nodeid, marked.definition, outcome, error=str(report.longrepr or ""))
+    entry = outward_value(entry)
     report.llmbench = entry  # type: ignore[attr-defined]  # plain JSON types only: xdist serialises it
 
 

@@ -22,6 +22,7 @@ import httpx
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.redaction import known_secrets
 
 _MOST_BYTES = 4 * 1024 * 1024
 """More of an answer is not read: the answers asked for here are small."""
@@ -136,7 +137,7 @@ class ControlPlane:
         finally:
             response.close()
         # Servers repeat a wrong key in their error texts; from here on it is not there.
-        text = self._access.credentials.hide(body.decode("utf-8", errors="surrogateescape"))
+        text = known_secrets().text(body.decode("utf-8", errors="surrogateescape"))
         raw = text.encode("utf-8", errors="surrogateescape")
         return Answer(without_query(str(request.url)), response.status_code, response.headers, raw)
 
@@ -173,7 +174,7 @@ class ControlPlane:
         if self.proxy is not None:
             what += f" (through the proxy {without_userinfo(self.proxy)} of the environment)"
             remedy += "; set NO_PROXY if this host is to be reached directly"
-        return SUTError(self._access.credentials.hide(what), where=url, remedy=remedy)
+        return SUTError(what, where=url, remedy=remedy)
 
 
 def explain(

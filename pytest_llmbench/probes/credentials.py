@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.redaction import keep_secret
 
 KEY_VARIABLES = ("LLM_API_KEY", "OPENAI_API_KEY")
 """Variables that are looked at, in this order, where none is named."""
-
-_SHORTEST_HIDDEN = 6
-"""Shorter values (``x``, ``EMPTY``) are placeholders; hiding them would tear holes into ordinary words."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -25,12 +23,8 @@ class Credentials:
     source: str = ""
     """Where the API key comes from, in words; empty if there is none."""
 
-    def hide(self, text: str) -> str:
-        """``text`` with every secret taken out, for messages."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            if len(secret) >= _SHORTEST_HIDDEN:
-                text = text.replace(secret, "[redacted]")
-        return text
+    def __post_init__(self) -> None:
+        keep_secret(*self.secrets)
 
     def __repr__(self) -> str:
         return f"Credentials(headers: {', '.join(self.headers) or 'none'}; source: {self.source or 'none'})"
@@ -67,7 +61,8 @@ def read_credentials(
         headers["Authorization"] = f"Bearer {key}"
     elif authorised:
         key, source = "", f"header Authorization from {_lookup(header_env or {}, 'authorization')}"
-    return Credentials(headers, frozenset(_secrets([key, *headers.values()])), source if headers else "")
+    secrets = frozenset(_secrets([key, *headers.values()]))
+    return Credentials(headers, secrets, source if headers else "")
 
 
 def _key(

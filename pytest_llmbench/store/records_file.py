@@ -26,9 +26,9 @@ from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.plain import plain
-from pytest_llmbench.store.redaction import Redactor
 
 RECORDS_SCHEMA = "pytest-llmbench/records/1.1"
 _READ = ("pytest-llmbench/records/1.0", RECORDS_SCHEMA)
@@ -87,12 +87,11 @@ class RecordsWriter:
         path: Path,
         header: RecordsHeader,
         *,
-        redactor: Redactor | None = None,
         flush_interval_s: float = 1.0,
         most_waiting: int = MOST_WAITING,
     ) -> None:
         self.path = path
-        self._redactor = redactor or Redactor()
+        self._redactor = known_secrets()
         self._interval_s = flush_interval_s
         self._most_waiting = most_waiting
         self._waiting: list[bytes] = []

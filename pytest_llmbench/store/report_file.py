@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.store.json_file import read_object, write_text
-from pytest_llmbench.store.redaction import Redactor
 from pytest_llmbench.store.schema import SCHEMA_VERSION, Report
 
 REPORT_NAME = "report.json"
@@ -37,9 +37,9 @@ def check_writable(directory: Path) -> None:
         ) from error
 
 
-def write_report(path: Path, report: Report, redactor: Redactor | None = None) -> None:
+def write_report(path: Path, report: Report) -> None:
     """Writes ``report.json``. Secrets are taken out of the values, before they are encoded."""
-    plain = report.plain() if redactor is None else redactor.value(report.plain())
+    plain = outward_value(report.plain())
     write_text(path, json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 

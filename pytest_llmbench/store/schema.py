@@ -15,8 +15,8 @@ from pydantic import Field, JsonValue, field_validator
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, Status, ValidityVerdict
 from pytest_llmbench.model.objective import Op
+from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.store.comparison_schema import ComparisonEntry, OutputLengths
-from pytest_llmbench.store.redaction import without_credentials
 from pytest_llmbench.store.shape import Instant, Metric, Shape
 from pytest_llmbench.store.stretch_schema import LevelEntry, SelfCheckEntry, StretchEntry
 

@@ -12,9 +12,9 @@ from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.records import PHASES
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.plain import plain_object
-from pytest_llmbench.store.redaction import without_credentials
 from pytest_llmbench.store.stretch_schema import (
     EngineEntry,
     GaugeEntry,

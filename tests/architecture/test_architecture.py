@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "pytest_llmbench"
 NAME = "pytest_llmbench"
 
 LAYERS: dict[str, int] = {
+    "redaction": 0,
     "errors": 0,
     "model": 1,
     "tokens": 2,
@@ -37,6 +38,7 @@ LAYERS: dict[str, int] = {
     "__main__": 7,
 }
 ALLOWED_BETWEEN_PEERS = {
+    ("errors", "redaction"),
     ("workloads", "tokens"),
     ("plugin", "marks"),
     ("__init__", "marks"),
@@ -47,8 +49,8 @@ FURTHER_LIMITS = {
     # package: the only packages below it that it may import
     "generator": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire", "columns"},
     "simulator": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire", "columns"},
-    "probes": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire"},
-    "store": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "wire", "columns"},
+    "probes": {"errors", "redaction", "model", "stats", "workloads", "arrivals", "tokens", "wire"},
+    "store": {"errors", "redaction", "model", "stats", "workloads", "arrivals", "tokens", "wire", "columns"},
     "methodology": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "metrics"},
     "compliance": {"errors", "model", "stats", "workloads", "arrivals", "tokens", "metrics"},
     "compare": {"errors", "model", "stats", "metrics"},

@@ -80,7 +80,9 @@ def test_no_third_party_module_without_a_load_test(tmp_path: Path) -> None:
         "pytest_llmbench.plugin.hookspecs",
         "pytest_llmbench.plugin.interplay",
         "pytest_llmbench.plugin.options",
+        "pytest_llmbench.plugin.outgoing",
         "pytest_llmbench.plugin.progress",
         "pytest_llmbench.plugin.session",
         "pytest_llmbench.plugin.verdicts",
+        "pytest_llmbench.redaction",
     }

@@ -45,10 +45,9 @@ def generator(
 
 
 def worker_pids() -> list[int]:
-    """In the order of their start."""
-    return [
-        child.pid for child in psutil.Process().children() if "workers.process" in " ".join(child.cmdline())
-    ]
+    """In the order of their start, which is not that of the numbers where these have begun anew."""
+    children = sorted(psutil.Process().children(), key=lambda child: child.create_time())
+    return [child.pid for child in children if "workers.process" in " ".join(child.cmdline())]
 
 
 def dealt(plan: MakePlan, **changes: Any) -> LoadPlan:

@@ -21,6 +21,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.redaction import outward
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -88,7 +89,7 @@ def test_other_requests(server: FakeLLMServer, opening: Any, monkeypatch: pytest
     }
     sut.run()
     assert "priority" not in server.bodies()[-1]
-    assert sut.opened.redactor.text("tenant-secret-1") == "[redacted]"
+    assert outward("tenant-secret-1") == "[redacted]"
 
 
 def test_a_control_call_and_the_way_back(server: FakeLLMServer, opening: Any) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.probes.credentials import Credentials, read_credentials
+from pytest_llmbench.probes.credentials import read_credentials
+from pytest_llmbench.redaction import outward
 
 CANARY = "sk-canary-0123456789"
 
@@ -107,6 +110,7 @@ def test_nothing_shows_the_key():
     assert "LLM_API_KEY" in repr(found)
 
 
-def test_secrets_are_hidden_by_value():
-    found = Credentials(secrets=frozenset({CANARY, f"Basic {CANARY}", "x"}))
-    assert found.hide(f"sent Basic {CANARY}, x and {CANARY}!") == "sent [redacted], x and [redacted]!"
+def test_what_is_read_leaves_in_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENANT", f"Basic {CANARY}")
+    read_credentials(os.environ, header_env={"X-Tenant": "TENANT"})
+    assert outward(f"sent Basic {CANARY}, x and {CANARY}!") == "sent [redacted], x and [redacted]!"

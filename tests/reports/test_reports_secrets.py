@@ -7,12 +7,12 @@ import copy
 from typing import Any
 from urllib.parse import quote
 
+from pytest_llmbench.redaction import Redactor
 from pytest_llmbench.reports import junit, pytest_html
 from pytest_llmbench.reports.html import html_report
 from pytest_llmbench.reports.markdown import markdown_report
 from pytest_llmbench.reports.minimum import minimum_report
 from pytest_llmbench.reports.terminal import overview, section_lines
-from pytest_llmbench.store.redaction import Redactor
 
 CANARY = 'sk-canary/"0123456789"<x>'
 

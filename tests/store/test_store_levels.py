@@ -19,8 +19,8 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, describe_loads
 from pytest_llmbench.model.result import Plot, TestResult
+from pytest_llmbench.redaction import Redactor
 from pytest_llmbench.store import entries, schema
-from pytest_llmbench.store.redaction import Redactor
 
 Make = Callable[..., TestResult]
 MakeObservation = Callable[..., Observation]

@@ -21,9 +21,9 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.redaction import keep_secret
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_records
-from pytest_llmbench.store.redaction import Redactor
 
 ANCHOR = ClockAnchor(monotonic_ns=123_456_789_012_345, wall_ns=1_768_901_400_125_000_001)
 HEADER = RecordsHeader(ANCHOR, "a.py::a", {"load": "20 req/s"})
@@ -189,7 +189,8 @@ def test_a_canary_key_is_in_no_record(tmp_path: Path, make_record: MakeRecord) -
     row.server_timings = {canary: 1.0}
     path = tmp_path / "r.jsonl"
     header = RecordsHeader(ANCHOR, plan={"url": f"https://host?key={canary}"})
-    with RecordsWriter(path, header, redactor=Redactor([canary])) as writer:
+    keep_secret(canary)
+    with RecordsWriter(path, header) as writer:
         writer.write(row)
     assert canary not in path.read_text()
     assert read_records(path).rows[0].error == "401: [redacted] is not known"

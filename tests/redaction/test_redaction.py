@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.store.redaction import REDACTED, SHORTEST_SECRET, Redactor, without_credentials
+from pytest_llmbench.redaction import REDACTED, SHORTEST_SECRET, Redactor, without_credentials
 
 CANARY = "sk-canary/+é \"7'&x"
 SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=8, max_size=40)

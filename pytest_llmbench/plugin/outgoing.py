@@ -1,0 +1,50 @@
+"""What leaves through pytest's own channels: reports of tests and of collections, internal errors, warnings.
+
+A failure's text, a traceback with its locals and captured output reach the terminal, JUnit, pytest-html and
+pytest-xdist through the report; so that is where secrets come out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.redaction import known_secrets, outward
+
+
+def clean_report(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Takes secrets out of the report. One with a secret in its failure loses the colours of that failure."""
+    redact = known_secrets().text
+    told = report.longrepr
+    if isinstance(told, tuple):  # of a skipped test: file, line, reason
+        report.longrepr = (told[0], told[1], redact(told[2]))
+    elif told is not None and (text := str(told)) != (clean := redact(text)):
+        report.longrepr = clean
+    report.sections = [(redact(title), redact(content)) for title, content in report.sections]
+    if isinstance(report, pytest.TestReport):
+        report.user_properties = [
+            (name, redact(value) if isinstance(value, str) else value)
+            for name, value in report.user_properties
+        ]
+
+
+def clean_warnings(terminalreporter: pytest.TerminalReporter) -> None:
+    """Of pytest's summary, which is yet to be printed."""
+    for warning in terminalreporter.stats.get("warnings", []):
+        warning.message = outward(warning.message)
+
+
+def print_internal_error(excrepr: Any, config: pytest.Config) -> bool | None:
+    """Instead of pytest, if there is a secret in the error; None leaves it to pytest."""
+    text = str(excrepr)
+    clean = known_secrets().text(text)
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if clean == text or reporter is None:
+        return None
+    for line in clean.split("\n"):
+        reporter.write_line(f"INTERNALERROR> {line}")
+    return True
+
+
+__all__ = ["clean_report", "clean_warnings", "print_internal_error"]
