@@ -41,7 +41,8 @@ class Redactor:
         # Longest first, or a secret that contains another one would leave its tail behind.
         self._secrets = sorted(found, key=lambda secret: (-len(secret), secret))
         forms = {form for secret in self._secrets for form in _base64_forms(secret)}
-        patterns = ["".join(map(_spellings, secret)) for secret in self._secrets]
+        # Names of headers and of types are put into lower case on their way, and a key in them with them.
+        patterns = [f"(?i:{''.join(map(_spellings, secret))})" for secret in self._secrets]
         patterns += [re.escape(form) for form in sorted(forms, key=lambda form: (-len(form), form))]
         self._pattern = re.compile("|".join(patterns)) if patterns else None
 
@@ -53,9 +54,10 @@ class Redactor:
     def _without_stumps(self, text: str) -> str:
         """Text is cut for display, at its end or before an ellipsis, and a secret with it."""
         for cut in reversed([match.start() for match in _CUT.finditer(text)]):
-            for secret in self._secrets:
+            before = text[:cut].lower()
+            for secret in map(str.lower, self._secrets):
                 longest = range(min(len(secret) - 1, cut), SHORTEST_SECRET - 1, -1)
-                kept = next((n for n in longest if text.startswith(secret[:n], cut - n)), 0)
+                kept = next((n for n in longest if before.endswith(secret[:n])), 0)
                 if kept:
                     text = f"{text[: cut - kept]}{REDACTED}{text[cut:]}"
                     break
@@ -131,12 +133,12 @@ def _spellings(sign: str) -> str:
     """A pattern for one character as it is, or escaped in any of the usual ways."""
     code = ord(sign)
     percent = "".join(f"%{byte:02x}" for byte in sign.encode("utf-8", "surrogatepass"))
-    forms = [re.escape(sign), rf"\\*{re.escape(sign)}", f"(?i:{percent})"]
+    forms = [re.escape(sign), rf"\\*{re.escape(sign)}", percent]
     units = [code] if code < 0x10000 else _surrogates(code)
-    forms.append(r"\\+(?i:" + r"\\+".join(f"u{unit:04x}" for unit in units) + ")")
-    forms.append(rf"(?i:&#(?:0*{code}|x0*{code:x});?)")
+    forms.append(r"\\+" + r"\\+".join(f"u{unit:04x}" for unit in units))
+    forms.append(rf"&#(?:0*{code}|x0*{code:x});?")
     if code < 0x100:
-        forms.append(rf"\\+(?i:x{code:02x})")
+        forms.append(rf"\\+x{code:02x}")
     if sign in _ENTITIES:
         forms.append(f"&{_ENTITIES[sign]};")
     if sign == " ":

@@ -29,9 +29,10 @@ def clean_report(report: pytest.TestReport | pytest.CollectReport) -> None:
         ]
 
 
-def clean_warnings(terminalreporter: pytest.TerminalReporter) -> None:
+def clean_warnings(config: pytest.Config) -> None:
     """Of pytest's summary, which is yet to be printed."""
-    for warning in terminalreporter.stats.get("warnings", []):
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    for warning in reporter.stats.get("warnings", []) if reporter is not None else []:
         warning.message = outward(warning.message)
 
 

@@ -175,6 +175,7 @@ class SessionReport:
         if self._not_collected and all(self._not_collected) and not self._any_run:
             # Markers or limits in code are wrong, nothing else is, and nothing was run.
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        clean_warnings(self.config)
         self._reaudit()
         self.close()
         if self.is_worker or not self.entries:
@@ -226,9 +227,7 @@ class SessionReport:
                 if (entry["nodeid"], entry["duration_s"]) == (again["nodeid"], again["duration_s"]):
                     entry["compliance"] = again["compliance"]
 
-    @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        clean_warnings(terminalreporter)
         skipped = [
             report
             for report in terminalreporter.stats.get("skipped", [])

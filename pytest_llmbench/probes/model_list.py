@@ -18,6 +18,7 @@ from pytest_llmbench.probes.control_plane import Answer
 _VERSIONED = re.compile(r"/v\d\w*$")
 _METHOD_PATHS = re.compile(r"/(chat/completions|completions|models)$")
 _LISTED_AT_MOST = 20
+_LONGEST_NAME = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,13 @@ def read_model_list(base_url: str, answer: Answer) -> ModelList | None:
     data = payload.get("data") if isinstance(payload, dict) else None
     if not isinstance(data, list):
         return None
-    entries = tuple(entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str))
+    entries = tuple(entry for entry in data if isinstance(entry, dict) and _is_name(entry.get("id")))
     return ModelList(base_url, entries, answer.headers.get("server", ""))
+
+
+def _is_name(given: object) -> bool:
+    """What can be asked for and shown; other entries are no models."""
+    return isinstance(given, str) and given.isprintable() and 0 < len(given) <= _LONGEST_NAME
 
 
 def choose_model(listed: ModelList, wanted: str | None) -> str:
