@@ -40,8 +40,10 @@ BEYOND_THE_DRAFT = frozenset({goodput.TEST.name})
 """They have no compliance class."""
 
 
-def definition(name: str, *, where: str | None = None) -> TestDefinition:
+def definition(name: object, *, where: str | None = None) -> TestDefinition:
     """The row of ``name``; SuiteError with the known names otherwise."""
+    if not isinstance(name, str):
+        raise SuiteError(f"test must be the name of a test, got {name!r}", where=where)
     if name in TESTS:
         return TESTS[name]
     close = difflib.get_close_matches(name, TESTS, n=1)

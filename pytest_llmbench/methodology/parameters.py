@@ -25,6 +25,8 @@ from pytest_llmbench.workloads.classes import ClassMix, RequestClass
 P = TypeVar("P")
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99_9")
+MOST = 100_000_000
+"""Of anything that is counted: more requests than that are a slip of the keyboard, and days of load."""
 DEFAULT_CONCURRENCY = 8
 """Load of a test that names neither ``rate`` nor ``concurrency``."""
 
@@ -163,6 +165,8 @@ def _positive(value: Any) -> list[str]:
 def _count(value: Any) -> list[str]:
     if isinstance(value, bool) or not isinstance(value, int):
         return [f"must be a whole number, got {value!r}"]
+    if value > MOST:
+        return [f"must be at most {MOST:,}, got {value!r}"]
     return [] if value >= 1 else [f"must be at least 1, got {value!r}"]
 
 

@@ -43,6 +43,8 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not marked and not mistakes:
         return
     named = _named_workloads(config, mistakes)
+    if marked:
+        mistakes += _of_the_options(config)
     for item, _ in marked:
         try:
             item.stash[MARKED] = _read(item, named)
@@ -55,8 +57,9 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item, _ in marked:
         names = getattr(item, "fixturenames", None)
         if names is not None and "llm_result" not in names:
-            # Last, so that the test's own fixtures (a server, say) are up before the load starts.
-            names.append("llm_result")
+            # Last, so that the test's own fixtures (a server, say) are up before the load starts. In a list
+            # of its own: that of the function belongs to its unmarked siblings too.
+            item.fixturenames = [*names, "llm_result"]  # type: ignore[attr-defined]
 
 
 def _refuse(config: pytest.Config, items: list[pytest.Item], mistakes: str) -> None:
@@ -70,6 +73,18 @@ def _refuse(config: pytest.Config, items: list[pytest.Item], mistakes: str) -> N
     report = pytest.CollectReport("llmbench markers", "failed", mistakes, [])
     setattr(report, MISTAKE, True)
     config.hook.pytest_collectreport(report=report)
+
+
+def _of_the_options(config: pytest.Config) -> list[str]:
+    """What is wrong with the endpoint, its file or its key is known before anything runs."""
+    from pytest_llmbench.plugin.session import SESSION
+
+    settings = config.stash[SESSION].settings
+    if settings.endpoint is None or settings.plan:
+        return []
+    from pytest_llmbench.harness.beforehand import mistakes_of
+
+    return mistakes_of(settings)
 
 
 def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, Any]:

@@ -243,7 +243,12 @@ class SessionReport:
         verbose = self.config.get_verbosity() > 0
         width = min(terminalreporter._tw.fullwidth, _WIDEST)
         for entry in self.entries:
-            for line in section_lines(entry, width=width, verbose=verbose):
+            try:
+                lines = section_lines(entry, width=width, verbose=verbose)
+            except Exception as error:  # noqa: BLE001 - of ours, and must not cost the other verdicts
+                self._lost.append(f"{entry['nodeid']}: cannot be shown: {type(error).__name__}: {error}")
+                continue
+            for line in lines:
                 terminalreporter.write_line(line.text, **line.markup)
             terminalreporter.write_line("")
         for path in self._written:

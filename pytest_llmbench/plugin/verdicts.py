@@ -11,6 +11,7 @@ from pytest_llmbench.redaction import outward, outward_value
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.session import Measured
+    from pytest_llmbench.store.schema import TestOutcome
 
 MEASURED = pytest.StashKey["Measured"]()
 MISSING = pytest.StashKey[str]()
@@ -75,6 +76,12 @@ def explain_missing(item: pytest.Item, error: TypeError) -> None:
         error.args = (f"{why} ({error})",)
 
 
+def _outcome(report: pytest.TestReport) -> TestOutcome:
+    if hasattr(report, "wasxfail"):
+        return "xpassed" if report.outcome == "passed" else "xfailed"
+    return "error" if report.when == "setup" else report.outcome
+
+
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Put the result on the report, which is what crosses from an xdist worker to the controller.
 
@@ -87,7 +94,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     if report.when == "setup" and report.outcome != "failed":
         return  # passed setup: the call report follows; skipped: nothing was measured
     measured = item.stash.get(MEASURED, None)
-    outcome = "error" if report.when == "setup" else report.outcome
+    outcome = _outcome(report)
     if measured is not None:
         entry = measured.entry(outcome)
         del item.stash[MEASURED]

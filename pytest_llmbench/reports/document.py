@@ -30,6 +30,8 @@ TONES = {
     "INVALID": "bad",
     "ERROR": "bad",
     "SKIPPED": "neutral",
+    "XFAIL": "neutral",
+    "XPASS": "warn",
     "pass": "good",
     "fail": "bad",
     "inconclusive": "warn",
@@ -115,9 +117,10 @@ class TestView:
 
     @cached_property
     def headline(self) -> str:
-        """The one word for the test: PASS, FAIL, INCONCLUSIVE, INVALID, ERROR or SKIPPED."""
-        if self.entry["outcome"] == "skipped":
-            return "SKIPPED"
+        """The one word for the test: PASS, FAIL, INCONCLUSIVE, INVALID, ERROR, SKIPPED, XFAIL or XPASS."""
+        by_pytest = {"skipped": "SKIPPED", "xfailed": "XFAIL", "xpassed": "XPASS"}.get(self.entry["outcome"])
+        if by_pytest is not None:
+            return by_pytest
         if not self.valid:
             return "INVALID" if self.measured else "ERROR"
         verdict = str(self.entry["gate"]["verdict"]).upper()

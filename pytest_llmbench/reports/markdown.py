@@ -27,7 +27,8 @@ from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.summaries import SECTIONS
 
 MAX_BYTES = 60_000
-_ICONS = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "INVALID": "🚫", "ERROR": "🚫", "SKIPPED": "⏭️"}
+_ICONS = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "INVALID": "🚫", "ERROR": "🚫", "SKIPPED": "⏭️",
+    "XFAIL": "⏭️", "XPASS": "⚠️"}  # fmt: skip
 _SHOWN_ROWS = 200
 _SHOWN_SUMMARY_ROWS = 80
 _BESIDE_THE_ITEMS = ("Levels", "SUT variants", "Latency objectives", "Sharing")

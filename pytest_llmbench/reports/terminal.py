@@ -60,7 +60,7 @@ def section_lines(entry: Entry, *, width: int = 80, verbose: bool = False) -> li
 def overview(report: Entry, *, width: int = 80) -> list[Line]:
     """One line per test, worst last where the eye is."""
     view = ReportView(report)
-    order = ("PASS", "SKIPPED", "INCONCLUSIVE", "FAIL", "INVALID", "ERROR")
+    order = ("PASS", "SKIPPED", "XFAIL", "XPASS", "INCONCLUSIVE", "FAIL", "INVALID", "ERROR")
     lines = []
     for test in sorted(view.tests, key=lambda test: order.index(test.headline)):
         first = next(iter(test.objectives), None)

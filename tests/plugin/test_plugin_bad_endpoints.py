@@ -74,8 +74,6 @@ WHOLE = {"choices": [{"message": {"role": "assistant", "content": "hello"}, "fin
     [
         ("http://127.0.0.1:9/v1", ["127.0.0.1:9", "refused"]),
         ("http://no-such-host.invalid/v1", ["no-such-host.invalid"]),
-        ("sim:fats", ["unknown preset 'fats'", "did you mean 'fast'"]),
-        ("nonsense", ["nonsense", "supported are http://, https://, sim"]),
     ],
 )
 def test_unusable_endpoints(suite: Suite, endpoint: str, words: list[str]) -> None:
@@ -84,6 +82,32 @@ def test_unusable_endpoints(suite: Suite, endpoint: str, words: list[str]) -> No
     result.assert_outcomes(errors=2)
     for word in words:
         assert word in str(result.stdout)
+
+
+ON_SIM = "--llm-endpoint=sim"
+WRONG = {
+    "preset": (["--llm-endpoint=sim:fats"], ["unknown preset 'fats'", "did you mean 'fast'"]),
+    "endpoint": (["--llm-endpoint=nonsense"], ["nonsense", "supported are http://, https://, sim"]),
+    "second endpoint": ([f"{ON_SIM}", "--llm-endpoint=b=nonsense"], ["'nonsense' is no endpoint"]),
+    "baseline": ([ON_SIM, "--llm-baseline-endpoint=sim:fats"], ["unknown preset 'fats'"]),
+    "dialect": ([ON_SIM, "--llm-api=foo"], ["unknown API dialect 'foo'", "openai-chat"]),
+    "key file": ([ON_SIM, "--llm-api-key-file=/nowhere"], ["file /nowhere with the API key cannot be read"]),
+    "SUT file": ([ON_SIM, "--llm-sut=/nowhere.toml"], ["SUT file /nowhere.toml: cannot be read"]),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG.values(), ids=list(WRONG))
+def test_what_is_wrong_with_the_options_is_said_before_anything_runs(
+    suite: Suite, arguments: list[str], words: list[str]
+) -> None:
+    suite.write(TWO + "\ndef test_unmarked(): ...\n")
+    result = suite.run(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert not result.parseoutcomes().get("passed")
+    said = f"{result.stdout}\n{result.stderr}"
+    assert "Traceback" not in said
+    for word in words:
+        assert word in said
 
 
 @pytest.mark.parametrize(
@@ -126,9 +150,9 @@ def test_a_broken_sut_file(suite: Suite) -> None:
     suite.write(TWO)
     (suite.path / "sut.toml").write_text('[sut]\nboundary = "engine"\n[sut.model]\nnmae = "x"\n')
     result = suite.measure("sim", "--llm-sut=sut.toml")
-    result.assert_outcomes(errors=2)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
     for word in ("sut.toml", "sut.boundary", "model_engine", "nmae", "name"):
-        assert word in str(result.stdout)
+        assert word in str(result.stderr)
 
 
 def test_a_server_that_dies_mid_run(suite: Suite) -> None:

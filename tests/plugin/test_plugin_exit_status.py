@@ -26,7 +26,13 @@ MISTAKES = {
         "claim must be True or False, got 'no'",
     ),
     "no metric": ("@llmbench.ttft()\n@llmbench.no_regression()", "needs the name of a metric"),
-    "bare": ("@llmbench.ttft()\n@llmbench.no_regression", "needs the name of a metric"),
+    "bare": ("@llmbench.ttft()\n@llmbench.no_regression", "no_regression on test_x lacks its parentheses"),
+    "bare test": ("@llmbench.ttft", "write @llmbench.ttft()"),
+    "bare comparison": ("@llmbench.ttft()\n@llmbench.compare", "write @llmbench.compare()"),
+    "no name": ("@pytest.mark.llmbench(test=5)", "test must be the name of a test, got 5"),
+    "too many": ("@llmbench.ttft(requests=10**12)", "requests must be at most 100,000,000"),
+    "nan": ("@llmbench.ttft(p99_ms=float('nan'))", "must be greater than zero, got nan"),
+    "negative": ("@llmbench.ttft(p99_ms=-5)", "must be greater than zero, got -5"),
     "slowdown": (
         "@llmbench.ttft()\n@llmbench.no_regression('ttft.p99', max_slow=0.1)",
         "unknown parameter 'max_slow'; did you mean max_slowdown?",
@@ -36,7 +42,9 @@ MISTAKES = {
         "takes no positional argument 0.1",
     ),
 }
-HEAD = "from pytest_llmbench import Fixed, SyntheticWorkload, Uniform, llmbench, tok_s, ttft\n\n"
+HEAD = (
+    "import pytest\nfrom pytest_llmbench import Fixed, SyntheticWorkload, Uniform, llmbench, tok_s, ttft\n\n"
+)
 
 
 def write(suite: Suite, **files: str) -> None:

@@ -126,8 +126,8 @@ def test_a_report_directory_that_cannot_be_written_is_said_before_the_run(suite:
 def test_endpoints_we_do_not_speak_yet(suite: Suite, scheme: str) -> None:
     suite.write("from pytest_llmbench import llmbench\n@llmbench.ttft()\ndef test_x(): ...\n")
     result = suite.run(f"--llm-endpoint={scheme}")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*supported are http://, https://, sim, replay*"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*supported are http://, https://, sim, replay*"])
 
 
 def test_the_timeout_is_that_of_the_option(suite: Suite) -> None:

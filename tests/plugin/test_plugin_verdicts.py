@@ -207,3 +207,39 @@ def test_beside_other_plugins(suite: Suite, plugins: list[str]) -> None:
     result.assert_outcomes(passed=2)
     assert len(suite.report["tests"]) == 2
     result.stdout.fnmatch_lines(["*LLM serving benchmarks*"])
+
+
+def test_an_expected_failure_is_told_as_such(suite: Suite) -> None:
+    suite.write(
+        """
+        import pytest
+        from pytest_llmbench import llmbench
+
+        @pytest.mark.xfail(reason="known to be slow")
+        @llmbench.ttft(p99_ms=0.001, rate=40)
+        def test_expected(): ...
+
+        @pytest.mark.xfail(reason="was slow")
+        @llmbench.ttft(p50_ms=1000, rate=40)
+        def test_better(): ...
+        """
+    )
+    result = suite.measure("replay")
+    result.assert_outcomes(xfailed=1, xpassed=1)
+    assert [entry["outcome"] for entry in suite.report["tests"]] == ["xfailed", "xpassed"]
+    result.stdout.fnmatch_lines(["*XFAIL · ttft*", "*XPASS · ttft*"])
+    assert "1 XFAIL, 1 XPASS" in (suite.path / "out" / "report.md").read_text("utf-8")
+
+
+def test_a_marker_of_one_parameter_is_not_that_of_its_siblings(suite: Suite) -> None:
+    suite.write(
+        """
+        import pytest
+        from pytest_llmbench import llmbench
+
+        @pytest.mark.parametrize("x", [1, pytest.param(2, marks=llmbench.ttft(rate=40)), 3])
+        def test_some(x): ...
+        """
+    )
+    suite.measure("replay", "--llm-inconclusive=pass").assert_outcomes(passed=3)
+    assert [entry["nodeid"] for entry in suite.report["tests"]] == ["test_suite.py::test_some[2]"]

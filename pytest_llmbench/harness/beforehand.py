@@ -1,0 +1,44 @@
+"""What can be said of the options without asking the system under test anything."""
+
+from __future__ import annotations
+
+from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.harness.approach import Approach
+from pytest_llmbench.harness.baseline_arm import VARIANT
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.sut import SUT
+from pytest_llmbench.probes.disclosure import read_sut_file
+from pytest_llmbench.probes.model_list import base_candidates
+from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.wire.catalogue import dialect
+
+
+def mistakes_of(settings: Settings) -> list[str]:
+    """Endpoints that cannot be one, presets, a dialect, a SUT file, a key: every mistake, none twice."""
+    found = []
+    for url in settings.urls:
+        if url.startswith(VARIANT):
+            continue
+        sut = SUT(url, model=settings.model, api=settings.api)
+        # A file beside several systems goes by name; it is read when its system is opened.
+        own = settings if url == settings.endpoint else settings.model_copy(update={"sut": None})
+        try:
+            _check(sut, own)
+        except LLMBenchError as error:
+            found.append(str(error))
+    return list(dict.fromkeys(found))
+
+
+def _check(sut: SUT, settings: Settings) -> None:
+    file = read_sut_file(settings.sut) if settings.sut is not None else None
+    approach = Approach.to(sut, settings, file)
+    if sut.is_embedded or sut.is_replay:
+        parse_scenario(sut.preset)
+    else:
+        approach.target(sut.endpoint)
+        base_candidates(sut.endpoint)
+    if approach.api != "auto":
+        dialect(approach.api)
+
+
+__all__ = ["mistakes_of"]
