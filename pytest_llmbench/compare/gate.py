@@ -2,6 +2,8 @@
 
 pass when the interval lies on the good side of the limit, fail when it lies on the bad side, inconclusive
 when it straddles the limit or is open towards it. An undefined metric is inconclusive, never a pass.
+
+The interval is that of the sample; what the measuring machine may have put it off by is counted on top.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ def judge(objective: Objective, estimate: Estimate | None) -> JudgedObjective:
     if estimate is None or (estimate.point is None and estimate.lower is None and estimate.upper is None):
         n = 0 if estimate is None else estimate.n
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, n))
+    doubt = _doubt(objective, estimate)
+    if doubt is not None:
+        return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, doubt + _level(estimate))
     good_end, bad_end = _ends(objective, estimate)
     # good_end is the end of the interval that has to reach the limit for a pass.
     if good_end is not None and objective.holds(good_end):
@@ -54,6 +59,28 @@ def judge(objective: Objective, estimate: Estimate | None) -> JudgedObjective:
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, estimate.n))
     needed, reason = _what_would_decide(objective, estimate, good_end)
     return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason + _level(estimate), needed)
+
+
+def _doubt(objective: Objective, estimate: Estimate) -> str | None:
+    """Why an interval that decides does not: the measuring machine may have put it where it is."""
+    high, low = estimate.too_high_by, estimate.too_low_by
+    worse, better = (low, high) if objective.is_ceiling else (-high, -low)
+    good_end, bad_end = _ends(objective, estimate)
+    if good_end is not None and objective.holds(good_end):
+        seems, by = "kept", worse
+        decided = objective.holds(good_end + worse)
+    elif bad_end is not None and not objective.holds(bad_end):
+        seems, by = "broken", -better
+        decided = not objective.holds(bad_end - better)
+    else:
+        return None
+    if decided:
+        return None
+    way = "low" if by > 0 else "high"
+    return (
+        f"the limit seems {seems}, but the machine that measured may have made the figure up to "
+        f"{abs(by):.3g} {estimate.unit} too {way}: free its CPU and measure again"
+    )
 
 
 def _level(estimate: Estimate) -> str:
@@ -129,6 +156,8 @@ def _judged(
         reason=reason,
         requests_needed=samples_needed,
         growth=None if samples_needed is None or n == 0 else 1.0 + samples_needed / n,
+        too_high_by=0.0 if estimate is None else estimate.too_high_by,
+        too_low_by=0.0 if estimate is None else estimate.too_low_by,
     )
 
 

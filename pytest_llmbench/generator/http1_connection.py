@@ -132,11 +132,11 @@ class Http1Connection:
         else:
             link.write(self._tls.handshake())
 
-    def received(self, data: bytes, at_ns: int) -> None:
+    def received(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
         if self._tls is None:
-            self._take(data, at_ns)
+            self._take(data, at_ns, since_ns)
         else:
-            self._received_tls(self._tls, data, at_ns)
+            self._received_tls(self._tls, data, at_ns, since_ns)
 
     def written(self) -> None:
         exchange = self._exchange
@@ -171,7 +171,7 @@ class Http1Connection:
 
     # What it leads to.
 
-    def _take(self, data: bytes, at_ns: int) -> None:
+    def _take(self, data: bytes, at_ns: int, since_ns: int | None) -> None:
         exchange = self._exchange
         if exchange is None:
             self.shut()  # bytes that nobody asked for
@@ -182,6 +182,8 @@ class Http1Connection:
         if earliest is not None and at_ns < earliest:
             at_ns = earliest
             self._owner.too_early += 1
+        if since_ns is not None:
+            exchange.late_reads.append((len(stamps), since_ns))
         stamps.append(at_ns)
         exchange.unparsed.append(data)
         if self._chunked:
@@ -204,7 +206,7 @@ class Http1Connection:
             if not self._chunked or data.endswith(_LAST_CHUNK):
                 self._owner.look_soon(self, exchange)
 
-    def _received_tls(self, tls: TlsChannel, data: bytes, now: int) -> None:
+    def _received_tls(self, tls: TlsChannel, data: bytes, at_ns: int, since_ns: int | None) -> None:
         try:
             if not tls.established:
                 if not self._shake_hands(tls, data):
@@ -219,7 +221,7 @@ class Http1Connection:
         if answer := tls.pending():
             self._link.write(answer)
         if plain:
-            self._take(plain, now)
+            self._take(plain, at_ns, since_ns)
         if tls.closed:
             self.ended(None)
             self._link.close()

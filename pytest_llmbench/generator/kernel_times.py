@@ -52,6 +52,8 @@ class KernelTimes:
         """Stamps from before a step of the wall clock, or from the future."""
         self.steps = 0
         """Steps of the wall clock."""
+        self.waited_ns = 0
+        """How long the last packet of the last read lay in its socket; 0 without a stamp of the kernel."""
 
     @staticmethod
     def stamp(sock: socket.socket) -> None:
@@ -64,12 +66,14 @@ class KernelTimes:
         apart = self._wall() - now - self._offset_ns
         if not -TOLERANCE_NS < apart < TOLERANCE_NS or now >= self._look_at_ns:
             self._look_again()
+        self.waited_ns = 0
         if not ancillary:
             self.unstamped += 1
             return now
         seconds, nanoseconds = _timespec(ancillary[0][2])
         at_ns: int = seconds * 1_000_000_000 + nanoseconds - self._offset_ns
         if self._trusted_from_ns < at_ns <= now:
+            self.waited_ns = now - at_ns
             return at_ns
         if not now < at_ns < now + TOLERANCE_NS:  # else a few nanoseconds of the difference's own error
             self.distrusted += 1

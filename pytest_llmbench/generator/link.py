@@ -24,8 +24,8 @@ class Linked(Protocol):
     def attach(self, link: Link) -> None:
         """The link is up. Called once, first."""
 
-    def received(self, data: bytes, at_ns: int) -> None:
-        """A read, and when it arrived."""
+    def received(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
+        """A read, and when the last of it arrived; of a late one also since when all of it has."""
 
     def written(self) -> None:
         """The kernel has taken what ``write`` could not give it at once."""

@@ -10,6 +10,7 @@ from itertools import accumulate, islice
 
 from pytest_llmbench.generator.decoding import Steps
 from pytest_llmbench.generator.known_replies import KnownReply
+from pytest_llmbench.generator.late_reads import note_late_reads
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.transport import End, Exchange
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
@@ -56,6 +57,12 @@ class ReplyReader:
 
     def steps(self, exchange: Exchange) -> Steps:
         """A generator that does a little at each step and returns the record."""
+        record = yield from self._read(exchange)
+        if exchange.late_reads and record.coalesced_chunks:
+            note_late_reads(record, exchange)
+        return record
+
+    def _read(self, exchange: Exchange) -> Steps:
         if exchange.known is not None:
             return _bounded(self._recognised(exchange, exchange.known), exchange, exchange.unparsed)
         record = _blank(exchange, self.phase)

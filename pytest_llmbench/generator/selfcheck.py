@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.generator.stamping import Stamping
 from pytest_llmbench.model.observation import SelfCheck
-from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.plan import Load, OpenLoop
 from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.slots import empty_slot_share, replacement_lags_ns
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ def switches_since(before: tuple[int, int] | None) -> tuple[int, int] | None:
     return None if before is None or now is None else (now[0] - before[0], now[1] - before[1])
 
 
-def self_check(load: object, records: Records, counters: Counters) -> SelfCheck:
+def self_check(load: Load, records: Records, counters: Counters) -> SelfCheck:
     """Send lags are of open-loop plans only: a closed loop has no schedule to be late against.
 
     CPU is the process's (user + system), main thread and all; what waits for a due time yields to the loop
@@ -85,13 +87,31 @@ def self_check(load: object, records: Records, counters: Counters) -> SelfCheck:
         transport=counters.transport,
         voluntary_switches=None if counters.switches is None else counters.switches[0],
         involuntary_switches=None if counters.switches is None else counters.switches[1],
-        unstamped_reads=counters.stamping.unstamped if counters.stamping.kernel else 0,
-        distrusted_stamps=counters.stamping.distrusted,
-        moved_stamps=counters.stamping.too_early,
-        clock_steps=counters.stamping.clock_steps,
+        **_of_stamping(counters.stamping),
         waited_for_core_share=counters.waited_for_core_share,
         stolen_share=counters.stolen_share,
+        unresolved_chunks=int(records.unresolved_chunks.clip(0).sum()),
+        **_of_slots(load, records),
     )
+
+
+def _of_stamping(stamping: Stamping) -> dict[str, Any]:
+    return {
+        "unstamped_reads": stamping.unstamped if stamping.kernel else 0,
+        "distrusted_stamps": stamping.distrusted,
+        "moved_stamps": stamping.too_early,
+        "clock_steps": stamping.clock_steps,
+    }
+
+
+def _of_slots(load: Load, records: Records) -> dict[str, Any]:
+    lags = replacement_lags_ns(load, records)
+    return {
+        "replacement_lag_p50_ns": _percentile(lags, 50),
+        "replacement_lag_p99_ns": _percentile(lags, 99),
+        "replacement_lag_max_ns": _percentile(lags, 100),
+        "empty_slot_share": empty_slot_share(load, records) if len(lags) else None,
+    }
 
 
 def _send_lags(records: Records) -> npt.NDArray[np.int64]:

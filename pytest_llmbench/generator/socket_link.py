@@ -18,7 +18,7 @@ class SocketLink:
         self._received = linked.received
         self._sock = sock
         self._sockets = sockets
-        self._instant = sockets.times.instant
+        self._times = sockets.times
         self._buffer = sockets.buffer
         self._buffers = [sockets.buffer]
         self._receive = sock.recvmsg_into
@@ -81,8 +81,11 @@ class SocketLink:
             self._down(error)
             return
         if count:
-            at_ns = self._instant(ancillary)
-            self._received(self._buffer[:count].tobytes(), at_ns)
+            at_ns = self._times.instant(ancillary)
+            if self._times.waited_ns > self._sockets.late_ns:
+                self._sockets.late = True
+            since_ns = self._sockets.looked_ns if self._sockets.late else None
+            self._received(self._buffer[:count].tobytes(), at_ns, since_ns)
         else:
             self._linked.ended(None)
             self._down(None)

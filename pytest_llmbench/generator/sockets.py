@@ -22,6 +22,9 @@ READ_BYTES = 256 * 1024
 """Most bytes of one read."""
 _AT_ONCE = 32
 """Sockets that are read before the loop sees to anything else."""
+LATE_NS = 250_000
+"""A read whose last packet lay longer than this in its socket was late, and so is what is read after it until
+all sockets have been seen to. Less is a wake-up of the loop. In turns, so much later than a turn."""
 
 _WAKE_UPS = 256
 _BUSY_NS = _WAKE_UPS * 100_000
@@ -59,6 +62,12 @@ class Sockets:
         """Looked at now and then, as being woken for each read would cost too much."""
         self.several = False
         """More than one socket is being read: what can be done later is better done when all have been."""
+        self.late = False
+        """Something of this round was read late."""
+        self.late_ns = LATE_NS
+        """From so much on."""
+        self.looked_ns = 0
+        """Everything that had arrived by then has been read: nothing that is read now had."""
         self.writes = 0
         """Requests sent, counted by whoever writes. This and what follows: since ``_since_ns``."""
         self._reads = 0
@@ -121,13 +130,13 @@ class Sockets:
         self._since_ns = time.monotonic_ns()
 
     def _take_turns(self, timer: TimerFd) -> None:
-        self.in_turns = True
+        self.in_turns, self.late_ns = True, LATE_NS + _TURN_NS
         self._loop.remove_reader(self._epoll.fileno())
         timer.ring_every(_TURN_NS)
         self._loop.add_reader(timer.descriptor, self._turn, timer)
 
     def _be_woken(self) -> None:
-        self.in_turns = False
+        self.in_turns, self.late_ns = False, LATE_NS
         if self._timer is not None:
             self._timer.stop()
             self._loop.remove_reader(self._timer.descriptor)
@@ -139,7 +148,7 @@ class Sockets:
             self._loop.call_soon(self._look_on)
 
     def _look(self) -> int:
-        ready, read = self._ready, self._read
+        ready, read, now_ns = self._ready, self._read, time.monotonic_ns()
         found = self._epoll.poll(0, _AT_ONCE)
         self.several = len(found) > 1
         for descriptor, events in found:
@@ -149,6 +158,8 @@ class Sockets:
                 told(events & select.EPOLLOUT != 0)
         self.several = False
         self._reads += len(found)
+        if len(found) < _AT_ONCE:  # all that there was
+            self.looked_ns, self.late = now_ns, False
         return len(found)
 
 
@@ -159,4 +170,4 @@ def _timer() -> TimerFd | None:
         return None
 
 
-__all__ = ["READ_BYTES", "Ready", "Sockets"]
+__all__ = ["LATE_NS", "READ_BYTES", "Ready", "Sockets"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-USER_SPACE = "user space, at the read"
+from pytest_llmbench.model.observation import READ_STAMPS
+
+USER_SPACE = READ_STAMPS
 KERNEL = "kernel (SO_TIMESTAMPNS)"
 
 

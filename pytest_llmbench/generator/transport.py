@@ -47,6 +47,8 @@ class Exchange:
     """Start of the attempt to open a connection for it, if one is under way."""
     submitted_ns: int | None = None
     stamps: list[int] = field(default_factory=list)
+    late_reads: list[tuple[int, int]] = field(default_factory=list)
+    """Places among ``stamps`` of reads that came late, each with an instant after which all of it arrived."""
     unparsed: list[bytes] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     status: int | None = None

@@ -137,7 +137,10 @@ def _called(objectives: Sequence[object], compared: Sequence[object]) -> str:
 
 def _objective_line(judged: JudgedObjective) -> str:
     unit = shown_unit(judged.objective.metric, judged.objective.unit)
-    seen = estimate({"point": judged.point, "lower": judged.lower, "upper": judged.upper, "unit": unit})
+    numbers = {
+        name: getattr(judged, name) for name in ("point", "lower", "upper", "too_high_by", "too_low_by")
+    }
+    seen = estimate(numbers | {"unit": unit})
     return f"{judged.verdict.upper()} {judged.objective}: {seen}, n={judged.n}; {judged.reason}"
 
 

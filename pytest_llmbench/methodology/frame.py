@@ -14,6 +14,7 @@ from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import void_load
 from pytest_llmbench.methodology.summary import configuration
+from pytest_llmbench.methodology.uncertainty import with_uncertainty
 from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts
@@ -79,7 +80,7 @@ def framed(heading: Heading, measure: Measure, *, warm: bool = True) -> Callable
                 plan = steps.send(observation)
             except StopIteration as stop:
                 result: TestResult = stop.value
-                return result
+                return with_uncertainty(result)
 
     return patient(procedure)
 

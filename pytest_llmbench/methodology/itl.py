@@ -28,10 +28,12 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefini
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.scales import LEVEL_S, ByScale
+from pytest_llmbench.methodology.spoiled import late_gaps
 from pytest_llmbench.metrics.itl import Option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.windows import RAMP_UP_SHARE
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -117,7 +119,8 @@ def _level(
         )
 
     plan = partial(level_plan, parameters, setting, capacity, method, percent)
-    return (yield from attempted(plan, see, setting.remeasure, needed=True))
+    gaps = method.option != "C"
+    return (yield from attempted(plan, see, setting.remeasure, needed=True, gaps=gaps))
 
 
 def level_plan(
@@ -129,6 +132,13 @@ def level_plan(
     count = requests_of_level(parameters, setting, method)
     seconds = capacity.sequence.seconds_for(setting, load, count, least_s)
     return capacity.sequence.open_loop(setting, f"{percent:g}% of saturation", load, seconds)
+
+
+def _late_gaps(method: Method, runs: Sequence[Seen]) -> list[Finding]:
+    """The worst level. Of instants that the server gives it is no matter when they were read."""
+    found = [late_gaps(run.observation) for run in runs if method.option != "C"]
+    known = [finding for finding in found if finding is not None]
+    return sorted(known, key=lambda finding: (finding.value or 0.0) / (finding.limit or 1.0))[-1:]
 
 
 def requests_of_level(parameters: Parameters, setting: Setting, method: Method) -> int:
@@ -159,7 +169,10 @@ def _result(
         facts=method_facts(method, runs or before)
         | Facts.of(Origin.MEASURED, {"itl.levels": [level.facts() for level in levels]}),
         budgeted=runs,
-        findings=findings(method, [(level.label, level.seen.records, level.samples) for level in levels]),
+        findings=(
+            *findings(method, [(level.label, level.seen.records, level.samples) for level in levels]),
+            *_late_gaps(method, runs),
+        ),
     )
     return result_of(HEADING, parameters, setting, warmup, report)
 

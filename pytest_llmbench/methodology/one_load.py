@@ -11,6 +11,7 @@ from pytest_llmbench.methodology.adaptive import MOST_REQUESTS, AdaptiveParamete
 from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
+from pytest_llmbench.methodology.uncertainty import with_uncertainty
 from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
@@ -55,7 +56,7 @@ def one_load_procedure(result: Result) -> Callable[[Any, Setting], Procedure[Tes
                 break
         made = result(parameters, setting, warmup, seen)
         notes = (*made.notes, *map(measured_again, void))
-        return replace(made, void_loads=tuple(void), notes=notes)
+        return with_uncertainty(replace(made, void_loads=tuple(void), notes=notes))
 
     return patient(procedure)
 

@@ -22,7 +22,9 @@ from pytest_llmbench.methodology.offered import (
     shortfalls,
 )
 from pytest_llmbench.methodology.procedure import Procedure, Setting
-from pytest_llmbench.methodology.validity import FULL_CORE_SHARE, LOOP_LAG_WARNING_MS, stream_fidelity
+from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, spoiled
+from pytest_llmbench.methodology.validity import LOOP_LAG_WARNING_MS, stream_fidelity
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.level import NOT_OFFERED
 from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
@@ -37,17 +39,27 @@ FAILED_SHARE = 0.1
 server that is gone is not asked again."""
 
 
-def disturbed(run: Observation) -> bool:
-    """Whether the load is void, and this machine alone the cause."""
+def disturbed(run: Observation, *, gaps: bool = False) -> bool:
+    """Whether the load is void, and this machine alone the cause.
+
+    ``gaps``: the test is about the time between tokens.
+    """
     if gave_up(run):  # what was in flight was given up with it
         return True
     failed = 1.0 - float(run.records.ok.mean()) if len(run.records) else 0.0
-    return failed <= FAILED_SHARE and (begun_late(run) or bool(_ran_together(run)))
+    return failed <= FAILED_SHARE and (
+        begun_late(run) or bool(_ran_together(run)) or bool(_spoiled(run, gaps))
+    )
 
 
-def void_causes(run: Observation) -> tuple[str, ...]:
+def void_causes(run: Observation, *, gaps: bool = False) -> tuple[str, ...]:
     """Why the load says nothing about the system; empty where it does."""
-    return (*shortfalls(run), *_ran_together(run))
+    return (*shortfalls(run), *_ran_together(run), *(finding.message for finding in _spoiled(run, gaps)))
+
+
+def _spoiled(run: Observation, gaps: bool = False) -> tuple[Finding, ...]:
+    """Read or refilled too late for its figures. A load that was cut short is void for that."""
+    return spoiled(run, gaps=gaps) if run.interrupted is None else ()
 
 
 def _ran_together(run: Observation) -> tuple[str, ...]:
@@ -61,6 +73,7 @@ def of_this_machine(run: Observation) -> tuple[str, ...]:
     """Names of the validity checks that a disturbed run fails on account of this machine."""
     names = ["send_lag", "send_lag_growth", "achieved_rate"] if begun_late(run) else []
     names += ["complete", "all_requests_recorded"] if gave_up(run) else []
+    names += [finding.check for finding in _spoiled(run)]
     return (*names, *(["stream_fidelity"] if _ran_together(run) else []))
 
 
@@ -86,7 +99,7 @@ class Attempts:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        label, why = self.level.level.label, "; ".join(void_causes(self.level.observation))
+        label, why = self.level.level.label, "; ".join(_told_causes(self.level.observation))
         if not self.offered:
             return (f"{label} is beyond this generator, so it says nothing about the system: {why}",)
         return tuple(measured_again(void_load(run.observation, label)) for run in self.runs[:-1])
@@ -99,13 +112,15 @@ def attempted(
     *,
     needed: bool = False,
     prepare: Callable[[], Procedure[None]] | None = None,
+    gaps: bool = False,
 ) -> Procedure[Attempts]:
     """Runs a level, and up to ``remeasure`` times again where this machine disturbed the generator.
 
     ``plan`` is asked before each run, so that the next can have requests of its own; ``see`` takes note of
     what was sent. ``needed``: the test cannot do without the level, so its last run counts, and voids the
     test if that fell behind too. ``prepare`` comes before each further run: it brings the system back into
-    the state in which the first one found it, where the same requests have to be sent again.
+    the state in which the first one found it, where the same requests have to be sent again. ``gaps``: the
+    test is about the time between tokens.
     """
     runs: list[Seen] = []
     for attempt in range(1, remeasure + 2):
@@ -113,8 +128,8 @@ def attempted(
             yield from prepare()
         observation = yield plan().with_(attempt=attempt)
         seen = see(observation)
-        last = attempt > remeasure or not disturbed(observation)
-        if not void_causes(observation) or (needed and last):
+        last = attempt > remeasure or not disturbed(observation, gaps=gaps)
+        if not void_causes(observation, gaps=gaps) or (needed and last):
             return Attempts((*runs, seen))
         role = f"{seen.level.role}{NOT_OFFERED}"
         nothing = {"saturated": None, "overloaded": None, "saturation_reasons": (), "passed": None}
@@ -134,7 +149,12 @@ def same_requests_again(setting: Setting, variant: str) -> int:
 
 
 def void_load(run: Observation, label: str) -> VoidLoad:
-    return VoidLoad(label, run.plan.attempt, len(run.records), void_causes(run))
+    return VoidLoad(label, run.plan.attempt, len(run.records), _told_causes(run))
+
+
+def _told_causes(run: Observation) -> tuple[str, ...]:
+    """Of a load that is known to be void: where nothing else is wrong with it, it is its gaps."""
+    return void_causes(run) or void_causes(run, gaps=True)
 
 
 def host_text(run: Observation) -> str:
@@ -159,6 +179,7 @@ def _evidence(run: Observation) -> list[str]:
         told += _ran_together(run)
         if check.loop_lag_p99_ns is not None:
             told.append(f"the measuring loop late by {check.loop_lag_p99_ns / 1e6:.3g} ms at P99")
+    told += [finding.message.rpartition("; ")[0] for finding in _spoiled(run)]
     if check.waited_for_core_share is not None:
         told.append(f"ready to run and without a core for {check.waited_for_core_share:.1%} of the time")
     if check.stolen_share:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmbench.methodology.offered import SCHEDULE_CHECKS
+from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
@@ -19,8 +20,6 @@ from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING, Records
 
 LOOP_LAG_WARNING_MS = 10.0
-FULL_CORE_SHARE = 0.9
-"""CPU of the measuring process above which it has too much to do by itself."""
 BUFFERED_CHUNKS = 8
 """Replies of at least this many chunks are looked at for buffering …"""
 BUFFERED_SPREAD = 0.02
@@ -202,13 +201,15 @@ _PER_RUN: tuple[Callable[[Observation], Finding | None], ...] = (
     _interrupted,
     _complete,
     *SCHEDULE_CHECKS,
+    empty_slots,
+    late_reads,
     _loop_lag,
     _drained,
 )
 
 
 _OF_WHAT_CAME = (_prompt_lengths, _loop_lag, _drained)
-"""Of a load that was set aside: not that it was offered whole."""
+"""Of a load that was set aside: not that it was offered whole, nor how well it was measured."""
 
 
 def measured(metrics: Mapping[str, Estimate]) -> Finding | None:
@@ -223,13 +224,15 @@ def _not_offered(seen: Sequence[Observation], set_aside: Collection[int]) -> Fin
     """A warning while other levels were offered; where none was, there is nothing to judge."""
     if not set_aside:
         return None
-    scheduled = [index for index, run in enumerate(seen) if isinstance(run.plan.load, OpenLoop)]
+    kinds = {type(seen[index].plan.load) for index in set_aside}
+    alike = [index for index, run in enumerate(seen) if type(run.plan.load) in kinds]
+    what = "loads on schedule" if kinds == {OpenLoop} else "loads"
     labels = ", ".join(dict.fromkeys(seen[index].plan.label for index in set_aside))
     return Finding(
         "not_offered",
         ok=False,
-        voids=all(index in set_aside for index in scheduled),
-        message=f"the generator fell behind in {len(set_aside)} of {len(scheduled)} loads on schedule: they "
+        voids=all(index in set_aside for index in alike),
+        message=f"the generator fell behind in {len(set_aside)} of {len(alike)} {what}: they "
         f"are left out, neither held nor saturated ({labels}); free the CPU of other work",
         value=len(set_aside),
         limit=0,

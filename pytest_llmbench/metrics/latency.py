@@ -92,10 +92,23 @@ def tpot_ms(records: Records) -> FloatArray:
     stream was seen, T_first is its first token. Where they were billed but not streamed, they all precede
     T_first, and N_out is the rest.
     """
-    first, tokens = _first_output_ns(records), _streamed_tokens(records)
-    mask = _measured(records, first, records.last_content_ns) & (tokens >= 2)
-    span = (records.last_content_ns - first)[mask] / _NS_PER_MS
+    mask, tokens = _per_token(records)
+    span = (records.last_content_ns - _first_output_ns(records))[mask] / _NS_PER_MS
     return np.asarray(span / (tokens[mask] - 1), dtype=np.float64)
+
+
+@by_blocks
+def early_ms(records: Records) -> FloatArray:
+    """By how much T_first of the very requests in :func:`ttft_ms` may be too late: they were read late."""
+    mask = _measured(records, records.submitted_ns, records.first_content_ns)
+    return np.asarray(records.first_content_early_ns[mask].clip(0) / _NS_PER_MS, dtype=np.float64)
+
+
+@by_blocks
+def tpot_early_ms(records: Records) -> FloatArray:
+    """What that may add to the very figures in :func:`tpot_ms`."""
+    mask, tokens = _per_token(records)
+    return np.asarray(records.first_content_early_ns[mask].clip(0) / _NS_PER_MS / (tokens[mask] - 1))
 
 
 @by_blocks
@@ -109,6 +122,13 @@ def _first_output_ns(records: Records) -> IntColumn:
     content, reasoning = records.first_content_ns, records.first_reasoning_ns
     reasoned = (reasoning != MISSING) & (content != MISSING)
     return np.where(reasoned, np.minimum(content, reasoning), content)
+
+
+def _per_token(records: Records) -> tuple[BoolColumn, IntColumn]:
+    """Which requests have a TPOT, and the tokens that each streamed."""
+    tokens = _streamed_tokens(records)
+    measured = _measured(records, _first_output_ns(records), records.last_content_ns)
+    return measured & (tokens >= 2), tokens
 
 
 def _streamed_tokens(records: Records) -> IntColumn:
@@ -151,6 +171,8 @@ __all__ = [
     "dispatch_lag_ms",
     "e2e_ms",
     "e2e_scheduled_ms",
+    "early_ms",
+    "tpot_early_ms",
     "tpot_ms",
     "ttft_any_ms",
     "ttft_first_event_ms",

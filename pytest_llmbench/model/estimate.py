@@ -35,6 +35,11 @@ class Estimate:
     unit: str
     n_required: int | None = None
     """Samples from which on the interval closes on both sides, if it is open for want of them."""
+    too_high_by: float = 0.0
+    """By how much the machine that measured may have made every number of this too high, in its unit; the
+    interval, which is about the sample, does not hold it."""
+    too_low_by: float = 0.0
+    """The same for too low."""
 
     def __post_init__(self) -> None:
         for name in ("point", "lower", "upper"):

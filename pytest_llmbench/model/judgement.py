@@ -120,6 +120,9 @@ class JudgedObjective:
     """How many times the samples that is."""
     advice: str | None = None
     """What to ask for to get them: ``requests=2400``."""
+    too_high_by: float = 0.0
+    """By how much the measuring machine may have put the numbers off (:class:`Estimate`); counted."""
+    too_low_by: float = 0.0
 
 
 _OF_COMPARISONS = {

@@ -13,6 +13,8 @@ INTERRUPTED_BY_CTRL_C = "interrupted (Ctrl-C)"
 """``Observation.interrupted`` of a run that the user ended: the session has to end with it."""
 BEHIND_SCHEDULE = "behind its schedule"
 """Part of ``Observation.interrupted`` where the generator gave up a schedule that it could not keep."""
+READ_STAMPS = "user space, at the read"
+"""``SelfCheck.stamp_source`` where the kernel gives no instants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class SelfCheck:
     peak_in_flight: int = 0
     clock: str = "CLOCK_MONOTONIC"
     clock_resolution_ns: int | None = None
-    stamp_source: str = "user space, at the read"
+    stamp_source: str = READ_STAMPS
     event_loop: str = ""
     transport: str = ""
     voluntary_switches: int | None = None
@@ -75,8 +77,21 @@ class SelfCheck:
     """Share of the time in which the measuring thread was ready to run and something else had the core."""
     stolen_share: float | None = None
     """Share of this machine's CPU time that its hypervisor gave to others."""
+    unresolved_chunks: int = 0
+    """Coalesced chunks that ran together because they were read late."""
+    replacement_lag_p50_ns: int | None = None
+    """Of a closed loop: how long a slot stood empty between the end of a request and the next."""
+    replacement_lag_p99_ns: int | None = None
+    replacement_lag_max_ns: int | None = None
+    empty_slot_share: float | None = None
+    """Of the time of all slots of a closed loop."""
     priority: str = ""
     """Of the measuring process: ``nice -10``, or why it could not be raised."""
+
+    @property
+    def stamped_by_reading(self) -> bool:
+        """Instants are late by the delay of our own reading."""
+        return READ_STAMPS in self.stamp_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +128,11 @@ class Observation:
         return (self.ended_ns - self.started_ns) / 1e9
 
 
-__all__ = ["BEHIND_SCHEDULE", "INTERRUPTED_BY_CTRL_C", "ClockAnchor", "Observation", "SelfCheck"]
+__all__ = [
+    "BEHIND_SCHEDULE",
+    "INTERRUPTED_BY_CTRL_C",
+    "READ_STAMPS",
+    "ClockAnchor",
+    "Observation",
+    "SelfCheck",
+]

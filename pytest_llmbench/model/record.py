@@ -65,6 +65,11 @@ class RequestRecord:
 
     coalesced_chunks: int = 0
     """Content chunks that shared a socket read with an earlier one: their spacing is not resolvable."""
+    unresolved_chunks: int = 0
+    """Of those, how many ran together since we read late: a chunk before the last of its read may have come
+    earlier, down to the read before it."""
+    first_content_early_ns: int = 0
+    """By how much ``first_content_ns`` may be too late for that reason."""
     stale_retries: int = 0
     """Reused connections found dead before the first response byte; sent again on a fresh one."""
     server_timings: dict[str, float] = field(default_factory=dict)

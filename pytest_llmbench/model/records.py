@@ -32,7 +32,8 @@ _INT_COLUMNS = (
     "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns", "first_nonempty_ns",
     "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns", "input_tokens",
     "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens", "reasoning_tokens",
-    "http_status", "coalesced_chunks", "stale_retries", "shared_prefix_tokens", "prefix_id",
+    "http_status", "coalesced_chunks", "unresolved_chunks", "first_content_early_ns", "stale_retries",
+    "shared_prefix_tokens", "prefix_id",
     "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
 )  # fmt: skip
 RAGGED = {
@@ -77,6 +78,8 @@ class Records:
     reasoning_tokens: IntColumn
     http_status: IntColumn
     coalesced_chunks: IntColumn
+    unresolved_chunks: IntColumn
+    first_content_early_ns: IntColumn
     stale_retries: IntColumn
     shared_prefix_tokens: IntColumn
     prefix_id: IntColumn

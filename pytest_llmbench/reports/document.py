@@ -381,10 +381,11 @@ def measured_text(objective: Entry) -> str:
             return numbers.unmeasured(objective.get("reason"))
         return numbers.interval(objective["lower"], objective["upper"], unit)
     point = numbers.against(objective["point"], objective["limit"], unit)
+    doubt = numbers.machine_doubt(objective, unit)
     if objective["lower"] == objective["upper"] == objective["point"]:
-        return point
+        return f"{point}{doubt}"
     ends = numbers.interval(objective["lower"], objective["upper"], unit)
-    return f"{point} {ends}" if ends.startswith("[") else f"{point} ({ends})"
+    return f"{point} {ends}{doubt}" if ends.startswith("[") else f"{point} ({ends}){doubt}"
 
 
 __all__ = [

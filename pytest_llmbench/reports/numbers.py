@@ -9,6 +9,8 @@ NOT_MEASURED = "not measured"
 NOT_MEASURABLE = "not measurable"
 PLAIN = "plain"
 """Unit of a ratio that nobody reads as a percentage: a fairness index, an exponent, a coefficient."""
+WORTH_TELLING = 0.01
+"""Share of a value from which on an uncertainty of the measuring machine is printed beside it."""
 _EXACT = ("observed", "search", "R²")
 """How the method of an estimate begins that has no interval by nature."""
 _SYMBOLS = {"ratio": "%", "count": "", PLAIN: "", "us/token": "µs/token"}
@@ -75,9 +77,22 @@ def interval(lower: float | None, upper: float | None, unit: str = "") -> str:
 
 
 def estimate(metric: Mapping[str, Any] | None) -> str:
-    """A metric or objective of the report: ``524 ms [498, 561]``, or ``524 ms (> 498 ms)`` when open."""
+    """A metric of the report: ``524 ms [498, 561]``, or ``524 ms (> 498 ms)`` when open; and by how much the
+    measuring machine may have put it off."""
     if metric is None or metric["point"] is None:
         return undefined(metric)
+    return f"{_estimate(metric)}{machine_doubt(metric, metric['unit'])}"
+
+
+def machine_doubt(metric: Mapping[str, Any], unit: str) -> str:
+    """``, by the machine up to 5.1 ms too high``; nothing for less than a hundredth of the value."""
+    sides = {"high": metric.get("too_high_by") or 0.0, "low": metric.get("too_low_by") or 0.0}
+    worth = WORTH_TELLING * abs(metric["point"])
+    told = [f"{quantity(by, unit)} too {way}" for way, by in sides.items() if by > 0 and by >= worth]
+    return f", by the machine up to {' or '.join(told)}" if told else ""
+
+
+def _estimate(metric: Mapping[str, Any]) -> str:
     point = quantity(metric["point"], metric["unit"])
     lower, upper = metric["lower"], metric["upper"]
     if lower == upper == metric["point"] or _is_exact(metric):
@@ -138,6 +153,7 @@ __all__ = [
     "duration",
     "estimate",
     "interval",
+    "machine_doubt",
     "number",
     "percentage",
     "quantity",

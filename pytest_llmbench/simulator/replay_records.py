@@ -54,8 +54,7 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
         "requested_max_tokens": _planned(flights, "max_tokens"),
         "finished_ns": _column(flights, "finished_ns"),
         "http_status": _column(flights, "http_status"),
-        "coalesced_chunks": np.zeros(len(flights), dtype=np.int64),
-        "stale_retries": np.zeros(len(flights), dtype=np.int64),
+        **{name: np.zeros(len(flights), dtype=np.int64) for name in _NEVER},
         "outcome": np.array([OUTCOMES.index(flight.outcome) for flight in flights], dtype=np.int8),
         "error": [flight.error for flight in flights],
         "finish_reason": [flight.finish_reason for flight in flights],
@@ -159,12 +158,14 @@ def rows_of(records: Records) -> Iterator[RequestRecord]:
         )
 
 
+_NEVER = ("coalesced_chunks", "unresolved_chunks", "first_content_early_ns", "stale_retries")
+"""What does not happen in virtual time."""
 _ROW_NUMBERS = (
     "index", "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns",
     "first_nonempty_ns", "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns",
     "input_tokens", "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens",
-    "reasoning_tokens", "http_status", "coalesced_chunks", "stale_retries", "shared_prefix_tokens",
-    "prefix_id", "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
+    "reasoning_tokens", "http_status", *_NEVER, "shared_prefix_tokens", "prefix_id",
+    "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
 )  # fmt: skip
 
 

@@ -30,9 +30,9 @@ from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.plain import plain
 
-RECORDS_SCHEMA = "pytest-llmbench/records/1.1"
-_READ = ("pytest-llmbench/records/1.0", RECORDS_SCHEMA)
-"""1.0 lacks some fields of a line; they take their defaults."""
+RECORDS_SCHEMA = "pytest-llmbench/records/1.2"
+_READ = ("pytest-llmbench/records/1.0", "pytest-llmbench/records/1.1", RECORDS_SCHEMA)
+"""Earlier ones lack some fields of a line; they take their defaults."""
 
 _FIRST_FIELDS = (
     "index", "request_id", "phase", "class_label", "scheduled_ns", "dispatched_ns", "submitted_ns",
@@ -290,7 +290,7 @@ def header_of(line: bytes, path: Path) -> dict[str, Any]:
         raise damaged(_TOO_SHORT, path) from error
     if schema not in _READ:
         raise StoreError(
-            f"the records are in {schema!r}, this version reads {' and '.join(_READ)}",
+            f"the records are in {schema!r}, this version reads {', '.join(_READ)}",
             where=str(path),
             remedy="read them with the version of pytest-llmbench that wrote them",
         )

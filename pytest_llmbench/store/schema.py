@@ -108,6 +108,10 @@ class ObjectiveEntry(Shape):
     """How many times the samples that is."""
     advice: str | None = None
     """The marker's keyword, or the option, that gets them: ``requests=2400``."""
+    too_high_by: float = 0.0
+    """By how much the measuring machine may have made its numbers too high; the verdict counts it."""
+    too_low_by: float = 0.0
+    """The same for too low."""
 
 
 class GateEntry(Shape):

@@ -39,6 +39,10 @@ class Metric(Shape):
     unit: str
     n_required: int | None = None
     """Samples from which on the interval closes on both sides, if it is open for want of them."""
+    too_high_by: float = 0.0
+    """By how much the measuring machine may have made every number of this too high, in its unit."""
+    too_low_by: float = 0.0
+    """The same for too low."""
 
 
 __all__ = ["Instant", "Metric", "Shape"]

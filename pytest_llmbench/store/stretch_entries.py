@@ -28,6 +28,7 @@ _SUMMED = (
     "reads",
     "content_chunks",
     "coalesced_chunks",
+    "unresolved_chunks",
     "connections_prewarmed",
     "connections_opened",
     "stale_retries",

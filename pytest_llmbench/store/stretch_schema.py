@@ -49,6 +49,14 @@ class SelfCheckEntry(Shape):
     """Share of the time in which the measuring thread was ready and something else had the core."""
     stolen_share: float | None = None
     """Share of the machine's CPU time that its hypervisor gave to others."""
+    unresolved_chunks: int = 0
+    """Coalesced chunks that ran together because they were read late."""
+    replacement_lag_p50_ns: int | None = None
+    """Of a closed loop: how long a slot stood empty between the end of a request and the next."""
+    replacement_lag_p99_ns: int | None = None
+    replacement_lag_max_ns: int | None = None
+    empty_slot_share: float | None = None
+    """Of the time of all slots of a closed loop."""
     priority: str = ""
     """Of the measuring process: ``nice -10``, or why it could not be raised."""
 

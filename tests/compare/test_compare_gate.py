@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_llmbench.compare.gate import gate, judge
@@ -96,3 +98,32 @@ def test_a_point_that_was_not_reached_lies_above_its_lower_end() -> None:
     assert judge(Objective("saturation_rate", ">=", 200, "req/s"), beyond).verdict is GateVerdict.INCONCLUSIVE
     assert judge(Objective("saturation_rate", "<=", 200, "req/s"), beyond).verdict is GateVerdict.INCONCLUSIVE
     assert judge(Objective("saturation_rate", "<=", 100, "req/s"), beyond).verdict is GateVerdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("op", "limit", "high", "low", "verdict"),
+    [
+        ("<=", 100.0, 0.0, 9.0, GateVerdict.PASS),
+        ("<=", 100.0, 0.0, 11.0, GateVerdict.INCONCLUSIVE),
+        ("<=", 100.0, 50.0, 0.0, GateVerdict.PASS),
+        ("<=", 75.0, 4.0, 0.0, GateVerdict.FAIL),
+        ("<=", 75.0, 6.0, 0.0, GateVerdict.INCONCLUSIVE),
+        ("<=", 75.0, 0.0, 50.0, GateVerdict.FAIL),
+        (">=", 70.0, 9.0, 50.0, GateVerdict.PASS),
+        (">=", 70.0, 11.0, 0.0, GateVerdict.INCONCLUSIVE),
+        (">=", 95.0, 50.0, 4.0, GateVerdict.FAIL),
+        (">=", 95.0, 0.0, 6.0, GateVerdict.INCONCLUSIVE),
+    ],
+)
+def test_what_the_measuring_machine_may_have_done_is_counted(
+    op: Op, limit: float, high: float, low: float, verdict: GateVerdict
+) -> None:
+    """An interval from 80 to 90."""
+    seen = replace(estimate(85.0, 80.0, 90.0), too_high_by=high, too_low_by=low)
+    judged = judge(Objective("ttft.p99", op, limit, "ms"), seen)
+    assert judged.verdict is verdict
+    assert (judged.too_high_by, judged.too_low_by) == (high, low)
+    if verdict is GateVerdict.INCONCLUSIVE:
+        assert judged.requests_needed is None, "more samples would not help"
+        way = f"{high:g} ms too high" if high else f"{low:g} ms too low"
+        assert f"may have made the figure up to {way}: free its CPU" in judged.reason

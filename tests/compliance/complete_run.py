@@ -95,6 +95,8 @@ def records_of(workload: Workload, load: Load, requests: int) -> Records:
         "first_reasoning_ns": filled,
         "http_status": filled * 0 + 200,
         "coalesced_chunks": filled * 0,
+        "unresolved_chunks": filled * 0,
+        "first_content_early_ns": filled * 0,
         "stale_retries": filled * 0,
         "shared_prefix_tokens": filled * 0,
         "prefix_id": filled,

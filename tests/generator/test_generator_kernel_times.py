@@ -220,7 +220,7 @@ class Heard:
     def attach(self, link: Link) -> None:
         self.link = link
 
-    def received(self, data: bytes, at_ns: int) -> None:
+    def received(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
         self.told.append(data)
 
     def written(self) -> None:

@@ -76,7 +76,9 @@ def settled(records: Records) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for field in fields(Records):
         value = getattr(records, field.name)
-        if field.name in ("request_id", "coalesced_chunks") or len(value) != len(records):
+        if field.name in ("request_id", "coalesced_chunks", "unresolved_chunks") or len(value) != len(
+            records
+        ):
             continue
         rows = [value[place] for place in order]
         found[field.name] = [row == MISSING for row in rows] if field.name.endswith("_ns") else rows

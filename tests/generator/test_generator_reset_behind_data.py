@@ -28,8 +28,8 @@ class Heard:
     def attach(self, link: Link) -> None:
         del link
 
-    def received(self, data: bytes, at_ns: int) -> None:
-        del at_ns
+    def received(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
+        del at_ns, since_ns
         self.told.append(data)
 
     def written(self) -> None: ...

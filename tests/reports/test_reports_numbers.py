@@ -153,3 +153,22 @@ def test_what_has_no_interval_by_nature_shows_none(method: str) -> None:
 def test_an_undefined_number_says_why(method: str, text: str) -> None:
     metric = {"point": None, "lower": None, "upper": None, "unit": "ratio", "method": method}
     assert numbers.estimate(metric) == numbers.undefined(metric) == text
+
+
+@pytest.mark.parametrize(
+    ("high", "low", "text"),
+    [
+        (0.0, 0.0, ""),
+        (0.99, 0.0, ""),
+        (5.1, 0.0, ", by the machine up to 5.10 ms too high"),
+        (0.2, 7.0, ", by the machine up to 7 ms too low"),
+        (5.0, 7.0, ", by the machine up to 5 ms too high or 7 ms too low"),
+    ],
+)
+def test_what_the_machine_may_have_added_is_told_from_a_hundredth_on(
+    high: float, low: float, text: str
+) -> None:
+    metric = {"point": 100.0, "lower": 90.0, "upper": 120.0, "unit": "ms"}
+    metric |= {"too_high_by": high, "too_low_by": low}
+    assert numbers.estimate(metric) == f"100 ms [90, 120]{text}"
+    assert numbers.estimate(metric | {"lower": None, "upper": None}) == f"100 ms (open){text}"

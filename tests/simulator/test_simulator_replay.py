@@ -12,6 +12,7 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.target import Target
+from pytest_llmbench.metrics.uncertainty import is_exact
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome, Phase
@@ -140,6 +141,10 @@ def test_nobody_is_late_in_virtual_time() -> None:
     assert (check.send_lag_p99_ns, check.send_lag_max_ns, check.coalesced_chunks) == (0, 0, 0)
     assert check.clock == "virtual"
     assert check.loop_lag_p99_ns is None
+    assert is_exact(seen)
+    (closed,) = replayed("fast", plan(ClosedLoop(8), 50))
+    assert (closed.selfcheck.empty_slot_share, closed.selfcheck.unresolved_chunks) == (None, 0)
+    assert is_exact(closed)
     assert check.cpu_share is None
     assert {fact.origin for fact in seen.facts.values()} == {Origin.SIMULATED}
 

@@ -20,9 +20,9 @@ from pytest_llmbench.workloads.sequence import drawn_sha256, slices_sha256
 
 _NEVER_NS = 2**63 - 1
 _SUMMED = {
-    "reads", "content_chunks", "coalesced_chunks", "connections_prewarmed", "connections_opened",
-    "stale_retries", "gc_collections", "voluntary_switches", "involuntary_switches", "unstamped_reads",
-    "distrusted_stamps", "moved_stamps",
+    "reads", "content_chunks", "coalesced_chunks", "unresolved_chunks", "connections_prewarmed",
+    "connections_opened", "stale_retries", "gc_collections", "voluntary_switches", "involuntary_switches",
+    "unstamped_reads", "distrusted_stamps", "moved_stamps",
 }  # fmt: skip
 
 

@@ -1,0 +1,236 @@
+"""How far the measuring machine may have put the figures off, by the stamps of the records themselves.
+
+Each sample is known between two ends. A chunk that was read late together with later ones came somewhere
+between the read before it and its stamp; all other stamps of the kernel are the instants of arrival. A
+statistic of the lowest ends and the same statistic of the highest ends bracket the true one, since every
+statistic here grows with its samples. Where reads are stamped in user space, every stamp may be late by as
+much as the loop was.
+
+In a closed loop a slot that is filled late stands empty meanwhile: the load was that of fewer slots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.metrics import latency
+from pytest_llmbench.metrics.latency import early_ms, tpot_early_ms
+from pytest_llmbench.metrics.summary import PERCENTILES
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.records import BoolColumn, IntColumn, Records
+from pytest_llmbench.model.slots import empty_slot_share
+from pytest_llmbench.stats.counted import percentiles_of_counts
+from pytest_llmbench.stats.percentiles import percentiles
+
+FloatArray = npt.NDArray[np.float64]
+
+_QS: Mapping[str, float] = {**PERCENTILES, "min": 0.0, "max": 100.0}
+TIMER_MS = 1.0
+"""Of the loop's lag so much is the rounding of its timers."""
+_PER_E = 1000
+"""Gaps are counted in classes of a thousandth: 23,000 of them reach 10 s."""
+_NS_PER_MS = 1e6
+
+
+class Leeway(NamedTuple):
+    """Of one statistic, in its unit; neither end below 0."""
+
+    seen: float
+    n: int
+    """Samples."""
+    too_high_by: float = 0.0
+    too_low_by: float = 0.0
+
+    @property
+    def most(self) -> float:
+        return max(self.too_high_by, self.too_low_by)
+
+
+Leeways = Mapping[str, Leeway]
+"""By statistic: ``p50`` … ``p99_9``, ``min``, ``max``, ``mean``, ``std``. Empty where samples are exact."""
+
+
+def is_exact(run: Observation) -> bool:
+    """Every instant that is part of a figure is that of the arrival, and no slot stood empty."""
+    resolved = not (run.records.unresolved_chunks > 0).any()
+    return resolved and not user_space_lag_ms(run) and not empty_slot_share(run.plan.load, run.records)
+
+
+def user_space_lag_ms(run: Observation) -> float:
+    """By how much stamps of this run may be late, at P99, because they are those of the reads; 0 for the
+    kernel's. What the loop's timers round is not counted."""
+    check = run.selfcheck
+    if not check.stamped_by_reading or check.loop_lag_p99_ns is None:
+        return 0.0
+    return max(0.0, check.loop_lag_p99_ns / _NS_PER_MS - TIMER_MS)
+
+
+def ttft_leeways(runs: Sequence[Observation]) -> Leeways:
+    """Of several runs together."""
+    off = _joined(runs, early_ms)
+    return _moved(_joined(runs, latency.ttft_ms), -off, _lag_ms(runs))
+
+
+def tpot_leeways(runs: Sequence[Observation]) -> Leeways:
+    """The first token may have come earlier: a longer time for the same tokens."""
+    return _moved(_joined(runs, latency.tpot_ms), _joined(runs, tpot_early_ms), 0.0)
+
+
+def e2e_leeways(runs: Sequence[Observation]) -> Leeways:
+    """The last content has its own instant, unless reads are stamped in user space."""
+    seen = _joined(runs, latency.e2e_ms)
+    return _moved(seen, np.zeros(len(seen)), _lag_ms(runs))
+
+
+def gap_leeways(runs: Sequence[Observation]) -> Leeways:
+    """Of the gaps between chunks, percentiles to a thousandth of their value."""
+    late = _lag_ms(runs)
+    if not late and not any((run.records.unresolved_chunks > 0).any() for run in runs):
+        return {}
+    found = _Gaps()
+    for run in runs:
+        for block in run.records.blocks():
+            found.add(block.select(block.ok))
+    return found.leeways(late)
+
+
+def rate_leeway(runs: Sequence[Observation], rate: float) -> Leeway:
+    """Full slots would have done up to 1 / (1 - share that they stood empty) as much."""
+    empty = max((empty_slot_share(run.plan.load, run.records) for run in runs), default=0.0)
+    n = sum(len(run.records) for run in runs)
+    return Leeway(rate, n, 0.0, rate * empty / (1.0 - empty) if empty < 1.0 else 0.0)
+
+
+def _moved(seen: FloatArray, by: FloatArray, late: float) -> Leeways:
+    """Samples that may each be off by up to ``by``, all to one side, and all be too high by ``late``."""
+    if not len(seen) or not (late or by.any()):
+        return {}
+    qs = tuple(_QS.values())
+    at, moved = percentiles(seen, qs), percentiles(seen + by, qs)
+    sides = {
+        name: (one, other - one) for name, one, other in zip(_QS, at.tolist(), moved.tolist(), strict=True)
+    }
+    sides["mean"] = float(seen.mean()), float(by.mean())
+    n = len(seen)
+    found = {
+        name: Leeway(one, n, max(0.0, -side) + late, max(0.0, side)) for name, (one, side) in sides.items()
+    }
+    # The standard deviation is a seminorm: it moves by no more than the size of what is added.
+    size = float(np.sqrt(np.mean(by**2))) + late
+    return found | {"std": Leeway(float(seen.std()), n, size, size)}
+
+
+def _joined(runs: Sequence[Observation], measure: Callable[[Records], FloatArray]) -> FloatArray:
+    return np.concatenate([np.empty(0), *(measure(run.records) for run in runs)])
+
+
+def _lag_ms(runs: Sequence[Observation]) -> float:
+    return max(map(user_space_lag_ms, runs), default=0.0)
+
+
+class _Gaps:
+    """Gaps as they were seen, and at their least and most, each counted by its class."""
+
+    def __init__(self) -> None:
+        self._counts = [np.zeros(0, dtype=np.int64) for _ in range(3)]
+        self._n = 0
+        self._sum = self._squares = self._early = 0.0
+
+    def add(self, records: Records) -> None:
+        """Successful requests."""
+        for least, seen, most in _gap_ends(records):
+            for place, values in enumerate((least, seen, most)):
+                self._counts[place] = _summed(self._counts[place], _classes(values))
+            self._n += len(seen)
+            self._sum += float(seen.sum()) / _NS_PER_MS
+            self._squares += float(np.square(np.maximum(most - seen, seen - least) / _NS_PER_MS).sum())
+        self._early += float(records.first_content_early_ns.clip(0).sum()) / _NS_PER_MS
+
+    def leeways(self, late: float) -> Leeways:
+        """``late``: by how much either end of a gap may be."""
+        if not self._n:
+            return {}
+        qs, n = tuple(_QS.values()), self._n
+        least, seen, most = ([_ms(at) for at in percentiles_of_counts(each, qs)] for each in self._counts)
+        found = {
+            name: Leeway(middle, n, middle - low + late, high - middle + late)
+            for name, low, middle, high in zip(_QS, least, seen, most, strict=True)
+        }
+        # Gaps of a reply add up to its length, which only the instant of its first chunk can change.
+        found["mean"] = Leeway(self._sum / n, n, 0.0, self._early / n)
+        size = math.sqrt(self._squares / n) + late
+        return found | {"std": Leeway(0.0, n, size, size)}
+
+
+def _gap_ends(records: Records) -> Iterator[tuple[IntColumn, IntColumn, IntColumn]]:
+    """(least, seen, most) in nanoseconds: of the requests that were read in time all the same."""
+    late = records.unresolved_chunks > 0
+    in_time, _ = _gaps(records.select(~late))
+    if len(in_time):
+        yield in_time, in_time, in_time
+    if late.any():
+        yield _ends(records.select(late))
+
+
+def _ends(records: Records) -> tuple[IntColumn, IntColumn, IntColumn]:
+    """The chunks of one instant share the time G since the chunk before them: of k gaps that add up to G the
+    j-th largest is at most G / j, and the largest at least G / k. At the beginning of a reply they share what
+    its first chunk may be early by, or less."""
+    gaps, first = _gaps(records)
+    if not len(gaps):
+        return gaps, gaps, gaps
+    per_request = np.maximum(np.diff(records.chunk_offsets) - 1, 0)
+    early_ns = np.repeat(records.first_content_early_ns.clip(0), per_request)
+    begins = np.flatnonzero(first | (gaps > 0))
+    sizes = np.diff(begins, append=len(gaps))
+    group = np.repeat(np.arange(len(begins)), sizes)
+    shared = np.where(gaps > 0, gaps, early_ns)[begins]
+    place = np.arange(len(gaps)) - begins[group]
+    least = np.where((place == 0) & (gaps > 0), (shared // sizes)[group], 0)
+    return least, gaps, shared[group] // (place + 1)
+
+
+def _gaps(records: Records) -> tuple[IntColumn, BoolColumn]:
+    """Between the chunks of each request; and which is the first of its request."""
+    counts = np.diff(records.chunk_offsets)
+    gaps = np.diff(records.chunk_ns)
+    inner = np.ones(len(gaps), dtype=bool)
+    firsts = records.chunk_offsets[:-1][counts > 0]
+    inner[firsts[1:] - 1] = False
+    first = np.zeros(len(gaps), dtype=bool)
+    first[records.chunk_offsets[:-1][counts > 1]] = True
+    return gaps[inner], first[inner]
+
+
+def _classes(values_ns: IntColumn) -> IntColumn:
+    counts: IntColumn = np.bincount((np.log1p(values_ns) * _PER_E).astype(np.int64))
+    return counts
+
+
+def _ms(place: float) -> float:
+    return math.expm1(place / _PER_E) / _NS_PER_MS
+
+
+def _summed(one: IntColumn, other: IntColumn) -> IntColumn:
+    total = np.zeros(max(len(one), len(other)), dtype=np.int64)
+    total[: len(one)] += one
+    total[: len(other)] += other
+    return total
+
+
+__all__ = [
+    "Leeway",
+    "Leeways",
+    "e2e_leeways",
+    "gap_leeways",
+    "is_exact",
+    "rate_leeway",
+    "tpot_leeways",
+    "ttft_leeways",
+    "user_space_lag_ms",
+]

@@ -1,0 +1,187 @@
+"""Reads that came late: which of them are told so, since when their bytes may have lain there, and what a
+reply loses by it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
+
+import pytest
+
+from pytest_llmbench.generator.clock import MonotonicClock
+from pytest_llmbench.generator.kernel_times import Ancillary, KernelTimes, kernel_times
+from pytest_llmbench.generator.late_reads import note_late_reads
+from pytest_llmbench.generator.link import Link
+from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.generator.socket_link import SocketLink
+from pytest_llmbench.generator.sockets import LATE_NS, Sockets
+from pytest_llmbench.generator.transport import Exchange
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.record import RequestRecord
+
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="stamps of the kernel are Linux's")
+
+
+class Waits(KernelTimes):
+    """Reads that had lain in their sockets for as long as they are told, then for no time."""
+
+    def __init__(self, *waits_ns: int) -> None:
+        super().__init__(time.monotonic_ns, time.time_ns)
+        self._waits = chain(waits_ns, repeat(0))
+
+    def instant(self, ancillary: Ancillary) -> int:
+        self.waited_ns = next(self._waits)
+        return time.monotonic_ns()
+
+
+class Heard:
+    """The reads of a link."""
+
+    def __init__(self) -> None:
+        self.reads: list[tuple[bytes, int, int | None]] = []
+
+    def attach(self, link: Link) -> None:
+        self.link = link
+
+    def received(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
+        self.reads.append((data, at_ns, since_ns))
+
+    def written(self) -> None: ...
+
+    def ended(self, error: Exception | None) -> None: ...
+
+    def dropped(self) -> None: ...
+
+
+async def linked(sockets: Sockets) -> tuple[Heard, socket.socket]:
+    heard = Heard()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        await SocketLink.connect(heard, "127.0.0.1", listener.getsockname()[1], sockets)
+        return heard, listener.accept()[0]
+
+
+async def closed(sockets: Sockets, *ends: tuple[Heard, socket.socket]) -> None:
+    for heard, other in ends:
+        heard.link.close()
+        other.close()
+    await asyncio.sleep(0)
+    sockets.close()
+
+
+async def all_read(*heard: Heard, count: int = 1) -> None:
+    async with asyncio.timeout(5):
+        while any(len(each.reads) < count for each in heard):
+            await asyncio.sleep(0.001)
+
+
+def run(course: Callable[[], object]) -> None:
+    asyncio.run(course())  # type: ignore[arg-type]
+
+
+@LINUX
+def test_only_a_late_read_is_told_since_when(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def course() -> None:
+        sockets = Sockets(asyncio.get_running_loop(), Waits(LATE_NS, LATE_NS + 1, 0))
+        heard, other = await linked(sockets)
+        for number in range(3):
+            other.send(b"x")
+            await all_read(heard, count=number + 1)
+        in_time, late, after = (since_ns for _, _, since_ns in heard.reads)
+        assert (in_time, after) == (None, None)
+        # It was not there when the read before it had been looked for.
+        assert late is not None
+        assert late <= heard.reads[1][1]
+        await closed(sockets, (heard, other))
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(course())
+
+
+@LINUX
+def test_what_is_read_after_a_late_read_in_the_same_round_is_late() -> None:
+    async def course() -> None:
+        sockets = Sockets(asyncio.get_running_loop(), Waits(LATE_NS + 1))
+        ends = [await linked(sockets) for _ in range(3)]
+        for _, other in ends:
+            other.send(b"x")  # the loop does not run meanwhile: they are found together
+        await all_read(*(heard for heard, _ in ends))
+        sinces = {heard.reads[0][2] for heard, _ in ends}
+        assert len(sinces) == 1
+        assert None not in sinces
+        for heard, other in ends:
+            other.send(b"y")
+            await all_read(heard, count=2)
+            assert heard.reads[1][2] is None
+        await closed(sockets, *ends)
+
+    run(course)
+
+
+@LINUX
+def test_a_loop_that_is_held_up_reads_two_chunks_as_one_and_knows_it() -> None:
+    async def course() -> None:
+        times = kernel_times(MonotonicClock())
+        assert times is not None
+        sockets = Sockets(asyncio.get_running_loop(), times)
+        heard, other = await linked(sockets)
+        other.send(b"before")
+        await all_read(heard)
+        sent_ns = time.monotonic_ns()
+        other.send(b"first")
+        time.sleep(0.02)
+        other.send(b"second")
+        time.sleep(0.02)
+        await all_read(heard, count=2)
+        data, at_ns, since_ns = heard.reads[1]
+        assert data == b"firstsecond"
+        assert since_ns is not None
+        assert since_ns <= sent_ns <= at_ns - 20_000_000, "the true instant of the first lies between"
+        await closed(sockets, (heard, other))
+
+    run(course)
+
+
+def exchange(stamps: Sequence[int], late: Sequence[tuple[int, int]]) -> Exchange:
+    prepared = PreparedRequest("r", b"", index=0, max_tokens=8, input_tokens=8)
+    made = Exchange(prepared, 0, 0, lambda _: None, submitted_ns=1000, stamps=list(stamps))
+    made.late_reads = list(late)
+    return made
+
+
+def record(instants: Sequence[int], first: int | None) -> RequestRecord:
+    return RequestRecord(0, "r", Phase.MEASURE, chunk_ns=list(instants), first_content_ns=first)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "late", "instants", "first", "unresolved", "early"),
+    [
+        # In time: the server sent them together.
+        ([5000, 6000], [], [5000, 5000, 6000], 5000, 0, 0),
+        # Late, and alone in its read: the stamp of the kernel is its own.
+        ([5000, 6000], [(0, 4000)], [5000, 6000], 5000, 0, 0),
+        # Late with the next: not before what was looked for then, nor before the submission.
+        ([5000, 6000], [(0, 4000)], [5000, 5000, 6000], 5000, 1, 1000),
+        ([5000, 6000], [(0, 400)], [5000, 5000, 6000], 5000, 1, 4000),
+        # Nor before the read that precedes it.
+        ([2000, 5000], [(1, 400)], [5000, 5000, 5000], 5000, 2, 3000),
+        # Later chunks change nothing of the first.
+        ([5000, 6000, 7000], [(1, 5500), (2, 6500)], [5000, 6000, 6000, 7000, 7000, 7000], 5000, 3, 0),
+        ([5000], [(0, 6000)], [5000, 5000], 5000, 1, 0),
+        ([5000], [(0, 4000)], [5000, 5000], None, 1, 0),
+    ],
+)
+def test_what_a_reply_loses(
+    stamps: list[int],
+    late: list[tuple[int, int]],
+    instants: list[int],
+    first: int | None,
+    unresolved: int,
+    early: int,
+) -> None:
+    row = record(instants, first)
+    note_late_reads(row, exchange(stamps, late))
+    assert (row.unresolved_chunks, row.first_content_early_ns) == (unresolved, early)
