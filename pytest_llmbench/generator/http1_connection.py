@@ -23,6 +23,8 @@ from pytest_llmbench.generator.transport import End, Exchange
 from pytest_llmbench.wire.uniform import MOST_BYTES
 
 _LAST_CHUNK = b"0\r\n\r\n"
+_EVENT = b"data:"
+"""What each event of a stream has once at least."""
 
 STALE_WITHIN_NS = 1_000_000_000
 """A reused connection that dies within this time of being written to, before a byte came back, had been
@@ -182,7 +184,7 @@ class Http1Connection:
         if earliest is not None and at_ns < earliest:
             at_ns = earliest
             self._owner.too_early += 1
-        if since_ns is not None:
+        if since_ns is not None and data.count(_EVENT) > 1 and self._link.came_apart():
             exchange.late_reads.append((len(stamps), since_ns))
         stamps.append(at_ns)
         exchange.unparsed.append(data)

@@ -22,6 +22,8 @@ SO_TIMESTAMPNS = 35
 """``asm-generic/socket.h``; Python has no name for it. The control message has the same number."""
 ANCILLARY_BYTES = socket.CMSG_SPACE(16) if hasattr(socket, "CMSG_SPACE") else 0
 
+_DATA_SEGS_IN = 152
+"""Place of ``tcpi_data_segs_in`` in ``struct tcp_info`` (``linux/tcp.h``, since Linux 4.6)."""
 TOLERANCE_NS = 2_000
 """Two clocks read one after the other may differ by this much before the difference is looked at closely, and
 change by this much before the change is a step."""
@@ -100,6 +102,13 @@ class KernelTimes:
         return best[1]
 
 
+def packets_in(sock: socket.socket) -> int:
+    """Packets with data that a TCP connection has received; 0 where the kernel does not count them. Raises
+    OSError."""
+    told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _DATA_SEGS_IN + 4)
+    return int.from_bytes(told[_DATA_SEGS_IN:], sys.byteorder)
+
+
 def kernel_times(clock: Clock) -> KernelTimes | None:
     """Receive times of the kernel for this clock; ``None`` where there are none: not Linux, a kernel or a
     sandbox that refuses, a clock that is not the machine's."""
@@ -113,4 +122,4 @@ def kernel_times(clock: Clock) -> KernelTimes | None:
     return KernelTimes(clock.monotonic_ns, clock.wall_ns)
 
 
-__all__ = ["ANCILLARY_BYTES", "SO_TIMESTAMPNS", "TOLERANCE_NS", "KernelTimes", "kernel_times"]
+__all__ = ["ANCILLARY_BYTES", "SO_TIMESTAMPNS", "TOLERANCE_NS", "KernelTimes", "kernel_times", "packets_in"]

@@ -14,6 +14,10 @@ class Link(Protocol):
     def write(self, data: bytes) -> bool:
         """Sends, or keeps what the kernel does not take; True: the kernel took everything."""
 
+    def came_apart(self) -> bool:
+        """Whether what was read last may have come in several packets. What one packet brought came together,
+        however late it was read."""
+
     def close(self) -> None:
         """Close at once, whatever is still on its way. Safe to call twice."""
 
@@ -47,6 +51,9 @@ class LoopLink(asyncio.Protocol):
     def write(self, data: bytes) -> bool:
         self._transport.write(data)
         return self._transport.get_write_buffer_size() == 0
+
+    def came_apart(self) -> bool:
+        return True
 
     def close(self) -> None:
         self._transport.abort()

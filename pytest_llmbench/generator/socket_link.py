@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from pytest_llmbench.generator.kernel_times import ANCILLARY_BYTES
+from pytest_llmbench.generator.kernel_times import ANCILLARY_BYTES, packets_in
 from pytest_llmbench.generator.link import Linked
 from pytest_llmbench.generator.sockets import Sockets
 
 
 class SocketLink:
-    """Reads with ``recvmsg_into`` into the buffer of all. One read each time; what is left is told again."""
+    """Reads with ``recvmsg_into`` into the buffer of all. One read each time; what is left is told again.
+
+    ``_surplus``: packets that came in beyond one for each read, when that was last looked at.
+    """
 
     def __init__(self, linked: Linked, sock: socket.socket, sockets: Sockets) -> None:
         self._linked = linked
@@ -23,6 +26,7 @@ class SocketLink:
         self._buffers = [sockets.buffer]
         self._receive = sock.recvmsg_into
         self._unsent: list[memoryview] = []
+        self._reads = self._surplus = 0
         self._open = True
         sockets.add(sock.fileno(), self._ready)
         linked.attach(self)
@@ -65,6 +69,14 @@ class SocketLink:
         self._sockets.await_room(self._sock.fileno(), awaited=True)
         return False
 
+    def came_apart(self) -> bool:
+        try:
+            surplus = packets_in(self._sock) - self._reads
+        except OSError:
+            return True
+        before, self._surplus = self._surplus, surplus
+        return surplus != before
+
     def close(self) -> None:
         self._down(None)
 
@@ -82,6 +94,7 @@ class SocketLink:
             return
         if count:
             at_ns = self._times.instant(ancillary)
+            self._reads += 1
             if self._times.waited_ns > self._sockets.late_ns:
                 self._sockets.late = True
             since_ns = self._sockets.looked_ns if self._sockets.late else None

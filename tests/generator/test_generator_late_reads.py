@@ -145,6 +145,24 @@ def test_a_loop_that_is_held_up_reads_two_chunks_as_one_and_knows_it() -> None:
     run(course)
 
 
+@LINUX
+def test_what_one_packet_brought_came_together_however_late_it_is_read() -> None:
+    async def course() -> None:
+        sockets = Sockets(asyncio.get_running_loop(), Waits())
+        heard, other = await linked(sockets)
+        apart = []
+        for count, pieces in enumerate([[b"ab"], [b"a", b"b"], [b"ab"], [b"ab"], [b"a", b"b"]], start=1):
+            for piece in pieces:
+                other.send(piece)
+            await all_read(heard, count=count)
+            apart.append(heard.link.came_apart())
+        assert [data for data, _, _ in heard.reads] == [b"ab"] * 5
+        assert apart == [False, True, False, False, True]
+        await closed(sockets, (heard, other))
+
+    run(course)
+
+
 def exchange(stamps: Sequence[int], late: Sequence[tuple[int, int]]) -> Exchange:
     prepared = PreparedRequest("r", b"", index=0, max_tokens=8, input_tokens=8)
     made = Exchange(prepared, 0, 0, lambda _: None, submitted_ns=1000, stamps=list(stamps))

@@ -126,6 +126,26 @@ def test_it_may_be_switched_off(suite: Suite, engine: EmbeddedEngine) -> None:
     assert {row["label"] for row in measured_rows(suite.path / "out")} == {"measure"}
 
 
+def test_a_closed_loop_that_stood_still_is_void_or_says_what_it_may_be_off_by(
+    suite: Suite, engine: EmbeddedEngine
+) -> None:
+    """It has no schedule: what tells are chunks that ran together and slots that stood empty."""
+    suite.write(BODY.replace("rate=20", "concurrency=4"))
+    with standing_still(suite.path / "out", "measure"):
+        suite.measure(engine.url, "--llm-workers=1", "--llm-inconclusive=pass")
+    (entry,) = suite.report["tests"]
+    if entry["void_loads"]:
+        causes = " ".join(entry["void_loads"][0]["causes"])
+        assert "were read late, together with later ones" in causes or "slots stood empty for" in causes
+        return
+    check = entry["selfcheck"]
+    assert check["unresolved_chunks"] > 0
+    assert check["empty_slot_share"] > 0
+    told = entry["metrics"]
+    assert told["request_throughput"]["too_low_by"] > 0
+    assert any(told[f"ttft.{name}"]["too_high_by"] > 0 for name in ("p99_9", "max", "p99"))
+
+
 @pytest.mark.parametrize("given", ["-1", "21", "often"])
 def test_a_number_that_makes_no_sense(suite: Suite, given: str) -> None:
     suite.write(BODY)
