@@ -57,8 +57,7 @@ Leeways = Mapping[str, Leeway]
 
 def is_exact(run: Observation) -> bool:
     """Every instant that is part of a figure is that of the arrival, and no slot stood empty."""
-    resolved = not (run.records.unresolved_chunks > 0).any()
-    return resolved and not user_space_lag_ms(run) and not empty_slot_share(run.plan.load, run.records)
+    return _in_time([run]) and not empty_slot_share(run.plan.load, run.records)
 
 
 def user_space_lag_ms(run: Observation) -> float:
@@ -72,31 +71,36 @@ def user_space_lag_ms(run: Observation) -> float:
 
 def ttft_leeways(runs: Sequence[Observation]) -> Leeways:
     """Of several runs together."""
+    if _in_time(runs):
+        return {}
     off = _joined(runs, early_ms)
     return _moved(_joined(runs, latency.ttft_ms), -off, _lag_ms(runs))
 
 
 def tpot_leeways(runs: Sequence[Observation]) -> Leeways:
     """The first token may have come earlier: a longer time for the same tokens."""
+    if _in_time(runs):
+        return {}
     return _moved(_joined(runs, latency.tpot_ms), _joined(runs, tpot_early_ms), 0.0)
 
 
 def e2e_leeways(runs: Sequence[Observation]) -> Leeways:
     """The last content has its own instant, unless reads are stamped in user space."""
+    if not _lag_ms(runs):
+        return {}
     seen = _joined(runs, latency.e2e_ms)
     return _moved(seen, np.zeros(len(seen)), _lag_ms(runs))
 
 
 def gap_leeways(runs: Sequence[Observation]) -> Leeways:
     """Of the gaps between chunks, percentiles to a thousandth of their value."""
-    late = _lag_ms(runs)
-    if not late and not any((run.records.unresolved_chunks > 0).any() for run in runs):
+    if _in_time(runs):
         return {}
     found = _Gaps()
     for run in runs:
         for block in run.records.blocks():
             found.add(block.select(block.ok))
-    return found.leeways(late)
+    return found.leeways(_lag_ms(runs))
 
 
 def rate_leeway(runs: Sequence[Observation], rate: float) -> Leeway:
@@ -123,6 +127,11 @@ def _moved(seen: FloatArray, by: FloatArray, late: float) -> Leeways:
     # The standard deviation is a seminorm: it moves by no more than the size of what is added.
     size = float(np.sqrt(np.mean(by**2))) + late
     return found | {"std": Leeway(float(seen.std()), n, size, size)}
+
+
+def _in_time(runs: Sequence[Observation]) -> bool:
+    """Every chunk has the instant of its own arrival."""
+    return not _lag_ms(runs) and not any((run.records.unresolved_chunks > 0).any() for run in runs)
 
 
 def _joined(runs: Sequence[Observation], measure: Callable[[Records], FloatArray]) -> FloatArray:
