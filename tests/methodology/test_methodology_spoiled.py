@@ -262,3 +262,23 @@ def test_where_reads_are_the_stamps_the_loop_says_how_late() -> None:
     assert (found.ok, found.value) == (False, pytest.approx(15.0))
     assert "reads are stamped when they are read" in found.message
     assert late_reads(answer(plan(), selfcheck=replace(check, loop_lag_p99_ns=8 * MS))).ok  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("spoil", "attempts"), [(third_read_late, 2), (lambda seen: seen, 1)])
+def test_a_level_of_the_itl_test_is_measured_again_for_its_gaps(
+    spoil: Callable[[Observation], Observation], attempts: int
+) -> None:
+    def first_level(seen: Observation) -> Observation:
+        is_level = isinstance(seen.plan.load, OpenLoop) and seen.plan.attempt == 1
+        return spoil(seen) if is_level else seen
+
+    world = World(first_level, *range(100), execute=QueueServer())
+    parameters = itl.Parameters(capacity_rps=40.0, levels_percent=(50.0,))
+    result = drive(itl.TEST.procedure(parameters, canned_setting()), world)
+    assert max(one.attempt for one in world.plans) == attempts
+    assert len(result.void_loads) == attempts - 1
+    assert all("time between chunks" in cause for void in result.void_loads for cause in void.causes)
+    assert result.metrics["itl[50%].p99"].too_high_by == 0.0
+    (level,) = [level for level in result.levels if level.label == "50%" and level.role == "level"]
+    assert level.observation is not None
+    assert result.observations[level.observation].plan.attempt == attempts
