@@ -10,8 +10,11 @@ import errno
 import ipaddress
 import socket
 import ssl
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +26,7 @@ import httpx
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.probes.credentials import Credentials
 from pytest_llmbench.redaction import known_secrets
+from pytest_llmbench.wire.error_text import shorten
 
 _MOST_BYTES = 4 * 1024 * 1024
 """More of an answer is not read: the answers asked for here are small."""
@@ -77,21 +81,53 @@ class ControlPlane:
         self.key_source = access.credentials.source
         self.proxy = proxy_for(endpoint)
         """URL of the proxy that is used, or ``None``. Never one for a loopback endpoint."""
-        self._client = httpx.Client(
+        self._tls = _tls(access)
+        self._client = self._made()
+        self._answered = False
+
+    def _made(self) -> httpx.Client:
+        access = self._access
+        return httpx.Client(
             # Compressed event streams come in lumps; a measured request will not ask for them either.
             headers={
                 "Accept-Encoding": "identity",
                 "User-Agent": "pytest-llmbench",
                 **access.credentials.headers,
             },
-            verify=_tls(access),
+            verify=self._tls,
             proxy=self.proxy,
             # The proxy is decided above, so that what is recorded is what is used.
             trust_env=False,
             follow_redirects=False,
             timeout=httpx.Timeout(access.answer_s, connect=access.connect_s),
         )
-        self._answered = False
+
+    @contextmanager
+    def _within_the_time(self, url: str) -> Iterator[None]:
+        """Ends an exchange that goes on a byte at a time: each read is on time, and the answer never is.
+
+        Raises SUTError. The client is closed under the one who reads, and made anew for the next.
+        """
+        limit_s, expired = self._access.connect_s + self._access.answer_s, threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            self._client.close()
+
+        timer = threading.Timer(limit_s, expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except Exception as error:
+            if not expired.is_set():
+                raise
+            self._client = self._made()
+            what = f"connected, but the head of the answer was not complete within {limit_s:g} s"
+            remedy = "look at the server, and at what stands before it"
+            raise SUTError(what, where=without_query(url), remedy=remedy) from error
+        finally:
+            timer.cancel()
 
     def __enter__(self) -> Self:
         return self
@@ -131,8 +167,10 @@ class ControlPlane:
             raise self._failure(without_query(str(request.url)), error) from error
 
     def _taken(self, request: httpx.Request) -> Answer:
-        response = self._sent(request)
+        with self._within_the_time(str(request.url)):
+            response = self._sent(request)
         try:
+            _refuse_compressed(response)
             body = self._read(response)
         finally:
             response.close()
@@ -158,7 +196,7 @@ class ControlPlane:
         deadline = time.monotonic() + self._access.answer_s
         body = bytearray()
         try:
-            for piece in response.iter_bytes():
+            for piece in response.iter_raw():
                 body += piece
                 at_end = _END_MARKER in body[-_END_MARKER_WITHIN:]
                 if at_end or len(body) > _MOST_BYTES or time.monotonic() > deadline:
@@ -175,6 +213,17 @@ class ControlPlane:
             what += f" (through the proxy {without_userinfo(self.proxy)} of the environment)"
             remedy += "; set NO_PROXY if this host is to be reached directly"
         return SUTError(what, where=url, remedy=remedy)
+
+
+def _refuse_compressed(response: httpx.Response) -> None:
+    """A few bytes can be made gigabytes that way, and who asked for none has none to unpack."""
+    coding = response.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise SUTError(
+            f"the answer is compressed ({shorten(coding, 40)}) although identity was asked for",
+            where=without_query(str(response.request.url)),
+            remedy="switch compression off in the server, or in the proxy before it",
+        )
 
 
 def explain(

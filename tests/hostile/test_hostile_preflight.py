@@ -1,0 +1,96 @@
+"""Servers that would keep the preflight busy for ever, or unpack gigabytes: each is refused in words."""
+
+from __future__ import annotations
+
+import gzip
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.probes.control_plane import Access, ControlPlane
+
+LIMITS = Access(connect_s=0.5, answer_s=1.0)
+Talk = Callable[[socket.socket, threading.Event], None]
+
+
+@contextmanager
+def talking(talk: Talk) -> Iterator[str]:
+    """A server that reads a request on each connection and then does as it likes."""
+    stop, listener = threading.Event(), socket.create_server(("127.0.0.1", 0))
+    threads = []
+
+    def one(connection: socket.socket) -> None:
+        with connection:
+            connection.recv(65536)
+            try:
+                talk(connection, stop)
+            except OSError:
+                return
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threads.append(threading.Thread(target=one, args=(connection,), daemon=True))
+            threads[-1].start()
+
+    acceptor = threading.Thread(target=accept, daemon=True)
+    acceptor.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1/models"
+    finally:
+        stop.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        for thread in (acceptor, *threads):
+            thread.join(5)
+
+
+def _slowly(connection: socket.socket, stop: threading.Event) -> None:
+    for byte in b"HTTP/1.1 200 OK\r\n" + b"x-more: of the same\r\n" * 1000:
+        if stop.wait(0.05):
+            return
+        connection.sendall(bytes([byte]))
+
+
+def _informing(connection: socket.socket, stop: threading.Event) -> None:
+    while not stop.wait(0.001):
+        connection.sendall(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
+
+
+@pytest.mark.parametrize("talk", [_slowly, _informing])
+def test_an_answer_that_never_begins(talk: Talk) -> None:
+    with talking(talk) as url, ControlPlane(url, LIMITS) as control:
+        began = time.monotonic()
+        with pytest.raises(SUTError, match=r"the head of the answer was not complete within 1\.5 s"):
+            control.get(url)
+        assert time.monotonic() - began < 60  # it went on for ever
+        with pytest.raises(SUTError, match="not complete"):  # the next exchange has a client of its own
+            control.get(url)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "gzip, gzip", "br", "x" * 5000])
+def test_a_compressed_answer_is_not_unpacked(coding: str) -> None:
+    packed = gzip.compress(gzip.compress(b"\0" * 50_000_000))
+
+    def bomb(connection: socket.socket, stop: threading.Event) -> None:
+        head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: {len(packed)}\r\n\r\n"
+        connection.sendall(head.encode() + packed)
+
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with (
+        talking(bomb) as url,
+        ControlPlane(url, LIMITS) as control,
+        pytest.raises(SUTError, match="although identity was asked for") as caught,
+    ):
+        control.get(url)
+    assert len(str(caught.value)) < 300
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 40_000
