@@ -1,7 +1,7 @@
 """One load at a time on one machine, across the worker processes of pytest-xdist.
 
 Two workers that load the same server measure each other; so do two that load a server each, since servers and
-load generators share the machine's cores and accelerators. There is one lock for all of it, whatever the
+load generators share the machine's cores and accelerators. Each user has one lock for all of it, whatever the
 endpoint. A single process needs none, and neither does a replay: nothing is sent and no time passes.
 """
 
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import tempfile
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+
+from pytest_llmbench.errors import StoreError
 
 _NAME = "pytest-llmbench-load.lock"
 
@@ -22,7 +25,7 @@ class MachineLock:
     """Held by a process; within it as often as it likes, so that what is nested does not wait for itself."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """``folder``: default the machine's for temporary files."""
+        """``folder``: default the user's own among the machine's for temporary files."""
         self._folder = folder
         self._guard = threading.Lock()
         self._holders = 0
@@ -44,18 +47,28 @@ class MachineLock:
                     os.close(self._descriptor)
 
     def _locked(self) -> int:
-        path = (self._folder or Path(tempfile.gettempdir())) / _NAME
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
-        except PermissionError:
-            # Another user's, in a folder where the kernel lets nobody else open such a file to create it.
-            descriptor = os.open(path, os.O_RDONLY)
+        path = (self._folder or _private_folder()) / _NAME
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except BaseException:  # Ctrl-C while waiting
             os.close(descriptor)
             raise
         return descriptor
+
+
+def _private_folder() -> Path:
+    """Of this user alone: in a folder that all may write to, a name that can be guessed can be taken."""
+    path = Path(tempfile.gettempdir()) / f"pytest-llmbench-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise StoreError(
+            "the folder of the lock is not this user's alone",
+            where=str(path),
+            remedy="remove it, or give another folder for temporary files by TMPDIR",
+        )
+    return path
 
 
 _OF_THIS_PROCESS = MachineLock()

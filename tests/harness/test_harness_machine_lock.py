@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.machine_lock import MachineLock, machine_lock
 
 
@@ -55,21 +56,29 @@ def test_two_processes_take_turns(tmp_path: Path) -> None:
     waiting.join(10)
 
 
-def test_a_file_of_another_user_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with MachineLock(tmp_path).held():
+def test_nobody_elses_folder_and_no_link_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name in a folder that all may write to can be taken: by a link to a victim's file, say."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").write_text("precious")
+    own = tmp_path / f"pytest-llmbench-{os.getuid()}"
+    own.symlink_to(victim)
+    with pytest.raises(StoreError, match="not this user's alone"), MachineLock().held():
         pass
-    real = os.open
-
-    def protected(path: object, flags: int, *mode: int) -> int:
-        if flags & os.O_CREAT:  # fs.protected_regular
-            raise PermissionError(13, "Permission denied")
-        return real(path, flags, *mode)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(os, "open", protected)
-    lock = MachineLock(tmp_path)
-    with lock.held():
-        monkeypatch.undo()
-        assert other_processes_wait(tmp_path)
+    own.unlink()
+    own.mkdir(mode=0o700)
+    own.chmod(0o777)
+    with pytest.raises(StoreError, match="not this user's alone"), MachineLock().held():
+        pass
+    own.chmod(0o700)
+    (own / "pytest-llmbench-load.lock").symlink_to(victim / "file")
+    with pytest.raises(OSError, match="symbolic link"), MachineLock().held():
+        pass
+    (own / "pytest-llmbench-load.lock").unlink()
+    with MachineLock().held():
+        assert other_processes_wait(own)
+    assert (victim / "file").read_text() == "precious"
 
 
 def test_without_workers_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,4 +86,5 @@ def test_without_workers_nobody_waits(tmp_path: Path, monkeypatch: pytest.Monkey
     with machine_lock(None):
         assert not list(tmp_path.iterdir())
     with machine_lock("gw0"):
-        assert other_processes_wait(tmp_path)
+        (own,) = tmp_path.iterdir()
+        assert other_processes_wait(own)
