@@ -50,6 +50,8 @@ _WORKLOAD = {
     "workload.class_mix": "mapping: class → share of the requests",
     "workload.deviations": "list of declared changes to a reference workload: what, instead_of, rule",
     "workload.slices": "list of [first, count]: the parts of the sequence that were sent",
+    "workload.parts": "list of [name, seed], one for each of workload.slices: the part of the measurement "
+    "that it was drawn for; the seed follows from workload.seed and the name",
     "workload.sequence_sha256": "digest of the planned requests in the format of METHODOLOGY §4.3",
     "workload.published": "`sequence` (written as an artifact) or `generator` (code, seed and parameters)",
 }

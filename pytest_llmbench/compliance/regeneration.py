@@ -9,7 +9,14 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant
 from pytest_llmbench.workloads.long_context import LongContextWorkload
-from pytest_llmbench.workloads.sequence import drawn, drawn_sha256, sequence_sha256, slices_sha256
+from pytest_llmbench.workloads.sequence import (
+    drawn,
+    drawn_sha256,
+    sequence_sha256,
+    slices_sha256,
+    stretches_sha256,
+)
+from pytest_llmbench.workloads.stream import part_seed
 
 REFERENCE_DIGESTS = {
     1: "b83712a07fe996849fb07fe02483087073c903d07f5e9a010c88129458a323f0",
@@ -18,8 +25,8 @@ REFERENCE_DIGESTS = {
 }
 """Synthetic-Uniform, seed 42: number of requests → digest (METHODOLOGY §4.3)."""
 
-Part = tuple[Workload, int, int]
-"""A workload, the first of its requests that was sent, and how many."""
+Part = tuple[Workload, int, int, int]
+"""A workload, the first of its requests that was sent, how many, and the seed that they are drawn with."""
 
 
 def regenerated(look: Look, *, by_reference: bool = False) -> str | None:
@@ -30,10 +37,13 @@ def regenerated(look: Look, *, by_reference: bool = False) -> str | None:
     """
     declared, seed, count = look.need_all("workload.sequence_sha256", "workload.seed", "workload.n_requests")
     workload = _drawing(look, _declared_workload(look), by_reference)
-    parts = _parts(look, workload, count)
-    again = _digest(parts, seed)
+    parts = _parts(look, workload, count, seed)
+    again = _digest(parts)
     look.note("regenerated_sha256", again)
-    if again != declared or sum(length for _, _, length in parts) != count:
+    strange = [name for name, own in look.fact("workload.parts", []) if own != part_seed(seed, name)]
+    if strange:
+        return f"the seed of {strange[0]!r} does not follow from seed {seed}"
+    if again != declared or sum(length for _, _, length, _ in parts) != count:
         return f"drawing {count} requests of seed {seed} again gives another sequence"
     complaints = (_unlike(look, run, seed, by_reference) for run in look.runs)
     return next((complaint for complaint in complaints if complaint is not None), None)
@@ -48,37 +58,40 @@ def _declared_workload(look: Look) -> Workload:
     return next(same, workloads[0])
 
 
-def _parts(look: Look, workload: Workload, count: int) -> list[Part]:
+def _parts(look: Look, workload: Workload, count: int, seed: int) -> list[Part]:
     """The slices that were sent; of the long-context test each has a length of its own."""
     slices = [(first, length) for first, length in look.fact("workload.slices", [[0, count]])]
+    seeds = [own for _, own in look.fact("workload.parts", [])]
+    if len(seeds) != len(slices):
+        seeds = [seed] * len(slices)
     targets = look.fact("workload.targets")
     if targets is None or not isinstance(workload, LongContextWorkload) or len(targets) != len(slices):
-        return [(workload, first, length) for first, length in slices]
+        return [(workload, *part, own) for part, own in zip(slices, seeds, strict=True)]
     return [
-        (workload.at_length(target), first, length)
-        for target, (first, length) in zip(targets, slices, strict=True)
+        (workload.at_length(target), *part, own)
+        for target, part, own in zip(targets, slices, seeds, strict=True)
     ]
 
 
-def _digest(parts: list[Part], seed: int) -> str:
-    workloads = [workload for workload, _, _ in parts]
+def _digest(parts: list[Part]) -> str:
+    workloads = [part[0] for part in parts]
     if all(workload == workloads[0] for workload in workloads):
-        return slices_sha256(workloads[0], [(first, length) for _, first, length in parts], seed)
-    return sequence_sha256(request for part in parts for request in drawn(*part, seed))
+        return stretches_sha256(workloads[0], [(seed, first, length) for _, first, length, seed in parts])
+    return sequence_sha256(request for part in parts for request in drawn(*part))
 
 
 def _unlike(look: Look, run: Observation, seed: int, by_reference: bool) -> str | None:
     """What one run sent otherwise than its plan says."""
     plan = run.plan
-    if plan.seed != seed:
-        return f"the run used seed {plan.seed}, the declared seed is {seed}"
+    if plan.seed != part_seed(seed, plan.part):
+        return f"the run used seed {plan.seed}, which does not follow from the declared seed {seed}"
     if not run.sequence_sha256:
         raise NoEvidenceError("sequence_sha256 of the run")
     name = look.fact("workload.name")
     if plan.workload.name != name:
         return f"{plan.label!r} sent requests of {plan.workload.name}, not of {name}"
     workload = _drawing(look, plan.workload, by_reference)
-    if run.sequence_sha256 != slices_sha256(workload, _sent(run), seed):
+    if run.sequence_sha256 != slices_sha256(workload, _sent(run), plan.seed):
         return f"the requests that {plan.label!r} planned are not those of seed {seed}"
     return None
 

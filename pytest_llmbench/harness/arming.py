@@ -92,14 +92,18 @@ class Arming:
             return Arm(BASELINE, own.opened, replace(own.setting, facts=facts), name, path)
         sut = SUT(wanted, model=self.settings.model, api=self.settings.api)
         opened = self.opens(sut, order.nodeid, role=BASELINE)
-        return Arm(BASELINE, opened, self.setting(order.parameters, opened, warmup), path=path)
+        return Arm(BASELINE, opened, self._asked(order, opened, warmup), path=path)
 
     def _system(self, system: Listed, order: Order, warmup: WarmupPolicy) -> Arm:
         settings = self.settings.model_copy(update={"sut": system.file})
         sut = SUT(system.endpoint, model=self.settings.model, api=self.settings.api)
         opened = self.opens(sut, order.nodeid, role=system.name, settings=settings)
-        setting = self.setting(order.parameters, opened, warmup)
+        setting = self._asked(order, opened, warmup)
         return Arm(system.name, opened, setting, path=self._path(order.nodeid, system.name))
+
+    def _asked(self, order: Order, opened: OpenSUT, warmup: WarmupPolicy) -> Setting:
+        """All arms get the same requests."""
+        return replace(self.setting(order.parameters, opened, warmup), salt=order.setting.salt)
 
     def _path(self, nodeid: str, arm: str) -> Path | None:
         return records_path(self.settings.report, f"{nodeid} {arm}", self.worker)

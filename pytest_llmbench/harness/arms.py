@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.interleaved import drive_together, drive_whole
@@ -52,8 +51,7 @@ class Arm:
     def server(self) -> tuple[str, str]:
         """Arms with equal ones ask the same server, as far as can be told."""
         station = self.opened.executor.stations[self.variant]
-        where = self.opened.key if self.opened.virtual else urlsplit(self.opened.base_url).netloc
-        return (where, station.server)
+        return (self.opened.server, station.server)
 
     def planned(self, plan: LoadPlan) -> LoadPlan:
         """As it is sent to the variant. SuiteError for a test that goes to variants by itself."""

@@ -15,6 +15,7 @@ from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.probes.control_plane import Access
 from pytest_llmbench.probes.token_count import ServerTokenCount
 from pytest_llmbench.workloads.exact_length import exact_prompt
+from pytest_llmbench.workloads.stream import draws_anew
 
 Count = Callable[[str], int]
 _MOST_CALLS = 100_000
@@ -66,6 +67,10 @@ class ExactLengths:
     @property
     def standard(self) -> bool:
         return False
+
+    @property
+    def draws_anew(self) -> bool:
+        return draws_anew(self.base)
 
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
         """The first ``count`` requests; those of the base while it is not bound to a server."""

@@ -106,6 +106,7 @@ def amount(plan: LoadPlan) -> dict[str, Any]:
         "requests": plan.requests,
         "first": plan.first,
         "seed": plan.seed,
+        "part": plan.part,
         "phase": str(plan.phase),
         "duration_s": plan.duration_s,
         "max_requests": plan.max_requests,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.clock import MonotonicClock, anchor
@@ -57,6 +58,11 @@ class OpenSUT:
 
     counter: TokenCounter | None = None
     """Counts tokens as the SUT does; None where prompts are ids, which need no counting."""
+
+    @property
+    def server(self) -> str:
+        """Two with equal ones ask the same server, as far as can be told."""
+        return self.key if self.virtual else urlsplit(self.base_url).netloc
 
     def variant(self, name: str, where: str) -> VariantInfo:
         """SuiteError, with those that there are, for a variant that nobody declared."""

@@ -226,8 +226,10 @@ class _Answers:
             raise StoreError(f"the procedure asks for a load that was not measured: {plan.label}")
         index, load = self._next, self._loads[self._next]
         self._next += 1
+        if "part" not in load:
+            plan = _as_stored(plan, load)
         for name, value in amount(plan).items():
-            if value != load[name]:
+            if value != load.get(name, ""):
                 raise StoreError(
                     f"load {index + 1}: {name} was {load[name]!r} when it was measured, the procedure now "
                     f"asks for {value!r}",
@@ -235,6 +237,13 @@ class _Answers:
                 )
         seen = {name: rebuilt(value) for name, value in load["seen"].items()}
         return Observation(plan=plan, records=self._stored.load(self._entry, index, load), **seen)
+
+
+def _as_stored(plan: LoadPlan, load: Mapping[str, Any]) -> LoadPlan:
+    """The plan with the requests that were really sent: of a version in which all parts of a session took
+    theirs from one sequence, and an open loop its arrivals."""
+    names = ("seed", "first", "requests", "duration_s", "max_requests")
+    return plan.with_(part="", **{name: load[name] for name in names})
 
 
 def _compared(entry: TestEntry, result: TestResult) -> tuple[int, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +28,7 @@ from pytest_llmbench.harness.measured import Measured, unmeasured_entry
 from pytest_llmbench.harness.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.reaudit import Reaudited, light, reaudited
 from pytest_llmbench.harness.records_path import records_path
+from pytest_llmbench.harness.sent_before import SentBefore
 from pytest_llmbench.harness.sequence_files import with_sequence_files
 from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
@@ -34,7 +36,7 @@ from pytest_llmbench.harness.shared import SharedRuns
 from pytest_llmbench.harness.sut import SUT
 from pytest_llmbench.harness.systems import Compared, Wanted
 from pytest_llmbench.methodology.advice import advised
-from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT
+from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT, SENDS_AGAIN
 from pytest_llmbench.methodology.offered import set_aside
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
@@ -83,6 +85,9 @@ class BenchSession:
             settings, worker, self._opened, self._answered, self._setting, _validity, self.baselines
         )
         self._shared = SharedRuns()
+        self._sent_before = SentBefore()
+        self._times: Counter[tuple[str, str, str, str]] = Counter()
+        """How often a test was measured on a SUT: more than once by a plugin for reruns, or by hand."""
         self._label = ""
 
     def sut_from_settings(self) -> SUT | None:
@@ -103,7 +108,7 @@ class BenchSession:
         """One plan by hand: no warm-up, no judgement, no records file."""
         opened = self._opened(_as_sut(sut), plan.label)
         with self._alone(virtual=opened.virtual):
-            return self._sent(opened, plan)
+            return self._sent(opened, plan, "")
 
     def measure(
         self,
@@ -121,14 +126,14 @@ class BenchSession:
         """
         opened = self._opened(_as_sut(sut), nodeid)
         parameters = with_runs(parameters, self.settings)
-        setting = self._setting(parameters, opened, warmup)
+        salt = self._salt(nodeid, definition, parameters, opened)
+        setting = self._setting(parameters, opened, warmup, salt)
         _refuse_without(definition.needs(parameters, setting), definition)
         order = self.baselines.order(nodeid, definition, parameters, setting, limits, opened.virtual)
         parameters = order.parameters
-        path = records_path(self.settings.report, nodeid, self._worker)
-        began = time.monotonic()
+        path, began = records_path(self.settings.report, nodeid, self._worker), time.monotonic()
         result, peers = self._measured(order, opened, path, warmup, wanted)
-        result = self.baselines.compared(order, self._told(result, opened))
+        result = self.baselines.compared(order, self._told(result, opened, definition, nodeid))
         result = self._arming.calibrations.flagged(order, result, virtual=opened.virtual)
         judged = self._judge(result, parameters, peers)
         files = files_of(path, self.settings.report)
@@ -145,10 +150,24 @@ class BenchSession:
         self._results.append(light(measured))
         return measured
 
-    def _told(self, result: TestResult, opened: OpenSUT) -> TestResult:
-        """With what has to be said of the SUT, and of a generator that went beyond its selftest."""
+    def _salt(
+        self, nodeid: str, definition: TestDefinition, parameters: TestParameters, opened: OpenSUT
+    ) -> str:
+        """Empty for what may be shared: the same in every session, whatever the order of its tests."""
+        key = (nodeid, definition.name, repr(parameters), opened.key)
+        self._times[key] += 1
+        again = f" {self._times[key]}" if self._times[key] > 1 else ""
+        return f"{nodeid}{again}" if again or parameters.fresh else ""
+
+    def _told(
+        self, result: TestResult, opened: OpenSUT, definition: TestDefinition, nodeid: str
+    ) -> TestResult:
+        """With what has to be said of the SUT, of a generator that went beyond its selftest, and of prompts
+        that were sent again though the test does not want it."""
         beyond = () if opened.virtual else self._beyond(result)
-        return replace(result, notes=(*opened.notes, *result.notes), findings=(*result.findings, *beyond))
+        again = self._sent_before.findings(nodeid)
+        found = (*result.findings, *beyond, *(() if definition.name in SENDS_AGAIN else again))
+        return replace(result, notes=(*opened.notes, *result.notes), findings=found)
 
     def _beyond(self, result: TestResult) -> tuple[Finding, ...]:
         workers = self.settings.workers
@@ -167,7 +186,9 @@ class BenchSession:
         """Compliance of every result whose clauses other results of this process have changed since."""
         return reaudited(self._results)
 
-    def _setting(self, parameters: TestParameters, opened: OpenSUT, warmup: WarmupPolicy) -> Setting:
+    def _setting(
+        self, parameters: TestParameters, opened: OpenSUT, warmup: WarmupPolicy, salt: str = ""
+    ) -> Setting:
         problems = warmup.problems()
         if problems:
             raise SUTError("; ".join(problems), where="llm_warmup")
@@ -185,7 +206,7 @@ class BenchSession:
             ignore_eos=opened.ignore_eos,
             variants=opened.variants,
         )
-        return replace(setting, workload=bound(setting.workload, opened.counter))
+        return replace(setting, workload=bound(setting.workload, opened.counter), salt=salt)
 
     def _run(self, order: Order, opened: OpenSUT, path: Path | None) -> TestResult:
         test, parameters, setting = order.definition.name, order.parameters, order.setting
@@ -215,14 +236,15 @@ class BenchSession:
             self._label = plan.title
             self._show_progress(f"shared with {known.shared_from}, nothing is sent")
             return known
-        seen = self._sent(opened, plan)
+        seen = self._sent(opened, plan, who)
         # Starting a variant, or bringing it into a fresh state, may have changed the state.
         self._shared.keep(key, plan, who, opened.executor.state(plan.variant), seen)
         return seen
 
-    def _sent(self, opened: OpenSUT, plan: LoadPlan) -> Observation:
+    def _sent(self, opened: OpenSUT, plan: LoadPlan, who: str) -> Observation:
         self._label = plan.title
         seen = opened.executor.run(plan)
+        self._sent_before.note((opened.server, opened.executor.state(plan.variant)), who, seen)
         # What a variant says of its filters stands over what the SUT says of its own.
         seen = replace(seen, facts=opened.facts.under("guardrails") | seen.facts)
         if seen.interrupted == INTERRUPTED_BY_CTRL_C and plan.phase is not Phase.MEASURE:

@@ -17,7 +17,6 @@ import numpy as np
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.methodology.parameters import LoadParameters, parameter
-from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics.buckets import EDGES, LABELS
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.metrics.summary import PERCENTILES
@@ -135,14 +134,14 @@ def looks_of(parameters: AdaptiveParameters) -> Looks | None:
     return Looks(tuple(every), parameters.max_error_share)
 
 
-def bounded(parameters: AdaptiveParameters, setting: Setting, plan: LoadPlan) -> LoadPlan:
+def bounded(parameters: AdaptiveParameters, plan: LoadPlan) -> LoadPlan:
     """The plan of ``requests="auto"``, whose requests are the most there may be: it may end early, and after
     ``max_seconds`` it does."""
     looks, seconds, load = looks_of(parameters), parameters.max_seconds, plan.load
     if seconds is None:
         return plan.with_(looks=looks)
     if isinstance(load, OpenLoop):
-        due_ns = schedule_ns(load, plan.first + plan.requests, arrival_seed(setting.seed))
+        due_ns = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed))
         before_ns = int(due_ns[plan.first - 1]) if plan.first else 0
         there = int(np.count_nonzero(due_ns[plan.first :] <= before_ns + seconds * 1e9))
         return plan.with_(looks=looks, requests=max(1, there))

@@ -21,6 +21,7 @@ from pytest_llmbench.methodology.capacity_search import (
     Criteria,
     find_capacity,
     level_plan,
+    level_requests,
 )
 from pytest_llmbench.methodology.capacity_tables import capacity_plots, search_table
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
@@ -181,7 +182,12 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     while failed - passed > max(1.0, GAP_SHARE * passed):
         passed = (passed + failed) // 2
         levels.append(passed)
-    return tuple(level_plan(told, sequence, level, parameters.duration_s) for level in levels)
+    duration_s = parameters.duration_s
+    return tuple(
+        level_plan(told, own, level, duration_s)
+        for level in levels
+        for own in [level_requests(told, sequence, level, duration_s, levels[0], ceiling)]
+    )
 
 
 TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_llmbench.methodology.levels import Seen, level_of
 from pytest_llmbench.methodology.load_plans import Sequence
@@ -63,8 +64,6 @@ class Capacity:
     levels: tuple[Seen, ...]
     """All that were run, in that order."""
     notes: tuple[str, ...]
-    sequence: Sequence
-    """Its further requests have not been sent yet."""
 
     @property
     def concurrency(self) -> int | None:
@@ -96,16 +95,17 @@ def find_capacity(
     of ``sequence``. ``duration_s``: of a level, as a marker asks for it."""
     asked = criteria or Criteria()
     ceiling = min(maximum, QUICK_MAXIMUM) if setting.scale == "quick" else maximum
-    levels: list[Seen] = []
+    initial, levels = min(initial, ceiling), list[Seen]()
 
     def at(concurrency: int) -> Procedure[bool]:
-        plan = level_plan(setting, sequence, concurrency, duration_s, _most_rps(levels))
-        seen = level_of(sequence.sent((yield plan)), seed=setting.seed, role=PROBE)
+        own = level_requests(setting, sequence, concurrency, duration_s, initial, ceiling)
+        plan = level_plan(setting, own, concurrency, duration_s, _most_rps(levels))
+        seen = level_of(own.sent((yield plan)), seed=setting.seed, role=PROBE)
         failures = asked.failures(seen)
         levels.append(seen.with_(passed=not failures, fail_reasons=failures))
         return not failures
 
-    passed, failed = yield from _bracket(at, min(initial, ceiling), ceiling)
+    passed, failed = yield from _bracket(at, initial, ceiling)
     while passed is not None and failed is not None and failed - passed > max(1.0, GAP_SHARE * passed):
         middle = (passed + failed) // 2
         if (yield from at(middle)):
@@ -113,7 +113,7 @@ def find_capacity(
         else:
             failed = middle
     best = next((seen for seen in levels if seen.level.concurrency == passed), None)
-    return Capacity(best, failed, tuple(levels), _notes(passed, failed, ceiling, maximum), sequence)
+    return Capacity(best, failed, tuple(levels), _notes(passed, failed, ceiling, maximum))
 
 
 def _bracket(
@@ -151,6 +151,19 @@ def _most_rps(levels: list[Seen]) -> float | None:
     return 4.0 * max(rates) if rates else None
 
 
+def level_requests(
+    setting: Setting,
+    sequence: Sequence,
+    concurrency: int,
+    duration_s: float | None,
+    initial: int,
+    ceiling: int,
+) -> Sequence:
+    """The same for every search from ``initial`` to ``ceiling``, whatever its criteria: they share levels."""
+    asked: dict[str, Any] = {"duration_s": LEVEL_S.at(setting.scale, duration_s), "range": [initial, ceiling]}
+    return sequence.next_part(setting, "level of capacity", concurrency=concurrency, **asked)
+
+
 def level_plan(
     setting: Setting,
     sequence: Sequence,
@@ -178,4 +191,5 @@ __all__ = [
     "Criteria",
     "find_capacity",
     "level_plan",
+    "level_requests",
 ]

@@ -39,6 +39,9 @@ TESTS: dict[str, TestDefinition] = {
 BEYOND_THE_DRAFT = frozenset({goodput.TEST.name})
 """They have no compliance class."""
 
+SENDS_AGAIN = frozenset({prefix_cache.TEST.name, guardrail.TEST.name})
+"""They send the same requests to several states of a system, and look after what its cache holds."""
+
 
 def definition(name: object, *, where: str | None = None) -> TestDefinition:
     """The row of ``name``; SuiteError with the known names otherwise."""
@@ -51,4 +54,4 @@ def definition(name: object, *, where: str | None = None) -> TestDefinition:
     raise SuiteError(f"unknown test {name!r}; {hint}", where=where)
 
 
-__all__ = ["BEYOND_THE_DRAFT", "TESTS", "definition"]
+__all__ = ["BEYOND_THE_DRAFT", "SENDS_AGAIN", "TESTS", "definition"]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.methodology.levels import FAMILIES, Seen
-from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.scaling import length_group, ms_per_1k_tokens
 from pytest_llmbench.metrics.summary import distribution
@@ -114,19 +113,22 @@ def truncation_finding(truncated: Sequence[Measured]) -> Finding:
     )
 
 
-def sequence_facts(setting: Setting, levels: Sequence[Measured]) -> dict[str, Any]:
+def sequence_facts(levels: Sequence[Measured]) -> dict[str, Any]:
     """``workload.*`` of the whole test: its sequence is that of the lengths, one after another.
 
     ``workload.targets[i]`` is the length of the requests in ``workload.slices[i]``; the digest is of all of
     them together.
     """
     plans = [m.seen.observation.plan for m in levels]
-    parts = [(plan.workload, plan.first, len(m.records)) for plan, m in zip(plans, levels, strict=True)]
-    requests = (request for part in parts for request in drawn(part[0], part[1], part[2], setting.seed))
+    parts = [(plan, len(m.records)) for plan, m in zip(plans, levels, strict=True)]
+    requests = (
+        request for plan, count in parts for request in drawn(plan.workload, plan.first, count, plan.seed)
+    )
     return {
-        "workload.n_requests": sum(count for _, _, count in parts),
+        "workload.n_requests": sum(count for _, count in parts),
         "workload.targets": [m.length for m in levels],
-        "workload.slices": [[first, count] for _, first, count in parts],
+        "workload.slices": [[plan.first, count] for plan, count in parts],
+        "workload.parts": [[plan.part, plan.seed] for plan, _ in parts],
         "workload.sequence_sha256": sequence_sha256(requests),
     }
 

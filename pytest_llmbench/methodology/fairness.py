@@ -159,7 +159,7 @@ def mix_of(parameters: Parameters, setting: Setting) -> ClassMix:
 
 @dataclass
 class _Load:
-    """The loads of the test. All take up one numbering of requests, so that no two runs begin alike."""
+    """The loads of the test."""
 
     parameters: Parameters
     setting: Setting
@@ -168,6 +168,8 @@ class _Load:
     disturbed: list[Seen] = field(default_factory=list)
     """Runs that the generator spoiled, and that were repeated."""
     notes: list[str] = field(default_factory=list)
+    sequences: dict[str, RequestSequence] = field(default_factory=dict)
+    """By the label of the load."""
 
     @property
     def rate(self) -> float:
@@ -193,7 +195,7 @@ class _Load:
 
     def level(self, plan: Callable[[], LoadPlan], see: Callable[[Observation], Seen]) -> Procedure[Seen]:
         def sent(run: Observation) -> Seen:
-            return see(self.capacity.sequence.sent(run))
+            return see(self.sequences[run.plan.label].sent(run))
 
         attempts = yield from attempted(plan, sent, self.setting.remeasure, needed=True)
         self.disturbed += attempts.runs[:-1]
@@ -201,12 +203,20 @@ class _Load:
         return attempts.level
 
     def _plan(self, label: str, workload: ClassMix, rate: float, least_s: float) -> LoadPlan:
-        sequence = replace(self.capacity.sequence, workload=workload)
+        sequence = self._sequence(label, workload)
         floor = REQUESTS_PER_CLASS.count(self.setting.scale, self.parameters.requests_per_class)
         load = OpenLoop(rate)
-        count = requests_for(workload, self.setting.seed, sequence.first, floor)
+        count = requests_for(workload, sequence.seed(self.setting), sequence.first, floor)
         seconds = sequence.seconds_for(self.setting, load, count, least_s)
         return sequence.open_loop(self.setting, label, load, seconds)
+
+    def _sequence(self, label: str, workload: ClassMix) -> RequestSequence:
+        if label not in self.sequences:
+            names = ("load_percent", "capacity_rps", "requests_per_class", "duration_s", "equal_load")
+            asked = {name: getattr(self.parameters, name) for name in names}
+            classes = replace(self.capacity.sequence, workload=workload)
+            self.sequences[label] = classes.next_part(self.setting, label, **asked)
+        return self.sequences[label]
 
 
 def requests_for(mix: ClassMix, seed: int, first: int, floor: int) -> int:

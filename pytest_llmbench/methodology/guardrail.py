@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.guardrail_tables import latency_table, throughput_table
@@ -118,9 +119,8 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
     capacity = yield from saturation_rate(setting, sequence, parameters.capacity_rps)
     measured.order += capacity.levels
     if capacity.rps is not None:
-        first = capacity.sequence.first
         for name, variant in parameters.configurations.items():
-            yield from _configuration(parameters, setting, measured, name, variant, capacity, first)
+            yield from _configuration(parameters, setting, measured, name, variant, capacity)
     return _result(parameters, setting, measured, capacity)
 
 
@@ -135,12 +135,11 @@ def _configuration(
     name: str,
     variant: str,
     capacity: SaturationRate,
-    first: int,
 ) -> Procedure[None]:
     """One configuration: its warm-up, its load levels, its throughput search."""
     if name != BASELINE:
         yield from _warm(measured, setting, variant)
-    sequence = Sequence(setting.workload, first=first, variant=variant)
+    sequence = Sequence(setting.workload, variant=variant)
     reference = capacity.reference if name == BASELINE else Reference()
     for percent in parameters.levels_percent:
         key = (name, percent)
@@ -150,7 +149,8 @@ def _configuration(
     if name == BASELINE:
         measured.yardstick = replace(reference, of_level="the baseline's lowest level")
     bounds, yardstick = _around(capacity, setting), measured.yardstick
-    found = yield from search(setting, sequence, bounds=bounds, reference=yardstick, and_carried=True)
+    own = sequence.next_part(setting, "search of guardrails", paired=True, **_asked(parameters))
+    found = yield from search(setting, own, bounds=bounds, reference=yardstick, and_carried=True)
     measured.searches[name] = found
     measured.order += [seen.with_(label=f"{name}: {seen.level.label}") for seen in found.levels]
 
@@ -176,7 +176,6 @@ def _level(
     plan = _level_plan(parameters, setting, sequence, name, percent, capacity.percent(percent))
     see = partial(level_of, reference=reference, seed=setting.seed, percent_of_capacity=percent, role=name)
     attempts = yield from attempted(lambda: plan, see, again, needed=True, prepare=prepare)
-    sequence.sent(attempts.level.observation)
     measured.notes += attempts.notes
     measured.levels[key] = attempts.level
     measured.order += attempts.runs
@@ -187,7 +186,15 @@ def _level_plan(
     parameters: Parameters, setting: Setting, sequence: Sequence, name: str, percent: float, rate: float
 ) -> LoadPlan:
     duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
-    return sequence.open_loop(setting, f"{name} at {_percent(percent)}", OpenLoop(rate), duration_s)
+    own = sequence.next_part(
+        setting, "level of guardrails", paired=True, percent=percent, **_asked(parameters)
+    )
+    return own.open_loop(setting, f"{name} at {_percent(percent)}", OpenLoop(rate), duration_s)
+
+
+def _asked(parameters: Parameters) -> dict[str, Any]:
+    """What the author said of the loads: all configurations get them alike."""
+    return {name: getattr(parameters, name) for name in ("capacity_rps", "levels_percent", "duration_s")}
 
 
 def _around(capacity: SaturationRate, setting: Setting) -> Range:
@@ -338,7 +345,6 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
         for percent in parameters.levels_percent:
             rate = capacity * percent / 100
             found.append(_level_plan(parameters, setting, sequence, name, percent, rate))
-            sequence.first += found[-1].requests
     return tuple(found)
 
 

@@ -108,9 +108,11 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
 def _level(
     parameters: Parameters, setting: Setting, capacity: SaturationRate, method: Method, percent: float
 ) -> Procedure[Attempts]:
+    sequence = _requests(parameters, setting, capacity.sequence, percent)
+
     def see(run: Observation) -> Seen:
         return level_of(
-            capacity.sequence.sent(run),
+            sequence.sent(run),
             label=f"{percent:g}%",
             reference=capacity.reference,
             seed=setting.seed,
@@ -118,20 +120,32 @@ def _level(
             percent_of_capacity=percent,
         )
 
-    plan = partial(level_plan, parameters, setting, capacity, method, percent)
+    plan = partial(level_plan, parameters, setting, capacity, method, percent, sequence)
     gaps = method.option != "C"
     return (yield from attempted(plan, see, setting.remeasure, needed=True, gaps=gaps))
 
 
+def _requests(
+    parameters: Parameters, setting: Setting, before: RequestSequence, percent: float
+) -> RequestSequence:
+    asked = {name: getattr(parameters, name) for name in ("capacity_rps", "method", "requests", "duration_s")}
+    return before.next_part(setting, "level of itl", percent=percent, **asked)
+
+
 def level_plan(
-    parameters: Parameters, setting: Setting, capacity: SaturationRate, method: Method, percent: float
+    parameters: Parameters,
+    setting: Setting,
+    capacity: SaturationRate,
+    method: Method,
+    percent: float,
+    sequence: RequestSequence,
 ) -> LoadPlan:
     """Long enough for both floors of AMB-12 behind the ramp-up, at this rate."""
     load = OpenLoop(capacity.percent(percent))
     least_s = LEVEL_S.at(setting.scale, parameters.duration_s)
     count = requests_of_level(parameters, setting, method)
-    seconds = capacity.sequence.seconds_for(setting, load, count, least_s)
-    return capacity.sequence.open_loop(setting, f"{percent:g}% of saturation", load, seconds)
+    seconds = sequence.seconds_for(setting, load, count, least_s)
+    return sequence.open_loop(setting, f"{percent:g}% of saturation", load, seconds)
 
 
 def _late_gaps(method: Method, runs: Sequence[Seen]) -> list[Finding]:
@@ -230,7 +244,8 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     for percent in parameters.levels_percent:
         if parameters.capacity_rps is not None:
             capacity = SaturationRate(parameters.capacity_rps, "", sequence)
-            plan = level_plan(parameters, setting, capacity, method, percent)
+            own = _requests(parameters, setting, sequence, percent)
+            plan = level_plan(parameters, setting, capacity, method, percent, own)
         else:
             count = requests_of_level(parameters, setting, method)
             label = f"{percent:g}% of saturation"

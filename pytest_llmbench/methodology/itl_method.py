@@ -55,14 +55,15 @@ def fixed_method(
     shown = next((seen for seen in capacity.levels if _streams_known(seen.records)), None)
     if shown is not None:
         return _method(asked, shown), ()
-    plan = capacity.sequence.closed_loop(
+    sequence = capacity.sequence.next_part(setting, "characterisation")
+    plan = sequence.closed_loop(
         setting,
         "characterisation",
         CHARACTERISED_CONCURRENCY,
         duration_s=None,
         at_least=CHARACTERISED_REQUESTS,
     )
-    seen = level_of(capacity.sequence.sent((yield plan)), seed=setting.seed, role=CHARACTERISATION)
+    seen = level_of(sequence.sent((yield plan)), seed=setting.seed, role=CHARACTERISATION)
     return _method(asked, seen), (seen,)
 
 

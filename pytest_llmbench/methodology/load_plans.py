@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, count_within
 from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.seeds import Part, part_of
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
@@ -22,19 +23,33 @@ ends early, and its window with it."""
 
 @dataclass
 class Sequence:
-    """The workload's one sequence of requests, handed out in slices: no prompt is sent twice in a test, so
-    that no prefix cache helps a later level (METHODOLOGY §4.3: a shorter run is a prefix of a longer one)."""
+    """One sequence of requests, handed out in slices (METHODOLOGY §4.3: a shorter run is a prefix of a longer
+    one). Every part of a test has a sequence of its own, so no prompt is sent twice and no prefix cache helps
+    a later load."""
 
     workload: Workload
+    part: Part | None = None
+    """Whose sequence it is; None: nobody's yet, what is taken from it has the seed of the setting itself."""
     first: int = 0
     """Index of the next request that has not been sent."""
     variant: str = ""
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of every LoadPlan made from it."""
 
+    def next_part(self, setting: Setting, kind: str, *, paired: bool = False, **asked: Any) -> Sequence:
+        """The sequence of another part, which comes after this one. ``asked``: see :func:`part_of`.
+        ``paired``: every variant gets the same requests, since they are compared one with one."""
+        after = "" if self.part is None else self.part.name
+        variant = None if paired else self.variant
+        part = part_of(setting, self.workload, kind, after=after, variant=variant, **asked)
+        return replace(self, part=part, first=0)
+
+    def seed(self, setting: Setting) -> int:
+        return setting.seed if self.part is None else self.part.seed
+
     def open_loop(self, setting: Setting, label: str, load: OpenLoop, duration_s: float) -> LoadPlan:
         """All arrivals of the schedule within ``duration_s``, one at least."""
-        count = max(1, count_within(load, duration_s, arrival_seed(setting.seed), self.first))
+        count = max(1, count_within(load, duration_s, arrival_seed(self.seed(setting)), self.first))
         return self._plan(setting, label, load, requests=count, duration_s=duration_s)
 
     def closed_loop(
@@ -64,7 +79,7 @@ class Sequence:
 
     def seconds_for(self, setting: Setting, load: OpenLoop, count: int, least_s: float = 0.0) -> float:
         """A duration of ``least_s`` or more within which the next ``count`` requests arrive."""
-        seed, seconds = arrival_seed(setting.seed), max(least_s, count / load.rate)
+        seed, seconds = arrival_seed(self.seed(setting)), max(least_s, count / load.rate)
         while count_within(load, seconds, seed, self.first) < count:
             seconds *= 1.02
         return seconds
@@ -81,7 +96,8 @@ class Sequence:
             label=label,
             workload=self.workload,
             load=load,
-            seed=setting.seed,
+            seed=self.seed(setting),
+            part="" if self.part is None else self.part.name,
             first=self.first,
             deadlines=setting.deadlines,
             ignore_eos=setting.ignore_eos,

@@ -131,11 +131,10 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     wanted = lengths_of(parameters, setting)
     (short,) = warmups(parameters, setting)
     warmup = yield from warm_up(setting, workload=short)
-    sequence = RequestSequence(base)
     tried: list[Measured] = []
     for length in wanted:
-        plan = _plan(parameters, setting, sequence, length)
-        seen = level_of(sequence.sent((yield plan)), label=f"{length}", seed=setting.seed, role="length")
+        plan = _plan(parameters, setting, base, length)
+        seen = level_of((yield plan), label=f"{length}", seed=setting.seed, role="length")
         tried.append(measured_at(length, seen, seed=setting.seed))
         if is_refused(seen.records):
             break
@@ -177,24 +176,19 @@ def lengths_of(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
     )
 
 
-def _plan(parameters: Parameters, setting: Setting, sequence: RequestSequence, length: int) -> LoadPlan:
-    # The levels take up one numbering of requests, so that no two documents begin alike.
-    assert isinstance(sequence.workload, LongContextWorkload)
-    sequence.workload = sequence.workload.at_length(length)
-    return sequence.closed_loop(
-        setting,
-        f"{length} tokens",
-        parameters.concurrency,
-        duration_s=None,
-        at_least=REQUESTS.count(setting.scale, parameters.requests),
-    )
+def _plan(parameters: Parameters, setting: Setting, base: LongContextWorkload, length: int) -> LoadPlan:
+    # Every length is a part of its own, so that no two documents begin alike.
+    count, in_flight = REQUESTS.count(setting.scale, parameters.requests), parameters.concurrency
+    sequence = RequestSequence(base.at_length(length))
+    own = sequence.next_part(setting, "length", requests=count, concurrency=in_flight)
+    return own.closed_loop(setting, f"{length} tokens", in_flight, duration_s=None, at_least=count)
 
 
 def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, run: _Run) -> TestResult:
     scaling = prefill_scaling([m.records for m in run.measured])
     best = long_context_tables.best_fit(scaling, run.measured)
     facts = {
-        **sequence_facts(setting, run.all),
+        **sequence_facts(run.all),
         "warmup.longest_input_tokens": min(_WARMUP_TOKENS, run.all[0].length) if warmup.performed else None,
         "long_context.lengths": [m.facts() for m in run.measured],
         "long_context.refused": [m.length for m in run.refused],
@@ -257,12 +251,8 @@ def needs(parameters: Parameters, setting: Setting) -> Sequence[str]:
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """One per length."""
-    sequence = RequestSequence(workload_of(parameters, setting))
-    found = []
-    for length in lengths_of(parameters, setting):
-        found.append(_plan(parameters, setting, sequence, length))
-        sequence.first += found[-1].requests
-    return tuple(found)
+    base = workload_of(parameters, setting)
+    return tuple(_plan(parameters, setting, base, length) for length in lengths_of(parameters, setting))
 
 
 def warmups(parameters: Parameters, setting: Setting) -> tuple[LongContextWorkload, ...]:

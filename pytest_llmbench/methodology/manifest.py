@@ -20,7 +20,7 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.sequence import slices_sha256
+from pytest_llmbench.workloads.sequence import Stretch, stretches_sha256
 from pytest_llmbench.workloads.sharing import realised_sharing
 
 FOUND = "found by this test's search"
@@ -73,8 +73,8 @@ def _stated(load: Mapping[str, Any]) -> Facts:
 
 def _workload(setting: Setting, plans: Sequence[LoadPlan]) -> Facts:
     workload = setting.workload
-    slices = _slices([plan for plan in plans if plan.workload == workload])
-    count = sum(length for _, length in slices)
+    stretches = _stretches([plan for plan in plans if plan.workload == workload])
+    names = {plan.seed: plan.part for plan in plans}
     values: dict[str, Any] = {
         f"workload.{key}": value for key, value in workload.specification().items() if value is not None
     }
@@ -82,14 +82,16 @@ def _workload(setting: Setting, plans: Sequence[LoadPlan]) -> Facts:
         "workload.name": workload.name,
         "workload.standard": workload.standard,
         "workload.seed": setting.seed,
-        "workload.n_requests": count,
-        "workload.slices": [list(part) for part in slices],
-        "workload.sequence_sha256": slices_sha256(workload, slices, setting.seed),
+        "workload.n_requests": sum(count for _, _, count in stretches),
+        "workload.slices": [[first, count] for _, first, count in stretches],
+        "workload.parts": [[names[seed], seed] for seed, _, _ in stretches],
+        "workload.sequence_sha256": stretches_sha256(workload, stretches),
         "workload.published": "generator",
         "workload.runs": len(plans),
     }
-    if slices and _shares(values):
-        shared = realised_sharing(workload, *slices[0], setting.seed)
+    if stretches and _shares(values):
+        seed, first, count = stretches[0]
+        shared = realised_sharing(workload, first, count, seed)
         values["workload.prefix_sharing"] = {**values["workload.prefix_sharing"], **shared}
     return Facts.of(Origin.DECLARED, values, "marker")
 
@@ -99,15 +101,19 @@ def _shares(values: Mapping[str, Any]) -> bool:
     return isinstance(fraction, int | float) and fraction > 0
 
 
-def _slices(plans: Sequence[LoadPlan]) -> list[tuple[int, int]]:
-    """(first, count) of the parts of the sequence that were sent, each once, joined where they meet."""
-    joined: list[tuple[int, int]] = []
-    for first, end in sorted({(plan.first, plan.first + plan.requests) for plan in plans}):
-        if joined and first <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((first, end))
-    return [(first, end - first) for first, end in joined]
+def _stretches(plans: Sequence[LoadPlan]) -> list[Stretch]:
+    """What was sent of the sequence of each part, in the order of the parts; each once, joined where they
+    meet."""
+    found: list[Stretch] = []
+    for seed in dict.fromkeys(plan.seed for plan in plans):
+        joined: list[tuple[int, int]] = []
+        for first, end in sorted({(p.first, p.first + p.requests) for p in plans if p.seed == seed}):
+            if joined and first <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+            else:
+                joined.append((first, end))
+        found += [(seed, first, end - first) for first, end in joined]
+    return found
 
 
 def _engine(seen: Sequence[Observation]) -> Facts:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pytest_llmbench.methodology.capacity_search import Criteria, find_capacity, level_plan
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
@@ -22,7 +23,7 @@ from pytest_llmbench.methodology.memory_pressure_tables import completion_plot, 
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.pressure import PRESSED, pressed_levels, pressure_finding
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
-from pytest_llmbench.methodology.recovery import Recovery, before_overload, recovered
+from pytest_llmbench.methodology.recovery import Recovery, before_overload, recovered, recovery_probes
 from pytest_llmbench.methodology.scales import ByScale
 from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.metrics.preemption import preemption_loss, preemption_rate, preemption_recovery_rate
@@ -111,10 +112,11 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
     overload, sequence = Overload(), Sequence(setting.workload)
     yield from _capacity(parameters, setting, overload, sequence)
     if overload.capacity is not None:
-        calm = yield from before_overload(setting)
+        probes = recovery_probes(setting, sequence, levels=parameters.levels_percent, **_asked(parameters))
+        calm = yield from before_overload(setting, probes)
         for percent in parameters.levels_percent:
             yield from _level(parameters, setting, overload, sequence, percent)
-            recovery = yield from recovered(setting, calm, overload.levels[percent].observation)
+            recovery = yield from recovered(setting, probes, calm, overload.levels[percent].observation)
             overload.recoveries[percent] = recovery
             if recovery.gave_up is not None:
                 overload.notes.append(f"stopped after {percent:g} %: {recovery.gave_up}")
@@ -146,7 +148,7 @@ def _capacity(
 
 def _threshold_ms(setting: Setting, overload: Overload, sequence: Sequence) -> Procedure[float | None]:
     """From the TTFT of one request at a time; None where not one had any."""
-    seen = level_of(sequence.sent((yield _unloaded(setting, sequence))), seed=setting.seed, role=PROBE)
+    seen = level_of((yield _unloaded(setting, sequence)), seed=setting.seed, role=PROBE)
     overload.search.append(seen.with_(passed=bool(seen.records.ok.any())))
     p50, p99 = seen.point("ttft.p50"), seen.point("ttft.p99")
     if p50 is None or p99 is None:
@@ -162,14 +164,15 @@ def _threshold_ms(setting: Setting, overload: Overload, sequence: Sequence) -> P
 
 def _unloaded(setting: Setting, sequence: Sequence) -> LoadPlan:
     count = UNLOADED.count(setting.scale)
-    return sequence.closed_loop(setting, "1 in flight", 1, duration_s=None, at_least=count)
+    own = sequence.next_part(setting, "one at a time", requests=count)
+    return own.closed_loop(setting, "1 in flight", 1, duration_s=None, at_least=count)
 
 
 def _level(
     parameters: Parameters, setting: Setting, overload: Overload, sequence: Sequence, percent: float
 ) -> Procedure[None]:
     plan = _plan(parameters, setting, sequence, overload.capacity or 1, percent, _rate(overload))
-    seen = sequence.sent((yield plan))
+    seen = yield plan
     lowest = percent == min(parameters.levels_percent)
     overload.levels[percent] = level_of(
         seen,
@@ -177,6 +180,12 @@ def _level(
         percent_of_capacity=percent,
         role="baseline" if lowest and percent == 100 else "overload",
     )
+
+
+def _asked(parameters: Parameters) -> dict[str, Any]:
+    """What the author said of the loads, beside the workload."""
+    names = ("capacity", "ttft_p99_ms", "duration_s")
+    return {name: getattr(parameters, name) for name in names}
 
 
 def _rate(overload: Overload) -> float | None:
@@ -194,7 +203,8 @@ def _plan(
     most_rps: float | None,
 ) -> LoadPlan:
     concurrency = math.ceil(capacity * percent / 100)
-    plan = sequence.closed_loop(
+    own = sequence.next_part(setting, "level of pressure", percent=percent, **_asked(parameters))
+    plan = own.closed_loop(
         setting,
         f"{percent:g}% of capacity",
         concurrency,

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from pytest_llmbench.methodology.adaptive import MOST_REQUESTS, AdaptiveParameters, bounded
+from pytest_llmbench.methodology.adaptive import (
+    MOST_REQUESTS,
+    AdaptiveParameters,
+    bounded,
+    looks_of,
+)
 from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
+from pytest_llmbench.methodology.seeds import Part, part_of
 from pytest_llmbench.methodology.uncertainty import with_uncertainty
 from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import TestResult, VoidLoad, WarmupReport
+from pytest_llmbench.workloads.stream import draws_anew
 
 GATE_REQUESTS = 1_000
 """Default of a gate: the draft's minimum for P99."""
@@ -43,7 +50,7 @@ def one_load_procedure(result: Result) -> Callable[[Any, Setting], Procedure[Tes
         for run in range(run_count(parameters, setting)):
             first = max(first, run * request_count(parameters, setting))
             for attempt in range(1, _attempts(parameters, setting) + 1):
-                plan = _plan(parameters, setting, run, first).with_(attempt=attempt)
+                plan = _plan(parameters, setting, run, first, attempt).with_(attempt=attempt)
                 observation = yield plan
                 first = _next(plan, observation)
                 if not disturbed(observation):
@@ -62,8 +69,9 @@ def one_load_procedure(result: Result) -> Callable[[Any, Setting], Procedure[Tes
 
 
 def _attempts(parameters: AdaptiveParameters, setting: Setting) -> int:
-    """A trace has no requests but its own, and a prefix cache may have kept them."""
-    if _is_trace(parameters.load) and setting.facts.value("sut.prefix_caching") != "disabled":
+    """A trace is sent from its beginning, and a prefix cache may have kept prompts that no seed changes."""
+    again = not draws_anew(setting.workload) and setting.facts.value("sut.prefix_caching") != "disabled"
+    if _is_trace(parameters.load) and again:
         return 1
     return 1 + setting.remeasure
 
@@ -83,23 +91,41 @@ def run_count(parameters: AdaptiveParameters, setting: Setting) -> int:
     return max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
 
 
-def _plan(parameters: AdaptiveParameters, setting: Setting, run: int, first: int) -> LoadPlan:
+def _plan(
+    parameters: AdaptiveParameters, setting: Setting, run: int, first: int, attempt: int = 1
+) -> LoadPlan:
     runs = run_count(parameters, setting)
+    part = _part(parameters, setting, attempt)
     plan = LoadPlan(
         label="measure" if runs == 1 else f"run {run + 1} of {runs}",
         workload=setting.workload,
         load=parameters.load,
         requests=request_count(parameters, setting),
-        seed=setting.seed,
+        seed=part.seed,
+        part=part.name,
         first=first,
         deadlines=setting.deadlines,
         ignore_eos=setting.ignore_eos,
     )
-    # A smoke run is over before the first look, the draft wants its numbers whatever the limits say, and runs
-    # that are compared have to be alike.
-    if parameters.is_auto and runs == 1 and setting.scale == "standard":
-        return bounded(parameters, setting, plan)
-    return plan
+    return bounded(parameters, plan) if _may_end_early(parameters, setting) else plan
+
+
+def _part(parameters: AdaptiveParameters, setting: Setting, attempt: int) -> Part:
+    """The same for all runs, each of which goes on where the one before it ended. A trace cannot go on, so
+    it is drawn anew for each attempt."""
+    load, looks = parameters.load, looks_of(parameters)
+    asked: dict[str, Any] = {"load": asdict(load), "requests": request_count(parameters, setting)}
+    if _is_trace(load):
+        asked |= {"load": "trace", "attempt": attempt}
+    if looks is not None and _may_end_early(parameters, setting):
+        asked |= {"looks": asdict(looks), "max_seconds": parameters.max_seconds}
+    return part_of(setting, setting.workload, "load", **asked)
+
+
+def _may_end_early(parameters: AdaptiveParameters, setting: Setting) -> bool:
+    """A smoke run is over before the first look, the draft wants its numbers whatever the limits say, and
+    runs that are compared have to be alike."""
+    return parameters.is_auto and run_count(parameters, setting) == 1 and setting.scale == "standard"
 
 
 def _next(plan: LoadPlan, seen: Observation) -> int:

@@ -10,7 +10,7 @@ is left out with a note. Prompts are the same in all three, so the requests are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from pytest_llmbench.methodology.prefix_cache_tables import cache_table, effect_
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.methodology.scales import ByScale
+from pytest_llmbench.methodology.seeds import Part, part_of
 from pytest_llmbench.methodology.variants import missing_variants, variant_facts
 from pytest_llmbench.methodology.warmup import joined, warm_up
 from pytest_llmbench.metrics.differences import change, paired_changes, pairs
@@ -143,14 +144,16 @@ def _populate(parameters: Parameters, setting: Setting) -> Procedure[int]:
     """Send every shared prefix once; returns how many there are."""
     count = request_count(parameters, setting)
     prefixes = Prefixes(setting.workload, count)
-    known = prefixes.count(setting.seed)
+    part = _part(parameters, setting)
+    known = prefixes.count(part.seed)
     if known:
         yield LoadPlan(
             label="populate",
             workload=prefixes,
             load=ClosedLoop(1),
             requests=known,
-            seed=setting.seed,
+            seed=part.seed,
+            part=part.name,
             phase=Phase.WARMUP,
             deadlines=setting.deadlines,
             variant=parameters.enabled,
@@ -158,13 +161,26 @@ def _populate(parameters: Parameters, setting: Setting) -> Procedure[int]:
     return known
 
 
+def _part(parameters: Parameters, setting: Setting) -> Part:
+    """Every state of the cache gets the same requests."""
+    trace = isinstance(parameters.load, OpenLoop) and parameters.load.arrival == "trace"
+    asked = {
+        "load": "trace" if trace else asdict(parameters.load),
+        "requests": request_count(parameters, setting),
+        "variants": [parameters.disabled, parameters.enabled],
+    }
+    return part_of(setting, setting.workload, "prefix cache", **asked)
+
+
 def _plan(parameters: Parameters, setting: Setting, state: str, variant: str) -> LoadPlan:
+    part = _part(parameters, setting)
     return LoadPlan(
         label=f"cache {state}",
         workload=setting.workload,
         load=parameters.load,
         requests=request_count(parameters, setting),
-        seed=setting.seed,
+        seed=part.seed,
+        part=part.name,
         deadlines=setting.deadlines,
         ignore_eos=setting.ignore_eos,
         variant=variant,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.procedure import Procedure, Setting
-from pytest_llmbench.methodology.seeds import derived_seed
 from pytest_llmbench.metrics.latency import e2e_ms
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
@@ -44,22 +45,27 @@ class Recovery:
     restarted: bool = False
 
 
-def before_overload(setting: Setting) -> Procedure[Calm]:
+def recovery_probes(setting: Setting, test: Sequence, **asked: Any) -> Sequence:
+    """The sequence of all probes of a test on ``test``."""
+    return replace(test, workload=_PROBE).next_part(setting, "recovery probe", **asked)
+
+
+def before_overload(setting: Setting, probes: Sequence) -> Procedure[Calm]:
     """Median of a few probes on the idle system."""
     values = []
     for number in range(PROBES_BEFORE):
-        seen = yield _probe(setting, number)
+        seen = probes.sent((yield _probe(setting, probes, number)))
         values += e2e_ms(seen.records).tolist()
     return Calm(float(np.median(values)) if values else None, PROBES_BEFORE)
 
 
-def recovered(setting: Setting, calm: Calm, overload: Observation) -> Procedure[Recovery]:
+def recovered(setting: Setting, probes: Sequence, calm: Calm, overload: Observation) -> Procedure[Recovery]:
     """Probe until it is as fast as before, or the probes are used up."""
     ended_ns = overload.ended_ns if overload.load_ended_ns is None else overload.load_ended_ns
     restarted = _restarted(overload)
     answered, number = False, 0
     while number < MOST_PROBES:
-        seen = yield _probe(setting, calm.sent + number)
+        seen = probes.sent((yield _probe(setting, probes, calm.sent + number)))
         number += 1
         values = e2e_ms(seen.records)
         answered = answered or len(values) > 0
@@ -92,19 +98,11 @@ def _restarted(overload: Observation) -> bool:
     )
 
 
-def _probe(setting: Setting, number: int) -> LoadPlan:
+def _probe(setting: Setting, probes: Sequence, number: int) -> LoadPlan:
     # One arrival of a slow open loop comes a gap after its start: so the probes pace themselves.
-    return LoadPlan(
-        label=f"recovery probe {number + 1}",
-        workload=_PROBE,
-        load=OpenLoop(PROBE_RATE, "uniform"),
-        requests=1,
-        seed=derived_seed(setting.seed, "recovery"),
-        phase=Phase.PROBE,
-        first=number,
-        deadlines=setting.deadlines,
-        ignore_eos=setting.ignore_eos,
-    )
+    load = OpenLoop(PROBE_RATE, "uniform")
+    plan = probes.open_loop(setting, f"recovery probe {number + 1}", load, 1.0 / PROBE_RATE)
+    return plan.with_(phase=Phase.PROBE, requests=1, duration_s=None)
 
 
-__all__ = ["Calm", "Recovery", "before_overload", "recovered"]
+__all__ = ["Calm", "Recovery", "before_overload", "recovered", "recovery_probes"]

@@ -30,7 +30,7 @@ class SaturationRate:
     """None: no tested level held."""
     source: str
     sequence: Sequence
-    """Its further requests have not been sent yet."""
+    """From which its levels were taken; a load at a share of it is a next part."""
     levels: tuple[Seen, ...] = ()
     notes: tuple[str, ...] = ()
     reference: Reference = field(default_factory=Reference)

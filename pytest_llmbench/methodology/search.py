@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from pytest_llmbench.methodology.levels import Seen, level_of
 from pytest_llmbench.methodology.load_plans import Sequence
@@ -87,9 +87,11 @@ def search(
 
     ``limits``: metric (``ttft.p99``) → highest acceptable value. ``bounds``: chosen from bursts if not given.
     ``duration_s``: of a probing level. ``reference``: yardstick of the ten-fold rule in place of the search's
-    own lowest level. ``and_carried``: look also for the highest level without that rule.
+    own lowest level. ``and_carried``: look also for the highest level without that rule. A ``sequence`` that
+    is a part already is used as it is.
     """
     law, length_s = OpenLoop(1.0, arrival, burstiness), PROBE_S.at(setting.scale, duration_s)
+    sequence = _searching(setting, sequence, bounds, load_model, law, length_s)
     probes = Probes(setting, sequence, load_model, law, length_s, reference)
     if bounds is None or bounds.upwards:
         bounds = yield from _bounds(probes, bounds)
@@ -110,12 +112,34 @@ def search(
     )
 
 
+def _searching(
+    setting: Setting,
+    sequence: Sequence,
+    bounds: Range | None,
+    load_model: LoadModel,
+    law: OpenLoop,
+    length_s: float,
+) -> Sequence:
+    """The requests of a search, which all tests share that search alike; those of a part that it is given."""
+    if sequence.part is not None:
+        return sequence
+    return sequence.next_part(
+        setting,
+        "search",
+        bounds=None if bounds is None else bounds.as_list(),
+        load_model=load_model,
+        law=asdict(law),
+        duration_s=length_s,
+    )
+
+
 def _constrained(
     probes: Probes, bounds: Range, best: Seen | None, limits: Mapping[str, float]
 ) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
     """The highest level that meets the limits, if there are any; at most the plateau of a closed loop."""
     if not limits:
         return None, ()
+    probes.sequence = probes.sequence.next_part(probes.setting, "search under limits", limits=dict(limits))
 
     def holds(seen: Seen) -> bool:
         return meets(seen, limits)

@@ -67,7 +67,7 @@ def _hardware(facts: Facts) -> str:
 
 def _workload(facts: Facts) -> str:
     name = facts.value("workload.name", UNDECLARED)
-    text = f"{name}, seed {facts.value('workload.seed', UNDECLARED)}"
+    text = f"{name}, seed {facts.value('workload.seed', UNDECLARED)}{_parts(facts)}"
     if facts.value("workload.standard") is True:
         return text
     laws = [
@@ -78,6 +78,15 @@ def _workload(facts: Facts) -> str:
         )
     ]
     return f"{text} (custom: {'; '.join(laws)} tokens)"
+
+
+def _parts(facts: Facts) -> str:
+    """No two parts of a session have a prompt in common."""
+    parts = dict(facts.value("workload.parts") or {})
+    if len(parts) != 1:
+        return f", in {len(parts)} parts with seeds made from it" if parts else ""
+    ((name, seed),) = parts.items()
+    return f" (drawn with {seed}, of part {name!r})" if name else ""
 
 
 def _count_and_duration(seen: Sequence[Observation]) -> str:

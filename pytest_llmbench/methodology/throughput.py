@@ -176,9 +176,19 @@ def _hold(
 ) -> Procedure[Held]:
     duration_s = REPORTED_S.at(setting.scale, parameters.duration_s)
     runs = max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
+    assert searched.sequence is not None
+    limits = parameters.limits if role == CONSTRAINED else {}
+    own = searched.sequence.next_part(setting, role, duration_s=duration_s, limits=limits)
     return (
         yield from held(
-            setting, searched, start, holds, role=role, law=parameters.law, duration_s=duration_s, runs=runs
+            setting,
+            replace(searched, sequence=own),
+            start,
+            holds,
+            role=role,
+            law=parameters.law,
+            duration_s=duration_s,
+            runs=runs,
         )
     )
 

@@ -144,8 +144,8 @@ def _sweep(
 def _level(
     parameters: Parameters, setting: Setting, capacity: SaturationRate, percent: float, before: list[Seen]
 ) -> Procedure[Attempts]:
-    sequence, load = capacity.sequence, OpenLoop(capacity.percent(percent))
-    duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
+    load, duration_s = OpenLoop(capacity.percent(percent)), LEVEL_S.at(setting.scale, parameters.duration_s)
+    sequence = _requests(parameters, setting, capacity.sequence, percent)
     reference = Reference.of(before[0].level) if before else Reference()
 
     def see(run: Observation) -> Seen:
@@ -161,6 +161,12 @@ def _level(
     plan = partial(sequence.open_loop, setting, f"{percent:g}%", load, duration_s)
     needed = percent <= MUST_BE_OFFERED_PERCENT
     return (yield from attempted(plan, see, setting.remeasure, needed=needed))
+
+
+def _requests(parameters: Parameters, setting: Setting, before: Sequence, percent: float) -> Sequence:
+    duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
+    declared = parameters.capacity_rps
+    return before.next_part(setting, "level", percent=percent, duration_s=duration_s, capacity_rps=declared)
 
 
 def _result(

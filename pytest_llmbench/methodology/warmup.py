@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.methodology.procedure import Procedure, Setting
-from pytest_llmbench.methodology.seeds import derived_seed
+from pytest_llmbench.methodology.seeds import part_of
 from pytest_llmbench.metrics.latency import e2e_ms
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
@@ -36,11 +36,12 @@ def warm_up(
 ) -> Procedure[WarmupReport]:
     """Probe, load, probe again; returns what was done.
 
-    The load has the shape of the measured workload (or of ``workload``) and comes from a seed of its own, so
-    that no measured prompt is already in a prefix cache. ``variant``: the SUT variant to warm up;
+    The load has the shape of the measured workload (or of ``workload``) and is a part of its own, so that no
+    measured prompt is already in a prefix cache. ``variant``: the SUT variant to warm up;
     ``fresh_state``: after its restart or flush. Raises :class:`SUTError` when not one request succeeds.
     """
-    steps = _warm_up(setting if workload is None else replace(setting, workload=workload), concurrency)
+    told = setting if workload is None else replace(setting, workload=workload)
+    steps = _warm_up(told, concurrency, variant)
     return (yield from _sent_to(variant, steps, fresh_state))
 
 
@@ -56,32 +57,36 @@ def _sent_to(variant: str, steps: Procedure[WarmupReport], fresh_state: bool) ->
         return report
 
 
-def _warm_up(setting: Setting, concurrency: int | None) -> Procedure[WarmupReport]:
+def _warm_up(setting: Setting, concurrency: int | None, variant: str) -> Procedure[WarmupReport]:
     policy = setting.warmup
     if not policy.wanted:
         return WarmupReport()
-    before = yield _probe(setting, 0)
+    before = yield _probe(setting, 0, variant)
     loads: list[Observation] = []
     planned = 0
     while not _enough(setting, loads) and planned < policy.max_requests:
-        plan = _load(setting, first=planned, concurrency=concurrency or policy.concurrency)
+        in_flight = concurrency or policy.concurrency
+        plan = _load(setting, first=planned, concurrency=in_flight, variant=variant)
         loads.append((yield plan))
         planned += plan.requests
         _give_up_on_a_dead_server(loads)
     probes: list[Observation] = []
     while len(probes) < policy.probes and not _settled(probes, policy.tolerance):
-        probes.append((yield _probe(setting, len(probes) + 1)))
+        probes.append((yield _probe(setting, len(probes) + 1, variant)))
     return _report(setting, before, loads, probes)
 
 
-def _load(setting: Setting, *, first: int, concurrency: int) -> LoadPlan:
+def _load(setting: Setting, *, first: int, concurrency: int, variant: str) -> LoadPlan:
     policy = setting.warmup
+    asked = {"requests": policy.requests, "concurrency": concurrency, "variant": variant}
+    part = part_of(setting, setting.workload, "warm-up", **asked)
     return LoadPlan(
         label="warm-up",
         workload=setting.workload,
         load=ClosedLoop(concurrency),
         requests=max(policy.requests if first == 0 else policy.requests // 4, 1),
-        seed=derived_seed(setting.seed, "warm-up"),
+        seed=part.seed,
+        part=part.name,
         phase=Phase.WARMUP,
         first=first,
         deadlines=setting.deadlines,
@@ -89,16 +94,20 @@ def _load(setting: Setting, *, first: int, concurrency: int) -> LoadPlan:
     )
 
 
-def _probe(setting: Setting, number: int) -> LoadPlan:
+def _probe(setting: Setting, number: int, variant: str) -> LoadPlan:
     # Every probe has the same lengths and another text: equal work, and no help from a prefix cache.
     model = setting.workload.requests(1, setting.seed)[0]
     output_tokens = min(model.max_tokens, _PROBE_OUTPUT_TOKENS)
+    workload = SyntheticWorkload("probe", Fixed(model.input_tokens), Fixed(output_tokens))
+    deviations = setting.workload.specification().get("deviations")  # the salt of one arm of a comparison
+    part = part_of(setting, workload, "probe", variant=variant, deviations=deviations)
     return LoadPlan(
         label="probe" if number == 0 else f"probe {number}",
-        workload=SyntheticWorkload("probe", Fixed(model.input_tokens), Fixed(output_tokens)),
+        workload=workload,
         load=ClosedLoop(1),
         requests=1,
-        seed=derived_seed(setting.seed, "probe"),
+        seed=part.seed,
+        part=part.name,
         phase=Phase.PROBE,
         first=number,
         deadlines=setting.deadlines,

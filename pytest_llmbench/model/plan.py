@@ -123,6 +123,9 @@ class LoadPlan:
     """To send. In a closed loop with ``duration_s`` at least so many, and at most ``max_requests``."""
     seed: int
     """Seed of the workload; the arrival schedule draws from its own seed derived from it."""
+    part: str = ""
+    """Name of the part of the measurement that ``seed`` is of (methodology/seeds.py), which is derived from
+    the seed of the session; empty where ``seed`` is that seed itself. No part of the key: the seed is."""
     phase: Phase = Phase.MEASURE
     first: int = 0
     """Index of the first request within the workload's sequence, and within the arrival schedule."""

@@ -239,10 +239,19 @@ def _workload(runs: Sequence[Observation], facts: Facts) -> schema.WorkloadEntry
     return schema.WorkloadEntry(
         name=plan.workload.name,
         standard=plan.workload.standard,
-        seed=plan.seed,
+        seed=int(facts.value("workload.seed", plan.seed)),
+        parts=_parts(facts),
         n_requests=sum(run.plan.requests for run in runs),
         specification=plain_object(plan.workload.specification()),
         sequence_sha256=digest,
+    )
+
+
+def _parts(facts: Facts) -> tuple[schema.PartEntry, ...]:
+    parts, slices = facts.value("workload.parts") or (), facts.value("workload.slices") or ()
+    return tuple(
+        schema.PartEntry(name=name, seed=seed, first=first, requests=count)
+        for (name, seed), (first, count) in zip(parts, slices, strict=True)
     )
 
 

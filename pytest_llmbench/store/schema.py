@@ -136,6 +136,17 @@ class LoadEntry(Shape):
     ignore_eos: bool = False
 
 
+class PartEntry(Shape):
+    """A part of the measurement, whose requests are those of a seed of its own."""
+
+    name: str
+    seed: int
+    """The first 4 bytes of SHA-256 of ``SEED/NAME``, as a number."""
+    first: int
+    """Index of the first request that was sent."""
+    requests: int
+
+
 class WorkloadEntry(Shape):
     """The requests of all measured stretches."""
 
@@ -143,6 +154,9 @@ class WorkloadEntry(Shape):
     standard: bool
     """True only for the reference workloads, generated exactly as the draft says."""
     seed: int
+    """Of the session or the marker."""
+    parts: tuple[PartEntry, ...] = ()
+    """What was drawn, each part with a seed of its own; empty in reports of versions with one sequence."""
     n_requests: int
     specification: dict[str, JsonValue]
     sequence_sha256: str

@@ -19,7 +19,7 @@ from pytest_llmbench.workloads.dataset import name_mistakes
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, specification_of
 from pytest_llmbench.workloads.readable import as_ids, readable_ids, word_ids
 from pytest_llmbench.workloads.sharing import FLAG_BLOCK, SharesPrefixes, sharing_flags
-from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, stream_of
+from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, stream_of
 from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SHARING
 
 
@@ -48,6 +48,10 @@ class WithFixedOutput(StreamedWorkload):
     def shared_prefixes(self, seed: int) -> Sequence[int]:
         """Those of the base."""
         return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
+
+    @property
+    def draws_anew(self) -> bool:
+        return draws_anew(self.base)
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         for request in stream_of(self.base, seed):
@@ -85,6 +89,10 @@ class Salted(StreamedWorkload):
     @property
     def name(self) -> str:
         return f"{self.base.name} (salted)"
+
+    @property
+    def draws_anew(self) -> bool:
+        return True
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(derived_seed(seed, f"salt {self.salt}"))
@@ -147,6 +155,10 @@ class SharedPrefix(StreamedWorkload):
         """Lengths of the prefixes."""
         generator = BulkRandom(derived_seed(seed, "shared prefixes"))
         return tuple(self.prefix_tokens.draw(generator) for _ in range(self.prefixes))
+
+    @property
+    def draws_anew(self) -> bool:
+        return draws_anew(self.base)
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(derived_seed(seed, "shared prefixes"))

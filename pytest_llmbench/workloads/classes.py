@@ -88,6 +88,10 @@ class ClassMix(StreamedWorkload):
         laws = self.base.input_tokens, self.base.output_tokens
         return mean_between(laws[0], *wanted.input) + mean_between(laws[1], *wanted.output)
 
+    @property
+    def draws_anew(self) -> bool:
+        return True
+
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
         cumulated = list(accumulate(each.share for each in self.classes))

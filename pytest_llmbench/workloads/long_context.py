@@ -90,6 +90,10 @@ class LongContextWorkload(StreamedWorkload):
         name = "long-context" if self.name == UNIFORM_NAME else self.name
         return replace(self, targets=Fixed(target), name=name)
 
+    @property
+    def draws_anew(self) -> bool:
+        return True
+
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
         index = 0

@@ -13,7 +13,7 @@ from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import name_mistakes
 from pytest_llmbench.workloads.specification import check_specification
-from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, stream_of
+from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, stream_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,10 @@ class Mixture(StreamedWorkload):
         """Expected share of each part."""
         total = math.fsum(part.weight for part in self.parts)
         return tuple(part.weight / total for part in self.parts)
+
+    @property
+    def draws_anew(self) -> bool:
+        return all(draws_anew(part.workload) for part in self.parts)
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)

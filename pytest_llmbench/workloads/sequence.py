@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import cast
 
 import numpy as np
@@ -30,6 +30,9 @@ _LEAST_WEIGHT = 256
 """Tokens that a shorter request counts as: it is an object too, and very short ones would be millions."""
 AT_ONCE = 64
 """Requests that are drawn together where a slice is only gone through: long prompts are a megabyte each."""
+
+Stretch = tuple[int, int, int]
+"""Part of a sequence: its seed, the first of its requests that is meant, and how many."""
 
 _TABLE_SIZE = 100_256
 _DIGESTS = 512
@@ -77,6 +80,15 @@ def slices_sha256(workload: Workload, slices: Sequence[tuple[int, int]], seed: i
         return _remembered_slices(cast(Hashable, workload), parts, seed)
     except TypeError:
         return sequence_sha256(request for part in parts for request in passing(workload, *part, seed))
+
+
+def stretches_sha256(workload: Workload, stretches: Sequence[Stretch]) -> str:
+    """:func:`sequence_sha256` of stretches of several sequences, one after the other."""
+    seeds = {seed for seed, _, _ in stretches}
+    if len(seeds) == 1:
+        return slices_sha256(workload, [(first, count) for _, first, count in stretches], *seeds)
+    every = (passing(workload, first, count, seed) for seed, first, count in stretches)
+    return sequence_sha256(chain.from_iterable(every))
 
 
 def sequence_json(requests: Iterable[PlannedRequest]) -> str:
@@ -245,10 +257,12 @@ __all__ = [
     "TAPES",
     "TAPE_TOKENS",
     "SequenceDigest",
+    "Stretch",
     "drawn",
     "drawn_sha256",
     "passing",
     "sequence_json",
     "sequence_sha256",
     "slices_sha256",
+    "stretches_sha256",
 ]

@@ -26,6 +26,11 @@ class StreamedWorkload(ABC):
     def standard(self) -> bool:
         return False
 
+    @property
+    def draws_anew(self) -> bool:
+        """Whether another seed gives other prompts, without end. A data set has no others."""
+        return False
+
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
         """The first ``count`` requests of the sequence of ``seed``."""
         return list(islice(self.stream(seed), count))
@@ -45,6 +50,11 @@ class StreamedWorkload(ABC):
 
     @abstractmethod
     def specification(self) -> Mapping[str, Any]: ...
+
+
+def draws_anew(workload: Workload) -> bool:
+    """Whether prompts of two seeds are never the same; of a foreign workload that is not known."""
+    return isinstance(getattr(workload, "draws_anew", None), bool) and bool(workload.draws_anew)  # type: ignore[attr-defined]
 
 
 def stream_of(workload: Workload, seed: int) -> Iterator[PlannedRequest]:
@@ -67,4 +77,10 @@ def derived_seed(seed: int, purpose: str) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-__all__ = ["StreamedWorkload", "derived_seed", "stream_of"]
+def part_seed(seed: int, part: str) -> int:
+    """The seed of the part of a measurement that has this name: the first 4 bytes of SHA-256 of
+    ``"seed/part"``, as a number. The seed itself for no name."""
+    return derived_seed(seed, part) >> 32 if part else seed
+
+
+__all__ = ["StreamedWorkload", "derived_seed", "draws_anew", "part_seed", "stream_of"]

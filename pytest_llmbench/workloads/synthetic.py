@@ -71,6 +71,10 @@ class SyntheticWorkload(StreamedWorkload):
     def standard(self) -> bool:
         return self.name in STANDARD_NAMES
 
+    @property
+    def draws_anew(self) -> bool:
+        return True
+
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
         index = 0

@@ -69,6 +69,10 @@ class TraceWorkload(StreamedWorkload):
         """Arrival instants of the entries, for :class:`~pytest_llmbench.model.plan.OpenLoop`."""
         return tuple(round(entry.offset_ms * 1_000_000) for entry in self.entries)
 
+    @property
+    def draws_anew(self) -> bool:
+        return True
+
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
         repetition = index = 0

@@ -31,6 +31,7 @@ from pytest_llmbench.model.judgement import RequirementStatus, Status
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import Table, WarmupReport
 from pytest_llmbench.workloads.sequence import sequence_sha256
+from pytest_llmbench.workloads.stream import part_seed
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 
@@ -110,6 +111,38 @@ def test_a_run_that_planned_other_requests_is_found_out() -> None:
     assert status("P-A.1-synthetic-uniform-params", gateway(other)).status is Status.UNMET
     unknown = with_run(sequence_sha256="")
     assert status("P-A.1-synthetic-uniform-params", gateway(unknown)).reason.startswith("no evidence")
+
+
+def in_a_part(name: str, seed: int) -> Evidence:
+    """The same test with the requests of a part that has a seed of its own."""
+    whole = SITUATIONS["gateway"]()
+    (run,) = whole.result.observations
+    drawn = SYNTHETIC_UNIFORM.requests(REQUESTS, seed)
+    digest = sequence_sha256(drawn)
+    lengths = {"requested_input_tokens": [request.input_tokens for request in drawn]}
+    limits = {"requested_max_tokens": [request.max_tokens for request in drawn]}
+    columns = {column: np.array(values) for column, values in (lengths | limits).items()}
+    of_part = dataclasses.replace(
+        run,
+        plan=run.plan.with_(seed=seed, part=name),
+        records=dataclasses.replace(run.records, **columns),
+        sequence_sha256=digest,
+    )
+    facts = {
+        "workload.sequence_sha256": digest,
+        "workload.slices": [[0, REQUESTS]],
+        "workload.parts": [[name, seed]],
+    }
+    return with_result(observations=(of_part,))(stating(facts)(whole))
+
+
+def test_the_requests_of_a_part_are_drawn_again_with_its_seed() -> None:
+    name = "load 01234567"
+    good = status("M-4.3.3-deterministic-seed", in_a_part(name, part_seed(SEED, name)))
+    assert good.status is Status.MET, good.reason
+    chosen = status("M-4.3.3-deterministic-seed", in_a_part(name, 7))
+    assert chosen.status is Status.UNMET
+    assert "does not follow from seed" in chosen.reason
 
 
 def split_in_two(evidence: Evidence) -> Evidence:

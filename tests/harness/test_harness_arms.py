@@ -34,6 +34,7 @@ def arm(name: str, url: str, variant: str = "", *, of: Workload = PLAIN, **own: 
         base_url=url, key=f"{name} {url}", virtual=False, executor=SimpleNamespace(stations=stations)
     )
     opened.__dict__.update(own)
+    opened.server = cast(Any, OpenSUT.server).fget(opened)
     return Arm(name, cast(OpenSUT, opened), Setting(of, 1), variant)
 
 

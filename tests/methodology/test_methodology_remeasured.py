@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from canned_levels import QueueServer, canned_setting
+from canned_levels import QueueServer, canned_setting, prompts
 from canned_runs import answer
 from replayed_sut import ReplayedSUT
 
@@ -25,8 +25,11 @@ from pytest_llmbench.model.observation import BEHIND_SCHEDULE, INTERRUPTED_BY_CT
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity
+from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
 
 LATE = SelfCheck(send_lag_p99_ns=44_000_000)
@@ -125,16 +128,46 @@ def test_a_load_that_ends_at_a_look_goes_on_behind_what_it_sent() -> None:
     assert [plan.first for plan in world.plans] == [0, 60]
 
 
-@pytest.mark.parametrize(("caching", "plans"), [("disabled", [0, 0]), ("enabled", [0]), (None, [0])])
-def test_a_trace_is_sent_again_where_no_cache_can_have_kept_it(caching: str | None, plans: list[int]) -> None:
-    entries = tuple(TraceEntry(i * 50.0, 20, 5) for i in range(40))
+class _FixedPrompts(WithFixedOutput):
+    """Has the same prompts whatever the seed, as a trace with recorded prompts would."""
+
+    @property
+    def offsets_ns(self) -> tuple[int, ...]:
+        return tuple(i * 50_000_000 for i in range(40))
+
+    @property
+    def standard(self) -> bool:
+        return False
+
+    @property
+    def draws_anew(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("caching", "plans"), [("disabled", 2), ("enabled", 1), (None, 1)])
+def test_a_trace_is_sent_again_where_no_cache_can_have_kept_it(caching: str | None, plans: int) -> None:
     facts = Facts.of(Origin.DECLARED, {"sut.prefix_caching": caching})
-    trace = TraceWorkload("recorded", entries, DatasetIdentity("trace", "1", "all"))
+    trace = _FixedPrompts(SyntheticWorkload("recorded", Fixed(20), Fixed(5)), 5)
     world = Disturbed(lambda number: number == 1)
     chosen = replace(setting(facts=facts), workload=trace)
     result = first_tokens(world, chosen, workload=trace, arrival="trace", rate=None, requests=None)
-    assert [plan.first for plan in world.plans] == plans
-    assert len(result.void_loads) == len(plans) - 1
+    assert [plan.first for plan in world.plans] == [0] * plans
+    assert len(result.void_loads) == plans - 1
+
+
+def test_a_trace_of_lengths_is_sent_again_with_other_prompts() -> None:
+    entries = tuple(TraceEntry(i * 50.0, 20, 5) for i in range(40))
+    trace = TraceWorkload("recorded", entries, DatasetIdentity("trace", "1", "all"))
+    world = Disturbed(lambda number: number == 1)
+    result = first_tokens(
+        world, replace(setting(), workload=trace), workload=trace, arrival="trace", rate=None, requests=None
+    )
+    once, again = world.plans
+    assert once.first == again.first == 0
+    assert once.load == again.load
+    sent = prompts(world.plans)
+    assert len(set(sent)) == len(sent) == 80
+    assert len(result.void_loads) == 1
 
 
 def test_ctrl_c_ends_it_however_late_the_sends_were() -> None:

@@ -144,7 +144,7 @@ def test_no_limit_is_met_where_the_queue_grows_without_end() -> None:
     searched = found(bounds=Range(8, 64, 4), limits={"ttft.p99": 1e9})
     assert searched.best_constrained is not None
     assert searched.best_constrained.level.overloaded is False
-    assert value_of(searched.best_constrained) <= 44.0
+    assert value_of(searched.best_constrained) <= 52.0
 
 
 def test_limits_of_a_closed_loop_end_at_its_plateau() -> None:

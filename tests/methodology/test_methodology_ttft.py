@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS, TestResult
 from pytest_llmbench.workloads.catalogue import workload
+from pytest_llmbench.workloads.sequence import sequence_sha256
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 
 def setting(scale: Scale = "standard") -> Setting:
@@ -110,15 +113,18 @@ def test_configuration_summary_has_the_eight_items() -> None:
     texts = dict(result.configuration)
     assert texts["Load model"] == "open loop, poisson arrivals at 20 req/s"
     assert texts["Prefix caching"] == "not declared"
-    assert texts["Workload"] == "synthetic-uniform, seed 42"
+    ((name, seed),) = result.facts.value("workload.parts")
+    assert texts["Workload"] == f"synthetic-uniform, seed 42 (drawn with {seed}, of part {name!r})"
 
 
 def test_manifest_states_workload_load_and_warm_up() -> None:
     result, _ = pump(ttft.Parameters(rate=20, requests=100), setting())
     facts = result.facts
-    assert facts.value("workload.sequence_sha256") == (
-        "aa2c099e10846e167bc132907b0da01d5715807166afd31a709906b812dbb226"
-    )
+    assert facts.value("workload.seed") == 42
+    ((name, seed),) = facts.value("workload.parts")
+    assert seed == int.from_bytes(hashlib.sha256(f"42/{name}".encode()).digest()[:4], "big")
+    drawn = SYNTHETIC_UNIFORM.requests(100, seed)
+    assert facts.value("workload.sequence_sha256") == sequence_sha256(drawn)
     assert facts.value("load.arrival") == "poisson"
     assert facts.value("load.rate_rps") == 20
     assert facts.value("warmup.requests_ok") == 5

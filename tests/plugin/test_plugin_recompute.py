@@ -121,6 +121,25 @@ def test_what_is_missing_is_said(suite: Suite, capsys: pytest.CaptureFixture[str
     assert "cannot read the loads" in recomputed(suite, capsys)[1]
 
 
+def test_a_report_of_a_version_with_one_sequence_is_not_drawn_differently(
+    suite: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite.write(TWO)
+    suite.measure("replay", "-k", "first_token")
+    loads = suite.path / "out" / suite.report["tests"][0]["loads_file"]
+    content = json.loads(loads.read_text("utf-8"))
+    for load in content["loads"]:
+        assert load.pop("part")
+        load["seed"] = 42
+    content["setting"].pop("salt")
+    loads.write_text(json.dumps(content))
+    status, said = recomputed(suite, capsys)
+    assert status == 0, said
+    content["loads"][-1]["label"] = "another load"
+    loads.write_text(json.dumps(content))
+    assert "label was 'another load' when it was measured" in recomputed(suite, capsys)[1]
+
+
 def test_no_report_is_another_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recompute", str(tmp_path)]) == 2
     assert "cannot read the report" in capsys.readouterr().err

@@ -33,7 +33,7 @@ def test_the_quickstart_at_full_scale(suite: Suite) -> None:
 
 def test_a_replay_says_that_it_is_one(suite: Suite) -> None:
     suite.write(ONE)
-    result = suite.measure("replay:h100-8b?max_num_seqs=32")
+    result = suite.measure("replay:h100-8b?max_num_seqs=96")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*replay: preset h100-8b in virtual time*"])
     (entry,) = suite.report["tests"]
@@ -45,7 +45,7 @@ def test_a_replay_says_that_it_is_one(suite: Suite) -> None:
     for key in ("streaming.protocol", "clock.topology", "timing.submit_point", "sut.model.name"):
         assert entry["facts"][key]["origin"] == "simulated"
     assert entry["notes"][0].startswith("replay: preset h100-8b")
-    assert suite.report["sut"]["endpoint"] == "replay:h100-8b?max_num_seqs=32"
+    assert suite.report["sut"]["endpoint"] == "replay:h100-8b?max_num_seqs=96"
     assert "virtual time" in (suite.path / "out" / "report.html").read_text("utf-8")
     assert "replay:h100-8b" in (suite.path / "out" / "report.md").read_text("utf-8")
 

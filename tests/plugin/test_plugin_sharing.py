@@ -12,11 +12,11 @@ from pytest_llmbench import llmbench
 @llmbench.ttft(p50_ms=500, rate=20)
 def test_median(): ...
 
-@llmbench.ttft(mean_ms=900, rate=20)
+@llmbench.ttft(p50_ms=900, rate=20)
 def test_tail(llm_result):
     assert llm_result.observations[0].shared_from.endswith("::test_median")
 
-@llmbench.ttft(mean_ms=900, rate=20, fresh=True)
+@llmbench.ttft(p50_ms=900, rate=20, fresh=True)
 def test_anew(llm_result):
     assert llm_result.observations[0].shared_from is None
 """

@@ -161,7 +161,7 @@ def test_async_bodies_and_hand_made_plans(suite: Suite) -> None:
             assert seen.records.counts()["ok"] == 10
 
         def test_whole_test_by_hand(llm_bench):
-            result = llm_bench.measure("ttft", rate=20, p50_ms=2000, requests=20)
+            result = llm_bench.measure("ttft", rate=20, p50_ms=2000, requests=60)
             assert result.gate.verdict == "pass"
         """
     )
