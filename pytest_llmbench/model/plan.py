@@ -123,9 +123,6 @@ class LoadPlan:
     """To send. In a closed loop with ``duration_s`` at least so many, and at most ``max_requests``."""
     seed: int
     """Seed of the workload; the arrival schedule draws from its own seed derived from it."""
-    part: str = ""
-    """Name of the part of the measurement that ``seed`` is of (methodology/seeds.py), which is derived from
-    the seed of the session; empty where ``seed`` is that seed itself. No part of the key: the seed is."""
     phase: Phase = Phase.MEASURE
     first: int = 0
     """Index of the first request within the workload's sequence, and within the arrival schedule."""
@@ -147,6 +144,9 @@ class LoadPlan:
     attempt: int = 1
     """2, 3 …: the load before it was void for a cause on the generator's own host, and this one stands for
     it. Decides nothing of what is sent, so it is no part of the key."""
+    part: str = ""
+    """Name of the part of the measurement that ``seed`` is of (methodology/seeds.py), which is derived from
+    the seed of the session; empty where ``seed`` is that seed itself. No part of the key: the seed is."""
 
     @property
     def title(self) -> str:

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from itertools import chain, islice
+from itertools import islice
 from typing import cast
 
 import numpy as np
@@ -87,8 +87,10 @@ def stretches_sha256(workload: Workload, stretches: Sequence[Stretch]) -> str:
     seeds = {seed for seed, _, _ in stretches}
     if len(seeds) == 1:
         return slices_sha256(workload, [(first, count) for _, first, count in stretches], *seeds)
-    every = (passing(workload, first, count, seed) for seed, first, count in stretches)
-    return sequence_sha256(chain.from_iterable(every))
+    try:
+        return _remembered_stretches(cast(Hashable, workload), tuple(stretches))
+    except TypeError:
+        return sequence_sha256(_all_of(workload, stretches))
 
 
 def sequence_json(requests: Iterable[PlannedRequest]) -> str:
@@ -229,6 +231,16 @@ def _remembered_digest(workload: Workload, first: int, count: int, seed: int) ->
 @lru_cache(maxsize=_DIGESTS)
 def _remembered_slices(workload: Workload, slices: tuple[tuple[int, int], ...], seed: int) -> str:
     return sequence_sha256(request for part in slices for request in passing(workload, *part, seed))
+
+
+@lru_cache(maxsize=_DIGESTS)
+def _remembered_stretches(workload: Workload, stretches: tuple[Stretch, ...]) -> str:
+    return sequence_sha256(_all_of(workload, stretches))
+
+
+def _all_of(workload: Workload, stretches: Iterable[Stretch]) -> Iterator[PlannedRequest]:
+    for seed, first, count in stretches:
+        yield from passing(workload, first, count, seed)
 
 
 def _request_json(request: PlannedRequest) -> bytes:
