@@ -75,7 +75,7 @@ class Noise:
 
     def _pairs(self, runs: int) -> LogRatio:
         error = self.spread_log * math.sqrt(2.0 / runs)
-        return LogRatio(0.0, error, runs - 1.0, LEVEL, "")
+        return LogRatio(0.0, error, runs - 1.0, LEVEL, "", noise_freedom=self.runs - 1.0)
 
     @property
     def proposed(self) -> float:

@@ -10,8 +10,9 @@ Independent runs: difference of the mean logarithms, s² / n of each arm added, 
     ν = (v_b + v_c)² / (v_b² / (n_b - 1) + v_c² / (n_c - 1)),      v = s² / n.
 
 Power: with a true difference δ beyond the margin, (x - margin) / se follows the noncentral t distribution
-with noncentrality δ / se, and "lower > margin" is "above t(ν)". The δ found with power 0.8 is λ se, where
-λ solves F(t; ν, λ) = 0.2 (Julious 2004, Statistics in Medicine 23, for trials with estimated variance).
+with noncentrality δ / σ, and "lower > margin" is "above t(ν)". σ is known as se only, with ν₀ degrees of
+freedom, so the power is averaged over σ² = ν₀ se² / χ²(ν₀); δ is found where it is 0.8 (Julious 2004,
+Statistics in Medicine 23, for trials with estimated variance).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pytest_llmbench.stats.runs import FloatArray
 
 POWER = 0.8
 """Four times out of five."""
+_SHARES, _BISECTIONS = 200, 40
 _ROUNDING = 1e-12
 """Below this a standard error is what arithmetic leaves of equal values, not noise."""
 
@@ -41,6 +43,8 @@ class LogRatio:
     """Degrees of freedom; undefined, NaN, with no error."""
     level: float
     method: str
+    noise_freedom: float | None = None
+    """Degrees of freedom of the error where they are not those of the comparison: noise known beforehand."""
 
     @property
     def halfwidth(self) -> float:
@@ -51,9 +55,23 @@ class LogRatio:
         """Difference beyond a margin that is found with power 0.8; None where noise cannot be told."""
         if self.error == 0.0:
             return None
-        from scipy.special import nctdtrinc
+        from scipy.special import chdtri, nctdtr
 
-        return float(nctdtrinc(self.freedom, 1.0 - POWER, self._quantile())) * self.error
+        own = self.freedom if self.noise_freedom is None else self.noise_freedom
+        quantile = self._quantile()
+        # Noise at the middles of equal shares of what it may be, in units of the estimate.
+        noise = np.sqrt(own / chdtri(own, (np.arange(_SHARES) + 0.5) / _SHARES))
+        low, high = 0.0, 1.0
+
+        def power(difference: float) -> float:
+            return 1.0 - float(np.mean(nctdtr(self.freedom, difference / noise, quantile)))
+
+        while power(high) < POWER:
+            low, high = high, 2.0 * high
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if power(middle) < POWER else (low, middle)
+        return high * self.error
 
     def _quantile(self) -> float:
         from scipy.special import stdtrit

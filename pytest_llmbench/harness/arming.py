@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.arms import Arm, measure_arms, runs_wanted
+from pytest_llmbench.harness.arms import Arm, measure_arms, pairs_wanted, runs_wanted
 from pytest_llmbench.harness.baseline_arm import (
     BASELINE,
     CANDIDATE,
@@ -111,7 +111,6 @@ class Arming:
     def run(self, order: Order, arms: Sequence[Arm], wanted: Wanted | None) -> Compared:
         """The result of the first arm, compared with the others."""
         definition, parameters = order.definition, order.parameters
-        runs = runs_wanted(parameters, self.settings.runs)
 
         def answered(opened: OpenSUT, plan: LoadPlan) -> Observation:
             return self.answers(opened, plan, order.nodeid, may_share=not parameters.fresh)
@@ -128,6 +127,7 @@ class Arming:
             virtual = arms[0].opened.virtual
             return Compared(self.calibrations.calibrated(order, result, own.by_run, virtual=virtual), ())
         if self.systems:
+            runs = runs_wanted(parameters, self.settings.runs)
             return compare_systems(
                 definition, parameters, arms, runs, wanted or Wanted(), self.systems,
                 answered=answered, header=header, valid=valid,
@@ -139,7 +139,7 @@ class Arming:
                 remedy=f"give {SEVERAL}",
             )
         asked = Asked(
-            runs,
+            pairs_wanted(parameters, self.settings.runs),
             (*order.limits, *self.baselines.limits),
             without_credentials(str(self.settings.baseline_endpoint)),
         )

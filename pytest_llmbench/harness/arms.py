@@ -66,6 +66,10 @@ class Arm:
         return plan.with_(variant=self.variant)
 
 
+PAIRS = 6
+"""Of an A/B, if nobody says."""
+
+
 @dataclass(frozen=True)
 class ArmRuns:
     """What came of one arm."""
@@ -80,6 +84,12 @@ class ArmRuns:
 def runs_wanted(parameters: TestParameters, asked: int | None, default: int = FEWEST_RUNS) -> int:
     """``--llm-runs`` or the default; more where the marker says so."""
     return max(default if asked is None else asked, parameters.runs or 0)
+
+
+def pairs_wanted(parameters: TestParameters, asked: int | None) -> int:
+    """The same of an A/B, as an even number: every second pair reverses the order of the one before."""
+    wanted = runs_wanted(parameters, asked, PAIRS)
+    return wanted + wanted % 2
 
 
 def measure_arms(
@@ -248,5 +258,6 @@ __all__ = [
     "cached_share",
     "measure_arms",
     "measured_records",
+    "pairs_wanted",
     "runs_wanted",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.arms import runs_wanted
+from pytest_llmbench.harness.arms import pairs_wanted, runs_wanted
 from pytest_llmbench.harness.budget import Amount, Sampler
 from pytest_llmbench.harness.calibrate import RUNS as CALIBRATION_RUNS
 from pytest_llmbench.harness.foreseen import Foreseen, foreseen
@@ -61,6 +61,8 @@ def _repetitions(parameters: TestParameters, settings: Settings) -> tuple[TestPa
     arms = 2 if settings.baseline_endpoint is not None else max(len(settings.endpoints), 1)
     if arms > 1 or settings.calibrate:
         runs = runs_wanted(parameters, settings.runs, CALIBRATION_RUNS if settings.calibrate else FEWEST_RUNS)
+        if settings.baseline_endpoint is not None:
+            runs = pairs_wanted(parameters, settings.runs)
         why = f": {runs} runs on each of {arms} systems" if arms > 1 else ": a calibration"
         return replace(parameters, runs=None), arms * runs, why
     times = _times(parameters, settings)

@@ -29,6 +29,7 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.stats.block_bootstrap import chosen
 from pytest_llmbench.store.objects import rebuilt
 from pytest_llmbench.store.records_reader import read_runs
 from pytest_llmbench.store.report_file import read_report
@@ -74,7 +75,9 @@ def recompute(path: Path) -> list[Recomputed]:
     """Every result of a report. StoreError for a report that cannot be read."""
     report = read_report(path)
     stored = _Stored(path.parent, report, {})
-    return [_recomputed(entry, stored) for entry in report.tests]
+    bootstrap = report.environment.settings.get("intervals") == "bootstrap"
+    with chosen("bootstrap" if bootstrap else "analytic"):
+        return [_recomputed(entry, stored) for entry in report.tests]
 
 
 def _recomputed(entry: TestEntry, stored: _Stored) -> Recomputed:

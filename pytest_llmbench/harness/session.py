@@ -48,6 +48,7 @@ from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 
 ProgressSink = Callable[[str, Any], None]
@@ -74,6 +75,7 @@ class BenchSession:
     ) -> None:
         """``disclosure`` and ``variants`` are asked for what hooks offer, with the endpoint."""
         self.settings = settings
+        block_bootstrap.choose(settings.intervals)
         self.on_progress: ProgressSink | None = None
         self._worker = worker
         self._disclosure = disclosure
@@ -298,6 +300,7 @@ class BenchSession:
     def close(self) -> None:
         """Close every connection and stop every engine; the first failure is raised after all were tried."""
         failures: list[Exception] = []
+        block_bootstrap.choose("analytic")
         for opened in self._open.values():
             if isinstance(opened, OpenSUT):
                 try:

@@ -15,6 +15,7 @@ from pytest_llmbench.generator.workers.affinity import usable_cpus
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.comparison import FEWEST_RUNS
 from pytest_llmbench.redaction import keep_secrets_of
+from pytest_llmbench.stats.block_bootstrap import Intervals
 from pytest_llmbench.store.baselines import STORAGE
 
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)=(?P<rest>.+)")
@@ -47,6 +48,7 @@ class Settings(BaseModel):
     waive: tuple[str, ...] = ()
     storage: Path = Path(STORAGE)
     seed: int | None = Field(default=None, ge=0)
+    intervals: Intervals = "analytic"
     inconclusive: Literal["fail", "pass"] = "fail"
     require: bool = False
     api_key_file: Path | None = None

@@ -19,11 +19,10 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR, PERCENTILES, distribution
+from pytest_llmbench.metrics.summary import FEWEST_EFFECTIVE, PERCENTILES, distribution
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
-from pytest_llmbench.stats.dependence import effective_size
 from pytest_llmbench.stats.difference import (
     Bounded,
     difference_interval,
@@ -35,6 +34,7 @@ from pytest_llmbench.stats.order_statistics import samples_required
 from pytest_llmbench.stats.percentile_intervals import percentile_worth
 from pytest_llmbench.stats.percentiles import percentile
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
+from pytest_llmbench.stats.spectral import spread
 
 Kind = Literal["difference", "relative_change", "reduction", "ratio"]
 STATISTICS = ("p50", "p95", "p99", "mean")
@@ -197,7 +197,8 @@ def _worth(
 ) -> tuple[float, int]:
     """Effective pairs, and how many independent ones would close the interval."""
     if q is None:
-        return effective_size([b - a for a, b in zip(before, after, strict=True)]), BOOTSTRAP_FLOOR
+        of = spread([b - a for a, b in zip(before, after, strict=True)])
+        return (float(sum(map(len, before))) if of is None else of.worth), FEWEST_EFFECTIVE
     worth = min(percentile_worth(arm, q).samples for arm in (before, after))
     return worth, samples_required(q, level)
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from pytest_llmbench.metrics.differences import independent_changes
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
-from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR
+from pytest_llmbench.metrics.ratios import share_estimate
+from pytest_llmbench.metrics.summary import FEWEST_EFFECTIVE, of_quantiles
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.stats import bootstrap
 from pytest_llmbench.stats import fairness as statistics
-from pytest_llmbench.stats.dependence import block_length, effective_size
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
+from pytest_llmbench.stats.spectral import spread
 
 WaitSource = Literal["server queue wait", "TTFT"]
 TAILS = ("p50", "p95", "p99")
@@ -69,18 +69,7 @@ def starvation_rate(
     class_waits: Samples, *, factor: float = STARVATION_FACTOR, level: float = 0.95
 ) -> Estimate:
     """Share of the waits of a class longer than ``factor`` times their median."""
-    found = statistics.starvation(class_waits, factor=factor, level=level)
-    if found is None:
-        return Estimate.undefined(unit="ratio", method="no samples", level=level)
-    return Estimate(
-        point=found.share,
-        lower=found.interval.lower,
-        upper=found.interval.upper,
-        level=level,
-        n=found.of,
-        method=f"Wilson score interval at effective n={math.floor(found.effective_n)}",
-        unit="ratio",
-    )
+    return share_estimate(statistics.starvation(class_waits, factor=factor, level=level), level, "no samples")
 
 
 def inflation(
@@ -98,13 +87,13 @@ def jain_index(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
     if point is None:
         return Estimate.undefined(unit="ratio", method="no samples", level=level, n=len(every))
     of = statistics.jain_spread(samples)
-    if of is None or of.worth < BOOTSTRAP_FLOOR:
+    if of is None or of.worth < FEWEST_EFFECTIVE:
         worth = len(every) if of is None else of.worth
         method = f"no interval at effective n={math.floor(worth)}"
-        required = math.ceil(BOOTSTRAP_FLOOR * len(every) / worth)
+        required = math.ceil(FEWEST_EFFECTIVE * len(every) / worth)
         return _estimate(point, OPEN, level, len(every), method, required)
     interval = statistics.jain_interval(samples, level=level, of=of)
-    method = f"t with {of.freedom:.0f} degrees of freedom at effective n={math.floor(of.worth)}"
+    method = f"{of_quantiles(of)} at effective n={math.floor(of.worth)}"
     return _estimate(point, interval, level, len(every), method)
 
 
@@ -122,21 +111,18 @@ def class_jain_index(
     point = statistics.jain_index(np.array(slowdowns))
     if point is None:
         return Estimate.undefined(unit="ratio", method="no slowdown", level=level, n=n)
-    worth = min(effective_size(arm) for pair in arms.values() for arm in pair)
-    if worth < BOOTSTRAP_FLOOR:
+    found = [[(float(pooled(arm).mean()), spread(arm)) for arm in pair] for pair in arms.values()]
+    worth = min(1.0 if of is None else of.worth for pair in found for _, of in pair)
+    if worth < FEWEST_EFFECTIVE:
         method = f"no interval at effective n={math.floor(worth)} of a class"
-        return _estimate(point, OPEN, level, n, method)
-    drawn, blocks = [], math.inf
-    for place, pair in enumerate(arms.values()):
-        lengths = [block_length(arm) for arm in pair]
-        means = [
-            bootstrap.resampled_means(arm, seed=seed + 2 * place + side, block=lengths[side])
-            for side, arm in enumerate(pair)
-        ]
-        drawn.append(means[0] / means[1])
-        blocks = min(blocks, *(sum(map(len, arm)) / own for arm, own in zip(pair, lengths, strict=True)))
-    interval = statistics.jain_of_means_interval(drawn, freedom=blocks - 1, level=level)
-    method = f"circular block bootstrap within each class and run, {bootstrap.RESAMPLES} resamples"
+        return _estimate(point, OPEN, level, n, method, max(n + 1, math.ceil(FEWEST_EFFECTIVE * n / worth)))
+    random = np.random.default_rng(seed)
+    drawn = [statistics.drawn_ratio(pair, level, random) for pair in found]
+    if not all(len(own) for own in drawn):
+        return _estimate(point, OPEN, level, n, "no interval: the run spans too few memories of a class")
+    freedom = min(of.freedom for pair in found for _, of in pair if of is not None)
+    interval = statistics.jain_of_means_interval(drawn, freedom=freedom, level=level)
+    method = f"slowdowns drawn from their errors, t with {freedom:.0f} degrees of freedom"
     return _estimate(point, interval, level, n, method)
 
 

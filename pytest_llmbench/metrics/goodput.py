@@ -6,20 +6,20 @@ observed, is not. The share of good requests is the SLO attainment rate.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from pytest_llmbench.metrics.ratios import share_estimate
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput, request_throughput
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.looks import Quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import BoolColumn, Records
-from pytest_llmbench.stats.dependence import effective_size, exceedances
+from pytest_llmbench.stats.dependence import exceedances
 from pytest_llmbench.stats.look_samples import Ends, scores
-from pytest_llmbench.stats.sequential import exact_share_interval
+from pytest_llmbench.stats.proportion import share_of
 
 Limits = Sequence[tuple[Quantity, float]]
 
@@ -39,20 +39,12 @@ def goodput_share(runs: Sequence[Records], limits_ms: Limits, *, level: float = 
     n = sum(map(len, every))
     if n == 0:
         return Estimate.undefined(unit="ratio", method="no requests", level=level)
-    met = sum(int(np.count_nonzero(run <= 1.0)) for run in every)
     top = max(1.0, *(float(np.max(run[np.isfinite(run)], initial=0.0)) for run in every))
     finite = [np.where(np.isfinite(run), run, 2.0 * top) for run in every]
-    worth = effective_size(exceedances(finite, 100.0 * met / n))
-    lower, upper = exact_share_interval(met, n, tail=(1 - level) / 2, effective_n=worth)
-    return Estimate(
-        point=met / n,
-        lower=lower,
-        upper=upper,
-        level=level,
-        n=n,
-        method=f"Clopper-Pearson interval at effective n={math.floor(worth)}",
-        unit="ratio",
-    )
+    met = [(run <= 1.0).astype(np.float64) for run in every]
+    share = 100.0 * sum(float(run.sum()) for run in met) / n
+    found = share_of(met, level=level, dependence=exceedances(finite, share))
+    return share_estimate(found, level, "no requests")
 
 
 def goodput(seen: Sequence[Observation], limits_ms: Limits, *, seed: int) -> dict[str, Estimate]:

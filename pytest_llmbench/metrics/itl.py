@@ -17,14 +17,14 @@ import numpy as np
 
 from pytest_llmbench.metrics.chunking import single_token_share, tokens_per_chunk
 from pytest_llmbench.metrics.gaps import Gaps, Option, gaps_of, has_unknown_chunk
-from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR, PERCENTILES
+from pytest_llmbench.metrics.summary import FEWEST_EFFECTIVE, PERCENTILES, of_quantiles
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.stats.clusters import Blocks, Clusters
 from pytest_llmbench.stats.counted_order import look_up
 from pytest_llmbench.stats.order_statistics import ranks, samples_required
-from pytest_llmbench.stats.percentile_intervals import Worth
-from pytest_llmbench.stats.percentiles import ordered_percentile, percentile_ranks
+from pytest_llmbench.stats.percentile_intervals import Worth, in_order
+from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
 from pytest_llmbench.stats.spectral import legs, spread, upper_end
 
@@ -197,21 +197,26 @@ class _Pool:
         n, ordered = len(self.clusters), self.clusters.ordered
         look_up(ordered, percentile_ranks(n, qs))
         worths = self.clusters.percentile_worths(qs)
-        ends = [
-            ranks(n, q, level=self.level, effective_n=worth.discounted(self.level))
-            for q, worth in zip(qs, worths, strict=True)
-        ]
+        ends = [self._ranks(q, worth) for q, worth in zip(qs, worths, strict=True)]
         look_up(ordered, [rank - 1 for pair in ends for rank in pair if rank is not None])
+        intervals = in_order([Interval(*(_at(ordered, rank) for rank in pair)) for pair in ends])
         return [
-            self._percentile(q, worth, *(None if rank is None else float(ordered[rank - 1]) for rank in pair))
-            for q, worth, pair in zip(qs, worths, ends, strict=True)
+            self._percentile(q, worth, interval)
+            for q, worth, interval in zip(qs, worths, intervals, strict=True)
         ]
 
-    def _percentile(self, q: float, worth: Worth, lower: float | None, upper: float | None) -> Estimate:
+    def _ranks(self, q: float, worth: Worth) -> tuple[int | None, int | None]:
+        n, above = len(self.clusters), worth.usable_above(len(self.clusters), self.level)
+        lower, _ = ranks(n, q, level=self.level, effective_n=worth.discounted(self.level))
+        if above is None:
+            return lower, None
+        return lower, ranks(n, q, level=self.level, effective_n=above)[1]
+
+    def _percentile(self, q: float, worth: Worth, interval: Interval) -> Estimate:
         point = ordered_percentile(self.clusters.ordered, q)
         required = worth.required(samples_required(q, self.level), len(self.clusters), self.level)
         method = f"order statistics at effective n={math.floor(worth.samples)}, whole requests"
-        return self._estimate(point, Interval(lower, upper), method, required)
+        return self._estimate(point, interval, method, required)
 
     def mean(self) -> Estimate:
         of = self.clusters.moments
@@ -232,17 +237,19 @@ class _Pool:
         """``sums``: over each request, how much its gaps move the statistic, times the number of gaps."""
         per_request = len(self.clusters) / len(sums)
         of = spread(self.clusters.by_run(sums / per_request))
-        if of is None or of.worth < BOOTSTRAP_FLOOR:
+        if of is None or of.worth < FEWEST_EFFECTIVE:
             worth = len(sums) if of is None else of.worth
-            required = math.ceil(BOOTSTRAP_FLOOR * len(self.clusters) / worth)
+            required = math.ceil(FEWEST_EFFECTIVE * len(self.clusters) / worth)
             return self._estimate(
                 point, OPEN, f"no interval at {math.floor(worth)} requests' worth", required
             )
-        down, up = legs(of, self.level)
-        farthest = upper_end(point, up)
+        down, _ = legs(of, self.level)
+        farthest = upper_end(point, of, self.level)
         effective = f"effective n={math.floor(of.worth)}"
-        method = f"whole requests at {effective}, t with {of.freedom:.0f} degrees of freedom"
-        return self._estimate(point, Interval(max(0.0, point - down), farthest), method)
+        method = f"whole requests at {effective}, {of_quantiles(of)}"
+        return self._estimate(
+            point, Interval(0.0 if down is None else max(0.0, point - down), farthest), method
+        )
 
     def _estimate(self, point: float, interval: Interval, method: str, required: int = 0) -> Estimate:
         lower, upper = interval
@@ -256,6 +263,10 @@ class _Pool:
             unit="ms",
             n_required=max(required, len(self.clusters) + 1) if lower is None or upper is None else None,
         )
+
+
+def _at(ordered: Ordered, rank: int | None) -> float | None:
+    return None if rank is None else float(ordered[rank - 1])
 
 
 def _unattributed(records: Records) -> bool:

@@ -5,17 +5,15 @@ Undefined where the server says nothing; the method is then ``not measurable`` w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.metrics.ratios import ratio_of_sums
+from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.stats.dependence import effective_size
-from pytest_llmbench.stats.proportion import wilson_interval
+from pytest_llmbench.stats.proportion import share_of
 
 _SILENT = "not measurable: the server gives no preemption counts per request"
 
@@ -69,18 +67,7 @@ def preemption_loss(runs: Sequence[Records], *, seed: int, level: float = 0.95) 
 
 def _share(happened: Sequence[npt.NDArray[np.bool_]], some: str, level: float) -> Estimate:
     series = [run.astype(np.float64) for run in happened]
-    count, of = sum(int(run.sum()) for run in series), sum(map(len, series))
-    worth = effective_size(series)
-    lower, upper = wilson_interval(count, of, level=level, effective_n=worth)
-    return Estimate(
-        point=count / of,
-        lower=lower,
-        upper=upper,
-        level=level,
-        n=of,
-        method=f"Wilson score interval at effective n={math.floor(worth)}{some}",
-        unit="ratio",
-    )
+    return share_estimate(share_of(series, level=level), level, "no samples", some)
 
 
 __all__ = ["preemption_loss", "preemption_rate", "preemption_recovery_rate"]

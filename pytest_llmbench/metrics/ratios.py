@@ -1,22 +1,20 @@
-"""Ratios of sums over requests, such as cached tokens / input tokens."""
+"""Ratios of sums over requests, such as cached tokens / input tokens, and shares of requests."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR, bootstrap_method
+from pytest_llmbench.metrics.summary import FEWEST_EFFECTIVE, of_quantiles
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.stats import bootstrap
-from pytest_llmbench.stats.dependence import block_length, effective_size
-from pytest_llmbench.stats.runs import Samples, as_runs, pooled
+from pytest_llmbench.stats.proportion import FEWEST, Share
+from pytest_llmbench.stats.ratio import Ratio, ratio_of
+from pytest_llmbench.stats.runs import Samples, as_runs
 
 
 def ratio_of_sums(
     numerators: Samples, denominators: Samples, *, unit: str, seed: int, level: float = 0.95
 ) -> Estimate:
-    """Σ numerator / Σ denominator over requests in arrival order, resampled in blocks of requests.
+    """Σ numerator / Σ denominator over requests in arrival order. ``seed``: of bootstrap intervals.
 
     Denominators must be positive. Undefined without requests; no interval below 30 effective requests.
     """
@@ -24,31 +22,52 @@ def ratio_of_sums(
     n = sum(map(len, bottoms))
     if n == 0:
         return Estimate.undefined(unit=unit, method="no samples", level=level)
-    ratio = float(np.sum(pooled(tops)) / np.sum(pooled(bottoms)))
-    errors = [top - ratio * bottom for top, bottom in zip(tops, bottoms, strict=True)]
-    worth = effective_size(errors)
-    if worth < BOOTSTRAP_FLOOR:
-        return Estimate(
-            point=ratio,
-            lower=None,
-            upper=None,
-            level=level,
-            n=n,
-            method=f"ratio of sums; no interval at effective n={math.floor(worth)}",
-            unit=unit,
-            n_required=math.ceil(BOOTSTRAP_FLOOR * n / worth),
-        )
-    block = block_length(errors)
-    lower, upper = bootstrap.ratio_interval(tops, bottoms, seed=seed, level=level, block=block)
+    found = ratio_of(tops, bottoms, seed=seed)
+    return ratio_estimate(found, n, n, "ratio of sums", unit=unit, level=level)
+
+
+def ratio_estimate(
+    found: Ratio, samples: int, n: int, what: str, *, unit: str, level: float, most: float = math.inf
+) -> Estimate:
+    """``n``: requests that took part, of which ``samples`` pairs were made. ``most``: what they are worth at
+    the most, whatever the pairs are."""
+    worth = min(most, float(samples) if found.of is None else found.of.worth)
+    lower, upper = found.interval(level) if worth >= FEWEST_EFFECTIVE else (None, None)
+    if found.of is None or worth < FEWEST_EFFECTIVE:
+        method = f"{what}; no interval at effective n={math.floor(worth)}"
+    else:
+        method = f"{what} at effective n={math.floor(worth)}, {of_quantiles(found.of)}"
+    required = None
+    if (lower is None or upper is None) and n and worth > 0:
+        required = max(n + 1, math.ceil(FEWEST_EFFECTIVE * n / worth))
     return Estimate(
-        point=ratio,
-        lower=None if lower is None else min(lower, ratio),
-        upper=None if upper is None else max(upper, ratio),
+        point=found.point,
+        lower=None if lower is None else min(lower, found.point),
+        upper=None if upper is None else max(upper, found.point),
         level=level,
         n=n,
-        method=bootstrap_method(block, of=" of a ratio of sums"),
+        method=method,
         unit=unit,
+        n_required=required,
     )
 
 
-__all__ = ["ratio_of_sums"]
+def share_estimate(found: Share | None, level: float, without: str, more: str = "") -> Estimate:
+    """``without``: why there is none. ``more``: to be said of the method."""
+    if found is None:
+        return Estimate.undefined(unit="ratio", method=without, level=level)
+    lower, upper = found.interval
+    open_end = lower is None or upper is None
+    return Estimate(
+        point=found.share,
+        lower=lower,
+        upper=upper,
+        level=level,
+        n=found.of,
+        method=f"Clopper-Pearson interval at effective n={math.floor(found.worth)}{more}",
+        unit="ratio",
+        n_required=max(found.of + 1, math.ceil(FEWEST * found.of / found.worth)) if open_end else None,
+    )
+
+
+__all__ = ["ratio_estimate", "ratio_of_sums", "share_estimate"]

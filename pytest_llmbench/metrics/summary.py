@@ -1,15 +1,16 @@
 """A distribution as a set of Estimates: five percentiles, mean, minimum and maximum, each with its interval.
 
 Requests of a run depend on each other through the queue, so every interval rests on the effective sample
-size. Mean: Student's t on the long-run variance. Percentiles: order statistics at the effective size, open
-where the sample cannot support them. Minimum and maximum are what was observed and bound nothing. How often
-these intervals hold the truth: docs/reference/statistics.md.
+size. Mean: Student's t on the long-run variance. Percentiles: order statistics at the effective size; above,
+where these give no end, the bound by a moment; open where the sample cannot support that either. Minimum and
+maximum are what was observed and bound nothing. How often these intervals hold the truth:
+docs/reference/statistics.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -17,18 +18,26 @@ from types import MappingProxyType
 import numpy as np
 
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.stats import bootstrap, order_statistics
-from pytest_llmbench.stats.percentile_intervals import ordered_interval, percentile_worth, series_memory
+from pytest_llmbench.stats import order_statistics
+from pytest_llmbench.stats.moments import moment_bound
+from pytest_llmbench.stats.percentile_intervals import (
+    Worth,
+    in_order,
+    median_worth,
+    ordered_interval,
+    percentile_worth,
+    series_memory,
+)
 from pytest_llmbench.stats.percentiles import ordered_percentile
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import mean_interval, spread
+from pytest_llmbench.stats.spectral import Spread, mean_interval, spread
 
 PERCENTILES: Mapping[str, float] = MappingProxyType(
     {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
 )
 STATISTICS: tuple[str, ...] = (*PERCENTILES, "mean", "min", "max")
 OBSERVED = "observed"
-BOOTSTRAP_FLOOR = 30
+FEWEST_EFFECTIVE = 30
 """Effective samples that a mean, a ratio or a rate needs. With fewer, neither spread nor dependence is known
 well enough: the interval of a mean of latencies stays open above, that of others on both sides. Order
 statistics are exact at any size."""
@@ -49,7 +58,7 @@ def distribution(
         undefined = Estimate.undefined(unit=unit, method="no samples", level=level)
         return {f"{family}.{statistic}": undefined for statistic in STATISTICS}
     sample = _Sample(runs, unit, level)
-    estimates = {name: sample.percentile(q) for name, q in PERCENTILES.items()}
+    estimates = dict(zip(PERCENTILES, sample.percentiles(tuple(PERCENTILES.values())), strict=True))
     estimates["mean"] = sample.mean()
     estimates["min"] = sample.observed(float(sample.ordered[0]))
     estimates["max"] = sample.observed(float(sample.ordered[-1]))
@@ -74,20 +83,41 @@ class _Sample:
         point = float(np.mean(pooled(self.runs)))
         of = spread(self.runs, lags=self.lags)
         if of is None:
-            return self._estimate(point, OPEN, "mean; no interval at n<10", BOOTSTRAP_FLOOR)
+            return self._estimate(point, OPEN, "mean; no interval at n<10", FEWEST_EFFECTIVE)
         interval = mean_interval(self.runs, level=self.level, of=of)
-        if of.worth < BOOTSTRAP_FLOOR:
+        if of.worth < FEWEST_EFFECTIVE:
             interval = Interval(interval.lower, None)
-        method = f"mean at {_effective(of.worth)}, t with {of.freedom:.0f} degrees of freedom"
-        return self._estimate(point, interval, method, self._inflated(BOOTSTRAP_FLOOR, of.worth))
+        method = f"mean at {_effective(of.worth)}, {of_quantiles(of)}"
+        return self._estimate(point, interval, method, self._inflated(FEWEST_EFFECTIVE, of.worth))
 
-    def percentile(self, q: float) -> Estimate:
-        point = ordered_percentile(self.ordered, q)
-        worth = percentile_worth(self.runs, q, lags=self.lags)
+    def percentiles(self, qs: Sequence[float]) -> list[Estimate]:
+        median = median_worth(self.runs, lags=self.lags)
+        worths = [percentile_worth(self.runs, q, lags=self.lags, median=median) for q in qs]
+        found = [self._ends(q, worth) for q, worth in zip(qs, worths, strict=True)]
+        ends = in_order([interval for interval, _ in found])
+        methods = [
+            f"{method}, upper end of a higher percentile"
+            if own.upper is None and interval.upper is not None
+            else method
+            for (own, method), interval in zip(found, ends, strict=True)
+        ]
+        return [self._percentile(*each) for each in zip(qs, worths, ends, methods, strict=True)]
+
+    def _ends(self, q: float, worth: Worth) -> tuple[Interval, str]:
+        """And how they were found."""
         interval = ordered_interval(self.ordered, q, worth, level=self.level)
+        method = f"order statistics at {_effective(worth.samples)}"
+        if interval.upper is not None:
+            return interval, method
+        bound = moment_bound(self.runs, q, lags=self.lags, level=self.level)
+        if bound is None:
+            return interval, method
+        return Interval(interval.lower, bound.end), f"{method}, upper end by the moment E[X^{bound.power}]"
+
+    def _percentile(self, q: float, worth: Worth, interval: Interval, method: str) -> Estimate:
         independent = order_statistics.samples_required(q, self.level)
         required = worth.required(independent, len(self.ordered), self.level)
-        return self._estimate(point, interval, f"order statistics at {_effective(worth.samples)}", required)
+        return self._estimate(ordered_percentile(self.ordered, q), interval, method, required)
 
     def observed(self, value: float) -> Estimate:
         return self._estimate(value, OPEN, OBSERVED)
@@ -117,13 +147,15 @@ class _Sample:
         )
 
 
-def bootstrap_method(block: int, of: str = "") -> str:
-    """How reports word it: ``circular block bootstrap, block 14, 2000 resamples``."""
-    return f"circular block bootstrap{of}, block {block}, {bootstrap.RESAMPLES} resamples"
+def of_quantiles(of: Spread) -> str:
+    """How far ends lie, in words."""
+    if of.resampled is None:
+        return f"t with {of.freedom:.0f} degrees of freedom"
+    return f"studentised block bootstrap of {of.freedom + 1:.0f} blocks, {len(of.resampled)} resamples"
 
 
 def _effective(worth: float) -> str:
     return f"effective n={math.floor(worth)}"
 
 
-__all__ = ["BOOTSTRAP_FLOOR", "OBSERVED", "PERCENTILES", "STATISTICS", "bootstrap_method", "distribution"]
+__all__ = ["FEWEST_EFFECTIVE", "OBSERVED", "PERCENTILES", "STATISTICS", "distribution", "of_quantiles"]

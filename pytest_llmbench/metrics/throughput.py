@@ -4,14 +4,13 @@ What happened by the clock inside the window (start, end] counts, whenever its r
 only requests that ended ``ok`` contribute (AMB-37). A rate is undefined when one of them lacks its count:
 a total with a part missing is no total.
 
-Intervals: the window is cut into equal slices and the rate is Σ counts / Σ seconds over them, resampled by
-blocks of slices. Resampling requests instead would take their number as given, and with it all the
-variation of a request rate.
+Intervals: the window is cut into equal slices and the rate is Σ counts / Σ seconds over them, a ratio of sums
+of dependent samples. Taking requests for the samples instead would take their number as given, and with it
+all the variation of a request rate.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,14 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.metrics.chunking import chunk_weights
-from pytest_llmbench.metrics.summary import BOOTSTRAP_FLOOR, bootstrap_method
+from pytest_llmbench.metrics.ratios import ratio_estimate, share_estimate
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
-from pytest_llmbench.stats import bootstrap
-from pytest_llmbench.stats.dependence import block_length, effective_size
-from pytest_llmbench.stats.proportion import wilson_interval
-from pytest_llmbench.stats.runs import OPEN
+from pytest_llmbench.stats.proportion import share_of
+from pytest_llmbench.stats.ratio import ratio_of
 
 SLICES = 400
 """Of all windows together."""
@@ -120,25 +117,12 @@ def request_throughput(windows: Sequence[Window], *, seed: int, level: float = 0
 
 
 def completion_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
-    """Requests that ended ``ok`` / all submitted ones (AMB-46), with Wilson's interval.
+    """Requests that ended ``ok`` / all submitted ones (AMB-46).
 
     Failures come in bursts, so the interval stands at the effective sample size of the ok/not ok series.
     """
     series = [run.ok.astype(np.float64) for run in runs]
-    submitted, ok = sum(len(run) for run in series), sum(int(run.sum()) for run in series)
-    if submitted == 0:
-        return Estimate.undefined(unit="ratio", method="no requests", level=level)
-    worth = effective_size(series)
-    lower, upper = wilson_interval(ok, submitted, level=level, effective_n=worth)
-    return Estimate(
-        point=ok / submitted,
-        lower=lower,
-        upper=upper,
-        level=level,
-        n=submitted,
-        method=f"Wilson score interval at effective n={math.floor(worth)}",
-        unit="ratio",
-    )
+    return share_estimate(share_of(series, level=level), level, "no requests")
 
 
 def _output_tokens(records: Records) -> _Counts | None:
@@ -219,29 +203,10 @@ def _per_slice(count: _Counts, window: Window, slices: int) -> FloatArray:
 def _rate_of_slices(
     tops: list[FloatArray], bottoms: list[FloatArray], requests: int, unit: str, seed: int, level: float
 ) -> Estimate:
-    rate = float(sum(top.sum() for top in tops) / sum(bottom.sum() for bottom in bottoms))
-    around = [top - rate * bottom for top, bottom in zip(tops, bottoms, strict=True)]
-    worth = min(float(requests), effective_size(around))
-    if worth < BOOTSTRAP_FLOOR:
-        interval, method = OPEN, f"count / duration; no interval at effective n={math.floor(worth)}"
-        required = math.ceil(BOOTSTRAP_FLOOR * requests / worth) if requests else None
-    else:
-        block = block_length(around)
-        interval = bootstrap.ratio_interval(tops, bottoms, seed=seed, level=level, block=block)
-        slices = sum(len(top) for top in tops)
-        method = bootstrap_method(block, of=f" over {slices} time slices")
-        required = None
-    lower, upper = interval
-    return Estimate(
-        point=rate,
-        lower=None if lower is None else min(lower, rate),
-        upper=None if upper is None else max(upper, rate),
-        level=level,
-        n=requests,
-        method=method,
-        unit=unit,
-        n_required=required,
-    )
+    slices = sum(map(len, tops))
+    found = ratio_of(tops, bottoms, seed=seed)
+    what = f"count / duration over {slices} time slices"
+    return ratio_estimate(found, slices, requests, what, unit=unit, level=level, most=float(requests))
 
 
 __all__ = [

@@ -62,8 +62,8 @@ OPTIONS = (
     ),
     Option(
         "baseline-endpoint",
-        "a URL, or variant:NAME: every test runs on both in turns, --llm-runs times each (default: 3), and "
-        "is compared with it",
+        "a URL, or variant:NAME: every test runs on both in turns, --llm-runs times each (default: 6, and "
+        "always an even number), and is compared with it",
         "URL",
     ),
     Option(
@@ -93,6 +93,11 @@ OPTIONS = (
     ),
     Option("storage", "folder of the baselines (default: .llmbench)", "DIR"),
     Option("seed", "seed of workloads and arrivals (default: 42)", "N", number=True),
+    Option(
+        "intervals",
+        "how intervals are found: analytic, or by a studentised block bootstrap (default: analytic)",
+        choices=("analytic", "bootstrap"),
+    ),
     Option(
         "inconclusive",
         "what becomes of a test whose interval does not decide (default: fail)",

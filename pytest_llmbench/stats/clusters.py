@@ -145,11 +145,17 @@ class Clusters:
         """
         n = len(self)
         margin = min(50.0, 100.0 * _FEWEST_BEYOND / n)
-        rare = [min(max(q, margin), 100.0 - margin) for q in qs]
+        rare = [min(max(q, margin), 100.0 - margin) for q in (50.0, *qs)]
         look_up(self.ordered, (*percentile_ranks(n, rare), n - 1))
         above = self._above([ordered_percentile(self.ordered, q) for q in rare])
         # Of many clusters these are the largest vectors there are: each goes when it has been used.
-        return [self._worth(above.pop(0)) for _ in rare]
+        median = self._worth(above.pop(0), tested=False)
+        return [
+            self._worth(above.pop(0), tested=True)
+            if q <= 50
+            else self._worth(above.pop(0), tested=False).at_least_as_dependent(n, median)
+            for q in qs
+        ]
 
     def _above(self, thresholds: Sequence[float]) -> list[npt.NDArray[np.int32]]:
         """How many samples of each cluster lie above each threshold."""
@@ -164,23 +170,23 @@ class Clusters:
                 own[part] = np.add.reduceat(above, starts, dtype=np.int32)
         return found
 
-    def _worth(self, above: npt.NDArray[np.int32]) -> Worth:
+    def _worth(self, above: npt.NDArray[np.int32], *, tested: bool) -> Worth:
         n = len(self)
         share = float(above.sum(dtype=np.int64)) / n
         errors = self.by_run(above - share * self.counts)
         every = pooled(errors)
         clusters = len(every)
-        of = spread(errors)
+        of = spread(errors, tested=tested)
         if of is None:
             # Too few clusters for more than their plain spread.
             variance = float(np.mean(np.square(every))) / max(1, clusters - 1)
-            freedom = float(max(1, clusters - 1))
+            worth = Worth(float(n), float(max(1, clusters - 1)))
         else:
-            variance, freedom = of.error**2, of.freedom
+            variance, worth = of.error**2, Worth.of_spread(of)._replace(samples=float(n))
         if variance == 0.0:
-            return Worth(float(n), freedom)
-        worth = share * (1 - share) * (n / clusters) ** 2 / variance
-        return Worth(min(float(n), max(1.0, worth)), freedom)
+            return worth
+        samples = share * (1 - share) * (n / clusters) ** 2 / variance
+        return worth._replace(samples=min(float(n), max(1.0, samples)))
 
     def _filled(self) -> Iterator[tuple[IntArray, IntArray]]:
         return ((numbers, counts) for numbers, counts in self.numbers() if len(counts))

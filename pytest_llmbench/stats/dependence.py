@@ -1,12 +1,11 @@
 """How much the samples of a run depend on each other, and what that costs.
 
 Requests that queue behind each other have similar latencies, so n of them tell less than n independent ones.
-Two figures say how much less: the **effective sample size** n / τ, where τ = g / R(0) is the long-run
-variance over the plain one, and the **block length** within which a bootstrap keeps neighbours together.
+The **effective sample size** n / τ says how much less, τ = g / R(0) the long-run variance over the plain one.
 
-Both rest on the flat-top lag-window estimate of Politis and White (2004, Econometric Reviews 23), whose
-bandwidth follows from the first lag after which no autocorrelation is significant; block lengths carry the
-correction of Patton, Politis and White (2009, Econometric Reviews 28).
+It rests on the flat-top lag-window estimate of Politis and White (2004, Econometric Reviews 23), whose
+bandwidth follows from the first lag after which no autocorrelation is significant. Intervals of figures take
+the more careful estimate of :mod:`~pytest_llmbench.stats.spectral`.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ class _Spectrum(NamedTuple):
     """R(0)."""
     long_run_variance: float
     """g = Σ λ(k/M) R(k) over all lags k."""
-    slope: float
-    """G = Σ λ(k/M) |k| R(k)."""
 
 
 def autocovariance(samples: FloatArray, lags: int, *, centre: float | None = None) -> FloatArray:
@@ -57,20 +54,6 @@ def _products(samples: FloatArray, onwards: FloatArray, lags: int) -> FloatArray
     transform = np.fft.rfft(samples, size)
     other = transform if len(onwards) == len(samples) else np.fft.rfft(onwards, size)
     return np.asarray(np.fft.irfft(other * np.conj(transform), size)[: lags + 1], dtype=np.float64)
-
-
-def block_length(samples: Samples) -> int:
-    """Optimal block length of a circular block bootstrap of the mean: (2 G² / (4/3 g²))^(1/3) n^(1/3).
-
-    At most min(3 √n, n / 3). Of several runs the longest is taken, as far as the shortest run allows.
-    1 for constant and for very short series.
-    """
-    runs = as_runs(samples)
-    if not runs:
-        return 1
-    centre = float(np.mean(pooled(runs)))
-    wanted = max(_block_length(run, centre) for run in runs)
-    return min(wanted, min(_longest_block(len(run)) for run in runs))
 
 
 def effective_size(samples: Samples) -> float:
@@ -115,15 +98,7 @@ def _effective_size(run: FloatArray, centre: float) -> float:
     return max(1.0, len(run) / inflation)
 
 
-def _block_length(run: FloatArray, centre: float) -> int:
-    spectrum = _spectrum(run, centre)
-    if spectrum is None:
-        return 1
-    ratio = 1.5 * (spectrum.slope / spectrum.long_run_variance) ** 2
-    return max(1, min(math.ceil(math.cbrt(ratio * len(run))), _longest_block(len(run))))
-
-
-def _longest_block(n: int) -> int:
+def _longest_lag(n: int) -> int:
     return max(1, math.ceil(min(3 * math.sqrt(n), n / 3)))
 
 
@@ -133,7 +108,7 @@ def _spectrum(run: FloatArray, centre: float) -> _Spectrum | None:
     scale = float(np.max(np.abs(run - centre), initial=0.0))
     if n < SHORTEST_SERIES or scale == 0.0 or float(np.ptp(run)) == 0.0:
         return None
-    longest = min(n - 1, _longest_block(n) + _quiet_lags(n))
+    longest = min(n - 1, _longest_lag(n) + _quiet_lags(n))
     # Scaled, so that squares of tiny or huge values neither vanish nor overflow.
     covariance = autocovariance((run - centre) / scale, longest, centre=0.0)
     bandwidth = min(2 * max(1, last_significant_lag(covariance / covariance[0], n)), longest)
@@ -144,7 +119,7 @@ def _spectrum(run: FloatArray, centre: float) -> _Spectrum | None:
     # The flat-top window may come out negative; Bartlett's cannot, and underestimates at worst.
     bartlett = np.maximum(0.0, 1 - lags / bandwidth) * covariance
     floor = max(2 * float(bartlett.sum()) - float(covariance[0]), 1e-12)
-    return _Spectrum(float(covariance[0]), max(long_run, floor), 2 * float((lags * weighted).sum()))
+    return _Spectrum(float(covariance[0]), max(long_run, floor))
 
 
 def last_significant_lag(correlation: FloatArray, n: int) -> int:
@@ -153,13 +128,17 @@ def last_significant_lag(correlation: FloatArray, n: int) -> int:
     ``correlation``: ρ(0), ρ(1) … of ``n`` samples; K_n = max(5, √log10 n).
     """
     quiet = _quiet_lags(n)
-    threshold = _SIGNIFICANCE * math.sqrt(math.log10(n) / n)
-    significant = np.abs(correlation[1:]) >= threshold
+    significant = np.abs(correlation[1:]) >= significant_correlation(n)
     if len(significant) >= quiet:
         runs_of_quiet = np.convolve(~significant, np.ones(quiet, dtype=int), mode="valid") == quiet
         if runs_of_quiet.any():
             return int(np.argmax(runs_of_quiet))
     return int(np.flatnonzero(significant)[-1]) + 1 if significant.any() else 0
+
+
+def significant_correlation(n: int) -> float:
+    """2 √(log10 n / n)."""
+    return _SIGNIFICANCE * math.sqrt(math.log10(n) / n)
 
 
 def _quiet_lags(n: int) -> int:
@@ -174,9 +153,9 @@ def _flat_top(bandwidth: int, lags: int) -> FloatArray:
 __all__ = [
     "SHORTEST_SERIES",
     "autocovariance",
-    "block_length",
     "effective_size",
     "exceedances",
     "last_significant_lag",
     "percentile_effective_size",
+    "significant_correlation",
 ]

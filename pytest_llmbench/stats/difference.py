@@ -27,14 +27,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.dependence import effective_size, exceedances
-from pytest_llmbench.stats.percentile_intervals import percentile_interval
+from pytest_llmbench.stats.percentile_intervals import Worth, percentile_worth
 from pytest_llmbench.stats.percentiles import percentile
 from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
 from pytest_llmbench.stats.spectral import spread, student_interval
 
 FEWEST = 30
 """Effective pairs that a mean needs."""
+_ROUNDING = 1e-12
+"""Pairs that differ among themselves by less of their size do so by rounding."""
 
 
 class Bounded(NamedTuple):
@@ -84,6 +87,13 @@ def paired_mean_interval(
     scale = float(pooled(before).mean()) if relative else 1.0
     ratio = float(pooled(after).mean()) / scale if relative else 1.0
     around = tuple((b - ratio * a) / scale for a, b in zip(before, after, strict=True))
+    largest = max(float(np.max(np.abs(run))) for run in (*before, *after)) / scale
+    if (
+        max(float(run.max()) for run in around) - min(float(run.min()) for run in around)
+        < _ROUNDING * largest
+    ):
+        exact = ratio - 1 if relative else float(pooled(around).mean())
+        return Interval(exact, exact)
     of = spread(around)
     if of is None or of.worth < FEWEST:
         return OPEN
@@ -101,9 +111,11 @@ def paired_percentile_interval(
     if not before:
         return OPEN
     combine = relative_change_interval if relative else difference_interval
+    # One worth for both, the lesser: legs of different ranks do not cancel where the arms differ by little.
+    worth = min((percentile_worth(arm, q) for arm in (before, after)), key=lambda of: of.discounted(level))
     return combine(
-        _bounded(before, q, level),
-        _bounded(after, q, level),
+        _bounded(before, q, level, worth),
+        _bounded(after, q, level, worth),
         correlation=long_run_correlation(exceedances(before, q), exceedances(after, q)),
     )
 
@@ -163,9 +175,11 @@ def _pairs(baseline: Samples, candidate: Samples) -> tuple[Runs, Runs]:
     return before, after
 
 
-def _bounded(runs: Runs, q: float, level: float) -> Bounded:
-    point = percentile(pooled(runs), q)
-    lower, upper = percentile_interval(runs, q, level=level)
+def _bounded(runs: Runs, q: float, level: float, worth: Worth) -> Bounded:
+    """Plain order statistics: that a stretch may be a quiet one is the same for both arms."""
+    every = np.sort(pooled(runs))
+    point, usable = percentile(every, q), worth.usable(len(every), level)
+    lower, upper = order_statistics.percentile_interval(every, q, level=level, effective_n=usable)
     return Bounded(
         point,
         None if lower is None else min(lower, point),

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.stats import bootstrap
-from pytest_llmbench.stats.dependence import SHORTEST_SERIES, effective_size
+from pytest_llmbench.stats.dependence import SHORTEST_SERIES
+from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.percentile_intervals import series_memory
-from pytest_llmbench.stats.proportion import wilson_interval
+from pytest_llmbench.stats.proportion import Share, share_of
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import Spread, legs, memory, spread, upper_end
+from pytest_llmbench.stats.spectral import Spread, legs, spread, upper_end
 
+DRAWS = 2000
 _SPREAD_POWER = 1.5
 """The least that holds for log-normal samples of σ = 1, independent and of ρ = 0.8."""
-
-
-class Starvation(NamedTuple):
-    share: float
-    starved: int
-    of: int
-    effective_n: float
-    interval: Interval
 
 
 def jain_index(shares: FloatArray) -> float | None:
@@ -59,10 +52,10 @@ def jain_interval(samples: Samples, *, level: float = 0.95, of: Spread | None = 
     if of is None:
         return OPEN
     square = 1 / index - 1
-    down, up = legs(of, level)
-    most = upper_end(square, up, _SPREAD_POWER)
+    down, _ = legs(of, level)
+    most = upper_end(square, of, level, _SPREAD_POWER)
     lower = None if most is None else max(1 / len(every), 1 / (1 + most))
-    return Interval(lower, min(1.0, 1 / (1 + max(0.0, square - down))))
+    return Interval(lower, 1.0 if down is None else min(1.0, 1 / (1 + max(0.0, square - down))))
 
 
 def jain_spread(samples: Samples) -> Spread | None:
@@ -85,33 +78,51 @@ def jain_spread(samples: Samples) -> Spread | None:
 
 
 def jain_of_means_interval(groups: Sequence[FloatArray], *, freedom: float, level: float = 0.95) -> Interval:
-    """Interval of J over the values of some groups, each given as its resampled (bootstrap) values.
+    """Interval of J over the values of some groups, each given as draws of it.
 
-    J has its maximum where all groups are alike, so resampled indices always lie below 1, even if the groups
+    J has its maximum where all groups are alike, so drawn indices always lie below 1, even if the groups
     are alike in truth. Unless a Wald test of the logarithms rejects that, the upper end is therefore 1.
     """
     drawn = np.stack(groups)
     if len(drawn) < 2 or float(drawn.min()) <= 0:
         return OPEN
     indices = np.square(drawn.sum(axis=0)) / (len(drawn) * np.square(drawn).sum(axis=0))
-    lower, upper = bootstrap.interval_between(indices, freedom + 1, level=level)
+    tail = _expanded_tail(max(freedom, 1.0), level)
+    lower, upper = (float(end) for end in np.quantile(indices, [tail, 1 - tail]))
     return Interval(lower, 1.0 if _all_alike(np.log(drawn), freedom, level) else upper)
 
 
-def starvation(samples: Samples, *, factor: float = 5.0, level: float = 0.95) -> Starvation | None:
-    """Share of waits longer than ``factor`` times the median wait (section 5.6.4, AMB-10); ``None`` without.
+def drawn_ratio(
+    arms: Sequence[tuple[float, Spread | None]], level: float, random: np.random.Generator
+) -> FloatArray:
+    """Draws of first mean / second mean, log-normal with the relative errors of the two; none where an error
+    has no bound."""
+    variance = 0.0
+    for mean, of in arms:
+        by = None if of is None else of.lengthening(level)
+        if of is None or by is None:
+            return np.empty(0)
+        variance += (by * of.error / mean) ** 2
+    return np.asarray(
+        arms[0][0] / arms[1][0] * np.exp(math.sqrt(variance) * random.normal(size=DRAWS)), dtype=np.float64
+    )
 
-    Wilson's interval, at the effective size of the starved/not starved series.
-    """
+
+def starvation(samples: Samples, *, factor: float = 5.0, level: float = 0.95) -> Share | None:
+    """Share of waits longer than ``factor`` times the median (section 5.6.4, AMB-10); ``None`` without."""
     runs = as_runs(samples)
     if not runs:
         return None
     threshold = factor * float(np.median(pooled(runs)))
-    starved = [(run > threshold).astype(np.float64) for run in runs]
-    count, of = sum(int(run.sum()) for run in starved), sum(len(run) for run in starved)
-    worth = effective_size(starved)
-    interval = wilson_interval(count, of, level=level, effective_n=worth)
-    return Starvation(count / of, count, of, worth, interval)
+    return share_of([(run > threshold).astype(np.float64) for run in runs], level=level)
+
+
+def _expanded_tail(freedom: float, level: float) -> float:
+    """Of draws from a normal law that stand for Student's: Φ(√((ν + 1) / ν) t_{α/2, ν}) (Hesterberg 2015, The
+    American Statistician 69)."""
+    from scipy.special import ndtr, stdtrit
+
+    return float(ndtr(math.sqrt((freedom + 1) / freedom) * float(stdtrit(freedom, (1 - level) / 2))))
 
 
 def _all_alike(logarithms: FloatArray, freedom: float, level: float) -> bool:
@@ -130,7 +141,7 @@ def _all_alike(logarithms: FloatArray, freedom: float, level: float) -> bool:
 
 
 __all__ = [
-    "Starvation",
+    "drawn_ratio",
     "jain_index",
     "jain_interval",
     "jain_of_means_interval",

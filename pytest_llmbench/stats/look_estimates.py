@@ -1,4 +1,8 @@
-"""The interval of one watched objective from its values so far: quickly, without a bootstrap."""
+"""The interval of one watched objective from its values so far: as in reports, at the level of the look.
+
+Most looks decide nothing, and load is running while they are taken: a quick interval, at an effective size by
+batch means, says first whether the careful one is worth its time.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,22 @@ import numpy as np
 
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.looks import Watched
+from pytest_llmbench.stats.block_bootstrap import chosen
 from pytest_llmbench.stats.dependence import exceedances
+from pytest_llmbench.stats.moments import moment_bound
 from pytest_llmbench.stats.order_statistics import percentile_interval, samples_required
+from pytest_llmbench.stats.percentile_intervals import ordered_interval, percentile_worth, series_memory
 from pytest_llmbench.stats.percentiles import percentile
-from pytest_llmbench.stats.runs import FloatArray
-from pytest_llmbench.stats.sequential import cautious_size, exact_share_interval
+from pytest_llmbench.stats.proportion import exact_share_interval, share_of
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
+from pytest_llmbench.stats.spectral import mean_interval, spread
 
 FEWEST_RARE = 10.0
 """An early look decides on so many effective requests on the rarer side of a percentile or a share: of fewer
 it cannot be known how they come in clusters. 200 effective requests for P95, 1000 for P99."""
+
+FEWEST_EFFECTIVE = 30
+"""Requests that a mean takes."""
 
 Size = Callable[[FloatArray, float], float]
 
@@ -32,10 +43,15 @@ class Judged(NamedTuple):
 def estimate(watched: Watched, values: FloatArray, tail: float, size: Size | None = None) -> Judged:
     """Interval of level 1 - 2 ``tail`` from the values in the order of the sequence (NaN: no sample).
 
-    ``size`` says of how many independent values a series is worth; default :func:`cautious_size`.
+    ``size``: of how many independent values a series is worth, for a quick interval; default: the methods of
+    reports.
     """
-    size = size or cautious_size
-    values = values[~np.isnan(values)]
+    # Whatever the session has chosen: the measuring process and the report must come to one verdict.
+    with chosen("analytic"):
+        return _estimate(watched, values[~np.isnan(values)], tail, size)
+
+
+def _estimate(watched: Watched, values: FloatArray, tail: float, size: Size | None) -> Judged:
     unit = watched.objective.unit
     if not len(values):
         return Judged(Estimate.undefined(unit=unit, method="no samples", level=1 - 2 * tail), 0.0)
@@ -76,26 +92,32 @@ def is_enough(watched: Watched, judged: Judged) -> bool:
     return judged.worth * watched.rarity >= FEWEST_RARE
 
 
-def _percentile(watched: Watched, values: FloatArray, tail: float, q: float, size: Size) -> Judged:
+def _percentile(watched: Watched, values: FloatArray, tail: float, q: float, size: Size | None) -> Judged:
     finite, top = _finite(values, watched.objective.limit)
-    worth = size(exceedances(finite, q)[0], tail)
-    ordered = np.sort(finite)
-    level = 1 - 2 * tail
-    lower, upper = percentile_interval(ordered, q, level=level, effective_n=worth)
+    ordered, level = np.sort(finite), 1 - 2 * tail
+    how = ""
+    if size is None:
+        lags = series_memory(finite)
+        of = percentile_worth(finite, q, lags=lags)
+        worth, (lower, upper) = of.samples, ordered_interval(ordered, q, of, level=level)
+        bound = moment_bound((finite,), q, lags=lags, level=level) if upper is None else None
+        if bound is not None:
+            upper, how = bound.end, f", upper end by the moment E[X^{bound.power}]"
+        needed = of.required(samples_required(q, level), len(values), level)
+    else:
+        worth = size(exceedances(finite, q)[0], tail)
+        lower, upper = percentile_interval(ordered, q, level=level, effective_n=worth)
+        needed = math.ceil(samples_required(q, level) * len(values) / worth)
     point: float | None = percentile(ordered, q)
     failed = int(np.count_nonzero(np.isinf(values)))
-    method = f"order statistics at effective n={math.floor(worth)}"
+    method = f"order statistics at effective n={math.floor(worth)}{how}"
     if failed:
         method += f", {failed} failed requests over the limit"
         # Of those it is known that they are over it, and no more: the lower end may say so, a point may not.
         point = None if point is None or point > top else point
         upper = None if upper is None or upper > top else upper
-    required = math.ceil(samples_required(q, level) * len(values) / worth)
-    open_end = lower is None or upper is None
-    return Judged(
-        _ordered(watched, point, lower, upper, tail, len(values), method, required if open_end else None),
-        worth,
-    )
+    required = needed if lower is None or upper is None else None
+    return Judged(_ordered(watched, point, lower, upper, tail, len(values), method, required), worth)
 
 
 def _finite(values: FloatArray, limit: float) -> tuple[FloatArray, float]:
@@ -105,28 +127,51 @@ def _finite(values: FloatArray, limit: float) -> tuple[FloatArray, float]:
     return np.where(failed, np.nextafter(max(limit, top), np.inf), values), top
 
 
-def _mean(watched: Watched, values: FloatArray, tail: float, size: Size) -> Judged:
+def _mean(watched: Watched, values: FloatArray, tail: float, size: Size | None) -> Judged:
     if np.isinf(values).any():
         method = "a mean with failed requests over the limit is undefined"
         undefined = Estimate.undefined(
             unit=watched.objective.unit, method=method, level=1 - 2 * tail, n=len(values)
         )
         return Judged(undefined, 0.0)
+    mean = float(np.mean(values))
+    if size is None:
+        worth, (lower, upper) = _careful_mean(values, tail)
+    else:
+        worth = size(values, tail)
+        lower, upper = _quick_mean(values, tail, worth)
+    method = f"mean at effective n={math.floor(worth)}"
+    if worth < FEWEST_EFFECTIVE:
+        lower = upper = None
+    return Judged(_ordered(watched, mean, lower, upper, tail, len(values), method), worth)
+
+
+def _careful_mean(values: FloatArray, tail: float) -> tuple[float, Interval]:
+    of = spread(values, lags=series_memory(values))
+    if of is None:
+        return 1.0, OPEN
+    return of.worth, mean_interval(values, level=1 - 2 * tail, of=of)
+
+
+def _quick_mean(values: FloatArray, tail: float, worth: float) -> Interval:
     from scipy.special import ndtri
 
-    worth, mean = size(values, tail), float(np.mean(values))
-    method = f"mean at effective n={math.floor(worth)}"
-    if worth < 2 * FEWEST_RARE:
-        return Judged(_ordered(watched, mean, None, None, tail, len(values), method), worth)
-    half = -float(ndtri(tail)) * float(np.std(values)) / math.sqrt(worth - 1)
-    return Judged(_ordered(watched, mean, mean - half, mean + half, tail, len(values), method), worth)
+    half = -float(ndtri(tail)) * float(np.std(values)) / math.sqrt(max(worth - 1, 1.0))
+    return Interval(float(np.mean(values)) - half, float(np.mean(values)) + half)
 
 
-def _share(watched: Watched, values: FloatArray, tail: float, size: Size) -> Judged:
+def _share(watched: Watched, values: FloatArray, tail: float, size: Size | None) -> Judged:
     good, n = int(np.count_nonzero(values <= 1.0)), len(values)
     finite, _ = _finite(values, 1.0)
-    worth = size(exceedances(finite, 100.0 * good / n)[0], tail)
-    lower, upper = exact_share_interval(good, n, tail=tail, effective_n=worth)
+    missed = exceedances(finite, 100.0 * good / n)
+    lower: float | None
+    upper: float | None
+    if size is None:
+        found = share_of((values <= 1.0).astype(np.float64), level=1 - 2 * tail, dependence=missed)
+        worth, (lower, upper) = (1.0, OPEN) if found is None else (found.worth, found.interval)
+    else:
+        worth = size(missed[0], tail)
+        lower, upper = exact_share_interval(good, n, tail=tail, effective_n=worth)
     method = f"Clopper-Pearson interval at effective n={math.floor(worth)}"
     return Judged(_ordered(watched, good / n, lower, upper, tail, n, method), worth)
 

@@ -14,7 +14,7 @@ from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.look_estimates import estimate, is_decided, is_enough, may_be_decided
 from pytest_llmbench.stats.look_samples import Ends, values
 from pytest_llmbench.stats.runs import FloatArray
-from pytest_llmbench.stats.sequential import PlannedLook, batch_size, planned_looks
+from pytest_llmbench.stats.sequential import PlannedLook, batch_size, early_tail, planned_looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class LookTaker:
             if look.n > self._prefix or look.n >= self._most:
                 break
             self._taken += 1
-            self.verdict = self._look(look)
+            self.verdict = self._look(look._replace(tail=early_tail(look.tail)))
         return self.verdict
 
     def _look(self, look: PlannedLook) -> Verdict | None:
@@ -108,7 +108,7 @@ class LookTaker:
         samples: list[FloatArray] = [column[: look.n] for column in self._values]
         if not all(may_be_decided(w, s, look.tail) for w, s in zip(watched, samples, strict=True)):
             return None
-        # Batch means cost little, and the other measure of dependence can only take more away.
+        # Batch means cost little, and mostly they say that nothing is decided.
         quick = (estimate(w, s, look.tail, batch_size) for w, s in zip(watched, samples, strict=True))
         if not all(
             is_enough(w, j) and is_decided(w, j.estimate) for w, j in zip(watched, quick, strict=True)

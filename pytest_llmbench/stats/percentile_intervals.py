@@ -11,22 +11,33 @@ corrections:
 - A higher load has not only longer but stickier queues. An upper end u is held against what u itself would
   imply: 1 + (τ - 1) √(1 + (u - x) / s) in place of τ, s = max(x, mean) - min the level seen. Theory has up to
   the square of the level for a queue near saturation (Whitt 1989, Management Science 35); its root is what
-  the coverage needs. Independent samples, τ = 1, are left alone.
+  the coverage needs. Where the sample is a few memories long τ - 1 is multiplied by the square of
+  :func:`~pytest_llmbench.stats.spectral.stretched` if that is more, and the end may be open. Independent
+  samples, τ = 1, are left alone.
+
+Few samples lie beyond a high percentile, and service noise hides how they come in bursts, so beyond the
+median τ - 1 is at least half of the median's: long queues last longer than short ones.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from pytest_llmbench.stats import order_statistics
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES, exceedances
+from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.percentiles import ordered_percentile
-from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import memory, spread, student_quantile
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
+from pytest_llmbench.stats.spectral import Spread, memories_required, quantile, spread, stretched
 
+_TAIL = 0.5
+_FEWEST = 15
+"""Independent samples that an upper end of dependent ones rests on: of fewer it lies anywhere."""
+_HALF_AS_MANY_AGAIN = 1.5
 _MOST_ROUNDS = 50
 """The upper end settles after a few; each round is one binary search."""
 
@@ -38,23 +49,49 @@ class Worth(NamedTuple):
     """Independent samples whose share above it would vary as much, from 1 to n."""
     freedom: float
     """Degrees of freedom of that figure."""
+    recalled: float = 0.0
+    """(m - 1) / n: the share of the samples that their memory spans."""
+    resampled: FloatArray | None = None
+    """As in :class:`~pytest_llmbench.stats.spectral.Spread`."""
+
+    @classmethod
+    def of_spread(cls, of: Spread) -> Worth:
+        return cls(of.worth, of.freedom, of.recalled, of.resampled)
+
+    def at_least_as_dependent(self, n: int, of: Worth) -> Worth:
+        """Beyond the median: no less than half of what dependence costs the median."""
+        excess = max(n / self.samples - 1, _TAIL * (n / of.samples - 1))
+        return self._replace(samples=n / (1 + excess))
 
     def discounted(self, level: float) -> float:
         """Fewer, for the figure being an estimate itself: · (z / t)²."""
         from scipy.special import ndtri
 
-        return self.samples * (float(ndtri((1 + level) / 2)) / student_quantile(self.freedom, level)) ** 2
+        return self.samples * (float(ndtri((1 + level) / 2)) / quantile(self, level)) ** 2
 
     def usable(self, n: int, level: float) -> float:
         """As an interval from n samples takes it; a series too short to look for dependence as it is."""
         return self.discounted(level) if n >= SHORTEST_SERIES else self.samples
+
+    def usable_above(self, n: int, level: float, *, fewest: float | None = None) -> float | None:
+        """The same for an upper end, if the sample may be a stretch of a few memories; ``None``: open.
+        ``fewest``: below that many, default 15."""
+        usable, excess = self.usable(n, level), n / self.samples - 1
+        if excess <= 0:
+            return usable
+        stretch = stretched(self.recalled, level)
+        if stretch is None:
+            return None
+        left = usable * (1 + excess) / (1 + excess * stretch**2)
+        return left if left >= (_FEWEST if fewest is None else fewest) else None
 
     def required(self, independent: int, n: int, level: float) -> int:
         """How many samples, dependent as these n are, are worth that many independent ones, where these are
         not. The discount shrinks as samples come in, so it is left out as long as that is more than n. Of
         what else keeps an end open (stickier queues above) the sample says nothing: half as many again."""
         plain, discounted = independent / self.samples, independent / self.usable(n, level)
-        return math.ceil(n * next(more for more in (plain, discounted, 1.5) if more > 1))
+        more = next(more for more in (plain, discounted, _HALF_AS_MANY_AGAIN) if more > 1)
+        return math.ceil(n * max(more, memories_required(self.recalled, level)))
 
 
 def series_memory(samples: Samples) -> int:
@@ -65,16 +102,38 @@ def series_memory(samples: Samples) -> int:
     return max(memory(runs), memory(exceedances(runs, 50.0)))
 
 
-def percentile_worth(samples: Samples, q: float, *, lags: int | None = None) -> Worth:
+def percentile_worth(
+    samples: Samples, q: float, *, lags: int | None = None, median: Worth | None = None
+) -> Worth:
     """For the q-th percentile; with fewer than 20 samples beyond it, for the nearest that has 20.
 
-    ``lags``: default :func:`series_memory`; the event's own memory counts if it is longer.
+    ``lags``: default :func:`series_memory`; the event's own memory counts if it is longer. ``median``: the
+    worth for P50, default worked out where it is needed.
     """
-    above = exceedances(samples, q)
+    runs = as_runs(samples)
+    lags = series_memory(runs) if lags is None else lags
+    own = _worth(runs, q, lags, tested=q <= 50)
+    if q <= 50 or not runs:
+        return own
+    median = median_worth(runs, lags=lags) if median is None else median
+    return own.at_least_as_dependent(sum(map(len, runs)), median)
+
+
+def median_worth(samples: Samples, *, lags: int) -> Worth:
+    """That of P50 which higher percentiles are held against: without the test for a rising spectrum, whose
+    false alarms would open every tail."""
+    return _worth(as_runs(samples), 50.0, lags, tested=False)
+
+
+def _worth(runs: Runs, q: float, lags: int, *, tested: bool) -> Worth:
+    above = exceedances(runs, q)
     n = sum(map(len, above))
-    lags = max(memory(above), series_memory(samples) if lags is None else lags)
-    of = spread(above, lags=lags)
-    return Worth(float(n), float(max(1, n - 1))) if of is None else Worth(of.worth, of.freedom)
+    # A rare event seems to repeat at some scale by chance alone.
+    lags = max(memory(above, scales=q <= 50), lags)
+    of = spread(above, lags=lags, tested=tested)
+    if of is None:
+        return Worth(float(n), float(max(1, n - 1)))
+    return Worth.of_spread(of)
 
 
 def percentile_interval(
@@ -101,21 +160,47 @@ def ordered_interval(ordered: FloatArray, q: float, worth: Worth, *, level: floa
     excess = n / worth.samples - 1
     if excess <= 0 or height <= 0:
         return Interval(lower, upper)
+    stretch = stretched(worth.recalled, level)
+    if stretch is None:
+        return Interval(lower, None)
     for _ in range(_MOST_ROUNDS):
         if upper is None or upper <= point:
             break
-        stickier = 1 + excess * math.sqrt(1 + (upper - point) / height)
-        further = order_statistics.percentile_interval(
-            ordered, q, level=level, effective_n=usable * (1 + excess) / stickier
-        ).upper
+        stickier = 1 + excess * max(stretch**2, math.sqrt(1 + (upper - point) / height))
+        left = usable * (1 + excess) / stickier
+        further = order_statistics.percentile_interval(ordered, q, level=level, effective_n=left).upper
+        if left < _FEWEST:
+            return Interval(lower, None)
         if further == upper:
             break
         upper = further
     return Interval(lower, upper)
 
 
+def in_order(intervals: Sequence[Interval]) -> list[Interval]:
+    """Those of percentiles of one sample, the lowest first, with ends that grow as these do.
+
+    What bounds a percentile from above bounds all lower ones, so an open upper end is at most the next higher
+    percentile's, and the same for lower ends. Of two ends in the wrong order the nearer one gives way.
+    """
+    lowers, uppers = [end.lower for end in intervals], [end.upper for end in intervals]
+    for place in range(1, len(intervals)):
+        lowers[place] = lowers[place - 1] if lowers[place] is None else lowers[place]
+        uppers[-place - 1] = uppers[-place] if uppers[-place - 1] is None else uppers[-place - 1]
+    for place in range(1, len(intervals)):
+        above, below = uppers[place], uppers[place - 1]
+        if above is not None and below is not None:
+            uppers[place] = max(above, below)
+        lower, higher = lowers[-place - 1], lowers[-place]
+        if lower is not None and higher is not None:
+            lowers[-place - 1] = min(lower, higher)
+    return [Interval(*ends) for ends in zip(lowers, uppers, strict=True)]
+
+
 __all__ = [
     "Worth",
+    "in_order",
+    "median_worth",
     "ordered_interval",
     "percentile_interval",
     "percentile_worth",

@@ -1,34 +1,83 @@
-"""Interval of a share: Wilson's score interval (1927, JASA 22), advised by Brown, Cai and DasGupta (2001)."""
+"""Interval of a share of dependent trials: that of Clopper and Pearson (1934, Biometrika 26).
+
+n trials are worth n / τ independent ones, τ from the long-run variance of the 0/1 series
+(:mod:`~pytest_llmbench.stats.spectral`), discounted for its own uncertainty (Korn and Graubard 1998, Survey
+Methodology 24) and, at both ends, for the sample being a stretch of a few memories. Below an effective size
+of 30 dependent trials bound nothing; independent ones do at any number, since the interval is exact.
+"""
 
 from __future__ import annotations
 
-import math
+from typing import NamedTuple
 
-from pytest_llmbench.stats.runs import OPEN, Interval
+from pytest_llmbench.stats.percentile_intervals import Worth, series_memory
+from pytest_llmbench.stats.runs import OPEN, Interval, Samples, as_runs, pooled
+from pytest_llmbench.stats.spectral import spread
+
+FEWEST = 30
+"""Effective trials, of dependent ones."""
 
 
-def wilson_interval(
-    successes: int, trials: int, *, level: float = 0.95, effective_n: float | None = None
-) -> Interval:
-    """Interval of successes / trials; open without trials. Holds at 0 and at ``trials`` successes too.
+class Share(NamedTuple):
+    ones: int
+    of: int
+    worth: float
+    """Independent trials that would tell as much."""
+    interval: Interval
 
-    ``effective_n``: of how many independent trials these are worth; default as many as there are.
+    @property
+    def share(self) -> float:
+        return self.ones / self.of
+
+
+def share_of(happened: Samples, *, level: float = 0.95, dependence: Samples | None = None) -> Share | None:
+    """Share of ones in 0/1 series, one per run in the order of trials; ``None`` without trials.
+
+    ``dependence``: series of the same trials to read the dependence from, if it shows more there; of trials
+    that all ended alike nothing else does.
     """
+    runs = as_runs(happened)
+    if not runs:
+        return None
+    every = pooled(runs)
+    n, count = len(every), int(every.sum())
+    alike = count in (0, n)
+    # How close rare events came is itself a rare event: no test for a rising spectrum, as with percentiles.
+    worth = share_worth(runs if dependence is None else as_runs(dependence), tested=not alike)
+    if alike and dependence is None:
+        return Share(count, n, float(n), Interval(*exact_share_interval(count, n, tail=(1 - level) / 2)))
+    interval = OPEN
+    if alike or worth.recalled == 0 or worth.samples >= FEWEST:
+        # That all ended alike is no quiet stretch of a share that is known to change.
+        effective = worth.usable(n, level) if alike else worth.usable_above(n, level, fewest=1)
+        if effective is not None:
+            tail = (1 - level) / 2
+            interval = Interval(*exact_share_interval(count, n, tail=tail, effective_n=effective))
+    return Share(count, n, worth.samples, interval)
+
+
+def share_worth(series: Samples, *, tested: bool = True) -> Worth:
+    """``tested``: as in :func:`~pytest_llmbench.stats.spectral.spread`."""
+    runs = as_runs(series)
+    n = sum(map(len, runs))
+    of = spread(runs, lags=series_memory(runs), tested=tested)
+    return Worth(float(n), float(max(1, n - 1))) if of is None else Worth.of_spread(of)
+
+
+def exact_share_interval(
+    successes: int, trials: int, *, tail: float, effective_n: float | None = None
+) -> tuple[float, float]:
+    """Clopper and Pearson's, with the effective number of trials in place of theirs: it holds for shares near
+    0 and 1, where others do not. ``tail``: error of each side."""
+    from scipy.special import betaincinv
+
     if not 0 <= successes <= trials:
         raise ValueError(f"{successes} successes of {trials} trials")
-    if trials == 0:
-        return OPEN
-    from scipy.special import ndtri
-
     n = float(trials) if effective_n is None else min(float(trials), max(1.0, effective_n))
-    share = successes / trials
-    z2 = float(ndtri((1 + level) / 2)) ** 2
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    # The ends touch 0 and 1 exactly there, which rounding must not undo.
-    lower = 0.0 if successes == 0 else centre - half
-    upper = 1.0 if successes == trials else centre + half
-    return Interval(lower, upper)
+    good = n * successes / trials
+    lower = 0.0 if successes == 0 else float(betaincinv(good, n - good + 1, tail))
+    upper = 1.0 if successes == trials else float(betaincinv(good + 1, n - good, 1 - tail))
+    return lower, upper
 
 
-__all__ = ["wilson_interval"]
+__all__ = ["FEWEST", "Share", "exact_share_interval", "share_of", "share_worth"]

@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.stats.dependence import effective_size
 from pytest_llmbench.stats.runs import FloatArray
 
 BATCHES = 10
@@ -31,6 +30,7 @@ BATCHES = 10
 MOST_LOOKS = 100
 LEAST_TAIL = 1e-10
 """A boundary beyond it is none: no sample reaches it."""
+_EARLY = 1.3
 _NODES = 256
 _BISECTIONS = 50
 
@@ -65,6 +65,14 @@ def planned_looks(
     allowed = [spent(share, alpha) for share in shares[:-1]] + [alpha]
     found = zip(sizes, _tails(shares, allowed), strict=True)
     return tuple(PlannedLook(n, tail) for n, tail in found if tail >= LEAST_TAIL)
+
+
+def early_tail(tail: float) -> float:
+    """Of a look that may end a load: its boundary is a third farther out. The spending is right for errors
+    that are normal; a short prefix of a busy queue is now and then a quiet one, and nothing in it says so."""
+    from scipy.special import ndtr, ndtri
+
+    return max(LEAST_TAIL, float(ndtr(_EARLY * ndtri(tail))))
 
 
 def _tails(shares: Sequence[float], allowed: Sequence[float]) -> list[float]:
@@ -108,35 +116,13 @@ def batch_size(series: FloatArray, tail: float) -> float:
     return max(1.0, n * price / inflation) if inflation > price else float(n)
 
 
-def cautious_size(series: FloatArray, tail: float) -> float:
-    """The same, or the effective size by autocorrelations if that is less: short series show too little of
-    either."""
-    return min(effective_size(series), batch_size(series, tail))
-
-
-def exact_share_interval(
-    successes: int, trials: int, *, tail: float, effective_n: float | None = None
-) -> tuple[float, float]:
-    """Interval of a share by Clopper and Pearson (1934, Biometrika 26), with the effective number of trials
-    in place of theirs (Korn and Graubard 1998, Survey Methodology 24): it holds for shares near 0 and 1,
-    where others do not."""
-    from scipy.special import betaincinv
-
-    n = float(trials) if effective_n is None else min(float(trials), max(1.0, effective_n))
-    good = n * successes / trials
-    lower = 0.0 if successes == 0 else float(betaincinv(good, n - good + 1, tail))
-    upper = 1.0 if successes == trials else float(betaincinv(good + 1, n - good, 1 - tail))
-    return lower, upper
-
-
 __all__ = [
     "BATCHES",
     "LEAST_TAIL",
     "MOST_LOOKS",
     "PlannedLook",
     "batch_size",
-    "cautious_size",
-    "exact_share_interval",
+    "early_tail",
     "planned_looks",
     "spent",
 ]

@@ -9,8 +9,14 @@ even if B is small (Müller 2007, Journal of Econometrics 141; Lazarus, Lewis, S
 of Business & Economic Statistics 36). A queue remembers long: B must be so small that the spectrum is level
 up to frequency B/2n, and the price, a wider t, is paid openly instead of in coverage.
 
-B = n / (8 m), but at least min(12, n / (4 m)) and 3, and at most n^(2/3) and n/4. m, the **memory**, is the
-last lag with a significant autocorrelation, by the rule of Politis and White (2004, Econometric Reviews 23).
+B = n / (8 m), but at least min(12, n / (4 m)) and 3, and at most 24, n^(2/3) and n/4. m, the **memory**, is
+the last lag with a significant autocorrelation, at whatever scale (:mod:`~pytest_llmbench.stats.memory`).
+What is too weak even for that shows as a spectrum that rises towards its lowest frequencies: where the first
+4 or 8 cosines have more power than the rest has by chance (F test at 80 %), they alone count.
+
+A sample of a few memories may be a quiet stretch as a whole, and nothing in it says so. What an error owes to
+dependence is therefore lengthened by 1 / (1 - a), a = z · √(m / n), which is about how far the level of a
+queue may be off; from a > 0.8 on the end is open.
 
 Latencies are skewed, and a sample that happens to lack the long waits shows too small a mean and too small an
 error together. Two things lengthen an end, none shortens one: the skewness of the means of batches of 2 m
@@ -25,24 +31,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pytest_llmbench.stats.dependence import SHORTEST_SERIES, autocovariance, last_significant_lag
+from pytest_llmbench.stats import block_bootstrap
+from pytest_llmbench.stats.dependence import SHORTEST_SERIES
+from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
 
 FEWEST_COSINES = 3
 _ENOUGH_COSINES = 12
+_MOST_COSINES = 24
+"""More would narrow an interval by 3 %, and hide the lowest frequencies among the rest."""
+_LOWEST = (4, 8)
+_CHANCE, _FEWEST_COMPARED, _USUAL = 0.8, 2, 0.95
+"""The lowest cosines that may count alone, the level of the F test for it, how many it compares them with at
+least, and the level at which the wider interval is told."""
 _MEMORIES, _FEWEST_MEMORIES = 8, 4
 """Of a sample per cosine: as many as it takes to see no bias, and as few as will do where B is small."""
-_SKEWNESS_BATCH = 2
-"""Memories per batch that the skewness is taken over."""
+_SKEWNESS_BATCH, _FEWEST_SKEWED = 2, 16
+"""Memories per batch that the skewness is taken over, and batches: that of fewer is chance."""
 
 
-_FIRST_LAGS, _QUIET_END = 512, 10
+_FARTHEST = 0.8
+"""The largest share of a value, or of its queue, that an error may be: beyond it an end is open."""
 _LONG = 1 << 18
 _MOST_ROUNDS = 100
+
+
+class _Studentised(Protocol):
+    @property
+    def freedom(self) -> float: ...
+
+    @property
+    def resampled(self) -> FloatArray | None: ...
 
 
 class Spread(NamedTuple):
@@ -56,36 +79,47 @@ class Spread(NamedTuple):
     """Third standardised moment of the mean's own law."""
     worth: float
     """Independent samples with the same standard error, from 1 to n."""
+    dependence: float = 0.0
+    """Share of the error's square that is due to dependence."""
+    recalled: float = 0.0
+    """(m - 1) / n: the share of the sample that its memory spans."""
+    resampled: FloatArray | None = None
+    """Studentised means of resamples, ascending, whose quantiles stand in for Student's."""
+
+    def lengthening(self, level: float) -> float | None:
+        """How much farther an end may lie where the sample is a stretch of few memories; ``None``: open."""
+        stretch = stretched(self.recalled, level) if self.dependence > 0 else 1.0
+        if stretch is None:
+            return None
+        return math.sqrt(1 + self.dependence * (stretch**2 - 1))
 
 
-def memory(samples: Samples) -> int:
-    """Lags after which no autocorrelation of the runs is significant; 1 for independent samples."""
-    runs = [run for run in as_runs(samples) if len(run) >= SHORTEST_SERIES]
-    scale = max((float(np.max(np.abs(run))) for run in runs), default=0.0)
-    varied = [run / scale for run in runs if float(np.ptp(run)) > 0]
-    if not varied:
-        return 1
-    n, longest = sum(map(len, varied)), max(map(len, varied)) // 2
-    lags = min(longest, _FIRST_LAGS)
-    while True:
-        last = last_significant_lag(_correlation(varied, lags), n)
-        # Significant to the end of the lags looked at: there may be more.
-        if last < lags - _QUIET_END or lags == longest:
-            return max(1, last)
-        lags = min(longest, 8 * lags)
+def stretched(recalled: float, level: float) -> float | None:
+    """1 / (1 - a), a = z · √(m / n); ``None`` for a > 0.8. ``recalled``: the share m / n.
+
+    z is at most that of 95 %: beyond it, at the levels of early looks, nothing would ever be bounded.
+    """
+    relative = _normal_quantile(min(level, _USUAL)) * math.sqrt(recalled)
+    return 1 / (1 - relative) if relative <= _FARTHEST else None
 
 
-def _correlation(runs: Sequence[FloatArray], lags: int) -> FloatArray:
-    """ρ(0) … of all runs, each around its own mean."""
-    total = np.zeros(lags + 1)
-    for run in runs:
-        own = min(lags, len(run) - 1)
-        total[: own + 1] += len(run) * autocovariance(run, own)
-    return np.asarray(total / total[0], dtype=np.float64)
+def memories_required(recalled: float, level: float) -> float:
+    """How many times as many samples it takes until an end is not open for their memory alone."""
+    return (_normal_quantile(min(level, _USUAL)) / _FARTHEST) ** 2 * recalled
 
 
-def spread(samples: Samples, *, lags: int | None = None) -> Spread | None:
-    """The spread of the mean; ``None`` below ten samples. ``lags``: the memory, default :func:`memory`."""
+def _normal_quantile(level: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri((1 + level) / 2))
+
+
+def spread(samples: Samples, *, lags: int | None = None, tested: bool = True, seed: int = 0) -> Spread | None:
+    """The spread of the mean; ``None`` below ten samples. ``lags``: the memory, default :func:`memory`.
+
+    ``tested``: whether the lowest cosines count alone where the spectrum rises towards them. ``seed``: of the
+    resamples, where a bootstrap was asked for (:mod:`~pytest_llmbench.stats.block_bootstrap`).
+    """
     runs = as_runs(samples)
     n = sum(map(len, runs))
     if n < SHORTEST_SERIES:
@@ -96,7 +130,9 @@ def spread(samples: Samples, *, lags: int | None = None) -> Spread | None:
     if scale == 0.0 or float(np.ptp(every)) == 0.0:
         return Spread(0.0, float(n - 1), 0.0, float(n))
     centred = tuple((run - float(every.mean())) / scale for run in runs)
-    variance, freedom = _between(centred, *_within(centred, lags))
+    drawn = block_bootstrap.draw(centred, lags, seed) if block_bootstrap.is_chosen() else None
+    within = _within(centred, lags, tested) if drawn is None else drawn[:2]
+    variance, freedom = _between(centred, *within)
     single = float(np.mean(np.square(pooled(centred))))
     variance = max(variance, 1e-12 * single / n)
     return Spread(
@@ -104,24 +140,26 @@ def spread(samples: Samples, *, lags: int | None = None) -> Spread | None:
         freedom=freedom,
         skewness=_skewness(centred, _SKEWNESS_BATCH * lags),
         worth=min(float(n), max(1.0, single / variance)),
+        dependence=max(0.0, 1 - single / n / variance),
+        recalled=(lags - 1) / n,
+        # Runs that differ by more than their samples explain are too few to be resampled.
+        resampled=drawn[2] if drawn is not None and variance == within[0] else None,
     )
 
 
 def student_interval(point: float, of: Spread, *, level: float = 0.95) -> Interval:
     """point ± t · error, the end on the side of the skewness farther away; for any statistic that is nearly
-    a mean, given the :func:`spread` of its influence.
+    a mean, given the :func:`spread` of its influence. Open where the error may be as large as it likes.
     """
-    down, up = legs(of, level)
-    return Interval(point - down, point + up)
+    down, up = (_lengthened(leg, of, level) for leg in legs(of, level))
+    return Interval(None if down is None else point - down, None if up is None else point + up)
 
 
 def mean_interval(samples: Samples, *, level: float = 0.95, of: Spread | None = None) -> Interval:
     """Interval of the mean of latencies; open for fewer than ten samples. ``of``: their :func:`spread`.
 
-    The upper end is that mean μ of which the observed one would still be in reach, when the error grows in
-    proportion with μ - min: min + L / (1 - a), L = mean - min, a = t · error / L. Errors do grow with the
-    mean (in a queue, as its square: Whitt 1989, Management Science 35), and a sample with a ≥ 1 bounds
-    nothing above. The lower end is at least the smallest sample.
+    The upper end is that of :func:`upper_end`, counted from the smallest sample; the lower one is at least
+    the smallest sample.
     """
     runs = as_runs(samples)
     of = spread(runs) if of is None else of
@@ -129,21 +167,35 @@ def mean_interval(samples: Samples, *, level: float = 0.95, of: Spread | None = 
         return OPEN
     every = pooled(runs)
     mean, least = float(every.mean()), float(every.min())
-    down, up = legs(of, level)
-    farthest = upper_end(mean - least, up)
-    return Interval(max(least, mean - down), None if farthest is None else least + farthest)
+    down, _ = legs(of, level)
+    farthest = upper_end(mean - least, of, level)
+    return Interval(
+        least if down is None else max(least, mean - down), None if farthest is None else least + farthest
+    )
 
 
-def upper_end(height: float, leg: float, power: float = 1.0) -> float | None:
-    """u = height + leg · (u / height)^power: the upper end of a value whose error grows as that power of it.
+def upper_end(height: float, of: Spread, level: float, power: float = 1.0) -> float | None:
+    """Upper end of a positive value whose error grows as a power of it; ``None`` where there is none.
 
-    ``None`` where no value is that high above the observed one, because the error outgrows it.
+    It is that u of which the observed height would still be in reach: u = height + leg · (u / height)^power,
+    for power 1 height / (1 - a), a = leg / height. Errors of latencies do grow with their mean (in a queue,
+    as its square: Whitt 1989, Management Science 35), and a sample with a > 0.8 bounds nothing above. Where
+    the sample is a few memories long it is the end that these allow, if that is farther.
     """
+    _, leg = legs(of, level)
+    stretch = _lengthened(leg, of, level)
+    if leg is None or stretch is None:
+        return None
+    grown = _grown(height, leg, power)
+    return None if grown is None else max(grown, height + stretch)
+
+
+def _grown(height: float, leg: float, power: float) -> float | None:
     if leg == 0.0:
         return height
     relative = leg / height if height > 0 else math.inf
     if power == 1.0:
-        return height / (1 - relative) if relative < 1 else None
+        return height / (1 - relative) if relative <= _FARTHEST else None
     # The curve 1 + a y^k meets the diagonal as long as a ≤ (k-1)^(k-1) / k^k.
     if relative >= (power - 1) ** (power - 1) / power**power:
         return None
@@ -153,15 +205,23 @@ def upper_end(height: float, leg: float, power: float = 1.0) -> float | None:
     return height * ratio
 
 
-def legs(of: Spread, level: float) -> tuple[float, float]:
-    """How far the lower and the upper end lie from the point, neither nearer than Student's t says."""
+def _lengthened(leg: float | None, of: Spread, level: float) -> float | None:
+    by = of.lengthening(level)
+    return None if leg is None or by is None else leg * by
+
+
+def legs(of: Spread, level: float) -> tuple[float | None, float | None]:
+    """How far the lower and the upper end lie from the point, neither nearer than Student's t says; ``None``
+    where the skewness is more than the correction for it can tell (Hall's singularity)."""
     if not 0 < level < 1:
         raise ValueError(f"a confidence level lies between 0 and 1, not at {level}")
+    if of.resampled is not None:
+        low, high = np.quantile(of.resampled, [(1 - level) / 2, (1 + level) / 2])
+        return of.error * max(0.0, float(high)), of.error * max(0.0, float(-low))
     t = student_quantile(of.freedom, level)
-    return (
-        of.error * max(t, _unskewed(t, of.skewness)),
-        of.error * max(t, -_unskewed(-t, of.skewness)),
-    )
+    quantiles = _unskewed(t, of.skewness), _unskewed(t, -of.skewness)
+    down, up = (None if one is None else of.error * max(t, one) for one in quantiles)
+    return down, up
 
 
 def student_quantile(freedom: float, level: float) -> float:
@@ -171,39 +231,74 @@ def student_quantile(freedom: float, level: float) -> float:
     return float(stdtrit(freedom, (1 + level) / 2))
 
 
-def _unskewed(t: float, skewness: float) -> float:
-    """Quantile of the studentised mean: (∛(1 + 6 β (t - β)) - 1) / 2 β, β a sixth of the mean's skewness."""
+def quantile(of: _Studentised, level: float) -> float:
+    """The two-sided quantile of a studentised mean: Student's, or that of the resamples."""
+    if of.resampled is None:
+        return student_quantile(of.freedom, level)
+    return float(np.quantile(np.abs(of.resampled), level))
+
+
+def _unskewed(t: float, skewness: float) -> float | None:
+    """Quantile of the studentised mean: (∛(1 + 6 β (t - β)) - 1) / 2 β, β a sixth of the mean's skewness.
+
+    ``None`` where the root is of nothing positive: from there on the quantile has no bound.
+    """
     beta = skewness / 6
     if abs(beta) < 1e-4:
         return t
-    return float((np.cbrt(1 + 6 * beta * (t - beta)) - 1) / (2 * beta))
+    inside = 1 + 6 * beta * (t - beta)
+    return (math.cbrt(inside) - 1) / (2 * beta) if inside > 0 else None
 
 
-def _within(runs: Runs, lags: int) -> tuple[float, float]:
+def _within(runs: Runs, lags: int, tested: bool) -> tuple[float, float]:
     """Variance of the pooled mean from inside the runs, and its degrees of freedom."""
     n = sum(map(len, runs))
-    cosines = [_cosines(len(run), lags) for run in runs]
-    powers = [_power(run, count) for run, count in zip(runs, cosines, strict=True)]
-    long_run = sum(count * power for count, power in zip(cosines, powers, strict=True)) / max(1, sum(cosines))
-    return long_run / n, float(max(1, sum(cosines)))
+    powers = [_powers(run, _cosines(len(run), lags)) for run in runs]
+    every = np.concatenate(powers)
+    if not len(every):
+        return 0.0, 1.0
+    variance, count = float(every.mean()), len(every)
+    if tested:
+        variance, count = _of_rising(powers, variance, count)
+    return variance / n, float(count)
+
+
+def _of_rising(powers: Sequence[FloatArray], variance: float, count: int) -> tuple[float, int]:
+    """Long-run variance and degrees of freedom of the lowest cosines alone, where they have more power than
+    the rest has by chance and make the wider interval; else as given."""
+    from scipy.special import fdtri
+
+    widest = variance * student_quantile(count, _USUAL) ** 2
+    for wanted in _LOWEST:
+        each = max(1, wanted // len(powers))
+        low, rest = (
+            np.concatenate([own[part] for own in powers]) for part in (slice(each), slice(each, None))
+        )
+        if len(rest) < _FEWEST_COMPARED:
+            continue
+        power, ratio = float(low.mean()), float(fdtri(len(low), len(rest), _CHANCE))
+        width = power * student_quantile(len(low), _USUAL) ** 2
+        if power > ratio * float(rest.mean()) and width > widest:
+            variance, count, widest = power, len(low), width
+    return variance, count
 
 
 def _cosines(n: int, lags: int) -> int:
     """B of a run. Of several runs none is too short for one."""
     few = max(FEWEST_COSINES, min(_ENOUGH_COSINES, n // (_FEWEST_MEMORIES * lags)))
-    many = min(int(n ** (2 / 3)), n // 4)
+    many = min(int(n ** (2 / 3)), n // 4, _MOST_COSINES)
     return max(1, min(max(n // (_MEMORIES * lags), few), many))
 
 
-def _power(run: FloatArray, cosines: int) -> float:
-    """The mean of Λ_j² over j = 1 … B; 0 for a run too short to have any."""
+def _powers(run: FloatArray, cosines: int) -> FloatArray:
+    """Λ_j² for j = 1 … B; none for a run too short to have any."""
     if len(run) < 2:
-        return 0.0
+        return np.empty(0)
     from scipy.fft import dct
 
     n = _transformed(len(run))
     transform = dct(run[:n], type=2)[1 : cosines + 1]
-    return float(np.mean(np.square(transform))) / (2 * n)
+    return np.asarray(np.square(transform) / (2 * n), dtype=np.float64)
 
 
 def _transformed(n: int) -> int:
@@ -244,7 +339,7 @@ def _between(runs: Runs, within: float, freedom: float) -> tuple[float, float]:
 
 def _skewness(runs: Runs, batch: int) -> float:
     """Skewness of the mean: that of batch means over √batches. Too few batches show none."""
-    batch = min(batch, max(1, max(map(len, runs)) // 8))
+    batch = min(batch, max(1, max(map(len, runs)) // _FEWEST_SKEWED))
     means = [run[: len(run) // batch * batch].reshape(-1, batch).mean(axis=1) for run in runs]
     every = np.concatenate([own - float(run.mean()) for own, run in zip(means, runs, strict=True)])
     variance = float(np.mean(np.square(every))) if len(every) else 0.0
@@ -258,8 +353,10 @@ __all__ = [
     "Spread",
     "legs",
     "mean_interval",
-    "memory",
+    "memories_required",
+    "quantile",
     "spread",
+    "stretched",
     "student_interval",
     "student_quantile",
     "upper_end",

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.runs import FloatArray, Interval
-from pytest_llmbench.stats.spectral import memory
 
 MOST_CHANGE = 0.10
 SEGMENTS = 5

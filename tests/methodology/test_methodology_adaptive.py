@@ -163,8 +163,10 @@ def over_limit(failures: int, **given: Any) -> Estimate:
 
 
 def test_failures_over_the_limit_are_judged_and_the_metric_stays_as_it_is() -> None:
-    few, many = over_limit(2, p99_ms=500), over_limit(400, p99_ms=500)
+    few, burst, many = (over_limit(count, p99_ms=500) for count in (2, 400, 990))
     assert few.point == pytest.approx(100)
+    # One burst of failures, however long, is one event.
+    assert (burst.point, burst.upper) == (None, None)
     assert many.point is None
     assert many.lower is not None
     assert many.lower > 500

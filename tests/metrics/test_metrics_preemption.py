@@ -6,7 +6,7 @@ from metric_rows import row
 from pytest_llmbench.metrics.preemption import preemption_loss, preemption_rate, preemption_recovery_rate
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.stats.proportion import wilson_interval
+from pytest_llmbench.stats.proportion import exact_share_interval
 
 
 def request(index: int, preemptions: int | None, tokens: int | None = None, ok: bool = True):  # type: ignore[no-untyped-def]
@@ -27,7 +27,7 @@ SEEN = Records.from_rows(
 def test_known_rates() -> None:
     rate = preemption_rate([SEEN])
     assert (rate.point, rate.n) == (0.6, 5)
-    assert (rate.lower, rate.upper) == wilson_interval(3, 5)
+    assert (rate.lower, rate.upper) == pytest.approx(exact_share_interval(3, 5, tail=0.025))
     recovery = preemption_recovery_rate([SEEN])
     assert (recovery.point, recovery.n) == (pytest.approx(2 / 3), 3)
     loss = preemption_loss([SEEN], seed=1)

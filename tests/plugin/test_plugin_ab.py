@@ -47,7 +47,7 @@ def test_five_percent_are_found_and_measured(suite: Suite) -> None:
             """
             change = found["tpot.p50"].change
             assert 0.03 < change.lower <= 0.05 + 0.002 <= change.upper + 0.004 < 0.08
-            assert found["tpot.p50"].paired and len(found["tpot.p50"].candidate) == 3
+            assert found["tpot.p50"].paired and len(found["tpot.p50"].candidate) == 6
             assert [f.ok for f in llm_result.findings if f.check == "output_lengths"] == [True]
             """.replace("            ", "")
         )
@@ -81,18 +81,18 @@ def test_both_arms_are_sent_the_same_and_keep_their_records_apart(suite: Suite) 
     suite.write(ONE)
     ab(suite, SLOWER, FASTER, "--llm-report=out").assert_outcomes(passed=1)
     (entry,) = suite.report["tests"]
-    assert any("A/B: 3 runs of each arm" in note for note in entry["notes"])
-    assert len(entry["by_run"]["ttft.p50"]) == 3
+    assert any("A/B: 6 runs of each arm" in note for note in entry["notes"])
+    assert len(entry["by_run"]["ttft.p50"]) == 6
     paths = sorted((suite.path / "out" / "records").glob("*.jsonl"))
     assert len(paths) == 2
     (theirs,) = [path for path in paths if "baseline" in path.name]
     (ours,) = [path for path in paths if path != theirs]
     assert entry["records_file"] == f"records/{ours.name}"
     labels = [Counter(read_records(path).labels) for path in (ours, theirs)]
-    assert [count[f"run {number} of 3"] for count in labels for number in (1, 2, 3)] == [50] * 6
-    assert entry["counts"]["submitted"] == 150
+    assert [count[f"run {number} of 6"] for count in labels for number in range(1, 7)] == [50] * 12
+    assert entry["counts"]["submitted"] == 300
     requested = [read_records(path).records().requested_input_tokens.tolist() for path in (ours, theirs)]
-    assert requested[0][-150:] == requested[1][-150:]
+    assert requested[0][-300:] == requested[1][-300:]
 
 
 def test_a_variant_may_be_the_baseline(suite: Suite) -> None:
@@ -120,9 +120,9 @@ def test_a_test_that_does_not_repeat_its_load_is_run_as_a_whole(suite: Suite) ->
         @llmbench.itl(capacity_rps=40, levels_percent=(50,), requests=30, duration_s=1)
         def test_gaps(llm_result):
             (change,) = [e.change for e in llm_result.comparisons if e.metric.startswith("itl.p50")] or [None]
-            assert len(llm_result.by_run["itl[50%].p50"]) == 3
+            assert len(llm_result.by_run["itl[50%].p50"]) == 6
             assert len(set(llm_result.by_run["itl[50%].p50"])) > 1, "each run has a seed of its own"
-            assert any("first of 3 runs" in note for note in llm_result.notes)
+            assert any("first of 6 runs" in note for note in llm_result.notes)
         """
     )
     ab(suite, SLOWER, FASTER).assert_outcomes(passed=1)

@@ -12,8 +12,9 @@ from pytest_llmbench.plugin.options import OPTIONS
 
 NAMES = (
     "endpoint", "model", "api", "sut", "scale", "plan", "report", "runs", "baseline-endpoint", "calibrate",
-    "save", "compare", "compare-fail", "waive", "storage", "seed", "inconclusive", "require", "workloads",
-    "export-sequence", "allow-overload", "timeout", "workers", "remeasure", "worker-cpus", "api-key-file",
+    "save", "compare", "compare-fail", "waive", "storage", "seed", "intervals", "inconclusive", "require",
+    "workloads", "export-sequence", "allow-overload", "timeout", "workers", "remeasure", "worker-cpus",
+    "api-key-file",
 )  # fmt: skip
 
 PLANNED = """

@@ -11,17 +11,26 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from queue_models import times_of_bursts, times_of_slots, times_of_users
 
+from pytest_llmbench.metrics.itl import ItlSamples, itl_distribution
+from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
 from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.simulator.replay import ReplayEngine
 from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.stats import fairness
+from pytest_llmbench.stats.block_bootstrap import Intervals, chosen
+from pytest_llmbench.stats.proportion import share_of
+from pytest_llmbench.stats.runs import OPEN, Interval
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -57,6 +66,8 @@ class Model(NamedTuple):
 class Cell(NamedTuple):
     coverage: float
     """Of an open interval only the end that it has must hold."""
+    closed: float
+    """Of those alone that have both ends; nan where there are fewer than 20."""
     open: float
     """Share of intervals that lack an end."""
     width: float
@@ -128,6 +139,62 @@ def independent() -> Model:
     return Model("independent, exponential", draw, EXPONENTIAL)
 
 
+_TRUTHS: dict[str, tuple[float, ...]] = {}
+
+
+def simulated(name: str, draw: Callable[[int, int, np.random.Generator], Iterator[Sample]]) -> Model:
+    """The truth is that of two million samples."""
+    if name not in _TRUTHS:
+        every = np.concatenate(list(draw(10_000, 200, np.random.default_rng([78, *name.encode()]))))
+        _TRUTHS[name] = (float(every.mean()), *(float(q) for q in np.percentile(every, (50, 95, 99))))
+    return Model(name, draw, _TRUTHS[name])
+
+
+def many_slots(slots: int, load: float) -> Model:
+    """M/M/c: what a request waited is hidden by how long its own service took."""
+
+    def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
+        for first in range(0, replications, 250):
+            yield from times_of_slots(slots, load, n, min(250, replications - first), random)
+
+    return simulated(f"M/M/{slots} at {load:.0%}", draw)
+
+
+def closed_loop(users: int = 24, slots: int = 8) -> Model:
+    def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
+        for first in range(0, replications, 250):
+            yield from times_of_users(users, slots, n, min(250, replications - first), random)
+
+    return simulated(f"closed loop, {users} users of {slots} slots", draw)
+
+
+def bursty() -> Model:
+    def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
+        for first in range(0, replications, 250):
+            yield from times_of_bursts(0.6, n, min(250, replications - first), random)
+
+    return simulated("MMPP/M/1 at 60%", draw)
+
+
+def sticky(stay: float = 0.99, slow: float = 3.0) -> Model:
+    """Two levels, each kept for 100 requests on average, with a tenth of exponential noise."""
+
+    def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
+        for _ in range(replications):
+            state = (np.cumsum(random.random(n) > stay) + random.integers(2)) % 2
+            yield np.where(state == 1, slow, 1.0) * (1 + 0.1 * random.exponential(size=n))
+
+    return simulated(f"two states, {stay:g} to stay, 1 : {slow:g}", draw)
+
+
+def pareto() -> Model:
+    def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
+        return (1 + random.pareto(2.5, size=n) for _ in range(replications))
+
+    quantiles = (2 ** (1 / 2.5), 20 ** (1 / 2.5), 100 ** (1 / 2.5))
+    return Model("independent, Pareto 2.5", draw, (2.5 / 1.5, *quantiles))
+
+
 SHORT_REPLIES = SyntheticWorkload("short replies", Uniform(16, 64), Uniform(4, 16))
 _SCENARIO = "fast?max_num_seqs=4"
 _RAMP_UP = 2000
@@ -159,25 +226,42 @@ def _replayed(load: ClosedLoop | OpenLoop, requests: int, seed: int) -> Sample:
     return np.stack([records.submitted_ns, records.last_content_ns - records.submitted_ns], axis=1) / 1e6
 
 
-def measure(model: Model, n: int, replications: int, seed: int = 2026) -> dict[str, Cell]:
+def measure(
+    model: Model, n: int, replications: int, seed: int = 2026, intervals: Intervals = "analytic"
+) -> dict[str, Cell]:
     """One row of the table."""
+
+    def found() -> Iterator[list[Estimate]]:
+        for sample in model.draw(n, replications, np.random.default_rng([seed, n])):
+            estimates = distribution("x", sample)
+            yield [estimates[f"x.{statistic}"] for statistic in STATISTICS]
+
+    with chosen(intervals):
+        return cells(found(), STATISTICS, model.truth)
+
+
+def cells(
+    rows: Iterable[Sequence[Estimate]], names: Sequence[str], truths: Sequence[float]
+) -> dict[str, Cell]:
+    """Of estimates of the same truths, one row for each replication."""
     points, ends = [], []
-    for sample in model.draw(n, replications, np.random.default_rng([seed, n])):
-        found = [distribution("x", sample)[f"x.{statistic}"] for statistic in STATISTICS]
+    for found in rows:
         points.append([math.nan if one.point is None else one.point for one in found])
         ends.append([(_end(one.lower, -math.inf), _end(one.upper, math.inf)) for one in found])
     low, high = np.moveaxis(np.array(ends), 2, 0)
     oracle = np.ptp(np.percentile(np.array(points), (2.5, 97.5), axis=0), axis=0)
-    cells = {}
-    for place, (statistic, truth) in enumerate(zip(STATISTICS, model.truth, strict=True)):
+    table = {}
+    for place, (statistic, truth) in enumerate(zip(names, truths, strict=True)):
         width = high[:, place] - low[:, place]
         closed = np.isfinite(width)
-        cells[statistic] = Cell(
-            coverage=float(np.mean((low[:, place] <= truth) & (truth <= high[:, place]))),
+        held = (low[:, place] <= truth) & (truth <= high[:, place])
+        table[statistic] = Cell(
+            coverage=float(np.mean(held)),
+            closed=float(np.mean(held[closed])) if np.count_nonzero(closed) >= 20 else math.nan,
             open=float(np.mean(~closed)),
             width=float(np.median(width[closed]) / oracle[place]) if closed.any() else math.nan,
         )
-    return cells
+    return table
 
 
 def _end(value: float | None, otherwise: float) -> float:
@@ -190,12 +274,28 @@ def models(engine_requests: int) -> Iterator[Model]:
     for kind in SERVICES:
         for load in _LOADS:
             yield queue(kind, load)
+    for slots, load in ((8, 0.8), (8, 0.9), (32, 0.8), (32, 0.9), (64, 0.9)):
+        yield many_slots(slots, load)
+    yield closed_loop()
+    yield bursty()
+    yield sticky()
+    yield pareto()
     for load in _LOADS:
         yield engine(load, engine_requests)
 
 
+HELD_OUT: Mapping[str, Callable[[], Model]] = {
+    "M/M/16 at 80%": lambda: many_slots(16, 0.8),
+    "closed loop, 40 users of 16 slots": lambda: closed_loop(users=40, slots=16),
+    "two states, 1 : 2": lambda: sticky(stay=0.98, slow=2.0),
+}
+"""Not used to choose anything: for the test that fails when coverage breaks."""
+
+
 def written(cell: Cell) -> str:
     text = f"{cell.coverage:.1%}"
+    if not math.isnan(cell.closed) and cell.open >= 0.005:
+        text += f" (closed {cell.closed:.0%})"
     if not math.isnan(cell.width):
         text += f" · {cell.width:.2f}"
     return text if cell.open < 0.005 else f"{text} · {cell.open:.0%} open"
@@ -209,6 +309,108 @@ def table(replications: int, engine_requests: int) -> Iterator[str]:
             cells = measure(model, n, replications)
             row = (model.name, f"{n:,}", *(written(cells[name]) for name in STATISTICS))
             yield "| " + " | ".join(row) + " |"
+
+
+FIGURES = ("request rate", "token rate", "goodput share", "error rate", "Jain", "ITL P95")
+_RATE, _SLICES = 10.0, 400
+
+
+class Traffic(NamedTuple):
+    """Arrivals whose rate has two states, and replies whose latency follows it."""
+
+    name: str
+    low: float
+    high: float
+    stay: float
+    """Of a slice of time, to stay in its state."""
+
+
+TRAFFIC = (
+    Traffic("Poisson", _RATE, _RATE, 0.5),
+    Traffic("bursts of 20 slices", 0.5 * _RATE, 1.5 * _RATE, 0.95),
+    Traffic("bursts of 5 slices", 0.2 * _RATE, 1.8 * _RATE, 0.8),
+)
+
+
+def figures(traffic: Traffic, replications: int, seed: int = 2027) -> dict[str, Cell]:
+    """Of 400 slices of time; a request in a busy slice is slow, fails and stutters more often."""
+    rows = [_figures(traffic, np.random.default_rng([seed, time])) for time in range(replications)]
+    share = _shares(traffic)
+    truths = (_RATE, 100 * _RATE, 1 - share[0], share[1], *_simulated_truths(traffic))
+    return cells(rows, FIGURES, truths)
+
+
+def _states(traffic: Traffic, slices: int, random: np.random.Generator) -> Sample:
+    return (np.cumsum(random.random(slices) > traffic.stay) + random.integers(2)) % 2
+
+
+def _shares(traffic: Traffic) -> tuple[float, float]:
+    """Of requests that miss the limits, and that fail."""
+    busy = traffic.high / (traffic.low + traffic.high)
+    return 0.05 * (1 - busy) + 0.3 * busy, 0.01 * (1 - busy) + 0.1 * busy
+
+
+def _requests(traffic: Traffic, slices: int, random: np.random.Generator) -> tuple[Sample, Sample]:
+    """How many in each slice, and of each request the state of its slice."""
+    state = _states(traffic, slices, random)
+    counts = random.poisson(np.where(state == 1, traffic.high, traffic.low)).astype(np.float64)
+    return counts, np.repeat(state, counts.astype(int))
+
+
+def _latencies(busy: Sample, random: np.random.Generator) -> Sample:
+    return np.asarray(np.where(busy == 1, 2.0, 1.0) * random.gamma(4.0, 0.25, len(busy)))
+
+
+def _figures(traffic: Traffic, random: np.random.Generator) -> list[Estimate]:
+    counts, busy = _requests(traffic, _SLICES, random)
+    tokens = np.array([random.normal(100, 30, int(count)).sum() for count in counts])
+    ones = np.ones(_SLICES)
+    missed = (random.random(len(busy)) < np.where(busy == 1, 0.3, 0.05)).astype(np.float64)
+    failed = (random.random(len(busy)) < np.where(busy == 1, 0.1, 0.01)).astype(np.float64)
+    latencies = _latencies(busy, random)
+    gaps = np.repeat(latencies, 20) * random.gamma(2.0, 0.5, 20 * len(busy))
+    samples = ItlSamples.of("direct", gaps, np.arange(0, len(gaps) + 1, 20))
+    jain = Estimate(
+        fairness.jain_index(latencies), *_jain(latencies), 0.95, len(latencies), "", "ratio"
+    )  # fmt: skip
+    return [
+        ratio_of_sums(counts, ones, unit="req/s", seed=1),
+        ratio_of_sums(tokens, ones, unit="tok/s", seed=1),
+        share_estimate(share_of(1 - missed), 0.95, ""),
+        share_estimate(share_of(failed), 0.95, ""),
+        jain,
+        itl_distribution(samples)["itl.p95"],
+    ]
+
+
+def _jain(latencies: Sample) -> Interval:
+    of = fairness.jain_spread(latencies)
+    return OPEN if of is None or of.worth < 30 else fairness.jain_interval(latencies, of=of)
+
+
+def _simulated_truths(traffic: Traffic) -> tuple[float, float]:
+    random = np.random.default_rng([79, *traffic.name.encode()])
+    _, busy = _requests(traffic, 200_000, random)
+    latencies = _latencies(busy, random)
+    gaps = np.repeat(latencies, 4) * random.gamma(2.0, 0.5, 4 * len(busy))
+    return float(fairness.jain_index(latencies) or 0.0), float(np.percentile(gaps, 95))
+
+
+def figures_table(replications: int) -> Iterator[str]:
+    yield "| requests | " + " | ".join(FIGURES) + " |"
+    yield "|---|" + "---|" * len(FIGURES)
+    for traffic in TRAFFIC:
+        found = figures(traffic, replications)
+        yield "| " + " | ".join((traffic.name, *(written(found[name]) for name in FIGURES))) + " |"
+
+
+def bootstrap_table(replications: int) -> Iterator[str]:
+    yield "| samples, n = 1,000, `--llm-intervals=bootstrap` | " + " | ".join(STATISTICS) + " |"
+    yield "|---|" + "---|" * len(STATISTICS)
+    chosen_models = (independent(), autoregressive(), queue("M/M/1", 0.5), many_slots(8, 0.8), closed_loop())
+    for model in (*chosen_models, bursty(), pareto()):
+        found = measure(model, 1000, replications, intervals="bootstrap")
+        yield "| " + " | ".join((model.name, *(written(found[name]) for name in STATISTICS))) + " |"
 
 
 def truths() -> Iterator[str]:
@@ -226,7 +428,11 @@ def main() -> None:
     parser.add_argument("--truth", action="store_true")
     asked = parser.parse_args()
     lines = []
-    for line in truths() if asked.truth else table(asked.replications, asked.engine_requests):
+    tables = [truths()] if asked.truth else [
+        table(asked.replications, asked.engine_requests),
+        iter(("",)), figures_table(asked.replications), iter(("",)), bootstrap_table(asked.replications),
+    ]  # fmt: skip
+    for line in chain.from_iterable(tables):
         print(line, flush=True)
         lines.append(line)
     if asked.write and not asked.truth:

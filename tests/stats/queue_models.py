@@ -1,4 +1,4 @@
-"""Series of known truth: AR(1) and the waiting times of an M/M/1 queue."""
+"""Series of known truth: AR(1) and the waiting times of an M/M/1 queue; and latencies of larger systems."""
 
 from __future__ import annotations
 
@@ -35,3 +35,50 @@ def mm1_percentile(load: float, q: float) -> float:
     """P(W > t) = ρ exp(-(1 - ρ) t)."""
     beyond = 1 - q / 100
     return 0.0 if beyond >= load else math.log(load / beyond) / (1 - load)
+
+
+_BURN_IN = 6_000
+
+
+def times_of_slots(slots: int, load: float, n: int, rows: int, random: np.random.Generator) -> Series:
+    """Times in an M/M/c queue, service 1 on average, after a burn-in; one row per replication."""
+    free, at, every = np.zeros((rows, slots)), np.zeros(rows), np.arange(rows)
+    found = np.empty((n, rows))
+    for customer in range(-_BURN_IN, n):
+        at += random.exponential(1 / (load * slots), rows)
+        first = free.argmin(axis=1)
+        end = np.maximum(at, free[every, first]) + random.exponential(size=rows)
+        free[every, first] = end
+        if customer >= 0:
+            found[customer] = end - at
+    return np.ascontiguousarray(found.T)
+
+
+def times_of_users(users: int, slots: int, n: int, rows: int, random: np.random.Generator) -> Series:
+    """Times of requests of users who send the next one at once, first come first served; in order sent."""
+    queued = users - slots
+    free, every = random.exponential(size=(rows, slots)), np.arange(rows)
+    ended, found = np.empty((_BURN_IN // 3 + n + queued, rows)), np.empty((n, rows))
+    for place in range(len(ended)):
+        first = free.argmin(axis=1)
+        now = ended[place] = free[every, first]
+        free[every, first] = now + random.exponential(size=rows)
+        # The request that starts now was sent when the one ended that was ``queued`` before.
+        sent = place - queued
+        if sent >= _BURN_IN // 3:
+            found[sent - _BURN_IN // 3] = free[every, first] - ended[sent]
+    return np.ascontiguousarray(found.T)
+
+
+def times_of_bursts(load: float, n: int, rows: int, random: np.random.Generator) -> Series:
+    """Times in a queue of one server; arrivals at two rates, 1 : 5, that change once in 50 services."""
+    rates = np.array([load / 3, 5 * load / 3])
+    state, waited, found = random.integers(0, 2, rows), np.zeros(rows), np.empty((n, rows))
+    for customer in range(-_BURN_IN, n):
+        gap = random.exponential(size=rows) / rates[state]
+        time = waited + random.exponential(size=rows)
+        if customer >= 0:
+            found[customer] = time
+        waited = np.maximum(0.0, time - gap)
+        state = np.where(random.random(rows) < -np.expm1(-0.02 * gap), 1 - state, state)
+    return np.ascontiguousarray(found.T)

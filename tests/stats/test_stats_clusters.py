@@ -73,9 +73,13 @@ def test_copies_have_no_spread_of_their_own() -> None:
 
 @pytest.mark.parametrize("q", [50.0, 90.0, 99.0])
 def test_copies_are_worth_one_each(q: float) -> None:
-    once = np.random.default_rng(1).normal(size=4000)
-    (worth,) = alike(np.repeat(once, 25), 25).percentile_worths([q])
-    assert worth.samples == pytest.approx(4000, rel=0.15)
+    found = []
+    for seed in range(10):
+        once = np.random.default_rng(seed).normal(size=4000)
+        (worth,) = alike(np.repeat(once, 25), 25).percentile_worths([q])
+        found.append(worth.samples)
+    # Each is an estimate with 24 degrees of freedom at most, and beyond the median the less of two.
+    assert 2400 < np.median(found) < 4800
 
 
 @pytest.mark.parametrize("q", [50.0, 99.0])

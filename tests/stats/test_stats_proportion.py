@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from pytest_llmbench.stats.proportion import wilson_interval
+from pytest_llmbench.stats.proportion import exact_share_interval, share_of
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10), (990, 1000), (1, 1)])
@@ -10,30 +11,68 @@ from pytest_llmbench.stats.proportion import wilson_interval
 def test_same_interval_as_scipy(successes: int, trials: int, level: float) -> None:
     from scipy.stats import binomtest
 
-    reference = binomtest(successes, trials).proportion_ci(level, method="wilson")
-    expected = (reference.low, reference.high)
-    assert wilson_interval(successes, trials, level=level) == pytest.approx(expected, abs=1e-12)
+    reference = binomtest(successes, trials).proportion_ci(level, method="exact")
+    found = exact_share_interval(successes, trials, tail=(1 - level) / 2)
+    assert found == pytest.approx((reference.low, reference.high), abs=1e-9)
 
 
 def test_the_extremes_are_touched_but_not_certain() -> None:
-    lower, upper = wilson_interval(100, 100)
-    assert upper == 1.0
-    assert lower is not None
-    assert 0.95 < lower < 0.97
-    assert wilson_interval(0, 100)[0] == 0.0
+    found = share_of(np.ones(100))
+    assert found is not None
+    assert (found.share, found.worth) == (1.0, 100.0)
+    assert found.interval == pytest.approx((0.025**0.01, 1.0))
+    none = share_of(np.zeros(100))
+    assert none is not None
+    assert none.interval.lower == 0.0
 
 
 def test_dependent_trials_are_worth_less() -> None:
-    assert wilson_interval(50, 100, effective_n=25.0) == pytest.approx(
-        wilson_interval(25, 50, effective_n=25)
+    assert exact_share_interval(50, 100, tail=0.025, effective_n=50) == pytest.approx(
+        exact_share_interval(25, 50, tail=0.025)
     )
-    assert wilson_interval(500, 1000, effective_n=100.0) == pytest.approx(wilson_interval(50, 100))
+    scattered = np.random.default_rng(1).permutation(np.repeat([0.0, 1.0], 1000))
+    bursts = np.repeat(np.random.default_rng(2).integers(0, 2, 200), 10).astype(float)
+    one, other = share_of(scattered), share_of(bursts)
+    assert one is not None
+    assert other is not None
+    assert other.worth < 0.3 * one.worth
+    assert other.interval.upper - other.interval.lower > 2 * (one.interval.upper - one.interval.lower)  # type: ignore[operator]
+
+
+def test_few_dependent_trials_bound_nothing_and_few_independent_ones_do() -> None:
+    long = share_of(np.repeat([0.0, 1.0, 0.0], 100))
+    assert long is not None
+    assert long.interval == (None, None)
+    few = share_of(np.array([1.0, 0.0, 1.0, 1.0, 0.0]))
+    assert few is not None
+    assert few.interval == pytest.approx(exact_share_interval(3, 5, tail=0.025))
+
+
+def test_trials_that_ended_alike_are_not_taken_for_independent() -> None:
+    """What came how close to its limit tells of the dependence, where the ends do not."""
+    close = np.repeat(np.random.default_rng(3).integers(0, 2, 50), 20).astype(float)
+    plain, told = share_of(np.ones(1000)), share_of(np.ones(1000), dependence=close)
+    assert plain is not None
+    assert told is not None
+    assert told.interval.lower < plain.interval.lower  # type: ignore[operator]
 
 
 def test_no_trials_say_nothing() -> None:
-    assert wilson_interval(0, 0) == (None, None)
+    assert share_of([]) is None
 
 
 def test_more_successes_than_trials() -> None:
     with pytest.raises(ValueError, match="5 successes of 4"):
-        wilson_interval(5, 4)
+        exact_share_interval(5, 4, tail=0.025)
+
+
+def test_coverage_of_a_share_in_bursts() -> None:
+    held = []
+    for seed in range(200):
+        random = np.random.default_rng([31, seed])
+        state = np.cumsum(random.random(2000) < 0.05) % 2 == random.integers(0, 2)
+        found = share_of((random.random(2000) < np.where(state, 0.5, 0.05)).astype(float))
+        assert found is not None
+        lower, upper = found.interval
+        held.append((lower is None or lower <= 0.275) and (upper is None or upper >= 0.275))
+    assert np.mean(held) >= 0.92

@@ -6,14 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from queue_models import ar1
 
-from pytest_llmbench.stats.dependence import effective_size
+from pytest_llmbench.stats.proportion import exact_share_interval
 from pytest_llmbench.stats.sequential import (
     LEAST_TAIL,
     MOST_LOOKS,
-    cautious_size,
-    exact_share_interval,
+    batch_size,
     planned_looks,
     spent,
 )
@@ -66,15 +64,9 @@ def test_a_load_that_ended_before_its_most_spends_what_is_left() -> None:
     assert cut[-1].tail == pytest.approx(0.025, rel=0.02)
 
 
-def test_cautious_size_is_never_more_than_the_effective_size() -> None:
-    random = np.random.default_rng(5)
-    for series in (random.normal(size=1000), ar1(0.9, 1000, random), np.repeat(random.normal(size=10), 100)):
-        assert 1.0 <= cautious_size(series, 0.01) <= effective_size(series)
-
-
-def test_cautious_size_pays_for_not_knowing_the_variance() -> None:
+def test_batch_size_pays_for_not_knowing_the_variance() -> None:
     series = np.random.default_rng(5).normal(size=5000)
-    assert cautious_size(series, 1e-6) < 0.8 * 5000
+    assert batch_size(series, 1e-6) < 0.8 * 5000
 
 
 def test_clopper_pearson_known_answers() -> None:

@@ -1,0 +1,56 @@
+"""A ratio of sums of dependent samples, Σ a / Σ b: rates over slices of time, hits over tokens asked for.
+
+Its influence is (a - ratio · b) / mean b, a mean, and its interval Student's t on the long-run variance of
+that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pytest_llmbench.stats.memory import persistence
+from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
+from pytest_llmbench.stats.spectral import Spread, spread, student_interval
+
+FEWEST = 30
+"""Effective samples: of fewer neither spread nor dependence is known well enough."""
+
+
+class Ratio(NamedTuple):
+    point: float
+    of: Spread | None
+    """Of the influence; ``None`` below ten samples."""
+
+    def interval(self, level: float) -> Interval:
+        """Open below 30 effective samples. Of numerators that are never negative; no lower end is either."""
+        if self.of is None or self.of.worth < FEWEST:
+            return OPEN
+        lower, upper = student_interval(self.point, self.of, level=level)
+        return Interval(None if lower is None else max(0.0, lower), upper)
+
+
+def ratio_of(numerators: Samples, denominators: Samples, *, seed: int = 0) -> Ratio:
+    """Of paired samples, one vector per run in the order of time, one at least. ValueError where the lengths
+    differ or a denominator is not positive. ``seed``: of bootstrap intervals."""
+    above, below = as_runs(numerators), as_runs(denominators)
+    if [len(run) for run in above] != [len(run) for run in below]:
+        raise ValueError("numerators and denominators differ in length")
+    if any(float(run.min()) <= 0 for run in below):
+        raise ValueError("a ratio of sums needs positive denominators")
+    point = float(pooled(above).sum() / pooled(below).sum())
+    around = influence(above, below, point)
+    of = spread(around, seed=seed)
+    if of is not None:
+        # Batches of an engine swing to and fro in slices of time; that is no slow process half seen.
+        recalled = (persistence(around) - 1) / sum(map(len, around))
+        of = of._replace(recalled=min(of.recalled, recalled))
+    return Ratio(point, of)
+
+
+def influence(above: Runs, below: Runs, ratio: float) -> Runs:
+    """How far each pair moves the ratio, times their number."""
+    mean = float(pooled(below).mean())
+    return tuple((a - ratio * b) / mean for a, b in zip(above, below, strict=True))
+
+
+__all__ = ["FEWEST", "Ratio", "influence", "ratio_of"]

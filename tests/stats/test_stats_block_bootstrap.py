@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from queue_models import ar1
+
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.stats import block_bootstrap
+from pytest_llmbench.stats.block_bootstrap import RESAMPLES, chosen, draw, is_chosen
+from pytest_llmbench.stats.fairness import jain_interval
+from pytest_llmbench.stats.proportion import share_of
+from pytest_llmbench.stats.ratio import ratio_of
+from pytest_llmbench.stats.spectral import student_quantile
+
+
+def test_resamples_of_independent_samples_are_near_students() -> None:
+    samples = np.random.default_rng(1).normal(size=1000)
+    found = draw((samples,), 1, 0)
+    assert found is not None
+    variance, freedom, studentised = found
+    assert freedom == 99
+    assert len(studentised) == RESAMPLES
+    assert variance == pytest.approx(0.001, rel=0.4)
+    high = float(np.quantile(studentised, 0.975))
+    assert high == pytest.approx(student_quantile(99, 0.95), rel=0.1)
+
+
+def test_the_skewness_of_the_samples_is_in_it() -> None:
+    found = draw((np.random.default_rng(2).lognormal(0, 1.5, 300),), 1, 0)
+    assert found is not None
+    low, high = np.quantile(found[2], [0.025, 0.975])
+    assert -low > 1.3 * high
+
+
+def test_few_blocks_and_constants_are_not_resampled() -> None:
+    assert draw((np.arange(5.0),), 1, 0) is None
+    assert draw((np.ones(1000),), 1, 0) is None
+
+
+def test_the_seed_decides_and_nothing_else_does() -> None:
+    samples = np.random.default_rng(3).exponential(size=500)
+    with chosen("bootstrap"):
+        one, other = distribution("x", samples), distribution("x", samples)
+    assert one == other
+    first, second = draw((samples,), 1, 1), draw((samples,), 1, 2)
+    assert first is not None
+    assert second is not None
+    assert not np.array_equal(first[2], second[2])
+
+
+def test_it_is_chosen_for_a_while_only() -> None:
+    assert not is_chosen()
+    with chosen("bootstrap"):
+        assert is_chosen()
+    block_bootstrap.choose("bootstrap")
+    assert is_chosen()
+    block_bootstrap.choose("analytic")
+    assert not is_chosen()
+
+
+def test_every_figure_has_one() -> None:
+    samples = np.exp(0.5 * ar1(0.3, 1000, np.random.default_rng(4)))
+    analytic = distribution("x", samples)
+    with chosen("bootstrap"):
+        found = distribution("x", samples)
+        assert ratio_of(samples, np.ones(1000)).interval(0.95).lower is not None
+        share = share_of((samples > 1).astype(float))
+        assert None not in jain_interval(samples)
+    assert "studentised block bootstrap of" in found["x.mean"].method
+    for name, estimate in found.items():
+        assert estimate.point == analytic[name].point
+    assert found["x.mean"].lower != analytic["x.mean"].lower
+    assert found["x.p50"].lower is not None
+    assert share is not None
+    assert None not in share.interval
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
+def test_coverage_of_the_mean(correlation: float) -> None:
+    held, truth = [], float(np.exp(0.125))
+    for seed in range(200):
+        samples = np.exp(0.5 * ar1(correlation, 1000, np.random.default_rng([41, seed])))
+        with chosen("bootstrap"):
+            mean = distribution("x", samples)["x.mean"]
+        held.append(mean.lower <= truth and (mean.upper is None or mean.upper >= truth))  # type: ignore[operator]
+    assert np.mean(held) >= 0.91
+
+
+def test_runs_that_differ_are_the_units() -> None:
+    random = np.random.default_rng(5)
+    runs = [random.exponential(size=500) + shift for shift in (1.0, 2.0, 3.0)]
+    with chosen("bootstrap"):
+        mean = distribution("x", runs)["x.mean"]
+    assert "t with 2 degrees of freedom" in mean.method

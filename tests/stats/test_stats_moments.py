@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from queue_models import mm1_percentile, mm1_waits
+
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.stats.moments import moment_bound
+
+
+def test_the_bound_of_a_constant_is_markovs() -> None:
+    """E[X⁴] / 0.01 = 3⁴ · 100."""
+    found = moment_bound((np.full(1000, 3.0),), 99.0, lags=1)
+    assert found == pytest.approx((3 * 100**0.25, 4))
+    longer = moment_bound((np.full(1000, 3.0),), 99.0, lags=16)
+    assert longer == pytest.approx((3 * 100 ** (1 / 3), 3))
+    assert moment_bound((np.zeros(1000),), 99.0, lags=1) == (0.0, 4)
+
+
+def test_it_grows_with_the_percentile_and_with_the_unit() -> None:
+    samples = np.random.default_rng(1).exponential(size=10_000)
+    ends = [moment_bound((samples,), q, lags=3) for q in (50.0, 90.0, 99.0, 99.9)]
+    assert all(ends)
+    assert [one.end for one in ends if one] == sorted(one.end for one in ends if one)
+    scaled = moment_bound((1e150 * samples,), 99.0, lags=3)
+    assert scaled is not None
+    assert scaled.end == pytest.approx(1e150 * ends[2].end)  # type: ignore[union-attr]
+
+
+def test_without_enough_samples_there_is_no_bound() -> None:
+    samples = np.random.default_rng(2).exponential(size=1000)
+    assert moment_bound((samples,), 99.0, lags=1) is not None
+    assert moment_bound((samples[:500],), 99.0, lags=1) is not None
+    assert moment_bound((samples[:499],), 90.0, lags=1) is None
+    assert moment_bound((samples,), 99.9, lags=1) is None
+    assert moment_bound((samples,), 90.0, lags=63) is None
+    assert moment_bound((samples - 1.0,), 90.0, lags=1) is None
+
+
+def test_runs_have_batches_of_their_own() -> None:
+    samples = np.random.default_rng(3).exponential(size=1000)
+    whole = moment_bound((samples,), 99.0, lags=1)
+    halves = moment_bound((samples[:500], samples[500:]), 99.0, lags=1)
+    assert whole is not None
+    assert halves is not None
+    assert halves.end == pytest.approx(whole.end, rel=0.01)
+
+
+def test_it_holds_and_decides_in_a_queue() -> None:
+    """M/M/1 at 70 %, 1000 requests: P99 stays open by order statistics, and its bound is of use."""
+    true, held, decided = mm1_percentile(0.7, 99.0), [], []
+    for seed in range(60):
+        waits = mm1_waits(0.7, 1000, np.random.default_rng([21, seed]))
+        found = distribution("x", waits)["x.p99"]
+        held.append(found.upper is None or found.upper >= true)
+        decided.append(found.upper is not None and found.upper < 3 * true)
+    assert np.mean(held) >= 0.93
+    assert np.mean(decided) >= 0.75
+
+
+def test_the_estimate_says_how_its_end_was_found() -> None:
+    waits = mm1_waits(0.7, 1000, np.random.default_rng([21, 1]))
+    found = distribution("x", waits)["x.p99"]
+    assert found.upper is not None
+    assert "upper end by the moment E[X^" in found.method
+    assert "moment" not in distribution("x", waits)["x.p50"].method
