@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from pytest_llmbench.methodology.offered import SCHEDULE_CHECKS
 from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, empty_slots, late_reads
+from pytest_llmbench.metrics.buffering import buffering
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
@@ -20,13 +19,6 @@ from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING, Records
 
 LOOP_LAG_WARNING_MS = 10.0
-BUFFERED_CHUNKS = 8
-"""Replies of at least this many chunks are looked at for buffering …"""
-BUFFERED_SPREAD = 0.02
-"""… and called buffered when first and last chunk lie within this share of the end-to-end latency …"""
-BUFFERED_GAP_MS = 0.25
-"""… and the chunks between them closer than this on average: after a long prompt any answer is a small
-share of the latency."""
 BUFFERED_VOID_SHARE = 0.5
 CACHED_WARNING_SHARE = 0.05
 DRIFT_WARNING_SHARE = 0.10
@@ -268,22 +260,17 @@ def _error_budget(records: Records, budget: Budget) -> Finding:
 
 def stream_fidelity(records: Records) -> Finding | None:
     """A proxy that holds chunks back makes TTFT equal to the end-to-end latency: no stream, no TTFT."""
-    counts = np.diff(records.chunk_offsets)
-    looked = records.ok & (counts >= BUFFERED_CHUNKS) & (records.first_content_ns != MISSING)
-    if not looked.any():
+    found = buffering(records)
+    if not found.replies:
         return None
-    spread = (records.last_content_ns - records.first_content_ns)[looked]
-    whole = (records.last_content_ns - records.submitted_ns)[looked]
-    together = spread <= BUFFERED_GAP_MS * 1e6 * (counts[looked] - 1)
-    share = float(np.mean((spread <= BUFFERED_SPREAD * whole) & together))
-    ok = share <= BUFFERED_VOID_SHARE
+    ok = found.share <= BUFFERED_VOID_SHARE
     advice = "" if ok else ": something between here and the engine buffers the stream; switch it off"
     return Finding(
         "stream_fidelity",
         ok=ok,
         voids=True,
-        message=f"{share:.1%} of the replies arrived all at once{advice}",
-        value=share,
+        message=f"{found.share:.1%} of the replies arrived all at once{advice}",
+        value=found.share,
         limit=BUFFERED_VOID_SHARE,
         unit="ratio",
     )

@@ -13,7 +13,10 @@ FEWEST_CHUNKS = 8
 SPREAD = 0.02
 """First and last chunk of a buffered reply lie within this share of its end-to-end latency …"""
 PACE = 0.1
-"""… and its chunks follow one another in less than this share of the time that those of a stream take."""
+"""… and its chunks follow one another in less than this share of the time that those of a stream take …"""
+ALONE_NS = 250_000
+"""… or, where no reply is a stream to compare with, in less than this on average: after a long prompt any
+answer is a small share of the latency."""
 
 
 class Buffering(NamedTuple):
@@ -32,7 +35,7 @@ def buffering(records: Records, pace_ns: float | None = None) -> Buffering:
     """How many replies arrived all at once.
 
     Beside a long wait in a queue even a true stream is short: what tells a buffered reply from it is the
-    pace, against ``pace_ns`` or that of the other replies. Where no reply is a stream, all are buffered.
+    pace, against ``pace_ns`` or that of the other replies. Where no reply is a stream, the pace by itself.
     """
     spreads, wholes, gaps = [], [], []
     for block in records.blocks():
@@ -47,9 +50,8 @@ def buffering(records: Records, pace_ns: float | None = None) -> Buffering:
     pace, short = spread / np.concatenate(gaps), spread <= SPREAD * whole
     if pace_ns is None and not short.all():
         pace_ns = float(np.median(pace[~short]))
-    if pace_ns is not None:
-        short &= pace <= PACE * pace_ns
+    short &= pace <= (ALONE_NS if pace_ns is None else PACE * pace_ns)
     return Buffering(len(spread), int(short.sum()), pace_ns)
 
 
-__all__ = ["FEWEST_CHUNKS", "PACE", "SPREAD", "Buffering", "buffering"]
+__all__ = ["ALONE_NS", "FEWEST_CHUNKS", "PACE", "SPREAD", "Buffering", "buffering"]
