@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from pytest_llmbench.stats.bootstrap import RESAMPLES
 
 from pytest_llmbench.metrics.itl import ItlSamples, itl_distribution
 from pytest_llmbench.metrics.summary import PERCENTILES, distribution

@@ -19,7 +19,7 @@ import numpy as np
 
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.stats import order_statistics
-from pytest_llmbench.stats.moments import moment_bound
+from pytest_llmbench.stats.moments import bound_by_mean, moment_bound, nearest
 from pytest_llmbench.stats.percentile_intervals import (
     Worth,
     in_order,
@@ -59,7 +59,7 @@ def distribution(
         return {f"{family}.{statistic}": undefined for statistic in STATISTICS}
     sample = _Sample(runs, unit, level)
     estimates = dict(zip(PERCENTILES, sample.percentiles(tuple(PERCENTILES.values())), strict=True))
-    estimates["mean"] = sample.mean()
+    estimates["mean"] = sample.mean
     estimates["min"] = sample.observed(float(sample.ordered[0]))
     estimates["max"] = sample.observed(float(sample.ordered[-1]))
     return {f"{family}.{statistic}": estimates[statistic] for statistic in STATISTICS}
@@ -79,6 +79,7 @@ class _Sample:
     def lags(self) -> int:
         return series_memory(self.runs)
 
+    @cached_property
     def mean(self) -> Estimate:
         point = float(np.mean(pooled(self.runs)))
         of = spread(self.runs, lags=self.lags)
@@ -109,10 +110,13 @@ class _Sample:
         method = f"order statistics at {_effective(worth.samples)}"
         if interval.upper is not None:
             return interval, method
-        bound = moment_bound(self.runs, q, lags=self.lags, level=self.level)
+        bound = nearest(
+            moment_bound(self.runs, q, lags=self.lags, level=self.level),
+            bound_by_mean(self.mean.upper, float(self.ordered[0]), q),
+        )
         if bound is None:
             return interval, method
-        return Interval(interval.lower, bound.end), f"{method}, upper end by the moment E[X^{bound.power}]"
+        return Interval(interval.lower, bound.end), f"{method}, upper end by {bound}"
 
     def _percentile(self, q: float, worth: Worth, interval: Interval, method: str) -> Estimate:
         independent = order_statistics.samples_required(q, self.level)

@@ -107,11 +107,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         raise
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     verdicts.attach(item, report)
-    outgoing.clean_report(report)
     return report
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.plugin import options
-from pytest_llmbench.plugin.outgoing import clean_warnings, print_internal_error
+from pytest_llmbench.plugin.outgoing import clean_report, clean_warnings, print_internal_error
 from pytest_llmbench.plugin.progress import ProgressLine, own_terminal
 from pytest_llmbench.redaction import outward, without_credentials
 
@@ -152,6 +152,13 @@ class SessionReport:
             return None
         shown = ", ".join(map(without_credentials, endpoints))
         return outward(f"llmbench: {shown}, scale {self.settings.scale}")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Around all others, which add to the report what has to be clean as well."""
+        report = yield
+        clean_report(report)
+        return report
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object) -> bool | None:

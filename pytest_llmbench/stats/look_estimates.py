@@ -16,7 +16,7 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.looks import Watched
 from pytest_llmbench.stats.block_bootstrap import chosen
 from pytest_llmbench.stats.dependence import exceedances
-from pytest_llmbench.stats.moments import moment_bound
+from pytest_llmbench.stats.moments import bound_by_mean, moment_bound, nearest
 from pytest_llmbench.stats.order_statistics import percentile_interval, samples_required
 from pytest_llmbench.stats.percentile_intervals import ordered_interval, percentile_worth, series_memory
 from pytest_llmbench.stats.percentiles import percentile
@@ -100,9 +100,15 @@ def _percentile(watched: Watched, values: FloatArray, tail: float, q: float, siz
         lags = series_memory(finite)
         of = percentile_worth(finite, q, lags=lags)
         worth, (lower, upper) = of.samples, ordered_interval(ordered, q, of, level=level)
-        bound = moment_bound((finite,), q, lags=lags, level=level) if upper is None else None
+        bound = None
+        if upper is None:
+            mean_worth, (_, mean_upper) = _careful_mean(finite, tail)
+            bound = nearest(
+                moment_bound((finite,), q, lags=lags, level=level),
+                bound_by_mean(mean_upper if mean_worth >= FEWEST_EFFECTIVE else None, float(ordered[0]), q),
+            )
         if bound is not None:
-            upper, how = bound.end, f", upper end by the moment E[X^{bound.power}]"
+            upper, how = bound.end, f", upper end by {bound}"
         needed = of.required(samples_required(q, level), len(values), level)
     else:
         worth = size(exceedances(finite, q)[0], tail)

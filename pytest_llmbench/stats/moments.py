@@ -35,6 +35,23 @@ class MomentBound(NamedTuple):
     end: float
     power: int
 
+    def __str__(self) -> str:
+        return "the mean (Markov)" if self.power == 1 else f"the moment E[X^{self.power}]"
+
+
+def bound_by_mean(mean_upper: float | None, least: float, q: float) -> MomentBound | None:
+    """The same by the upper end of the mean: P(X > u) ≤ E[X] / u. For P50 that is twice the mean; it holds
+    wherever the mean's interval does, of few samples too. ``None`` above P50, where it says next to nothing,
+    where the mean is open, and for negative samples. ``least``: the smallest."""
+    if mean_upper is None or least < 0 or q > 50:
+        return None
+    return MomentBound(mean_upper / (1 - q / 100), 1)
+
+
+def nearest(*bounds: MomentBound | None) -> MomentBound | None:
+    """The lowest of those that there are."""
+    return min((bound for bound in bounds if bound is not None), default=None)
+
 
 def moment_bound(runs: Runs, q: float, *, lags: int, level: float = 0.95) -> MomentBound | None:
     """Upper end of the q-th percentile at ``level`` (two-sided, as the ends of intervals are), and the power
@@ -72,4 +89,12 @@ def _batch_means(runs: Runs, n: int, batches: int) -> FloatArray:
     return np.asarray(found, dtype=np.float64)
 
 
-__all__ = ["FEWEST", "FEWEST_BEYOND", "FEWEST_MEMORIES", "MomentBound", "moment_bound"]
+__all__ = [
+    "FEWEST",
+    "FEWEST_BEYOND",
+    "FEWEST_MEMORIES",
+    "MomentBound",
+    "bound_by_mean",
+    "moment_bound",
+    "nearest",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -33,7 +34,7 @@ def test_a_decided_load_ends_early_and_drains(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan, load: Load
 ) -> None:
     def script(conversation: Conversation) -> None:
-        conversation.wait(0.02)
+        conversation.wait(random.uniform(0.002, 0.04))  # in lockstep four requests would be worth one
         conversation.send(REPLY)
 
     server = serve(script)
@@ -75,7 +76,8 @@ def test_failures_beyond_the_budget_end_the_load(
 
 def test_one_worker_process_looks_and_several_refuse(serve: Serve, plan: MakePlan) -> None:
     def script(conversation: Conversation) -> None:
-        conversation.wait(0.01)  # so that the load is not over before a busy machine has looked at it
+        # So that the load is not over before a busy machine has looked at it.
+        conversation.wait(random.uniform(0.002, 0.03))
         conversation.send(REPLY)
 
     server = serve(script)

@@ -5,7 +5,7 @@ import pytest
 from queue_models import mm1_percentile, mm1_waits
 
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.stats.moments import moment_bound
+from pytest_llmbench.stats.moments import MomentBound, bound_by_mean, moment_bound, nearest
 
 
 def test_the_bound_of_a_constant_is_markovs() -> None:
@@ -64,3 +64,22 @@ def test_the_estimate_says_how_its_end_was_found() -> None:
     assert found.upper is not None
     assert "upper end by the moment E[X^" in found.method
     assert "moment" not in distribution("x", waits)["x.p50"].method
+
+
+def test_the_mean_bounds_percentiles_by_markov() -> None:
+    """Known answer: at most half of the values lie above twice the mean."""
+    assert bound_by_mean(20.0, 0.0, 50.0) == (40.0, 1)
+    assert bound_by_mean(20.0, 0.0, 90.0) is None
+    assert bound_by_mean(None, 0.0, 50.0) is None
+    assert bound_by_mean(20.0, -1.0, 50.0) is None
+    assert nearest(None, bound_by_mean(20.0, 0.0, 50.0), MomentBound(35.0, 3)) == (35.0, 3)
+    assert nearest(None, None) is None
+
+
+def test_a_far_limit_on_the_median_decides_where_order_statistics_are_open() -> None:
+    """Replies of 20 ms in lockstep, four at a time: dependent, and nowhere near a second."""
+    random = np.random.default_rng(3)
+    for _ in range(20):
+        steps = np.repeat(20.0 + random.exponential(0.4, 50), 4)
+        assert distribution("e2e", steps)["e2e.p50"].upper is not None
+        assert distribution("e2e", steps)["e2e.p50"].upper < 60.0  # type: ignore[operator]
