@@ -9,7 +9,8 @@ class Outcome(StrEnum):
     """The end of one request. Only ``OK`` enters latency statistics; all others are counted and shown.
 
     ``OK`` (METHODOLOGY §10, AMB-46): a complete stream with at least one content token and a normal
-    finish reason (stop or length). Nothing is ever retried, so every planned request has one outcome.
+    finish reason (stop or length). Every planned request has one outcome. None is retried, but for
+    one that met a reused connection which the server closed without a byte of a reply: once, and counted.
     """
 
     OK = "ok"
