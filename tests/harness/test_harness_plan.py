@@ -174,7 +174,7 @@ def test_what_is_told_beforehand_holds(test: TestDefinition) -> None:
     if test.name != "guardrail":
         assert told_warm.requests == sum(len(one.records) for one in warm)
         # Ten requests of a mix of short and long ones are far from its mean.
-        assert real / 2 < told_warm.input_tokens < real * 2
+        assert real / 3 < told_warm.input_tokens < real * 3
 
 
 PRICED = """
