@@ -1,37 +1,74 @@
-"""Amounts of load: requests, tokens and time of plans, without drawing a long sequence to its end."""
+"""Amounts of load: requests, tokens and time between bounds, without drawing a long sequence to its end."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.methodology.amounts import Bounds
+from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.stream import stream_of
 
-SAMPLE_REQUESTS = 2_000
-"""Longer loads are reckoned from the mean of so many requests …"""
+SAMPLE_REQUESTS = 12_000
+"""Of longer loads the tokens are reckoned from so many requests …"""
 SAMPLE_TOKENS = 4_000_000
-"""… or of those with so many input tokens, which long contexts reach sooner."""
+"""… or from those with so many input tokens, which long contexts reach sooner."""
+_FEWEST_SAMPLED = 500
+"""Where it is not known how many requests there will be."""
+_SIGMAS = 4.0
+"""What is reckoned lies within so many standard errors."""
+_SLACK = 0.02
+_BETWEEN_SEQUENCES = 0.1
+"""Sequences with shared prefixes differ by about this share: each draws a few prefixes of its own."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A quantity between bounds."""
+
+    least: float = 0.0
+    most: float = 0.0
+    per_rps: float = 0.0
+    """Comes to ``most`` for each request per second that the system completes at most."""
+    worst: float = 0.0
+    """In place of ``most`` where replies fail or are short, and loads are measured again."""
+
+    def __add__(self, other: Span) -> Span:
+        return Span(
+            self.least + other.least,
+            self.most + other.most,
+            self.per_rps + other.per_rps,
+            self.worst + other.worst,
+        )
+
+    def times(self, factor: float) -> Span:
+        return Span(*(factor * each for each in (self.least, self.most, self.per_rps, self.worst)))
+
+    def text(self, shown: Callable[[float], str] = lambda value: f"{value:,.0f}") -> str:
+        """``1,100``, ``[104, 1,100]`` or ``[104, 1,100 + 12 per req/s]``."""
+        if self.per_rps:
+            return f"[{shown(self.least)}, {shown(self.most)} + {shown(self.per_rps)} per req/s]"
+        if shown(self.least) == shown(self.most):
+            return shown(self.most)
+        return f"[{shown(self.least)}, {shown(self.most)}]"
 
 
 @dataclass(frozen=True)
 class Amount:
-    """``seconds`` are those whose length is known beforehand; of the rest the SUT decides."""
+    """``seconds``: of loads with a nominal length; of the others the system decides."""
 
-    requests: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    seconds: float = 0.0
+    requests: Span = field(default_factory=Span)
+    input_tokens: Span = field(default_factory=Span)
+    output_tokens: Span = field(default_factory=Span)
+    seconds: Span = field(default_factory=Span)
     open_ended: bool = False
-    """True: some of the load takes as long as the SUT needs."""
-    about: bool = False
-    """True: token counts come from a sample."""
-    at_least: bool = False
-    """True: some of the load goes on for a time, with as many requests as the SUT completes in it."""
-    at_most: bool = False
-    """True: some of the load may end early."""
+    """Some of the measured load takes as long as the system needs."""
 
     def __add__(self, other: Amount) -> Amount:
         return Amount(
@@ -40,27 +77,45 @@ class Amount:
             self.output_tokens + other.output_tokens,
             self.seconds + other.seconds,
             self.open_ended or other.open_ended,
-            self.about or other.about,
-            self.at_least or other.at_least,
-            self.at_most or other.at_most,
         )
 
-    def describe(self, note: str = "") -> str:
-        """In words; ``note`` stands behind the requests."""
-        about = "about " if self.about else ""
-        least, most = ("at least ", "") if self.at_least else ("", "at most ")
-        if self.at_most:
-            least = "about " if self.at_least else "at most "
+    def times(self, count: int) -> Amount:
+        return Amount(
+            self.requests.times(count),
+            self.input_tokens.times(count),
+            self.output_tokens.times(count),
+            self.seconds.times(count),
+            self.open_ended,
+        )
+
+    def price(self, per_million_input: float, per_million_output: float) -> Span:
+        return self.input_tokens.times(per_million_input / 1e6) + self.output_tokens.times(
+            per_million_output / 1e6
+        )
+
+    def describe(self) -> str:
+        """In words: ``[least, most]`` of each."""
         return (
-            f"{least}{self.requests:,} requests{note}, {about}{self.input_tokens:,} input and {most}"
-            f"{about}{self.output_tokens:,} output tokens, {self._duration()}"
+            f"requests {self.requests.text()}, input tokens {self.input_tokens.text()}, output tokens "
+            f"{self.output_tokens.text()}, {self._duration()}"
+        )
+
+    @property
+    def is_worse(self) -> bool:
+        """The worst case is more than the usual one."""
+        return self.requests.worst > self.requests.most
+
+    def describe_worst(self) -> str:
+        return (
+            f"{self.requests.worst:,.0f} requests, {self.input_tokens.worst:,.0f} input and "
+            f"{self.output_tokens.worst:,.0f} output tokens"
         )
 
     def _duration(self) -> str:
-        if self.open_ended and self.seconds == 0:
+        if self.open_ended and self.seconds.most == 0:
             return "duration set by the SUT (closed loop)"
         more = ", and closed loops as long as the SUT needs" if self.open_ended else ""
-        return f"about {_time(self.seconds)} of measured load{more}"
+        return f"{self.seconds.text(_time)} of measured load{more}"
 
 
 def _time(seconds: float) -> str:
@@ -69,73 +124,72 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """Cumulated lengths of the first requests of a sequence."""
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-    def tokens(self, first: int, count: int) -> tuple[int, int, bool]:
-        """Input and output tokens of ``count`` requests, and whether they are reckoned."""
-        known = len(self.inputs)
-        if first + count <= known:
-            end = first + count
-            return sum(self.inputs[first:end]), sum(self.outputs[first:end]), False
-        return count * sum(self.inputs) // known, count * sum(self.outputs) // known, True
+Lengths = npt.NDArray[np.int64]
 
 
 class Sampler:
     """Draws the beginning of each sequence once."""
 
     def __init__(self) -> None:
-        self._samples: dict[tuple[str, str, int], _Sample] = {}
+        self._samples: dict[tuple[str, str, int], tuple[Lengths, Lengths]] = {}
 
-    def amount(self, plan: LoadPlan) -> Amount:
-        """What a plan sends; of a closed loop with a duration at least, of a load that may end early at most.
-        Its time is the duration, or that of the schedule."""
-        ends_early = plan.looks is not None
-        requests = plan.most_requests if ends_early else plan.requests
-        inputs, outputs, about = self._tokens(plan.workload, plan.seed, plan.first, requests)
-        seconds, more = _seconds(plan), not ends_early and plan.ceiling > plan.requests
-        return Amount(requests, inputs, outputs, seconds or 0.0, seconds is None, about, more, ends_early)
+    def amount(self, load: Bounds) -> Amount:
+        worst = max(load.most, load.worst or 0)
+        requests = Span(load.least, load.most, load.per_rps, worst)
+        inputs, outputs = self._lengths(load, worst)
+        exact, spread = load.one_sequence and load.first < len(inputs), 0.0
+        if exact:
+            inputs, outputs = inputs[load.first :], outputs[load.first :]
+        if not load.one_sequence and load.workload.specification()["prefix_sharing"]["fraction"]:
+            spread = _BETWEEN_SEQUENCES
+        seconds = Span(load.least_s, load.most_s, worst=load.most_s)
+        asked = _tokens(inputs, requests, exact, spread)
+        # A reply may end before its limit, after one token or none.
+        answered = replace(_tokens(outputs, requests, exact, 0.0), least=0.0)
+        open_ended = load.open_ended and load.phase is Phase.MEASURE
+        return Amount(requests, asked, answered, seconds, open_ended)
 
-    def warmup(self, setting: Setting, workload: Workload) -> Amount:
-        """It goes on until both amounts are reached, with requests of the same shape."""
-        policy = setting.warmup
-        inputs, outputs, _ = self._tokens(workload, setting.seed, 0, SAMPLE_REQUESTS)
-        by_tokens = -(-policy.output_tokens * SAMPLE_REQUESTS // outputs) if outputs else 0
-        requests = max(policy.requests, by_tokens)
-        return Amount(
-            requests, requests * inputs // SAMPLE_REQUESTS, requests * outputs // SAMPLE_REQUESTS, about=True
-        )
-
-    def _tokens(self, workload: Workload, seed: int, first: int, count: int) -> tuple[int, int, bool]:
-        if count == 0:
-            return 0, 0, False
-        key = (workload.name, str(workload.specification()), seed)
-        if key not in self._samples:
-            self._samples[key] = _sampled(workload, seed)
-        return self._samples[key].tokens(first, count)
+    def _lengths(self, load: Bounds, most: int) -> tuple[Lengths, Lengths]:
+        wanted = min(SAMPLE_REQUESTS, load.first + max(most, _FEWEST_SAMPLED if load.per_rps else 0))
+        key = (load.workload.name, str(load.workload.specification()), load.seed)
+        if key not in self._samples or len(self._samples[key][0]) < wanted:
+            self._samples[key] = _sampled(load.workload, load.seed, wanted)
+        return self._samples[key]
 
 
-def _sampled(workload: Workload, seed: int) -> _Sample:
+def _sampled(workload: Workload, seed: int, count: int) -> tuple[Lengths, Lengths]:
     inputs: list[int] = []
     outputs: list[int] = []
     tokens = 0
-    for request in islice(stream_of(workload, seed), SAMPLE_REQUESTS):
+    for request in islice(stream_of(workload, seed), count):
         inputs.append(request.input_tokens)
         outputs.append(request.max_tokens)
         tokens += request.input_tokens
         if tokens > SAMPLE_TOKENS:
             break
-    return _Sample(tuple(inputs), tuple(outputs))
+    return np.array(inputs, dtype=np.int64), np.array(outputs, dtype=np.int64)
 
 
-def _seconds(plan: LoadPlan) -> float | None:
-    if plan.duration_s is not None:
-        return plan.duration_s
-    return plan.requests / plan.load.rate if isinstance(plan.load, OpenLoop) else None
+def _tokens(lengths: Lengths, requests: Span, exact: bool, spread: float) -> Span:
+    """Exact for the beginning of a sequence that was drawn; else from the lengths of the sample."""
+    known = len(lengths)
+    if not known:
+        return Span()
+    mean, deviation = float(lengths.mean()), float(lengths.std())
+    error = _SIGMAS * deviation / math.sqrt(known) + spread * mean
+
+    def total(count: float, sign: int) -> float:
+        if exact and count <= known:
+            return float(lengths[: int(count)].sum())
+        return max(0.0, count * (mean + sign * error) + sign * _SIGMAS * deviation * math.sqrt(count))
+
+    most, worst = total(requests.most, 1), total(requests.worst, 1)
+    if requests.per_rps:
+        # √x grows slower than any share of x: the deviation of so many more requests, as a share and a sum.
+        fixed = (_SIGMAS * deviation) ** 2 / (4 * _SLACK * mean)
+        most, worst = most + fixed, worst + fixed
+    per_rps = requests.per_rps * (mean * (1 + _SLACK) + error)
+    return Span(total(requests.least, -1), most, per_rps, worst)
 
 
-__all__ = ["SAMPLE_REQUESTS", "SAMPLE_TOKENS", "Amount", "Sampler"]
+__all__ = ["SAMPLE_REQUESTS", "SAMPLE_TOKENS", "Amount", "Sampler", "Span"]

@@ -1,4 +1,5 @@
-"""``--llm-plan``: what the selected tests would send, how long it takes and what it costs. Sends nothing."""
+"""``--llm-plan``: what the selected tests send at least and at most, how long it takes and what it costs.
+Sends nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +15,20 @@ from pytest_llmbench.harness.foreseen import Foreseen, foreseen
 from pytest_llmbench.harness.repeated import repeats_its_load
 from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut_file import prices_of
+from pytest_llmbench.harness.sut_file import Prices, prices_of
+from pytest_llmbench.methodology.amounts import Bounds
+from pytest_llmbench.methodology.bounds import bounds_of
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.model.comparison import FEWEST_RUNS
-from pytest_llmbench.model.plan import LoadPlan, describe_loads
-from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.plan import describe_loads
 
 Selected = Sequence[tuple[str, TestDefinition, TestParameters]]
+PER_RPS = (
+    "per req/s: for each request per second that the system completes at most; a search finds out how many "
+    "that are, so there is no other upper bound (capacity_rps= in a marker makes it a number)"
+)
 
 
 @dataclass
@@ -30,8 +37,19 @@ class _Planned:
 
     sampler: Sampler = field(default_factory=Sampler)
     owners: dict[str, str] = field(default_factory=dict)
-    """Key of a plan → node id of the first test that sends it."""
-    warmed: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    """Key of a load → node id of the first test that sends it."""
+    anew: bool = False
+    """A test has brought a server into a fresh state, after which warm-ups are not shared."""
+
+
+@dataclass(frozen=True)
+class _Repeated:
+    """What is asked of one test, how often that is done, and why."""
+
+    parameters: TestParameters
+    times: int = 1
+    least_runs: int = 1
+    why: str = ""
 
 
 def plan_lines(
@@ -43,30 +61,54 @@ def plan_lines(
     """Lines for the terminal: one block per test, then the total. Raises SuiteError for a wrong SUT file."""
     if not tests:
         return ["llmbench plan: no marked test is selected"]
-    known = foreseen(settings, offered)
-    lines = [f"llmbench plan (scale {settings.scale}): nothing is sent"]
+    known, prices = foreseen(settings, offered), prices_of(settings)
+    lines = [f"llmbench plan (scale {settings.scale}): nothing is sent; [least, most]"]
     planned, total = _Planned(), Amount()
     for nodeid, definition, parameters in tests:
-        asked, times, why = _repetitions(parameters, settings)
+        asked = _repetitions(parameters, settings)
         amount, block = _test(nodeid, definition, asked, settings, known, planned)
-        total = sum([amount] * times, total)
-        block += [f"{times} times{why}"] if times > 1 else []
+        total += amount
+        block += [f"{asked.times} times{asked.why}"] if asked.times > 1 else []
+        block += [_cost(amount, prices)] if prices is not None and amount.requests.worst else []
         lines += [f"  {nodeid}", *(f"    {line}" for line in block)]
     lines.append(f"  total of {len(tests)} tests: {total.describe()}")
-    return lines + _cost(total, settings)
+    return [*lines, *(f"  {line}" for line in _remarks(total, settings, prices))]
 
 
-def _repetitions(parameters: TestParameters, settings: Settings) -> tuple[TestParameters, int, str]:
-    """What is asked of one test, how often that is done, and why."""
+def _remarks(total: Amount, settings: Settings, prices: Prices | None) -> list[str]:
+    found = []
+    if total.is_worse:
+        again = f", and void loads are measured again (--llm-remeasure={settings.remeasure})"
+        found.append(
+            f"at worst {total.describe_worst()}: failed or short replies prolong warm-ups"
+            + (again if settings.remeasure else "")
+        )
+    if total.requests.per_rps:
+        found.append(PER_RPS)
+    return found if prices is None else [*found, f"{_cost(total, prices)} at the declared prices"]
+
+
+def _cost(amount: Amount, prices: Prices) -> str:
+    cost = amount.price(prices.input_per_million, prices.output_per_million)
+    worst = f", at worst {cost.worst:,.2f}" if f"{cost.worst:.2f}" != f"{cost.most:.2f}" else ""
+    return f"cost {cost.text(lambda value: f'{value:,.2f}')} {prices.currency}{worst}"
+
+
+def _repetitions(parameters: TestParameters, settings: Settings) -> _Repeated:
     arms = 2 if settings.baseline_endpoint is not None else max(len(settings.endpoints), 1)
     if arms > 1 or settings.calibrate:
         runs = runs_wanted(parameters, settings.runs, CALIBRATION_RUNS if settings.calibrate else FEWEST_RUNS)
         if settings.baseline_endpoint is not None:
             runs = pairs_wanted(parameters, settings.runs)
         why = f": {runs} runs on each of {arms} systems" if arms > 1 else ": a calibration"
-        return replace(parameters, runs=None), arms * runs, why
+        if repeats_its_load(parameters):
+            return _Repeated(replace(parameters, runs=runs), arms, runs, why)
+        return _Repeated(replace(parameters, runs=None), arms * runs, why=why)
     times = _times(parameters, settings)
-    return with_runs(parameters, settings), times, ", as a whole: a baseline needs runs"
+    asked = with_runs(parameters, settings)
+    if times > 1:
+        return _Repeated(replace(asked, runs=None), times, why=", as a whole: a baseline needs runs")
+    return _Repeated(asked)
 
 
 def _times(parameters: TestParameters, settings: Settings) -> int:
@@ -78,101 +120,77 @@ def _times(parameters: TestParameters, settings: Settings) -> int:
 def _test(
     nodeid: str,
     definition: TestDefinition,
-    parameters: TestParameters,
+    asked: _Repeated,
     settings: Settings,
     known: Foreseen,
     planned: _Planned,
 ) -> tuple[Amount, list[str]]:
-    setting = setting_for(
-        parameters,
-        settings,
-        warmup=warmup_for(settings.scale),
-        facts=known.facts,
-        variants=known.variants,
-    )
+    parameters = asked.parameters
+    setting = _setting(nodeid, asked, settings, known)
     missing = list(definition.needs(parameters, setting))
     if missing:
         unsure = "" if known.complete else " (as far as is known before the SUT is asked)"
         return Amount(), [f"{definition.title}: CANNOT RUN{unsure}", *(f"- {need}" for need in missing)]
     try:
         plans = definition.plans(parameters, setting)
+        loads = bounds_of(definition, parameters, setting)
     except SuiteError as error:
         return Amount(), [f"{definition.title}: CANNOT RUN: {error.what}"]
-    own, shared = _divided(nodeid, plans, parameters, planned)
-    warmups = definition.warmups(parameters, setting) if plans else ()
-    amount, warmed_by = _warmup(nodeid, setting, parameters, warmups, planned)
-    searched = _searches(definition, parameters)
-    counted = [plan for plan in own if not searched or plan is plans[0]]
-    amount = sum(map(planned.sampler.amount, counted), replace(amount, at_least=searched))
-    loads = describe_loads([plan.load for plan in plans]) or "no load known beforehand"
-    block = [f"{definition.title}: {loads}, workload {setting.workload.name}"]
-    block.append(amount.describe(" with the warm-up" if warmed_by == nodeid else ""))
-    if searched:
-        block.append("what a search sends is not known beforehand: counted is the first of its loads")
-    if shared:
-        with_ = ", ".join(dict.fromkeys(owner for _, owner in shared))
-        block.append(f"{len(shared)} of {len(plans)} loads shared with {with_}")
-    if warmed_by not in ("", nodeid):
-        block.append(f"warm-up shared with {warmed_by}")
+    own, shared = _divided(nodeid, loads, planned)
+    # Whole tests are repeated with other seeds.
+    own = [replace(load, one_sequence=load.one_sequence and asked.times == 1) for load in own]
+    amount = sum((planned.sampler.amount(load.again(1 + settings.remeasure)) for load in own), Amount())
+    amount = amount.times(asked.times)
+    described = describe_loads([plan.load for plan in plans]) or "no load known beforehand"
+    block = [f"{definition.title}: {described}, workload {setting.workload.name}", amount.describe()]
+    block += _of_warm_up(own, planned, asked.times)
+    measured = [load for load in loads if load.phase is Phase.MEASURE]
+    with_ = [owner for load, owner in shared if load.phase is Phase.MEASURE]
+    if with_:
+        block.append(f"{len(with_)} of {len(measured)} loads shared with {', '.join(dict.fromkeys(with_))}")
+    if warmed_by := [owner for load, owner in shared if load.phase is Phase.WARMUP]:
+        block.append(f"warm-up shared with {warmed_by[0]}")
     return amount, block
 
 
-def _divided(
-    nodeid: str, plans: Sequence[LoadPlan], parameters: TestParameters, planned: _Planned
-) -> tuple[list[LoadPlan], list[tuple[LoadPlan, str]]]:
-    """The loads that the test sends itself, and those that it has from another one."""
-    own: list[LoadPlan] = []
-    shared: list[tuple[LoadPlan, str]] = []
-    taken: set[str] = set()
-    for plan in plans:
-        key = plan.key
-        owner = planned.owners.get(key)
-        may = not (parameters.fresh or plan.fresh_state or key in taken)
-        if owner is not None and owner != nodeid and may:
-            shared.append((plan, owner))
-        else:
-            own.append(plan)
-            if not plan.fresh_state:
-                planned.owners[key] = nodeid
-        taken.add(key)
-    return own, shared
+def _setting(nodeid: str, asked: _Repeated, settings: Settings, known: Foreseen) -> Setting:
+    setting = setting_for(
+        asked.parameters,
+        settings,
+        warmup=warmup_for(settings.scale),
+        facts=known.facts,
+        variants=known.variants,
+    )
+    salt = nodeid if asked.parameters.fresh else ""
+    return replace(setting, least_runs=asked.least_runs, salt=salt)
 
 
-def _searches(definition: TestDefinition, parameters: TestParameters) -> bool:
-    """Whether it finds its loads while it runs, so that only the first is known."""
-    known = getattr(parameters, "capacity_rps", getattr(parameters, "capacity", None))
-    always = definition.name in ("throughput", "capacity", "guardrail")
-    may = any(hasattr(parameters, name) for name in ("capacity_rps", "capacity"))
-    return always or (may and known is None)
-
-
-def _warmup(
-    nodeid: str, setting: Setting, parameters: TestParameters, warmups: Sequence[Workload], planned: _Planned
-) -> tuple[Amount, str]:
-    """Amount, and node id of the test that does it: of those that want the same only the first."""
-    if not setting.warmup.wanted or not warmups:
-        return Amount(), ""
-    concurrency = getattr(parameters, "concurrency", None) or setting.warmup.concurrency
-    first = warmups[0]
-    key = (first.name, str(first.specification()), setting.seed, concurrency, len(warmups))
-    owner = planned.warmed.setdefault(key, nodeid)
-    if owner != nodeid and not parameters.fresh:
-        return Amount(), owner
-    return sum((planned.sampler.warmup(setting, each) for each in warmups), Amount()), nodeid
-
-
-def _cost(total: Amount, settings: Settings) -> list[str]:
-    prices = prices_of(settings)
-    if prices is None:
+def _of_warm_up(own: Sequence[Bounds], planned: _Planned, times: int) -> list[str]:
+    loads = [load for load in own if load.phase is not Phase.MEASURE]
+    if not loads:
         return []
-    cost = (
-        total.input_tokens * prices.input_per_million + total.output_tokens * prices.output_per_million
-    ) / 1e6
-    if total.at_least:
-        what = f"about {cost:.2f} {prices.currency} for the loads known beforehand, and more for the others"
-    else:
-        what = f"at most {cost:.2f} {prices.currency}"
-    return [f"  cost at the declared prices: {what}"]
+    amount = sum(map(planned.sampler.amount, loads), Amount()).times(times)
+    return [f"of these, requests {amount.requests.text()} in warm-ups and probes"]
+
+
+def _divided(
+    nodeid: str, loads: Sequence[Bounds], planned: _Planned
+) -> tuple[list[Bounds], list[tuple[Bounds, str]]]:
+    """The loads that the test sends itself, and those that it has from another one."""
+    own: list[Bounds] = []
+    shared: list[tuple[Bounds, str]] = []
+    for load in loads:
+        owner = planned.owners.get(load.key)
+        if owner is None or owner == nodeid or load.fresh:
+            own.append(load)
+            if not load.fresh:
+                planned.owners.setdefault(load.key, nodeid)
+            continue
+        shared.append((load, owner))
+        if load.phase is not Phase.MEASURE and planned.anew:
+            own.append(replace(load, least=0, least_s=0.0))
+    planned.anew = planned.anew or any(load.fresh for load in loads)
+    return own, shared
 
 
 __all__ = ["plan_lines"]

@@ -21,6 +21,8 @@ from pytest_llmbench.model.plan import LoadPlan
 LEVEL_S = ByScale(quick=3.0, standard=20.0, full=60.0)
 COMPLETIONS_PER_SLOT = ByScale(quick=2.0, standard=10.0, full=100.0)
 """A level lasts for whichever takes longer (section 5.5.3)."""
+FIRST_LEVEL, HIGHEST_LEVEL = 8, 512
+"""Requests in flight that a search starts from, and that it goes up to."""
 QUICK_MAXIMUM = 64
 GAP_SHARE = 0.05
 """The search ends when pass and fail differ by at most max(1, this share of the pass)."""
@@ -87,8 +89,8 @@ def find_capacity(
     sequence: Sequence,
     criteria: Criteria | None = None,
     *,
-    initial: int = 8,
-    maximum: int = 512,
+    initial: int = FIRST_LEVEL,
+    maximum: int = HIGHEST_LEVEL,
     duration_s: float | None = None,
 ) -> Procedure[Capacity]:
     """Closed loop from ``initial`` up to ``maximum`` requests in flight, on the workload and the SUT variant
@@ -184,7 +186,9 @@ def level_plan(
 
 __all__ = [
     "COMPLETIONS_PER_SLOT",
+    "FIRST_LEVEL",
     "GAP_SHARE",
+    "HIGHEST_LEVEL",
     "LEVEL_S",
     "QUICK_MAXIMUM",
     "Capacity",

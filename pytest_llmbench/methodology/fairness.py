@@ -129,7 +129,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     capacity = yield from saturation_rate(setting, RequestSequence(mix), parameters.capacity_rps)
     if capacity.rps is None:
         return _without_rate(parameters, setting, warmup, capacity)
-    load = _Load(parameters, setting, mix, capacity)
+    load = MixLoads(parameters, setting, mix, capacity)
     alone: dict[str, Seen] = {}
     for each in mix.classes:
         see = partial(
@@ -158,7 +158,7 @@ def mix_of(parameters: Parameters, setting: Setting) -> ClassMix:
 
 
 @dataclass
-class _Load:
+class MixLoads:
     """The loads of the test."""
 
     parameters: Parameters
@@ -183,14 +183,19 @@ class _Load:
 
     def alone(self, name: str) -> LoadPlan:
         workload = self.mix.isolated(name)
-        least_s = min(LEVEL_S.at(self.setting.scale), self._mixed_s)
-        return self._plan(f"{name} alone", workload, self.rate_alone(name), least_s)
+        return self._plan(f"{name} alone", workload, self.rate_alone(name), self.alone_s)
 
     def mixed(self) -> LoadPlan:
-        return self._plan("mix of classes", self.mix, self.rate, self._mixed_s)
+        return self._plan("mix of classes", self.mix, self.rate, self.mixed_s)
 
     @property
-    def _mixed_s(self) -> float:
+    def alone_s(self) -> float:
+        """Shortest duration of a class alone."""
+        return min(LEVEL_S.at(self.setting.scale), self.mixed_s)
+
+    @property
+    def mixed_s(self) -> float:
+        """Shortest duration of the mix."""
         return REPORTED_S.at(self.setting.scale, self.parameters.duration_s)
 
     def level(self, plan: Callable[[], LoadPlan], see: Callable[[Observation], Seen]) -> Procedure[Seen]:
@@ -238,7 +243,7 @@ def _result(
     parameters: Parameters,
     setting: Setting,
     warmup: WarmupReport,
-    load: _Load,
+    load: MixLoads,
     results: FairnessResults,
 ) -> TestResult:
     runs = (*(each.alone for each in results.classes), results.mixed)
@@ -281,7 +286,7 @@ def _load_facts(
     }
 
 
-def _facts(parameters: Parameters, load: _Load, results: FairnessResults) -> dict[str, Any]:
+def _facts(parameters: Parameters, load: MixLoads, results: FairnessResults) -> dict[str, Any]:
     return {
         "workload.class_mix": {each.name: each.share for each in load.mix.classes},
         "workload.realised_class_mix": dict(results.realised_shares),
@@ -294,7 +299,7 @@ def _facts(parameters: Parameters, load: _Load, results: FairnessResults) -> dic
     }
 
 
-def _notes(parameters: Parameters, load: _Load, results: FairnessResults) -> tuple[str, ...]:
+def _notes(parameters: Parameters, load: MixLoads, results: FairnessResults) -> tuple[str, ...]:
     notes = [
         f"the mix is at {parameters.load_percent:g}% of {load.capacity.rps:g} req/s, {load.capacity.source}",
         f"each class alone: {RULES[parameters.equal_load]}",
@@ -320,7 +325,7 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     sequence = RequestSequence(mix)
     found: list[LoadPlan] = []
     if parameters.capacity_rps is not None:
-        load = _Load(parameters, setting, mix, SaturationRate(parameters.capacity_rps, "", sequence))
+        load = MixLoads(parameters, setting, mix, SaturationRate(parameters.capacity_rps, "", sequence))
         for each in mix.classes:
             found.append(load.alone(each.name))
             sequence.first += found[-1].requests
@@ -351,6 +356,7 @@ __all__ = [
     "RULES",
     "TEST",
     "ClassResult",
+    "MixLoads",
     "Parameters",
     "measure",
     "mix_of",

@@ -149,7 +149,7 @@ def _configuration(
     if name == BASELINE:
         measured.yardstick = replace(reference, of_level="the baseline's lowest level")
     bounds, yardstick = _around(capacity, setting), measured.yardstick
-    own = sequence.next_part(setting, "search of guardrails", paired=True, **_asked(parameters))
+    own = search_requests(parameters, setting, sequence)
     found = yield from search(setting, own, bounds=bounds, reference=yardstick, and_carried=True)
     measured.searches[name] = found
     measured.order += [seen.with_(label=f"{name}: {seen.level.label}") for seen in found.levels]
@@ -173,7 +173,7 @@ def _level(
         fresh = info is not None and info.can_be_fresh
         measured.warmups.append((yield from warm_up(setting, variant=variant, fresh_state=fresh)))
 
-    plan = _level_plan(parameters, setting, sequence, name, percent, capacity.percent(percent))
+    plan = level_plan(parameters, setting, sequence, name, percent, capacity.percent(percent))
     see = partial(level_of, reference=reference, seed=setting.seed, percent_of_capacity=percent, role=name)
     attempts = yield from attempted(lambda: plan, see, again, needed=True, prepare=prepare)
     measured.notes += attempts.notes
@@ -182,7 +182,7 @@ def _level(
     return attempts.level
 
 
-def _level_plan(
+def level_plan(
     parameters: Parameters, setting: Setting, sequence: Sequence, name: str, percent: float, rate: float
 ) -> LoadPlan:
     duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
@@ -192,6 +192,11 @@ def _level_plan(
     return own.open_loop(setting, f"{name} at {_percent(percent)}", OpenLoop(rate), duration_s)
 
 
+def search_requests(parameters: Parameters, setting: Setting, sequence: Sequence) -> Sequence:
+    """Alike for all configurations, as their levels: what chance brings favours none of them."""
+    return sequence.next_part(setting, "search of guardrails", paired=True, **_asked(parameters))
+
+
 def _asked(parameters: Parameters) -> dict[str, Any]:
     """What the author said of the loads: all configurations get them alike."""
     return {name: getattr(parameters, name) for name in ("capacity_rps", "levels_percent", "duration_s")}
@@ -199,9 +204,14 @@ def _asked(parameters: Parameters) -> dict[str, Any]:
 
 def _around(capacity: SaturationRate, setting: Setting) -> Range:
     """Guardrails take away, so the baseline's capacity is near the top of where to search."""
-    share = ByScale(quick=0.4, standard=0.2, full=0.1).at(setting.scale)
-    low, high, step = (float(f"{capacity.percent(100) * part:.3g}") for part in (0.2, 1.2, share))
+    shares = search_shares(setting)
+    low, high, step = (float(f"{capacity.percent(100) * share:.3g}") for share in shares)
     return Range(low, high, step, chosen=True)
+
+
+def search_shares(setting: Setting) -> tuple[float, float, float]:
+    """Lowest, highest and step of the searches, in shares of the baseline's capacity."""
+    return 0.2, 1.2, ByScale(quick=0.4, standard=0.2, full=0.1).at(setting.scale)
 
 
 def _result(
@@ -344,7 +354,7 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
         found += search_plans(setting, sequence, bounds=around, constrained=True)
         for percent in parameters.levels_percent:
             rate = capacity * percent / 100
-            found.append(_level_plan(parameters, setting, sequence, name, percent, rate))
+            found.append(level_plan(parameters, setting, sequence, name, percent, rate))
     return tuple(found)
 
 
@@ -373,4 +383,17 @@ def variant_boundary(setting: Setting, variant: str) -> str | None:
 procedure = framed(HEADING, measure, warm=False)
 TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs)
 
-__all__ = ["BASELINE", "FULL", "INPUT", "OUTPUT", "TEST", "Parameters", "measure", "needs", "plans"]
+__all__ = [
+    "BASELINE",
+    "FULL",
+    "INPUT",
+    "OUTPUT",
+    "TEST",
+    "Parameters",
+    "level_plan",
+    "measure",
+    "needs",
+    "plans",
+    "search_requests",
+    "search_shares",
+]

@@ -20,8 +20,19 @@ import numpy as np
 from pytest_llmbench.methodology import itl_tables
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.itl_levels import LevelItl, level_itl
-from pytest_llmbench.methodology.itl_method import Method, findings, fixed_method, method_facts, method_notes
-from pytest_llmbench.methodology.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.itl_method import (
+    FEWEST_ELIGIBLE,
+    Method,
+    findings,
+    fixed_method,
+    method_facts,
+    method_notes,
+)
+from pytest_llmbench.methodology.levels import (
+    Seen,
+    level_of,
+    qualified,
+)
 from pytest_llmbench.methodology.load_plans import Sequence as RequestSequence
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
@@ -29,7 +40,7 @@ from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.scales import LEVEL_S, ByScale
 from pytest_llmbench.methodology.spoiled import late_gaps
-from pytest_llmbench.metrics.itl import Option, itl_distribution, itl_samples
+from pytest_llmbench.metrics.itl import FEWEST_TOKENS, Option, itl_distribution, itl_samples
 from pytest_llmbench.metrics.windows import RAMP_UP_SHARE
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
@@ -108,7 +119,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
 def _level(
     parameters: Parameters, setting: Setting, capacity: SaturationRate, method: Method, percent: float
 ) -> Procedure[Attempts]:
-    sequence = _requests(parameters, setting, capacity.sequence, percent)
+    sequence = requests_of(parameters, setting, capacity.sequence, percent)
 
     def see(run: Observation) -> Seen:
         return level_of(
@@ -125,7 +136,7 @@ def _level(
     return (yield from attempted(plan, see, setting.remeasure, needed=True, gaps=gaps))
 
 
-def _requests(
+def requests_of(
     parameters: Parameters, setting: Setting, before: RequestSequence, percent: float
 ) -> RequestSequence:
     asked = {name: getattr(parameters, name) for name in ("capacity_rps", "method", "requests", "duration_s")}
@@ -235,16 +246,24 @@ def _notes(capacity: SaturationRate, levels: Sequence[LevelItl]) -> tuple[str, .
     return tuple(found)
 
 
+def usual_method(setting: Setting) -> Method:
+    """What the streams are like where replies are as long as asked for and come a token at a time."""
+    asked = [
+        request.max_tokens for request in setting.workload.requests(REQUESTS.count("full"), setting.seed)
+    ]
+    eligible = [tokens for tokens in asked if tokens >= FEWEST_TOKENS]
+    share = max(len(eligible) / len(asked), FEWEST_ELIGIBLE)
+    return Method("direct", "", share, float(np.mean(eligible)) - 1 if eligible else FEWEST_TOKENS - 1)
+
+
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The levels; without ``capacity_rps`` their rates and times follow from a search."""
     sequence = RequestSequence(setting.workload)
-    planned = setting.workload.requests(REQUESTS.count("full"), setting.seed)
-    method = Method("direct", "", gaps_per_request=float(np.mean([r.max_tokens - 1 for r in planned])))
-    found = []
+    method, found = usual_method(setting), list[LoadPlan]()
     for percent in parameters.levels_percent:
         if parameters.capacity_rps is not None:
             capacity = SaturationRate(parameters.capacity_rps, "", sequence)
-            own = _requests(parameters, setting, sequence, percent)
+            own = requests_of(parameters, setting, sequence, percent)
             plan = level_plan(parameters, setting, capacity, method, percent, own)
         else:
             count = requests_of_level(parameters, setting, method)
@@ -267,5 +286,7 @@ __all__ = [
     "measure",
     "plans",
     "procedure",
+    "requests_of",
     "requests_of_level",
+    "usual_method",
 ]

@@ -21,7 +21,7 @@ CHARACTERISED_REQUESTS, CHARACTERISED_CONCURRENCY = 20, 2
 MOST_EXCLUDED = 0.05
 """Share of replies under 50 tokens that may be left out (AMB-12)."""
 MOST_COALESCED = 0.1
-_FEWEST_ELIGIBLE = 0.2
+FEWEST_ELIGIBLE = 0.2
 """More than five times the requests are not sent for the sake of replies that reach 50 tokens."""
 
 HANDLING = {
@@ -87,7 +87,7 @@ def _method(asked: str | None, seen: Seen) -> Method:
     return Method(
         chosen,
         reason,
-        eligible_share=max(samples.eligible / every, _FEWEST_ELIGIBLE) if every else 1.0,
+        eligible_share=max(samples.eligible / every, FEWEST_ELIGIBLE) if every else 1.0,
         gaps_per_request=samples.gaps / samples.eligible if samples.gaps else FEWEST_TOKENS - 1,
     )
 
@@ -207,6 +207,9 @@ def _coalesced(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | No
 
 
 __all__ = [
+    "CHARACTERISED_CONCURRENCY",
+    "CHARACTERISED_REQUESTS",
+    "FEWEST_ELIGIBLE",
     "HANDLING",
     "MOST_EXCLUDED",
     "Method",

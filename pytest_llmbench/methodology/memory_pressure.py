@@ -112,7 +112,7 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
     overload, sequence = Overload(), Sequence(setting.workload)
     yield from _capacity(parameters, setting, overload, sequence)
     if overload.capacity is not None:
-        probes = recovery_probes(setting, sequence, levels=parameters.levels_percent, **_asked(parameters))
+        probes = probes_of(parameters, setting, sequence)
         calm = yield from before_overload(setting, probes)
         for percent in parameters.levels_percent:
             yield from _level(parameters, setting, overload, sequence, percent)
@@ -148,7 +148,7 @@ def _capacity(
 
 def _threshold_ms(setting: Setting, overload: Overload, sequence: Sequence) -> Procedure[float | None]:
     """From the TTFT of one request at a time; None where not one had any."""
-    seen = level_of((yield _unloaded(setting, sequence)), seed=setting.seed, role=PROBE)
+    seen = level_of((yield unloaded_plan(setting, sequence)), seed=setting.seed, role=PROBE)
     overload.search.append(seen.with_(passed=bool(seen.records.ok.any())))
     p50, p99 = seen.point("ttft.p50"), seen.point("ttft.p99")
     if p50 is None or p99 is None:
@@ -162,7 +162,7 @@ def _threshold_ms(setting: Setting, overload: Overload, sequence: Sequence) -> P
     return threshold_ms
 
 
-def _unloaded(setting: Setting, sequence: Sequence) -> LoadPlan:
+def unloaded_plan(setting: Setting, sequence: Sequence) -> LoadPlan:
     count = UNLOADED.count(setting.scale)
     own = sequence.next_part(setting, "one at a time", requests=count)
     return own.closed_loop(setting, "1 in flight", 1, duration_s=None, at_least=count)
@@ -171,7 +171,7 @@ def _unloaded(setting: Setting, sequence: Sequence) -> LoadPlan:
 def _level(
     parameters: Parameters, setting: Setting, overload: Overload, sequence: Sequence, percent: float
 ) -> Procedure[None]:
-    plan = _plan(parameters, setting, sequence, overload.capacity or 1, percent, _rate(overload))
+    plan = pressure_plan(parameters, setting, sequence, overload.capacity or 1, percent, _rate(overload))
     seen = yield plan
     lowest = percent == min(parameters.levels_percent)
     overload.levels[percent] = level_of(
@@ -180,6 +180,11 @@ def _level(
         percent_of_capacity=percent,
         role="baseline" if lowest and percent == 100 else "overload",
     )
+
+
+def probes_of(parameters: Parameters, setting: Setting, sequence: Sequence) -> Sequence:
+    """Of those that look for recovery: the same for all levels, none is sent twice."""
+    return recovery_probes(setting, sequence, levels=parameters.levels_percent, **_asked(parameters))
 
 
 def _asked(parameters: Parameters) -> dict[str, Any]:
@@ -194,7 +199,7 @@ def _rate(overload: Overload) -> float | None:
     return 2.0 * max(rates) if rates and max(rates) > 0 else None
 
 
-def _plan(
+def pressure_plan(
     parameters: Parameters,
     setting: Setting,
     sequence: Sequence,
@@ -315,11 +320,12 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     told = fitted(setting)
     sequence, found = Sequence(told.workload), []
     if parameters.capacity is None:
-        found = [] if parameters.ttft_p99_ms is not None else [_unloaded(told, sequence)]
+        found = [] if parameters.ttft_p99_ms is not None else [unloaded_plan(told, sequence)]
         found += [level_plan(told, sequence, concurrency) for concurrency in FIRST_LEVELS]
     capacity = parameters.capacity or FIRST_LEVELS[-1]
     found += [
-        _plan(parameters, told, sequence, capacity, percent, None) for percent in parameters.levels_percent
+        pressure_plan(parameters, told, sequence, capacity, percent, None)
+        for percent in parameters.levels_percent
     ]
     return tuple(found)
 
@@ -342,4 +348,15 @@ TEST = TestDefinition(
     HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
 )
 
-__all__ = ["LEVELS_PERCENT", "TEST", "Parameters", "measure", "needs", "plans"]
+__all__ = [
+    "LEVELS_PERCENT",
+    "TEST",
+    "Parameters",
+    "fitted",
+    "measure",
+    "needs",
+    "plans",
+    "pressure_plan",
+    "probes_of",
+    "unloaded_plan",
+]

@@ -20,7 +20,7 @@ from pytest_llmbench.methodology.procedure import Procedure
 from pytest_llmbench.methodology.saturation import LEAST_GAIN, LEAST_STEP, gain_is_spent
 from pytest_llmbench.model.estimate import LOWER_BOUND
 
-_STRETCHES = 4
+MOST_FURTHER = 4
 _THROUGHPUT = "output_token_throughput"
 
 
@@ -36,7 +36,7 @@ def plateau(probes: Probes, bounds: Range) -> Procedure[tuple[Seen | None, tuple
         return None, (note,)
     low, high = bounds.minimum, bounds.maximum
     top = yield from probes.at(high)
-    for _ in range(_STRETCHES if bounds.chosen else 0):
+    for _ in range(MOST_FURTHER if bounds.chosen else 0):
         if not sustainable(top) or not _gains(probes.by_value[low], top):
             break
         further = yield from probes.at(probes.rounded(high * 1.5))
@@ -67,7 +67,7 @@ def plateau(probes: Probes, bounds: Range) -> Procedure[tuple[Seen | None, tuple
 
 def _confirmed(probes: Probes, best: Seen, bounds: Range) -> Procedure[Seen]:
     """Goes up from ``best`` while a step of 10 % still gains; the last one that did."""
-    for _ in range(_STRETCHES):
+    for _ in range(MOST_FURTHER):
         value = value_of(best)
         further = value + max(bounds.step, math.ceil(LEAST_STEP * value))
         if further > bounds.maximum and not bounds.chosen:
@@ -91,4 +91,4 @@ def _still_rising(seen: Seen, probes: Probes) -> bool:
     return own is None or own * (1 + LEAST_GAIN) < peak
 
 
-__all__ = ["plateau"]
+__all__ = ["MOST_FURTHER", "plateau"]

@@ -142,23 +142,31 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
 
 def _populate(parameters: Parameters, setting: Setting) -> Procedure[int]:
     """Send every shared prefix once; returns how many there are."""
-    count = request_count(parameters, setting)
-    prefixes = Prefixes(setting.workload, count)
+    plan = populating(parameters, setting)
+    if plan is None:
+        return 0
+    yield plan
+    return plan.requests
+
+
+def populating(parameters: Parameters, setting: Setting) -> LoadPlan | None:
+    """The load that fills the cache with the shared prefixes; None where the requests share none."""
+    prefixes = Prefixes(setting.workload, request_count(parameters, setting))
     part = _part(parameters, setting)
     known = prefixes.count(part.seed)
-    if known:
-        yield LoadPlan(
-            label="populate",
-            workload=prefixes,
-            load=ClosedLoop(1),
-            requests=known,
-            seed=part.seed,
-            part=part.name,
-            phase=Phase.WARMUP,
-            deadlines=setting.deadlines,
-            variant=parameters.enabled,
-        )
-    return known
+    if not known:
+        return None
+    return LoadPlan(
+        label="populate",
+        workload=prefixes,
+        load=ClosedLoop(1),
+        requests=known,
+        seed=part.seed,
+        part=part.name,
+        phase=Phase.WARMUP,
+        deadlines=setting.deadlines,
+        variant=parameters.enabled,
+    )
 
 
 def _part(parameters: Parameters, setting: Setting) -> Part:
@@ -271,4 +279,15 @@ TEST = TestDefinition(
     HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
 )
 
-__all__ = ["COLD", "DISABLED", "STAND_IN", "TEST", "WARM", "Parameters", "measure", "needs", "plans"]
+__all__ = [
+    "COLD",
+    "DISABLED",
+    "STAND_IN",
+    "TEST",
+    "WARM",
+    "Parameters",
+    "measure",
+    "needs",
+    "plans",
+    "populating",
+]

@@ -91,7 +91,8 @@ class TestDefinition:
     """Frozen dataclass of the marker's parameters."""
     procedure: Callable[[Any, Setting], Procedure[TestResult]]
     plans: Callable[[Any, Setting], tuple[LoadPlan, ...]]
-    """The measured plans that are known beforehand, for ``--llm-plan``; of a search its worst case."""
+    """The measured plans as far as they are known beforehand, in words of ``--llm-plan`` and for the identity
+    of a baseline. What is sent at least and at most: ``bounds.py``."""
     needs: Callable[[Any, Setting], Sequence[str]] = no_needs
     """What the test misses in its surroundings, in words, before anything is sent; empty when it can run."""
     warmups: Callable[[Any, Setting], Sequence[Workload]] = one_warmup

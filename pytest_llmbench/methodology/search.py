@@ -32,17 +32,17 @@ from pytest_llmbench.model.estimate import LOWER_BOUND
 from pytest_llmbench.model.level import BURST
 from pytest_llmbench.model.plan import Arrival, LoadPlan, OpenLoop
 
-_BURST_S = ByScale(quick=1.0, standard=4.0, full=10.0)
+BURST_S = ByScale(quick=1.0, standard=4.0, full=10.0)
 UNKNOWN_RPS = 10.0
 """Stands in ``--llm-plan`` for a rate that only the search will find."""
-_FIRST_BURST = 8
-_LARGEST_BURST = 2048
+FIRST_BURST = 8
+LARGEST_BURST = 2048
 _BURST_GAIN = 1.1
 """Bursts go on doubling while the request rate grows by at least this."""
-_LOWEST_SHARE, _HIGHEST_SHARE = 0.1, 1.3
-_STEP_SHARE = ByScale(quick=0.2, standard=0.1, full=0.05)
+LOWEST_SHARE, HIGHEST_SHARE = 0.1, 1.3
+STEP_SHARE = ByScale(quick=0.2, standard=0.1, full=0.05)
 """Width at which the bisection stops, as a share of the estimated capacity."""
-_STRETCHES = 4
+STRETCHES = 4
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def search(
     is a part already is used as it is.
     """
     law, length_s = OpenLoop(1.0, arrival, burstiness), PROBE_S.at(setting.scale, duration_s)
-    sequence = _searching(setting, sequence, bounds, load_model, law, length_s)
+    sequence = searching(setting, sequence, bounds, load_model, law, length_s)
     probes = Probes(setting, sequence, load_model, law, length_s, reference)
     if bounds is None or bounds.upwards:
         bounds = yield from _bounds(probes, bounds)
@@ -112,7 +112,7 @@ def search(
     )
 
 
-def _searching(
+def searching(
     setting: Setting,
     sequence: Sequence,
     bounds: Range | None,
@@ -161,12 +161,12 @@ def _highest(
         note = f"already the lowest level ({lowest.level.label}) does not hold: there is nothing to search"
         return None, (note,) if is_offered(lowest.level) else ()
     low, high, best = bounds.minimum, bounds.maximum, lowest
-    for stretch in range(_STRETCHES + 1):
+    for stretch in range(STRETCHES + 1):
         seen = yield from probes.at(high)
         if not holds(seen):
             break
         low, best = high, seen
-        if not bounds.chosen or stretch == _STRETCHES:
+        if not bounds.chosen or stretch == STRETCHES:
             why = f"the highest level ({seen.level.label}) still holds: raise the maximum, or leave it out"
             return best, (f"the range ended before saturation, what was found is {LOWER_BOUND}: {why}",)
         high = probes.rounded(high * 1.5)
@@ -197,9 +197,9 @@ def _bounds(probes: Probes, asked: Range | None) -> Procedure[Range]:
 def _rough_bounds(probes: Probes) -> Procedure[Range]:
     """A rough capacity from short closed-loop bursts, doubled until the request rate stops growing."""
     setting, sequence = probes.setting, probes.sequence
-    burst_s = min(_BURST_S.at(setting.scale), probes.duration_s)
-    concurrency, rate, best = _FIRST_BURST, 0.0, _FIRST_BURST
-    while concurrency <= _LARGEST_BURST:
+    burst_s = min(BURST_S.at(setting.scale), probes.duration_s)
+    concurrency, rate, best = FIRST_BURST, 0.0, FIRST_BURST
+    while concurrency <= LARGEST_BURST:
         plan = sequence.closed_loop(
             setting,
             f"burst of {concurrency}",
@@ -217,11 +217,11 @@ def _rough_bounds(probes: Probes) -> Procedure[Range]:
         rate, best = now, concurrency
         concurrency *= 2
     probes.most_rps = rate
-    step = _STEP_SHARE.at(setting.scale)
+    step = STEP_SHARE.at(setting.scale)
     if probes.load_model == "closed":
         return Range(1.0, float(2 * best), max(1.0, float(round(step * best))), chosen=True)
     rate = max(rate, 1e-3)
-    low, high = (float(f"{share * rate:.3g}") for share in (_LOWEST_SHARE, _HIGHEST_SHARE))
+    low, high = (float(f"{share * rate:.3g}") for share in (LOWEST_SHARE, HIGHEST_SHARE))
     return Range(low, high, float(f"{step * rate:.2g}"), chosen=True)
 
 
@@ -248,12 +248,12 @@ def search_plans(
     length_s = PROBE_S.at(setting.scale, duration_s)
     plans = []
     if bounds is None or bounds.upwards:
-        bursts = [2**power for power in range(_FIRST_BURST.bit_length() - 1, _LARGEST_BURST.bit_length())]
+        bursts = [2**power for power in range(FIRST_BURST.bit_length() - 1, LARGEST_BURST.bit_length())]
         plans = [
             sequence.closed_loop(setting, f"burst of {n}", n, duration_s=None, at_least=2 * n) for n in bursts
         ]
-        share = _STEP_SHARE.at(setting.scale)
-        highest, widths = UNKNOWN_RPS, (_HIGHEST_SHARE - _LOWEST_SHARE) / share
+        share = STEP_SHARE.at(setting.scale)
+        highest, widths = UNKNOWN_RPS, (HIGHEST_SHARE - LOWEST_SHARE) / share
     else:
         highest, widths = bounds.maximum, (bounds.maximum - bounds.minimum) / bounds.step
     levels = 2 + max(0, math.ceil(math.log2(max(widths, 1.0))))
@@ -267,4 +267,21 @@ def search_plans(
     return tuple(plans)
 
 
-__all__ = ["UNKNOWN_RPS", "LoadModel", "Range", "Searched", "meets", "rate_of", "search", "search_plans"]
+__all__ = [
+    "BURST_S",
+    "FIRST_BURST",
+    "HIGHEST_SHARE",
+    "LARGEST_BURST",
+    "LOWEST_SHARE",
+    "STEP_SHARE",
+    "STRETCHES",
+    "UNKNOWN_RPS",
+    "LoadModel",
+    "Range",
+    "Searched",
+    "meets",
+    "rate_of",
+    "search",
+    "search_plans",
+    "searching",
+]

@@ -242,17 +242,44 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The search, unless the capacity is declared, and the levels with those that may be added."""
     sequence, capacity = Sequence(setting.workload), parameters.capacity_rps
     found = () if capacity is not None else search_plans(setting, sequence)
-    chosen = list(percents(parameters, setting))
-    while chosen[-1] + FURTHER_PERCENT <= HIGHEST_PERCENT:
-        chosen.append(chosen[-1] + FURTHER_PERCENT)
-    duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
     rate = UNKNOWN_RPS if capacity is None else capacity
     return found + tuple(
-        sequence.open_loop(setting, f"{percent:g}%", OpenLoop(rate * percent / 100), duration_s)
-        for percent in chosen
+        level_plan(parameters, setting, sequence, percent, rate)
+        for percent in with_further(percents(parameters, setting))
     )
+
+
+def with_further(grid: Several[float]) -> tuple[float, ...]:
+    """With the levels that are added while none is saturated."""
+    chosen = list(grid)
+    while chosen[-1] + FURTHER_PERCENT <= HIGHEST_PERCENT:
+        chosen.append(chosen[-1] + FURTHER_PERCENT)
+    return tuple(chosen)
+
+
+def level_plan(
+    parameters: Parameters, setting: Setting, before: Sequence, percent: float, capacity_rps: float
+) -> LoadPlan:
+    """``before``: the part that comes before it, the search for the capacity."""
+    rate = SaturationRate(capacity_rps, "", before).percent(percent)
+    own, seconds = (
+        _requests(parameters, setting, before, percent),
+        LEVEL_S.at(setting.scale, parameters.duration_s),
+    )
+    return own.open_loop(setting, f"{percent:g}%", OpenLoop(rate), seconds)
 
 
 TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
 
-__all__ = ["GRID", "HEADING", "TEST", "Parameters", "measure", "percents", "plans", "procedure"]
+__all__ = [
+    "GRID",
+    "HEADING",
+    "TEST",
+    "Parameters",
+    "level_plan",
+    "measure",
+    "percents",
+    "plans",
+    "procedure",
+    "with_further",
+]

@@ -76,6 +76,12 @@ def _warm_up(setting: Setting, concurrency: int | None, variant: str) -> Procedu
     return _report(setting, before, loads, probes)
 
 
+def planned_warm_up(setting: Setting, concurrency: int | None, variant: str) -> tuple[LoadPlan, LoadPlan]:
+    """Its first load and its first probe; those after them go on in the same two sequences."""
+    in_flight = concurrency or setting.warmup.concurrency
+    return _load(setting, first=0, concurrency=in_flight, variant=variant), _probe(setting, 0, variant)
+
+
 def _load(setting: Setting, *, first: int, concurrency: int, variant: str) -> LoadPlan:
     policy = setting.warmup
     asked = {"requests": policy.requests, "concurrency": concurrency, "variant": variant}
@@ -210,4 +216,4 @@ def joined(reports: Sequence[WarmupReport], when: str) -> WarmupReport:
     )
 
 
-__all__ = ["joined", "warm_up"]
+__all__ = ["joined", "planned_warm_up", "warm_up"]

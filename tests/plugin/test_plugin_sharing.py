@@ -54,14 +54,14 @@ def test_the_plan_says_what_is_shared(suite: Suite) -> None:
     suite.run("--llm-plan", "--llm-endpoint=replay").stdout.fnmatch_lines(
         [
             "*::test_median",
-            "*1,100 requests with the warm-up*",
+            "*requests [[]1,104, 1,111[]]*",
             "*::test_tail",
-            "*0 requests*",
+            "*requests 0*",
             "*1 of 1 loads shared with test_suite.py::test_median",
             "*warm-up shared with test_suite.py::test_median",
             "*::test_anew",
-            "*1,100 requests with the warm-up*",
-            "*total of 3 tests: 2,200 requests*",
+            "*requests [[]1,104, 1,111[]]*",
+            "*total of 3 tests: requests [[]2,208, 2,222[]]*",
         ]
     )
 

@@ -1,0 +1,188 @@
+"""What parts of a test send at least and at most, before anything is known of the system.
+
+How many requests a search or a timed level takes is decided by the system. So they are bounded by a number,
+and by a number for each request per second that the system completes at most (its *capacity*: the highest
+rate of a burst, of a timed closed loop or of a level that held). The bounds are those of a system that
+answers every request, with replies as long as asked for. ``worst`` leaves that out: failed and short replies
+prolong a warm-up, and a load that this machine spoiled is measured again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate, islice
+
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.warmup import planned_warm_up
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.workloads.stream import stream_of
+
+STEADY_PROBES = 3
+"""Fewest probes that can agree."""
+SPREAD_SHARE, SPREAD_REQUESTS = 1.1, 63
+"""A Poisson count of mean x is at most 1.1 x + 63: five standard deviations above, whatever x is."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Requests of one load, or of all loads of a kind that are taken from sequences of one workload."""
+
+    what: str
+    workload: Workload
+    seed: int
+    """Of the sequence that they are taken from, or of the first of them."""
+    key: str
+    """Equal keys are the same requests, which are measured once."""
+    least: int
+    most: int
+    per_rps: float = 0.0
+    """Further requests for each request per second of capacity."""
+    worst: int | None = None
+    """With failed or short replies; None: no more than ``most``."""
+    least_s: float = 0.0
+    most_s: float = 0.0
+    """Nominal length of the loads that have one."""
+    open_ended: bool = False
+    """Some of them take as long as the system needs."""
+    phase: Phase = Phase.MEASURE
+    variant: str = ""
+    fresh: bool = False
+    """Preceded by a fresh state of the system: shared with no other test."""
+    first: int = 0
+    """Index of the first of them."""
+    one_sequence: bool = True
+    """False: of several sequences, so that their lengths are known by their laws only."""
+
+    def again(self, times: int) -> Bounds:
+        """Where every load may be measured ``times`` times."""
+        if self.phase is not Phase.MEASURE:
+            return self
+        return replace(self, worst=times * (self.most if self.worst is None else self.worst))
+
+
+def of_plan(plan: LoadPlan, *, least: int | None = None, what: str = "") -> Bounds:
+    """A load that is known beforehand; ``least``: it may end early, or not come to be."""
+    certain = plan.looks is None and least is None
+    seconds = _seconds(plan)
+    return Bounds(
+        what or plan.label,
+        plan.workload,
+        plan.seed,
+        plan.key,
+        plan.requests if certain else (least or 0),
+        plan.most_requests,
+        least_s=(seconds or 0.0) if certain else 0.0,
+        most_s=seconds or 0.0,
+        open_ended=seconds is None,
+        phase=plan.phase,
+        variant=plan.variant,
+        fresh=plan.fresh_state,
+        first=plan.first,
+    )
+
+
+def _seconds(plan: LoadPlan) -> float | None:
+    """From the start to the last arrival, or the nominal length; None where the system decides."""
+    if plan.duration_s is not None:
+        return plan.duration_s
+    if not isinstance(plan.load, OpenLoop) or not plan.requests:
+        return None
+    due_ns = schedule_ns(plan.load, plan.first + plan.requests, arrival_seed(plan.seed))
+    return float(due_ns[-1] - (due_ns[plan.first - 1] if plan.first else 0)) / 1e9
+
+
+def warm_up(
+    setting: Setting,
+    *,
+    workload: Workload | None = None,
+    concurrency: int | None = None,
+    variant: str = "",
+    fresh: bool = False,
+) -> list[Bounds]:
+    """The loads of one warm-up, and its probes."""
+    policy = setting.warmup
+    if not policy.wanted:
+        return []
+    told = setting if workload is None else replace(setting, workload=workload)
+    load, probe = planned_warm_up(told, concurrency, variant)
+    volumes = list(_volumes(setting))
+    drawn = islice(stream_of(load.workload, load.seed), volumes[-1])
+    tokens = [0, *accumulate(request.max_tokens for request in drawn)]
+    enough = (n for n in volumes if n < len(tokens) and tokens[n] >= policy.output_tokens)
+    warm = of_plan(load.with_(requests=next(enough, volumes[-1]), variant=variant))
+    probes = of_plan(probe.with_(requests=1 + policy.probes, variant=variant), what="probes")
+    fewest = 1 + min(STEADY_PROBES, policy.probes)
+    return [replace(warm, worst=volumes[-1], fresh=fresh), replace(probes, least=fewest, fresh=fresh)]
+
+
+def _volumes(setting: Setting) -> Iterator[int]:
+    """How many requests a warm-up may have sent when it looks whether that was enough."""
+    policy, planned = setting.warmup, 0
+    while planned == 0 or planned < policy.max_requests:
+        planned += max(policy.requests if planned == 0 else policy.requests // 4, 1)
+        yield planned
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The values that a search tries, and the highest of them that held."""
+
+    tried: tuple[float, ...]
+    best: float
+
+
+def walks(
+    low: float, high: float, step: float, *, stretches: int, of_grid: Callable[[float], float] = float
+) -> list[Walk]:
+    """Every way that a search between bounds may go (methodology/search.py): by where the system ends.
+
+    ``stretches``: how often its upper bound is raised by half while it holds.
+    """
+    highest = high * 1.5**stretches
+    places = max(2, min(4_000, math.ceil(4 * (highest - low) / step)))
+    ends = [low + (highest * 1.01 - low) * place / places for place in range(places + 1)]
+    return list(dict.fromkeys(_walk(low, high, step, stretches, end, of_grid) for end in (0.0, *ends)))
+
+
+def _walk(
+    low: float, high: float, step: float, stretches: int, end: float, of_grid: Callable[[float], float]
+) -> Walk:
+    """The walk where the system holds up to ``end``."""
+    tried = [low]
+    if low > end:
+        return Walk(tuple(tried), 0.0)
+    best = low
+    for stretch in range(stretches + 1):
+        tried.append(high)
+        if high > end:
+            break
+        low = best = high
+        if stretch == stretches:
+            return Walk(tuple(tried), best)
+        high = of_grid(high * 1.5)
+    while high - low > step * (1 + 1e-9):
+        middle = of_grid((low + high) / 2)
+        if not low < middle < high:
+            break
+        tried.append(middle)
+        if middle > end:
+            high = middle
+        else:
+            low = best = middle
+    return Walk(tuple(tried), best)
+
+
+__all__ = [
+    "SPREAD_REQUESTS",
+    "SPREAD_SHARE",
+    "Bounds",
+    "Walk",
+    "of_plan",
+    "walks",
+    "warm_up",
+]

@@ -1,0 +1,178 @@
+"""What a search for the highest load sends at least and at most, and the long level behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pytest_llmbench.methodology.amounts import SPREAD_REQUESTS, SPREAD_SHARE, Bounds, Walk, walks
+from pytest_llmbench.methodology.held import MOST_STEPS_DOWN
+from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.plateau import MOST_FURTHER
+from pytest_llmbench.methodology.probing import LoadModel, Range
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.scales import PROBE_S
+from pytest_llmbench.methodology.search import (
+    BURST_S,
+    FIRST_BURST,
+    HIGHEST_SHARE,
+    LARGEST_BURST,
+    LOWEST_SHARE,
+    STEP_SHARE,
+    STRETCHES,
+    searching,
+)
+from pytest_llmbench.model.plan import OpenLoop
+
+_FASTEST_RPS = 1e6
+"""No system is quicker; it bounds how often a bracket is halved whose upper end is not known."""
+
+
+@dataclass(frozen=True)
+class SearchAmounts:
+    """What is asked of a search, as :func:`~pytest_llmbench.methodology.search.search` has it."""
+
+    setting: Setting
+    sequence: Sequence
+    bounds: Range | None = None
+    load_model: LoadModel = "open"
+    law: OpenLoop = OpenLoop(1.0)
+    limits: Mapping[str, float] | None = None
+    duration_s: float | None = None
+    relative: Range | None = None
+    """In place of ``bounds``: in shares of a capacity that is known to the procedure."""
+    passes: int = 1
+    """How often it looks for the highest level, by another rule each time."""
+
+    @property
+    def length_s(self) -> float:
+        return PROBE_S.at(self.setting.scale, self.duration_s)
+
+    @property
+    def own(self) -> Sequence:
+        args = (self.bounds, self.load_model, self.law, self.length_s)
+        return searching(self.setting, self.sequence, *args)
+
+    def all(self) -> list[Bounds]:
+        """Bursts and levels, and those of the search under the limits."""
+        found = [self._bursts()] if self._chosen else []
+        found.append(self._levels(self.own, "search", self.passes))
+        if self.limits:
+            under = self.own.next_part(self.setting, "search under limits", limits=dict(self.limits))
+            found.append(replace(self._levels(under, "search under limits", 1), least=0, least_s=0.0))
+        return found
+
+    @property
+    def _chosen(self) -> bool:
+        """The procedure chooses the range from bursts."""
+        return self.relative is None and (self.bounds is None or self.bounds.upwards)
+
+    def _like(self, sequence: Sequence, what: str) -> Bounds:
+        assert sequence.part is not None
+        key = f"{what} {sequence.part.name} {sequence.variant} {self.setting.seed}"
+        seed, workload = sequence.part.seed, sequence.workload
+        return Bounds(what, workload, seed, key, 0, 0, variant=sequence.variant)
+
+    def _bursts(self) -> Bounds:
+        sizes = [2**power for power in range(FIRST_BURST.bit_length() - 1, LARGEST_BURST.bit_length())]
+        seconds = min(BURST_S.at(self.setting.scale), self.length_s)
+        return replace(
+            self._like(self.own, "bursts"),
+            least=sum(2 * size for size in sizes[:2]),
+            most=sum(2 * size for size in sizes),
+            per_rps=len(sizes) * seconds,
+            least_s=2 * seconds,
+            most_s=len(sizes) * seconds,
+        )
+
+    def _levels(self, sequence: Sequence, what: str, passes: int) -> Bounds:
+        like = replace(self._like(sequence, what), least_s=self.length_s)
+        if self.load_model == "closed":
+            return self._closed(like, passes)
+        if self._chosen and self.bounds is not None:
+            return self._upwards(like, self.bounds, passes)
+        range_, known = (self.bounds, True) if self.bounds is not None else (self._shares, False)
+        ways = walks(range_.minimum, range_.maximum, range_.step, stretches=STRETCHES * range_.chosen)
+        lengths = max(len(way.tried) for way in ways) * passes
+        spread = math.ceil(SPREAD_REQUESTS * max(1.0, 1.0 / self.law.burstiness))
+        if not known:
+            share = passes * max(map(_share, ways))
+            per_rps = SPREAD_SHARE * share * self.length_s
+            like = replace(like, least=1, most=spread * lengths, per_rps=per_rps)
+        else:
+            most_rps = passes * max(sum(way.tried) for way in ways)
+            lowest = sequence.open_loop(
+                self.setting, "", replace(self.law, rate=range_.minimum), self.length_s
+            )
+            most = math.ceil(SPREAD_SHARE * most_rps * self.length_s) + spread * lengths
+            like = replace(like, least=lowest.requests, most=most)
+        return replace(like, most_s=lengths * self.length_s)
+
+    @property
+    def _shares(self) -> Range:
+        """The range in shares of the capacity; that of a search without any follows from bursts."""
+        step = STEP_SHARE.at(self.setting.scale)
+        return self.relative or Range(LOWEST_SHARE, HIGHEST_SHARE, step, chosen=True)
+
+    def _upwards(self, like: Bounds, asked: Range, passes: int) -> Bounds:
+        """From a minimum on: the levels between are no faster than the first that did not hold."""
+        halves = math.ceil(math.log2(_FASTEST_RPS / asked.step))
+        levels = (2 + STRETCHES + halves) * passes
+        fixed = SPREAD_SHARE * self.length_s * (asked.minimum + (2 + STRETCHES) * asked.step) * passes
+        share = 1.5 * (1 + STRETCHES + halves) * passes
+        return replace(
+            like,
+            least=1,
+            most=math.ceil(fixed) + SPREAD_REQUESTS * levels,
+            per_rps=SPREAD_SHARE * share * self.length_s,
+            most_s=levels * self.length_s,
+        )
+
+    def _closed(self, like: Bounds, passes: int) -> Bounds:
+        """Every level may send as many as are in flight beyond what the system completes."""
+        lowest, highest, step = self._slots
+        halves = math.ceil(math.log2(max(2.0, (highest - lowest) / step))) + 1
+        levels = (3 + 2 * MOST_FURTHER + halves) * passes
+        return replace(
+            like,
+            least=int(lowest),
+            most=math.ceil(levels * highest),
+            per_rps=levels * self.length_s,
+            most_s=levels * self.length_s,
+        )
+
+    @property
+    def _slots(self) -> tuple[float, float, float]:
+        """Fewest and most requests in flight, and the step."""
+        if self.bounds is not None and not self.bounds.upwards:
+            return self.bounds.minimum, self.bounds.maximum, self.bounds.step
+        lowest, step = (1.0, 1.0) if self.bounds is None else (self.bounds.minimum, self.bounds.step)
+        raised = 2 * LARGEST_BURST * 1.5**MOST_FURTHER * 1.1**MOST_FURTHER
+        return lowest, max(raised, (lowest + step) * 1.5**MOST_FURTHER) + MOST_FURTHER * step, step
+
+    def held(self, role: str, *, seconds: float, runs: int) -> Bounds:
+        """The reported level: down in steps until it holds, twice at full scale, and its repetitions."""
+        limits = dict(self.limits or {}) if role == "constrained" else {}
+        sequence = self.own.next_part(self.setting, role, duration_s=seconds, limits=limits)
+        looks = 2 if self.setting.scale == "full" else 1
+        levels = (MOST_STEPS_DOWN + 1) * looks + runs - 1
+        like = replace(self._like(sequence, role), most_s=levels * seconds)
+        like = replace(like, key=f"{like.key} {runs}")
+        if self.load_model == "closed":
+            most = math.ceil(levels * self._slots[1])
+            return replace(like, most=most, per_rps=levels * seconds)
+        spread = math.ceil(SPREAD_REQUESTS * max(1.0, 1.0 / self.law.burstiness)) * levels
+        if self.bounds is not None and not self.bounds.upwards:
+            return replace(
+                like, most=math.ceil(SPREAD_SHARE * levels * self.bounds.maximum * seconds) + spread
+            )
+        return replace(like, most=spread, per_rps=SPREAD_SHARE * levels * seconds)
+
+
+def _share(way: Walk) -> float:
+    """Sum of the tried rates, in shares of the capacity, which is that of the bursts or the best level's."""
+    return sum(way.tried) / max(1.0, way.best)
+
+
+__all__ = ["SearchAmounts"]
