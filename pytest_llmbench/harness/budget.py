@@ -38,6 +38,7 @@ class Span:
     """Comes to ``most`` for each request per second that the system completes at most."""
     worst: float = 0.0
     """In place of ``most`` where replies fail or are short, and loads are measured again."""
+    worst_per_rps: float = 0.0
 
     def __add__(self, other: Span) -> Span:
         return Span(
@@ -45,10 +46,16 @@ class Span:
             self.most + other.most,
             self.per_rps + other.per_rps,
             self.worst + other.worst,
+            self.worst_per_rps + other.worst_per_rps,
         )
 
     def times(self, factor: float) -> Span:
-        return Span(*(factor * each for each in (self.least, self.most, self.per_rps, self.worst)))
+        every = (self.least, self.most, self.per_rps, self.worst, self.worst_per_rps)
+        return Span(*(factor * each for each in every))
+
+    def worst_text(self, shown: Callable[[float], str] = lambda value: f"{value:,.0f}") -> str:
+        more = f" + {shown(self.worst_per_rps)} per req/s" if self.worst_per_rps else ""
+        return shown(self.worst) + more
 
     def text(self, shown: Callable[[float], str] = lambda value: f"{value:,.0f}") -> str:
         """``1,100``, ``[104, 1,100]`` or ``[104, 1,100 + 12 per req/s]``."""
@@ -107,8 +114,8 @@ class Amount:
 
     def describe_worst(self) -> str:
         return (
-            f"{self.requests.worst:,.0f} requests, {self.input_tokens.worst:,.0f} input and "
-            f"{self.output_tokens.worst:,.0f} output tokens"
+            f"{self.requests.worst_text()} requests, {self.input_tokens.worst_text()} input and "
+            f"{self.output_tokens.worst_text()} output tokens"
         )
 
     def _duration(self) -> str:
@@ -134,23 +141,24 @@ class Sampler:
         self._samples: dict[tuple[str, str, int], tuple[Lengths, Lengths]] = {}
 
     def amount(self, load: Bounds) -> Amount:
-        worst = max(load.most, load.worst or 0)
-        requests = Span(load.least, load.most, load.per_rps, worst)
-        inputs, outputs = self._lengths(load, worst)
+        more = load.attempts * load.per_rps
+        requests = Span(load.least, load.most, load.per_rps, load.at_worst, more)
+        inputs, outputs = self._lengths(load)
         exact, spread = load.one_sequence and load.first < len(inputs), 0.0
         if exact:
             inputs, outputs = inputs[load.first :], outputs[load.first :]
         if not load.one_sequence and load.workload.specification()["prefix_sharing"]["fraction"]:
             spread = _BETWEEN_SEQUENCES
-        seconds = Span(load.least_s, load.most_s, worst=load.most_s)
+        seconds = Span(load.least_s, load.most_s, worst=load.attempts * load.most_s)
         asked = _tokens(inputs, requests, exact, spread)
         # A reply may end before its limit, after one token or none.
         answered = replace(_tokens(outputs, requests, exact, 0.0), least=0.0)
         open_ended = load.open_ended and load.phase is Phase.MEASURE
         return Amount(requests, asked, answered, seconds, open_ended)
 
-    def _lengths(self, load: Bounds, most: int) -> tuple[Lengths, Lengths]:
-        wanted = min(SAMPLE_REQUESTS, load.first + max(most, _FEWEST_SAMPLED if load.per_rps else 0))
+    def _lengths(self, load: Bounds) -> tuple[Lengths, Lengths]:
+        least = _FEWEST_SAMPLED if load.per_rps else 0
+        wanted = min(SAMPLE_REQUESTS, load.first + max(load.at_worst, least))
         key = (load.workload.name, str(load.workload.specification()), load.seed)
         if key not in self._samples or len(self._samples[key][0]) < wanted:
             self._samples[key] = _sampled(load.workload, load.seed, wanted)
@@ -188,8 +196,9 @@ def _tokens(lengths: Lengths, requests: Span, exact: bool, spread: float) -> Spa
         # √x grows slower than any share of x: the deviation of so many more requests, as a share and a sum.
         fixed = (_SIGMAS * deviation) ** 2 / (4 * _SLACK * mean)
         most, worst = most + fixed, worst + fixed
-    per_rps = requests.per_rps * (mean * (1 + _SLACK) + error)
-    return Span(total(requests.least, -1), most, per_rps, worst)
+    each = mean * (1 + _SLACK) + error
+    more, worst_more = each * requests.per_rps, each * requests.worst_per_rps
+    return Span(total(requests.least, -1), most, more, worst, worst_more)
 
 
 __all__ = ["SAMPLE_REQUESTS", "SAMPLE_TOKENS", "Amount", "Sampler", "Span"]

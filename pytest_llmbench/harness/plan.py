@@ -90,8 +90,12 @@ def _remarks(total: Amount, settings: Settings, prices: Prices | None) -> list[s
 
 def _cost(amount: Amount, prices: Prices) -> str:
     cost = amount.price(prices.input_per_million, prices.output_per_million)
-    worst = f", at worst {cost.worst:,.2f}" if f"{cost.worst:.2f}" != f"{cost.most:.2f}" else ""
-    return f"cost {cost.text(lambda value: f'{value:,.2f}')} {prices.currency}{worst}"
+    worst = f", at worst {cost.worst_text(_money)}" if _money(cost.worst) != _money(cost.most) else ""
+    return f"cost {cost.text(_money)} {prices.currency}{worst}"
+
+
+def _money(amount: float) -> str:
+    return f"{amount:,.2f}"
 
 
 def _repetitions(parameters: TestParameters, settings: Settings) -> _Repeated:
@@ -104,17 +108,14 @@ def _repetitions(parameters: TestParameters, settings: Settings) -> _Repeated:
         if repeats_its_load(parameters):
             return _Repeated(replace(parameters, runs=runs), arms, runs, why)
         return _Repeated(replace(parameters, runs=None), arms * runs, why=why)
-    times = _times(parameters, settings)
     asked = with_runs(parameters, settings)
-    if times > 1:
-        return _Repeated(replace(asked, runs=None), times, why=", as a whole: a baseline needs runs")
-    return _Repeated(asked)
-
-
-def _times(parameters: TestParameters, settings: Settings) -> int:
-    """How often the whole test is run for a baseline (harness/repeated.py)."""
-    wanted = max(settings.runs or 1, parameters.runs or 1)
-    return wanted if (settings.save or settings.compare) and not repeats_its_load(parameters) else 1
+    if not (settings.save or settings.compare):
+        return _Repeated(asked)
+    wanted = max(settings.runs or 1, parameters.runs or 1)  # harness/repeated.py
+    if repeats_its_load(parameters):
+        return _Repeated(replace(asked, runs=wanted), least_runs=wanted)
+    why = ", as a whole: a baseline needs runs"
+    return _Repeated(replace(asked, runs=None), wanted, why=why)
 
 
 def _test(
@@ -139,7 +140,9 @@ def _test(
     own, shared = _divided(nodeid, loads, planned)
     # Whole tests are repeated with other seeds.
     own = [replace(load, one_sequence=load.one_sequence and asked.times == 1) for load in own]
-    amount = sum((planned.sampler.amount(load.again(1 + settings.remeasure)) for load in own), Amount())
+    amount = sum(
+        (planned.sampler.amount(load.measured_up_to(1 + settings.remeasure)) for load in own), Amount()
+    )
     amount = amount.times(asked.times)
     described = describe_loads([plan.load for plan in plans]) or "no load known beforehand"
     block = [f"{definition.title}: {described}, workload {setting.workload.name}", amount.describe()]

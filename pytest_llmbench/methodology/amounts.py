@@ -10,20 +10,18 @@ prolong a warm-up, and a load that this machine spoiled is measured again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.methodology.warmup import planned_warm_up
+from pytest_llmbench.methodology.warmup import STEADY_PROBES, planned_warm_up
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.stream import stream_of
 
-STEADY_PROBES = 3
-"""Fewest probes that can agree."""
 SPREAD_SHARE, SPREAD_REQUESTS = 1.1, 63
 """A Poisson count of mean x is at most 1.1 x + 63: five standard deviations above, whatever x is."""
 
@@ -32,7 +30,6 @@ SPREAD_SHARE, SPREAD_REQUESTS = 1.1, 63
 class Bounds:
     """Requests of one load, or of all loads of a kind that are taken from sequences of one workload."""
 
-    what: str
     workload: Workload
     seed: int
     """Of the sequence that they are taken from, or of the first of them."""
@@ -44,6 +41,8 @@ class Bounds:
     """Further requests for each request per second of capacity."""
     worst: int | None = None
     """With failed or short replies; None: no more than ``most``."""
+    attempts: int = 1
+    """How often it may be measured, where this machine spoils it."""
     least_s: float = 0.0
     most_s: float = 0.0
     """Nominal length of the loads that have one."""
@@ -58,19 +57,20 @@ class Bounds:
     one_sequence: bool = True
     """False: of several sequences, so that their lengths are known by their laws only."""
 
-    def again(self, times: int) -> Bounds:
-        """Where every load may be measured ``times`` times."""
-        if self.phase is not Phase.MEASURE:
-            return self
-        return replace(self, worst=times * (self.most if self.worst is None else self.worst))
+    @property
+    def at_worst(self) -> int:
+        return self.attempts * max(self.most, self.worst or 0)
+
+    def measured_up_to(self, attempts: int) -> Bounds:
+        """Where every measured load may be void so often, and is measured again."""
+        return self if self.phase is not Phase.MEASURE else replace(self, attempts=attempts)
 
 
-def of_plan(plan: LoadPlan, *, least: int | None = None, what: str = "") -> Bounds:
+def of_plan(plan: LoadPlan, *, least: int | None = None) -> Bounds:
     """A load that is known beforehand; ``least``: it may end early, or not come to be."""
     certain = plan.looks is None and least is None
     seconds = _seconds(plan)
     return Bounds(
-        what or plan.label,
         plan.workload,
         plan.seed,
         plan.key,
@@ -115,7 +115,7 @@ def warm_up(
     tokens = [0, *accumulate(request.max_tokens for request in drawn)]
     enough = (n for n in volumes if n < len(tokens) and tokens[n] >= policy.output_tokens)
     warm = of_plan(load.with_(requests=next(enough, volumes[-1]), variant=variant))
-    probes = of_plan(probe.with_(requests=1 + policy.probes, variant=variant), what="probes")
+    probes = of_plan(probe.with_(requests=1 + policy.probes, variant=variant))
     fewest = 1 + min(STEADY_PROBES, policy.probes)
     return [replace(warm, worst=volumes[-1], fresh=fresh), replace(probes, least=fewest, fresh=fresh)]
 
@@ -136,9 +136,7 @@ class Walk:
     best: float
 
 
-def walks(
-    low: float, high: float, step: float, *, stretches: int, of_grid: Callable[[float], float] = float
-) -> list[Walk]:
+def walks(low: float, high: float, step: float, *, stretches: int) -> list[Walk]:
     """Every way that a search between bounds may go (methodology/search.py): by where the system ends.
 
     ``stretches``: how often its upper bound is raised by half while it holds.
@@ -146,12 +144,10 @@ def walks(
     highest = high * 1.5**stretches
     places = max(2, min(4_000, math.ceil(4 * (highest - low) / step)))
     ends = [low + (highest * 1.01 - low) * place / places for place in range(places + 1)]
-    return list(dict.fromkeys(_walk(low, high, step, stretches, end, of_grid) for end in (0.0, *ends)))
+    return list(dict.fromkeys(_walk(low, high, step, stretches, end) for end in (0.0, *ends)))
 
 
-def _walk(
-    low: float, high: float, step: float, stretches: int, end: float, of_grid: Callable[[float], float]
-) -> Walk:
+def _walk(low: float, high: float, step: float, stretches: int, end: float) -> Walk:
     """The walk where the system holds up to ``end``."""
     tried = [low]
     if low > end:
@@ -164,11 +160,9 @@ def _walk(
         low = best = high
         if stretch == stretches:
             return Walk(tuple(tried), best)
-        high = of_grid(high * 1.5)
+        high = high * 1.5
     while high - low > step * (1 + 1e-9):
-        middle = of_grid((low + high) / 2)
-        if not low < middle < high:
-            break
+        middle = (low + high) / 2
         tried.append(middle)
         if middle > end:
             high = middle

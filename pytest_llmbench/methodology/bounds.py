@@ -209,7 +209,6 @@ def _slots_search(
     floors = [per_slot * sum(way) for way in ways]
     longest, shortest = max(map(len, ways)), min(map(len, ways))
     return Bounds(
-        "levels of capacity",
         first.workload,
         first.part.seed,
         f"{first.part.name} {first.variant} {key}",
@@ -310,7 +309,6 @@ def _recovery(parameters: memory_pressure.Parameters, setting: Setting, sequence
     assert probes.part is not None
     levels = len(parameters.levels_percent)
     return Bounds(
-        "recovery probes",
         probes.workload,
         probes.part.seed,
         probes.part.name,

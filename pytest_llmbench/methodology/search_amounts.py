@@ -72,7 +72,7 @@ class SearchAmounts:
         assert sequence.part is not None
         key = f"{what} {sequence.part.name} {sequence.variant} {self.setting.seed}"
         seed, workload = sequence.part.seed, sequence.workload
-        return Bounds(what, workload, seed, key, 0, 0, variant=sequence.variant)
+        return Bounds(workload, seed, key, 0, 0, variant=sequence.variant)
 
     def _bursts(self) -> Bounds:
         sizes = [2**power for power in range(FIRST_BURST.bit_length() - 1, LARGEST_BURST.bit_length())]

@@ -43,7 +43,6 @@ def part_of(setting: Setting, workload: Workload, kind: str, **asked: Any) -> Pa
     content = {
         "workload": _identity(workload),
         "timeout_s": setting.timeout_s,
-        "ignore_eos": setting.ignore_eos,
         "salt": setting.salt,
         **asked,
     }

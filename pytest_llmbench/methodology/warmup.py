@@ -23,7 +23,8 @@ from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 _PROBE_OUTPUT_TOKENS = 64
-_STEADY_PROBES = 3
+STEADY_PROBES = 3
+"""The last so many have to agree."""
 
 
 def warm_up(
@@ -159,8 +160,8 @@ def _latencies(probes: Sequence[Observation]) -> list[float | None]:
 
 
 def _settled(probes: Sequence[Observation], tolerance: float) -> bool:
-    latest = _latencies(probes)[-_STEADY_PROBES:]
-    if len(latest) < _STEADY_PROBES:
+    latest = _latencies(probes)[-STEADY_PROBES:]
+    if len(latest) < STEADY_PROBES:
         return False
     return all(
         a is not None and b is not None and a > 0 and abs(b - a) / a < tolerance for a, b in pairwise(latest)
@@ -175,7 +176,7 @@ def _report(
     settled = _settled(probes, setting.warmup.tolerance)
     after = _latencies(probes)
     drained = all(part.in_flight_at_end == 0 for part in every)
-    shown = ", ".join("failed" if value is None else f"{value:.1f}" for value in after[-_STEADY_PROBES:])
+    shown = ", ".join("failed" if value is None else f"{value:.1f}" for value in after[-STEADY_PROBES:])
     return WarmupReport(
         performed=True,
         requests_ok=requests_ok,
@@ -216,4 +217,4 @@ def joined(reports: Sequence[WarmupReport], when: str) -> WarmupReport:
     )
 
 
-__all__ = ["joined", "planned_warm_up", "warm_up"]
+__all__ = ["STEADY_PROBES", "joined", "planned_warm_up", "warm_up"]

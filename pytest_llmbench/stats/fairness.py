@@ -11,10 +11,12 @@ from pytest_llmbench.stats.dependence import SHORTEST_SERIES
 from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.percentile_intervals import series_memory
 from pytest_llmbench.stats.proportion import Share, share_of
-from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import Spread, legs, spread, upper_end
+from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
+from pytest_llmbench.stats.spectral import Spread, legs, mean_interval, spread, upper_end
 
 DRAWS = 2000
+FEWEST_WORTH = 30
+"""Effective samples that a mean square takes."""
 _SPREAD_POWER = 1.5
 """The least that holds for log-normal samples of σ = 1, independent and of ρ = 0.8."""
 
@@ -39,7 +41,8 @@ def jain_interval(samples: Samples, *, level: float = 0.95, of: Spread | None = 
     J = 1 / (1 + c²), c the coefficient of variation: c² and both its ends are turned into J. c² rests on
     squares and is too small, with too small an error, whenever the few largest samples happen to be missing;
     its upper end is therefore the value whose error, growing as its power 3/2, still reaches the observed
-    one, and may not exist: J then has no lower end.
+    one. Where there is none, J is at least the square of the mean's lower end over the upper end of the mean
+    square, each at half the error: far off, and enough for a floor that is farther.
     """
     runs = as_runs(samples)
     every = pooled(runs)
@@ -54,8 +57,20 @@ def jain_interval(samples: Samples, *, level: float = 0.95, of: Spread | None = 
     square = 1 / index - 1
     down, _ = legs(of, level)
     most = upper_end(square, of, level, _SPREAD_POWER)
-    lower = None if most is None else max(1 / len(every), 1 / (1 + most))
+    lower = _by_moments(runs, level) if most is None else 1 / (1 + most)
+    lower = None if lower is None else max(1 / len(every), lower)
     return Interval(lower, 1.0 if down is None else min(1.0, 1 / (1 + max(0.0, square - down))))
+
+
+def _by_moments(runs: Runs, level: float) -> float | None:
+    """A lower end of (Σ x)² / (n Σ x²)."""
+    squares = tuple(np.square(run) for run in runs)
+    of = spread(squares, lags=max(memory(squares), series_memory(runs)))
+    if of is None or of.worth < FEWEST_WORTH:
+        return None
+    most = mean_interval(squares, level=(1 + level) / 2, of=of).upper
+    least = mean_interval(runs, level=(1 + level) / 2).lower
+    return None if most is None or least is None else max(least, 0.0) ** 2 / most
 
 
 def jain_spread(samples: Samples) -> Spread | None:

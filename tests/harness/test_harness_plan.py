@@ -251,10 +251,10 @@ def test_arms_warm_up_once_for_all_their_runs() -> None:
         ("t::a", selected(rate=20.0, requests=500)),
         endpoint="replay",
         baseline_endpoint="replay:fast",
-        runs=3,
+        runs=4,
     )
-    assert f"requests [{2 * (3 * 500 + 104):,}, {2 * (3 * 500 + 111):,}]" in shown
-    assert "2 times: 3 runs on each of 2 systems" in shown
+    assert f"requests [{2 * (4 * 500 + 104):,}, {2 * (4 * 500 + 111):,}]" in shown
+    assert "2 times: 4 runs on each of 2 systems" in shown
 
 
 PRICED = """

@@ -13,6 +13,7 @@ from pytest_llmbench.stats.fairness import (
     jain_spread,
     starvation,
 )
+from pytest_llmbench.stats.spectral import upper_end
 
 
 def test_jain_of_known_shares() -> None:
@@ -159,3 +160,19 @@ def test_bursts_of_starvation_are_less_sure() -> None:
     assert burst.worth < spread.worth / 5
     assert spread.interval.upper is not None
     assert burst.interval.upper is None or burst.interval.upper > spread.interval.upper
+
+
+def test_a_floor_far_below_decides_where_the_error_has_no_bound() -> None:
+    """Log-normal latencies of σ = 1, four requests alike each time: moments close a third of them."""
+    random = np.random.default_rng(11)
+    truth, held, closed, by_moments = 1 / math.e, 0, 0, 0
+    for _ in range(60):
+        samples = np.repeat(np.exp(random.normal(size=800)), 4)
+        of, lower = jain_spread(samples), jain_interval(samples).lower
+        square = 1 / (jain_index(samples) or 1.0) - 1
+        held += lower is None or lower <= truth
+        closed += lower is not None
+        by_moments += lower is not None and of is not None and upper_end(square, of, 0.95, 1.5) is None
+    assert held >= 55
+    assert closed >= 28
+    assert by_moments >= 12
