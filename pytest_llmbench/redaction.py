@@ -84,6 +84,8 @@ def keep_secrets_of(url: str) -> None:
         given = [parts.password or parts.username or ""]
     except ValueError:
         return
+    if not parts.netloc:  # ``replay:fast?kv_us_per_token=…`` names no server, and no secret
+        return
     given += [value for name, value in parse_qsl(parts.query) if _SECRET_PARAMETER.search(name)]
     keep_secret(*(form for value in given if value for form in (value, unquote(value))))
 

@@ -122,7 +122,7 @@ def test_nothing_that_was_offered_is_nothing_to_judge() -> None:
 
 
 def test_the_curve_ends_where_the_generator_does() -> None:
-    result = measured(tradeoff, WeakGenerator(above(41)), capacity_rps=40.0)
+    result = measured(tradeoff, WeakGenerator(above(25)), capacity_rps=24.0)
     curve = [level for level in result.levels if level.role == "level"]
     assert max(level.percent_of_capacity or 0 for level in curve) <= 100
     assert judged(result).verdict is ValidityVerdict.VALID

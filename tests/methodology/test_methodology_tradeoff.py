@@ -150,8 +150,8 @@ def test_what_a_sweep_found_is_known_to_the_next_level_that_failed(template: See
 
 
 def test_shares_of_a_range_that_ended_are_shares_of_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_llmbench.methodology.search._LARGEST_BURST", 8)
-    monkeypatch.setattr("pytest_llmbench.methodology.search._STRETCHES", 0)
+    monkeypatch.setattr("pytest_llmbench.methodology.search.LARGEST_BURST", 8)
+    monkeypatch.setattr("pytest_llmbench.methodology.search.STRETCHES", 0)
     endless = run(QueueServer(slots=100_000), levels_percent=(50.0, 100.0))
     source = endless.facts["load.capacity_source"]
     assert source.origin is Origin.MEASURED

@@ -46,7 +46,8 @@ def test_five_percent_are_found_and_measured(suite: Suite) -> None:
         told(
             """
             change = found["tpot.p50"].change
-            assert 0.03 < change.lower <= 0.05 + 0.002 <= change.upper + 0.004 < 0.08
+            # A slower step has a larger batch, which is slower still.
+            assert 0.03 < change.lower <= 0.056 and 0.05 < change.upper < 0.08
             assert found["tpot.p50"].paired and len(found["tpot.p50"].candidate) == 6
             assert [f.ok for f in llm_result.findings if f.check == "output_lengths"] == [True]
             """.replace("            ", "")

@@ -123,7 +123,8 @@ def test_no_secret_reaches_any_artefact(
     canary = "sk-canary-4f1d8c2e9b"
     monkeypatch.setenv("LLM_API_KEY", canary)
     suite.write(BODY.replace("rate=20", "concurrency=2"))
-    result = suite.measure(engine.url, "--junitxml=out/junit.xml", "--html=out/pytest.html", "-vv")
+    options = ("--llm-inconclusive=pass", "--junitxml=out/junit.xml", "--html=out/pytest.html", "-vv")
+    result = suite.measure(engine.url, *options)
     result.assert_outcomes(passed=1)
     assert canary not in str(result.stdout) + str(result.stderr)
     for path in (suite.path / "out").rglob("*"):

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.redaction import REDACTED, SHORTEST_SECRET, Redactor, without_credentials
+from pytest_llmbench.redaction import (
+    REDACTED,
+    SHORTEST_SECRET,
+    Redactor,
+    keep_secret,
+    keep_secrets_of,
+    outward,
+    outward_value,
+    without_credentials,
+)
 
 CANARY = "sk-canary/+é \"7'&x"
 SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=8, max_size=40)
@@ -88,3 +97,26 @@ def test_no_secret_survives_in_json(secret: str, before: str, after: str) -> Non
 )
 def test_urls_lose_credentials(url: str, clean: str) -> None:
     assert without_credentials(url) == clean
+
+
+def test_options_of_the_embedded_engine_are_no_secrets() -> None:
+    keep_secrets_of("replay:fast?kv_us_per_token=0.00123&decode_us_per_sequence=6.3")
+    assert outward("it took 0.00123 s") == "it took 0.00123 s"
+
+
+def test_secrets_of_a_url_in_every_form_of_it() -> None:
+    keep_secrets_of("https://user:pa%2Fss-word@host/v1?api_key=sk-canary-1&model=m-long-name")
+    said = "pa%2Fss-word pa/ss-word sk-canary-1 m-long-name"
+    assert outward(said) == f"{REDACTED} {REDACTED} {REDACTED} m-long-name"
+
+
+@pytest.mark.parametrize("cut", ["…", "", "…) and more"])
+def test_what_is_left_of_a_secret_that_was_cut(cut: str) -> None:
+    keep_secret("sk-canary-0123456789")
+    assert outward(f"key sk-canary-01234{cut}") == f"key {REDACTED}{cut}"
+    assert outward(f"key SK-CANARY-01234{cut}") == f"key {REDACTED}{cut}"
+
+
+def test_what_moves_a_cursor_is_replaced() -> None:
+    assert outward("a\x1b[2J\u202eb\ud800\nc\td") == "a\ufffd[2J\ufffdb\ufffd\nc\td"
+    assert outward_value({"\x00": ["\x07", 1]}) == {"\ufffd": ["\ufffd", 1]}
