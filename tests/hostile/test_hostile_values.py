@@ -64,6 +64,7 @@ def _texts(_: str, number: int) -> Reply:
 
 @pytest.mark.parametrize("behaviour", [_values, _texts])
 def test_a_session_ends_in_words(behaviour: Any, tmp_path: Path) -> None:
+    before_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     with serving(behaviour, honest=12) as endpoint:
         left = session(tmp_path, endpoint, *ARTEFACTS, "-vv", "--tb=long")
     assert left.code == 1, left.terminal
@@ -78,8 +79,9 @@ def test_a_session_ends_in_words(behaviour: Any, tmp_path: Path) -> None:
         assert not any(sign in text for sign in "\x1b\x00\u202e"), name
         assert "<script>alert" not in text
         assert "xxxxxxxxxx" * 60 not in text
-    children_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    assert children_kib < 1_500_000
+    # The largest child so far may be that of another test.
+    largest_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert largest_kib == before_kib or largest_kib < 1_500_000
 
 
 def test_a_report_that_cannot_be_written_takes_no_other_with_it(tmp_path: Path) -> None:

@@ -195,7 +195,8 @@ def test_ground_truth_is_in_order_and_no_token_comes_early(
     figures = PRESETS["fast"]
     assert truth.first_write_ns - truth.admitted_ns >= figures.step_ns(320, 0, 0)
     steps_ns = sum(figures.step_ns(0, 1, 320 + given) for given in range(1, 20))
-    assert truth.last_write_ns - truth.first_write_ns >= 0.9 * steps_ns
+    # From the admission on: a first write that a busy machine delays is nearer to the last one.
+    assert truth.last_write_ns - truth.admitted_ns >= figures.step_ns(320, 0, 0) + 0.9 * steps_ns
 
 
 def test_received_is_the_last_byte_of_the_request(engine: EmbeddedEngine) -> None:
