@@ -16,7 +16,7 @@ from pytest_llmbench.generator.transport import End, Exchange
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.claims import Bounds, refuse_impossible
+from pytest_llmbench.wire.claims import is_modest, refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed, is_event_stream
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_text import shorten
@@ -57,14 +57,17 @@ class ReplyReader:
 
     def steps(self, exchange: Exchange) -> Steps:
         """A generator that does a little at each step and returns the record."""
-        record = yield from self._read(exchange)
+        if exchange.known is not None:
+            record, received = self._recognised(exchange, exchange.known), exchange.unparsed
+        else:
+            record, received = (yield from self._read(exchange)), exchange.bodies
+        if not is_modest(record):
+            refuse_impossible(record, len(exchange.request.wire), sum(map(len, received)))
         if exchange.late_reads and record.coalesced_chunks:
             note_late_reads(record, exchange)
         return record
 
     def _read(self, exchange: Exchange) -> Steps:
-        if exchange.known is not None:
-            return _bounded(self._recognised(exchange, exchange.known), exchange, exchange.unparsed)
         record = _blank(exchange, self.phase)
         status = exchange.status
         if exchange.end is not None and exchange.end is not End.COMPLETE:
@@ -73,7 +76,6 @@ class ReplyReader:
             return record
         if 200 <= status < 300:
             yield from self._read_stream(exchange, record)
-            _bounded(record, exchange, exchange.bodies)
         elif exchange.end not in (End.TIMEOUT, End.CANCELLED):
             # A status that has arrived says more about the failure than the connection's end after it.
             body = b"".join(exchange.bodies)
@@ -153,12 +155,6 @@ class ReplyReader:
         if request.sent_tokens is not None or self.count_text is None or request.prompt is None:
             return request.sent_tokens
         return self.count_text(request.prompt)
-
-
-def _bounded(record: RequestRecord, exchange: Exchange, received: Sequence[bytes]) -> RequestRecord:
-    sent_bytes = len(exchange.request.wire)
-    refuse_impossible(record, Bounds.of(record, sent_bytes, sum(map(len, received))))
-    return record
 
 
 def _instants(exchange: Exchange, known: KnownReply) -> tuple[int, Sequence[int], int]:

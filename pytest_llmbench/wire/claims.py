@@ -7,8 +7,6 @@ no memory is reserved for it, no sum sees it, and the reply counts as one that c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.record import RequestRecord
 
@@ -21,27 +19,24 @@ CLOCKS_NS = 1_000_000_000
 """By which a time that the server tells of a request may be longer than the request was."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Of what a server can say of one reply."""
-
-    output_tokens: int
-    input_tokens: int
-    lasted_ns: int | None = None
-    """From dispatch to the end; None: not known."""
-
-    @classmethod
-    def of(cls, record: RequestRecord, sent_bytes: int, received_bytes: int) -> Bounds:
-        """A token is at least a byte, both on its way to the server and from it."""
-        asked = TIMES_THE_LIMIT * (record.requested_max_tokens or 0)
-        begun, ended = record.dispatched_ns, record.finished_ns
-        lasted = None if begun is None or ended is None else ended - begun
-        return cls(max(asked, received_bytes), sent_bytes + TEMPLATE_TOKENS, lasted)
+def is_modest(record: RequestRecord) -> bool:
+    """Within any bounds, as nearly every reply is: this is asked of each while load is running."""
+    return (
+        (record.output_tokens or 0) <= (record.requested_max_tokens or 0)
+        and (record.reasoning_tokens or 0) <= (record.requested_max_tokens or 0)
+        and (record.input_tokens or 0) <= TEMPLATE_TOKENS
+        and (record.cached_tokens or 0) <= TEMPLATE_TOKENS
+        and not record.server_timings
+    )
 
 
-def refuse_impossible(record: RequestRecord, bounds: Bounds) -> None:
-    """Takes out of the record what is beyond the bounds; a reply that was ``ok`` is ``undecodable`` then."""
-    claims = [*_of_output(record, bounds), *_of_input(record, bounds), *_of_times(record, bounds)]
+def refuse_impossible(record: RequestRecord, sent_bytes: int, received_bytes: int) -> None:
+    """Takes out of the record what no reply to so many bytes, and of so many, can have; one that was ``ok``
+    is ``undecodable`` then. A token is at least a byte, both on its way to the server and from it."""
+    outputs = max(TIMES_THE_LIMIT * (record.requested_max_tokens or 0), received_bytes)
+    inputs = sent_bytes + TEMPLATE_TOKENS
+    claims = [*_of_output(record, outputs), *_of_input(record, inputs), *_of_times(record)]
+    claims += _of_preemptions(record, inputs + outputs)
     if not claims:
         return
     text = f"the server claims {', '.join(claims)}"
@@ -51,8 +46,8 @@ def refuse_impossible(record: RequestRecord, bounds: Bounds) -> None:
         record.error = f"{record.error}; {text}" if record.error else text
 
 
-def _of_output(record: RequestRecord, bounds: Bounds) -> list[str]:
-    found, most = [], bounds.output_tokens
+def _of_output(record: RequestRecord, most: int) -> list[str]:
+    found = []
     if (record.output_tokens or 0) > most:
         chunks = len(record.chunk_ns)
         found.append(f"{_short(record.output_tokens)} output tokens where {chunks} chunks came")
@@ -64,28 +59,35 @@ def _of_output(record: RequestRecord, bounds: Bounds) -> list[str]:
     return found
 
 
-def _of_input(record: RequestRecord, bounds: Bounds) -> list[str]:
+def _of_input(record: RequestRecord, most: int) -> list[str]:
     found = []
     for name, word in (("input_tokens", "input"), ("cached_tokens", "cached")):
         value = getattr(record, name)
-        if value is not None and value > bounds.input_tokens:
+        if value is not None and value > most:
             found.append(f"{_short(value)} {word} tokens of a request of {record.requested_input_tokens}")
             setattr(record, name, None)
     return found
 
 
-def _of_times(record: RequestRecord, bounds: Bounds) -> list[str]:
-    found = []
-    most = None if bounds.lasted_ns is None else bounds.lasted_ns + CLOCKS_NS
+def _of_times(record: RequestRecord) -> list[str]:
+    begun, ended = record.dispatched_ns, record.finished_ns
+    if begun is None or ended is None:
+        return []
+    found, lasted_ns = [], ended - begun
     for name, word in (("queue_wait_ns", "a queue wait"), ("prefill_ns", "a prefill")):
         value = getattr(record, name)
-        if value is not None and most is not None and value > most:
-            found.append(f"{word} of {value / 1e9:.3g} s in a request of {(most - CLOCKS_NS) / 1e9:.3g} s")
+        if value is not None and value > lasted_ns + CLOCKS_NS:
+            found.append(f"{word} of {value / 1e9:.3g} s in a request of {lasted_ns / 1e9:.3g} s")
             setattr(record, name, None)
+    return found
+
+
+def _of_preemptions(record: RequestRecord, tokens: int) -> list[str]:
+    found = []
     if (record.preemptions or 0) > MOST_PREEMPTIONS:
         found.append(f"{_short(record.preemptions)} preemptions")
         record.preemptions = None
-    if (record.preempted_tokens or 0) > MOST_PREEMPTIONS * (bounds.input_tokens + bounds.output_tokens):
+    if (record.preempted_tokens or 0) > MOST_PREEMPTIONS * tokens:
         found.append(f"{_short(record.preempted_tokens)} tokens lost to preemption")
         record.preempted_tokens = None
     return found
@@ -96,4 +98,4 @@ def _short(value: int | None) -> str:
     return digits if len(digits) <= 15 else f"{digits[0]}.{digits[1:3]}e{len(digits) - 1}"
 
 
-__all__ = ["Bounds", "refuse_impossible"]
+__all__ = ["is_modest", "refuse_impossible"]
