@@ -46,6 +46,10 @@ class Redactor:
         patterns += [re.escape(form) for form in sorted(forms, key=lambda form: (-len(form), form))]
         self._pattern = re.compile("|".join(patterns)) if patterns else None
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to look for."""
+        return self._pattern is not None
+
     def text(self, text: str) -> str:
         if self._pattern is None:
             return text
@@ -54,9 +58,10 @@ class Redactor:
     def _without_stumps(self, text: str) -> str:
         """Text is cut for display, at its end or before an ellipsis, and a secret with it."""
         for cut in reversed([match.start() for match in _CUT.finditer(text)]):
-            before = text[:cut].lower()
+            # No more than the longest secret: a long text may be cut in many places.
+            before = text[max(0, cut - len(self._secrets[0])) : cut].lower()
             for secret in map(str.lower, self._secrets):
-                longest = range(min(len(secret) - 1, cut), SHORTEST_SECRET - 1, -1)
+                longest = range(len(secret) - 1, SHORTEST_SECRET - 1, -1)
                 kept = next((n for n in longest if before.endswith(secret[:n])), 0)
                 if kept:
                     text = f"{text[: cut - kept]}{REDACTED}{text[cut:]}"
@@ -135,7 +140,7 @@ def _spellings(sign: str) -> str:
     """A pattern for one character as it is, or escaped in any of the usual ways."""
     code = ord(sign)
     percent = "".join(f"%{byte:02x}" for byte in sign.encode("utf-8", "surrogatepass"))
-    forms = [re.escape(sign), rf"\\*{re.escape(sign)}", percent]
+    forms = [rf"\\*{re.escape(sign)}", percent]
     units = [code] if code < 0x10000 else _surrogates(code)
     forms.append(r"\\+" + r"\\+".join(f"u{unit:04x}" for unit in units))
     forms.append(rf"&#(?:0*{code}|x0*{code:x});?")

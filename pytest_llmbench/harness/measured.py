@@ -21,7 +21,7 @@ from pytest_llmbench.reports.numbers import estimate
 from pytest_llmbench.reports.vocabulary import shown_unit
 from pytest_llmbench.store.entries import entry_from_error, entry_from_result
 from pytest_llmbench.store.plain import plain_object
-from pytest_llmbench.store.schema import TestOutcome
+from pytest_llmbench.store.schema import TestEntry, TestOutcome
 
 _ORDER = (ComplianceVerdict.NOT_COMPLIANT, ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL)
 _CLAUSES_SHOWN = 8
@@ -125,8 +125,7 @@ class Measured:
             shared=any(run.shared_from is not None for run in self.result.observations),
             more=self.more,
         )
-        clean: dict[str, Any] = outward_value(built.plain())
-        return clean
+        return _clean(built)
 
 
 def _called(objectives: Sequence[object], compared: Sequence[object]) -> str:
@@ -156,7 +155,13 @@ def unmeasured_entry(
         error=error,
         outcome=outcome,
     )
-    return built.plain()
+    return _clean(built)
+
+
+def _clean(entry: TestEntry) -> dict[str, Any]:
+    """As it may leave: every terminal, file and report is made from it."""
+    plain: dict[str, Any] = outward_value(entry.plain())
+    return plain
 
 
 __all__ = ["Measured", "unmeasured_entry"]

@@ -19,7 +19,7 @@ from pytest_llmbench.reports.minimum import minimum_report
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.json_file import write_text
-from pytest_llmbench.store.report_file import write_report
+from pytest_llmbench.store.report_file import document_of, write_report
 from pytest_llmbench.store.schema import FactEntry, Generator, Report, Sut, TestEntry
 
 
@@ -80,10 +80,10 @@ def write_reports(
     assert settings.report is not None
     directory = settings.report
     report = build_report(settings, entries, time.time_ns() if started_ns is None else started_ns)
-    document = outward_value(report.plain())
+    document = document_of(report)
     makers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_text(path, html_report(document)),
-        "report.json": lambda path: write_report(path, report),
+        "report.json": lambda path: write_report(path, document),
         "report.md": lambda path: write_text(path, markdown_report(document)),
         "minimum.txt": lambda path: write_text(path, minimum_report(document)),
     }

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.redaction import known_secrets, outward
+from pytest_llmbench.redaction import known_secrets
 
 
 def clean_report(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Takes secrets out of the report. One with a secret in its failure loses the colours of that failure."""
-    redact = known_secrets().text
-    told = report.longrepr
+    secrets = known_secrets()
+    if not secrets:
+        return
+    redact, told = secrets.text, report.longrepr
     if isinstance(told, tuple):  # of a skipped test: file, line, reason
         report.longrepr = (told[0], told[1], redact(told[2]))
     elif told is not None and (text := str(told)) != (clean := redact(text)):
@@ -31,9 +33,11 @@ def clean_report(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 def clean_warnings(config: pytest.Config) -> None:
     """Of pytest's summary, which is yet to be printed."""
-    reporter = config.pluginmanager.getplugin("terminalreporter")
-    for warning in reporter.stats.get("warnings", []) if reporter is not None else []:
-        warning.message = outward(warning.message)
+    reporter, secrets = config.pluginmanager.getplugin("terminalreporter"), known_secrets()
+    if not secrets or reporter is None:
+        return
+    for warning in reporter.stats.get("warnings", []):
+        warning.message = secrets.text(warning.message)
 
 
 def print_internal_error(excrepr: Any, config: pytest.Config) -> bool | None:

@@ -54,7 +54,8 @@ class SessionReport:
         self._written: list[str] = []
         self._said: list[str] = []
         self._lost: list[str] = []
-        """Of what was to be written, a line each."""
+        """Of what was to be written or shown, a line each."""
+        self._finished: pytest.Session | None = None
         self._terminal: int | None = None
         self._not_collected: list[bool] = []
         """For each failed collection, whether the author's mistake is why."""
@@ -194,7 +195,12 @@ class SessionReport:
             self._written, self._lost = found
         if self.settings.save is not None:
             self._save(exitstatus)
-        if self._lost and session.exitstatus == pytest.ExitCode.OK:
+        self._finished = session
+        self._fail_if_lost()
+
+    def _fail_if_lost(self) -> None:
+        session = self._finished
+        if self._lost and session is not None and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _save(self, exitstatus: int) -> None:
@@ -258,6 +264,7 @@ class SessionReport:
             for line in lines:
                 terminalreporter.write_line(line.text, **line.markup)
             terminalreporter.write_line("")
+        self._fail_if_lost()
         for path in self._written:
             terminalreporter.write_line(f"report: {path}")
         for text in self._lost:

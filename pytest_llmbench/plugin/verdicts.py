@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmbench.redaction import outward, outward_value
+from pytest_llmbench.redaction import outward
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.session import Measured
@@ -103,7 +103,6 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
 
         marked = item.stash[MARKED]
         entry = unmeasured_entry(item.nodeid, marked.definition, outcome, error=str(report.longrepr or ""))
-    entry = outward_value(entry)
     report.llmbench = entry  # type: ignore[attr-defined]  # plain JSON types only: xdist serialises it
 
 

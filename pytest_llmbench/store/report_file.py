@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -37,10 +39,15 @@ def check_writable(directory: Path) -> None:
         ) from error
 
 
-def write_report(path: Path, report: Report) -> None:
-    """Writes ``report.json``. Secrets are taken out of the values, before they are encoded."""
-    plain = outward_value(report.plain())
-    write_text(path, json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+def document_of(report: Report) -> dict[str, Any]:
+    """The report in plain JSON types, as it may leave: what every rendering is made from."""
+    document: dict[str, Any] = outward_value(report.plain())
+    return document
+
+
+def write_report(path: Path, document: Mapping[str, Any]) -> None:
+    """Writes ``report.json``."""
+    write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_report(path: Path) -> Report:
@@ -83,4 +90,4 @@ def _mistakes(error: ValidationError) -> str:
     return "the report does not have the shape of its schema: " + "; ".join(listed + rest)
 
 
-__all__ = ["REPORT_NAME", "check_writable", "read_report", "write_report"]
+__all__ = ["REPORT_NAME", "check_writable", "document_of", "read_report", "write_report"]

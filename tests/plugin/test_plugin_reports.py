@@ -6,6 +6,7 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -129,3 +130,22 @@ def test_no_secret_reaches_any_artefact(
     assert canary not in str(result.stdout) + str(result.stderr)
     for path in (suite.path / "out").rglob("*"):
         assert path.is_dir() or canary not in path.read_text("utf-8", "replace"), path
+
+
+def test_a_section_that_cannot_be_shown_costs_no_other(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake of ours in one test's section: the others print, and the session is no success."""
+    from pytest_llmbench.reports import terminal
+
+    lines = terminal.section_lines
+
+    def spoiled(entry: dict[str, Any], **more: Any) -> Any:
+        if entry["nodeid"].endswith("test_b"):
+            raise KeyError("a word that nobody knows")
+        return lines(entry, **more)
+
+    monkeypatch.setattr(terminal, "section_lines", spoiled)
+    suite.write(BODY + "\n\n" + BODY.split("\n\n", 1)[1].replace("test_first_token", "test_b"))
+    result = suite.measure("replay", "--llm-inconclusive=pass")
+    result.stdout.fnmatch_lines(["*TTFT P50*", "*ERROR:*test_b: cannot be shown: KeyError*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert len(suite.report["tests"]) == 2

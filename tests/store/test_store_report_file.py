@@ -18,7 +18,7 @@ CANARY = "sk-canary-0123456789"
 
 def test_what_is_written_is_read_back(tmp_path: Path, report: schema.Report) -> None:
     path = tmp_path / "deep" / report_file.REPORT_NAME
-    report_file.write_report(path, report)
+    report_file.write_report(path, report_file.document_of(report))
     assert report_file.read_report(path) == report
     assert [found.name for found in path.parent.iterdir()] == ["report.json"]
 
@@ -30,7 +30,7 @@ def test_a_canary_key_is_in_no_report(tmp_path: Path, make_report: Callable[...,
     path = tmp_path / "report.json"
     report = make_report(entry, endpoint=f"https://{CANARY}@host/v1?api_key={CANARY}")
     keep_secret(CANARY)
-    report_file.write_report(path, report)
+    report_file.write_report(path, report_file.document_of(report))
     assert CANARY not in path.read_text()
     assert '401: key "[redacted]" is not known' in str(report_file.read_report(path).tests[0].error)
 
@@ -63,7 +63,7 @@ def test_a_failed_write_leaves_no_debris(tmp_path: Path) -> None:
 
 def _written(tmp_path: Path, report: schema.Report) -> Path:
     path = tmp_path / "report.json"
-    report_file.write_report(path, report)
+    report_file.write_report(path, report_file.document_of(report))
     return path
 
 
