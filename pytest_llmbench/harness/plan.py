@@ -101,9 +101,11 @@ def _money(amount: float) -> str:
 def _repetitions(parameters: TestParameters, settings: Settings) -> _Repeated:
     arms = 2 if settings.baseline_endpoint is not None else max(len(settings.endpoints), 1)
     if arms > 1 or settings.calibrate:
-        runs = runs_wanted(parameters, settings.runs, CALIBRATION_RUNS if settings.calibrate else FEWEST_RUNS)
         if settings.baseline_endpoint is not None:
             runs = pairs_wanted(parameters, settings.runs)
+        else:
+            least = CALIBRATION_RUNS if settings.calibrate else FEWEST_RUNS
+            runs = runs_wanted(parameters, settings.runs, least)
         why = f": {runs} runs on each of {arms} systems" if arms > 1 else ": a calibration"
         if repeats_its_load(parameters):
             return _Repeated(replace(parameters, runs=runs), arms, runs, why)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
-from pytest_llmbench.stats.counted import percentiles_of_counts
+from pytest_llmbench.stats.counted import percentiles_of_counts, summed_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,7 @@ def _size_counts(records: Runs) -> IntColumn:
     for block in _blocks(records):
         of_ok = np.repeat(block.ok, np.diff(block.chunk_offsets))
         sizes = block.chunk_tokens[of_ok & (block.chunk_tokens != MISSING)]
-        found = np.bincount(sizes, minlength=len(counts))
-        found[: len(counts)] += counts
-        counts = found
+        counts = summed_counts(counts, np.bincount(sizes))
     return counts
 
 

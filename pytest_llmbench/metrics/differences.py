@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_llmbench.metrics.summary import FEWEST_EFFECTIVE, PERCENTILES, distribution
+from pytest_llmbench.metrics.summary import PERCENTILES, distribution
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
@@ -34,7 +34,7 @@ from pytest_llmbench.stats.order_statistics import samples_required
 from pytest_llmbench.stats.percentile_intervals import percentile_worth
 from pytest_llmbench.stats.percentiles import percentile
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import spread
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 
 Kind = Literal["difference", "relative_change", "reduction", "ratio"]
 STATISTICS = ("p50", "p95", "p99", "mean")

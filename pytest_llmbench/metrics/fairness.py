@@ -15,12 +15,12 @@ import numpy as np
 from pytest_llmbench.metrics.differences import independent_changes
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
 from pytest_llmbench.metrics.ratios import share_estimate
-from pytest_llmbench.metrics.summary import FEWEST_EFFECTIVE, of_quantiles
+from pytest_llmbench.metrics.summary import of_quantiles
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.stats import fairness as statistics
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import spread
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 
 WaitSource = Literal["server queue wait", "TTFT"]
 TAILS = ("p50", "p95", "p99")

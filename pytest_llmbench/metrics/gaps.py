@@ -60,10 +60,10 @@ def _output_tokens(records: Records) -> IntColumn:
 def _gaps(records: Records, option: Option) -> tuple[IntColumn, IntColumn]:
     """The gaps of all requests and how many each of them has."""
     if option == "C":
-        return _differences(records.server_token_ns, np.diff(records.server_token_offsets))
+        return differences(records.server_token_ns, np.diff(records.server_token_offsets))
     counts = np.diff(records.chunk_offsets)
     if option == "A" or bool((records.chunk_tokens == 1).all()):
-        return _differences(records.chunk_ns, counts)
+        return differences(records.chunk_ns, counts)
     tokens = chunk_weights(records).astype(np.int64)
     owner = _owner(records)
     held = tokens > 0  # a chunk without a token (half a character, say) is no arrival of one
@@ -72,7 +72,8 @@ def _gaps(records: Records, option: Option) -> tuple[IntColumn, IntColumn]:
     return _token_gaps(records.chunk_ns[held], tokens[held], owner[held], len(records))
 
 
-def _differences(instants: IntColumn, counts: IntColumn) -> tuple[IntColumn, IntColumn]:
+def differences(instants: IntColumn, counts: IntColumn) -> tuple[IntColumn, IntColumn]:
+    """Between the instants of each request, of which it has ``counts``; and how many are of each."""
     gaps = np.diff(instants)
     inner = np.ones(len(gaps), dtype=bool)
     firsts = (np.cumsum(counts) - counts)[counts > 0]
@@ -99,4 +100,4 @@ def _owner(records: Records) -> IntColumn:
     return np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
 
 
-__all__ = ["Gaps", "Option", "gaps_of", "has_unknown_chunk"]
+__all__ = ["Gaps", "Option", "differences", "gaps_of", "has_unknown_chunk"]

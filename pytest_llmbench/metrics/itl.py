@@ -17,7 +17,7 @@ import numpy as np
 
 from pytest_llmbench.metrics.chunking import single_token_share, tokens_per_chunk
 from pytest_llmbench.metrics.gaps import Gaps, Option, gaps_of, has_unknown_chunk
-from pytest_llmbench.metrics.summary import FEWEST_EFFECTIVE, PERCENTILES, of_quantiles
+from pytest_llmbench.metrics.summary import PERCENTILES, of_quantiles
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.stats.clusters import Blocks, Clusters
@@ -26,7 +26,7 @@ from pytest_llmbench.stats.order_statistics import ranks, samples_required
 from pytest_llmbench.stats.percentile_intervals import Worth, in_order
 from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
-from pytest_llmbench.stats.spectral import legs, spread, upper_end
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, legs, spread, upper_end
 
 ITL, TBC = "ITL", "Time Between Chunks"
 FEWEST_TOKENS = 50

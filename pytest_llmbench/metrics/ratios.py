@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from pytest_llmbench.metrics.summary import FEWEST_EFFECTIVE, of_quantiles
+from pytest_llmbench.metrics.summary import of_quantiles
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.stats.proportion import FEWEST, Share
+from pytest_llmbench.stats.proportion import Share
 from pytest_llmbench.stats.ratio import Ratio, ratio_of
 from pytest_llmbench.stats.runs import Samples, as_runs
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE
 
 
 def ratio_of_sums(
@@ -66,7 +67,9 @@ def share_estimate(found: Share | None, level: float, without: str, more: str = 
         n=found.of,
         method=f"Clopper-Pearson interval at effective n={math.floor(found.worth)}{more}",
         unit="ratio",
-        n_required=max(found.of + 1, math.ceil(FEWEST * found.of / found.worth)) if open_end else None,
+        n_required=max(found.of + 1, math.ceil(FEWEST_EFFECTIVE * found.of / found.worth))
+        if open_end
+        else None,
     )
 
 

@@ -30,17 +30,13 @@ from pytest_llmbench.stats.percentile_intervals import (
 )
 from pytest_llmbench.stats.percentiles import ordered_percentile
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import Spread, mean_interval, spread
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, mean_interval, spread
 
 PERCENTILES: Mapping[str, float] = MappingProxyType(
     {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
 )
 STATISTICS: tuple[str, ...] = (*PERCENTILES, "mean", "min", "max")
 OBSERVED = "observed"
-FEWEST_EFFECTIVE = 30
-"""Effective samples that a mean, a ratio or a rate needs. With fewer, neither spread nor dependence is known
-well enough: the interval of a mean of latencies stays open above, that of others on both sides. Order
-statistics are exact at any size."""
 
 
 def distribution(
@@ -162,4 +158,4 @@ def _effective(worth: float) -> str:
     return f"effective n={math.floor(worth)}"
 
 
-__all__ = ["FEWEST_EFFECTIVE", "OBSERVED", "PERCENTILES", "STATISTICS", "distribution", "of_quantiles"]
+__all__ = ["OBSERVED", "PERCENTILES", "STATISTICS", "distribution", "of_quantiles"]

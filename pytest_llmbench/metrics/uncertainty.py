@@ -19,12 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.metrics import latency
+from pytest_llmbench.metrics.gaps import differences
 from pytest_llmbench.metrics.latency import early_ms, tpot_early_ms
 from pytest_llmbench.metrics.summary import PERCENTILES
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.records import BoolColumn, IntColumn, Records
+from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.model.slots import empty_slot_share
-from pytest_llmbench.stats.counted import percentiles_of_counts
+from pytest_llmbench.stats.counted import percentiles_of_counts, summed_counts
 from pytest_llmbench.stats.percentiles import percentiles
 
 FloatArray = npt.NDArray[np.float64]
@@ -154,7 +155,7 @@ class _Gaps:
         """Successful requests."""
         for least, seen, most in _gap_ends(records):
             for place, values in enumerate((least, seen, most)):
-                self._counts[place] = _summed(self._counts[place], _classes(values))
+                self._counts[place] = summed_counts(self._counts[place], _classes(values))
             self._n += len(seen)
             self._sum += float(seen.sum()) / _NS_PER_MS
             self._squares += float(np.square(np.maximum(most - seen, seen - least) / _NS_PER_MS).sum())
@@ -179,7 +180,8 @@ class _Gaps:
 def _gap_ends(records: Records) -> Iterator[tuple[IntColumn, IntColumn, IntColumn]]:
     """(least, seen, most) in nanoseconds: of the requests that were read in time all the same."""
     late = records.unresolved_chunks > 0
-    in_time, _ = _gaps(records.select(~late))
+    unhurried = records.select(~late)
+    in_time, _ = differences(unhurried.chunk_ns, np.diff(unhurried.chunk_offsets))
     if len(in_time):
         yield in_time, in_time, in_time
     if late.any():
@@ -190,10 +192,11 @@ def _ends(records: Records) -> tuple[IntColumn, IntColumn, IntColumn]:
     """The chunks of one instant share the time G since the chunk before them: of k gaps that add up to G the
     j-th largest is at most G / j, and the largest at least G / k. At the beginning of a reply they share what
     its first chunk may be early by, or less."""
-    gaps, first = _gaps(records)
+    gaps, per_request = differences(records.chunk_ns, np.diff(records.chunk_offsets))
     if not len(gaps):
         return gaps, gaps, gaps
-    per_request = np.maximum(np.diff(records.chunk_offsets) - 1, 0)
+    first = np.zeros(len(gaps), dtype=bool)
+    first[(np.cumsum(per_request) - per_request)[per_request > 0]] = True
     early_ns = np.repeat(records.first_content_early_ns.clip(0), per_request)
     begins = np.flatnonzero(first | (gaps > 0))
     sizes = np.diff(begins, append=len(gaps))
@@ -204,18 +207,6 @@ def _ends(records: Records) -> tuple[IntColumn, IntColumn, IntColumn]:
     return least, gaps, shared[group] // (place + 1)
 
 
-def _gaps(records: Records) -> tuple[IntColumn, BoolColumn]:
-    """Between the chunks of each request; and which is the first of its request."""
-    counts = np.diff(records.chunk_offsets)
-    gaps = np.diff(records.chunk_ns)
-    inner = np.ones(len(gaps), dtype=bool)
-    firsts = records.chunk_offsets[:-1][counts > 0]
-    inner[firsts[1:] - 1] = False
-    first = np.zeros(len(gaps), dtype=bool)
-    first[records.chunk_offsets[:-1][counts > 1]] = True
-    return gaps[inner], first[inner]
-
-
 def _classes(values_ns: IntColumn) -> IntColumn:
     counts: IntColumn = np.bincount((np.log1p(values_ns) * _PER_E).astype(np.int64))
     return counts
@@ -223,13 +214,6 @@ def _classes(values_ns: IntColumn) -> IntColumn:
 
 def _ms(place: float) -> float:
     return math.expm1(place / _PER_E) / _NS_PER_MS
-
-
-def _summed(one: IntColumn, other: IntColumn) -> IntColumn:
-    total = np.zeros(max(len(one), len(other)), dtype=np.int64)
-    total[: len(one)] += one
-    total[: len(other)] += other
-    return total
 
 
 __all__ = [

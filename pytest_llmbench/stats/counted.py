@@ -28,4 +28,12 @@ def percentiles_of_counts(counts: npt.NDArray[np.int64], qs: Sequence[float]) ->
     return found
 
 
-__all__ = ["percentiles_of_counts"]
+def summed_counts(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Of both samples together."""
+    total = np.zeros(max(len(one), len(other)), dtype=np.int64)
+    total[: len(one)] += one
+    total[: len(other)] += other
+    return total
+
+
+__all__ = ["percentiles_of_counts", "summed_counts"]

@@ -68,17 +68,12 @@ def effective_size(samples: Samples) -> float:
     return sum(_effective_size(run, centre) for run in runs)
 
 
-def percentile_effective_size(samples: Samples, q: float) -> float:
-    """The same for the q-th percentile: the effective size of the indicator "above the percentile".
-
-    That indicator is what the percentile's sampling error consists of. Where fewer than 20 samples lie beyond
-    the percentile, the nearest percentile with 20 beyond it stands in.
-    """
-    return effective_size(exceedances(samples, q))
-
-
 def exceedances(samples: Samples, q: float) -> tuple[FloatArray, ...]:
-    """For each run the 0/1 series "above the q-th percentile of all samples", as far as it is informative."""
+    """For each run the 0/1 series "above the q-th percentile of all samples", as far as it is informative.
+
+    A percentile's sampling error consists of it. Where fewer than 20 samples lie beyond the percentile, the
+    nearest percentile with 20 beyond it stands in.
+    """
     runs = as_runs(samples)
     if not runs:
         return ()
@@ -156,6 +151,5 @@ __all__ = [
     "effective_size",
     "exceedances",
     "last_significant_lag",
-    "percentile_effective_size",
     "significant_correlation",
 ]

@@ -32,10 +32,8 @@ from pytest_llmbench.stats.dependence import effective_size, exceedances
 from pytest_llmbench.stats.percentile_intervals import Worth, percentile_worth
 from pytest_llmbench.stats.percentiles import percentile
 from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import spread, student_interval
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread, student_interval
 
-FEWEST = 30
-"""Effective pairs that a mean needs."""
 _ROUNDING = 1e-12
 """Pairs that differ among themselves by less of their size do so by rounding."""
 
@@ -95,7 +93,7 @@ def paired_mean_interval(
         exact = ratio - 1 if relative else float(pooled(around).mean())
         return Interval(exact, exact)
     of = spread(around)
-    if of is None or of.worth < FEWEST:
+    if of is None or of.worth < FEWEST_EFFECTIVE:
         return OPEN
     return student_interval(ratio - 1 if relative else float(pooled(around).mean()), of, level=level)
 

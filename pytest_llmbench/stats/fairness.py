@@ -12,11 +12,9 @@ from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.percentile_intervals import series_memory
 from pytest_llmbench.stats.proportion import Share, share_of
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import Spread, legs, mean_interval, spread, upper_end
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, legs, mean_interval, spread, upper_end
 
 DRAWS = 2000
-FEWEST_WORTH = 30
-"""Effective samples that a mean square takes."""
 _SPREAD_POWER = 1.5
 """The least that holds for log-normal samples of σ = 1, independent and of ρ = 0.8."""
 
@@ -66,7 +64,7 @@ def _by_moments(runs: Runs, level: float) -> float | None:
     """A lower end of (Σ x)² / (n Σ x²)."""
     squares = tuple(np.square(run) for run in runs)
     of = spread(squares, lags=max(memory(squares), series_memory(runs)))
-    if of is None or of.worth < FEWEST_WORTH:
+    if of is None or of.worth < FEWEST_EFFECTIVE:
         return None
     most = mean_interval(squares, level=(1 + level) / 2, of=of).upper
     least = mean_interval(runs, level=(1 + level) / 2).lower

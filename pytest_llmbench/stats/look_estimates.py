@@ -22,14 +22,11 @@ from pytest_llmbench.stats.percentile_intervals import ordered_interval, percent
 from pytest_llmbench.stats.percentiles import percentile
 from pytest_llmbench.stats.proportion import exact_share_interval, share_of
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
-from pytest_llmbench.stats.spectral import mean_interval, spread
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, mean_interval, spread
 
 FEWEST_RARE = 10.0
 """An early look decides on so many effective requests on the rarer side of a percentile or a share: of fewer
 it cannot be known how they come in clusters. 200 effective requests for P95, 1000 for P99."""
-
-FEWEST_EFFECTIVE = 30
-"""Requests that a mean takes."""
 
 Size = Callable[[FloatArray, float], float]
 

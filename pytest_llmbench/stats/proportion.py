@@ -12,10 +12,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.stats.percentile_intervals import Worth, series_memory
 from pytest_llmbench.stats.runs import OPEN, Interval, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import spread
-
-FEWEST = 30
-"""Effective trials, of dependent ones."""
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, spread
 
 
 class Share(NamedTuple):
@@ -47,7 +44,7 @@ def share_of(happened: Samples, *, level: float = 0.95, dependence: Samples | No
     if alike and dependence is None:
         return Share(count, n, float(n), Interval(*exact_share_interval(count, n, tail=(1 - level) / 2)))
     interval = OPEN
-    if alike or worth.recalled == 0 or worth.samples >= FEWEST:
+    if alike or worth.recalled == 0 or worth.samples >= FEWEST_EFFECTIVE:
         # That all ended alike is no quiet stretch of a share that is known to change.
         effective = worth.usable(n, level) if alike else worth.usable_above(n, level, fewest=1)
         if effective is not None:
@@ -80,4 +77,4 @@ def exact_share_interval(
     return lower, upper
 
 
-__all__ = ["FEWEST", "Share", "exact_share_interval", "share_of", "share_worth"]
+__all__ = ["Share", "exact_share_interval", "share_of", "share_worth"]

@@ -10,10 +10,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.stats.memory import persistence
 from pytest_llmbench.stats.runs import OPEN, Interval, Runs, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import Spread, spread, student_interval
-
-FEWEST = 30
-"""Effective samples: of fewer neither spread nor dependence is known well enough."""
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, spread, student_interval
 
 
 class Ratio(NamedTuple):
@@ -23,7 +20,7 @@ class Ratio(NamedTuple):
 
     def interval(self, level: float) -> Interval:
         """Open below 30 effective samples. Of numerators that are never negative; no lower end is either."""
-        if self.of is None or self.of.worth < FEWEST:
+        if self.of is None or self.of.worth < FEWEST_EFFECTIVE:
             return OPEN
         lower, upper = student_interval(self.point, self.of, level=level)
         return Interval(None if lower is None else max(0.0, lower), upper)
@@ -53,4 +50,4 @@ def influence(above: Runs, below: Runs, ratio: float) -> Runs:
     return tuple((a - ratio * b) / mean for a, b in zip(above, below, strict=True))
 
 
-__all__ = ["FEWEST", "Ratio", "influence", "ratio_of"]
+__all__ = ["Ratio", "influence", "ratio_of"]

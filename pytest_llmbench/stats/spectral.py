@@ -40,6 +40,10 @@ from pytest_llmbench.stats.dependence import SHORTEST_SERIES
 from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
 
+FEWEST_EFFECTIVE = 30
+"""Effective samples that a mean, a ratio or a rate needs. With fewer, neither spread nor dependence is known
+well enough: the interval of a mean of latencies stays open above, that of others on both sides. Order
+statistics are exact at any size."""
 FEWEST_COSINES = 3
 _ENOUGH_COSINES = 12
 _MOST_COSINES = 24

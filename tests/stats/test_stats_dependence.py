@@ -8,7 +8,6 @@ from pytest_llmbench.stats.dependence import (
     autocovariance,
     effective_size,
     exceedances,
-    percentile_effective_size,
 )
 
 
@@ -31,7 +30,7 @@ def test_effective_size_of_ar1(correlation: float) -> None:
 def test_independent_samples_are_worth_what_they_count() -> None:
     samples = np.random.default_rng(5).exponential(size=5000)
     assert effective_size(samples) > 4000
-    assert percentile_effective_size(samples, 99) > 4000
+    assert effective_size(exceedances(samples, 99)) > 4000
 
 
 def test_alternating_samples_are_not_worth_more_than_they_count() -> None:
@@ -48,7 +47,7 @@ def test_short_series_pass_as_independent(n: int) -> None:
 def test_constants_have_no_dependence(value: float) -> None:
     samples = np.full(100, value)
     assert effective_size(samples) == 100
-    assert percentile_effective_size(samples, 99) == 100
+    assert effective_size(exceedances(samples, 99)) == 100
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
@@ -84,4 +83,4 @@ def test_rare_exceedances_borrow_from_a_lower_percentile() -> None:
 def test_ties_at_the_top_still_show_their_clusters() -> None:
     samples = np.zeros(2000)
     samples[500:700] = 1.0  # P99 is the maximum: nothing lies above it
-    assert percentile_effective_size(samples, 99) < 50
+    assert effective_size(exceedances(samples, 99)) < 50
