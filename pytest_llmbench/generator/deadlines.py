@@ -48,12 +48,10 @@ def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str 
 
 
 def too_large(exchange: Exchange, most_bytes: int | None = None) -> bool:
-    """More than the ceiling has arrived, or a head without end. Few reads cannot hold so much."""
+    """More than the ceiling has arrived. Few reads cannot hold so much."""
     most = MOST_REPLY_BYTES if most_bytes is None else most_bytes
     if len(exchange.stamps) < most // READ_BYTES:
         return False
-    if exchange.status is None and not exchange.unparsed:
-        return True
     return sum(map(len, exchange.unparsed)) + sum(map(len, exchange.bodies)) > most
 
 

@@ -26,6 +26,9 @@ _AT_ONCE = 64
 _CLOSE_S = 5.0
 _LOOKS_NS = 200_000
 """Spent on responses that seem to have ended before more is read."""
+_HANG_UPS = 3
+"""A server that closes so many connections right behind their first reply, and answered on none twice, closes
+all. Requests on connections that it had not closed yet would be lost."""
 _NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -56,6 +59,9 @@ class Http1Transport:
         self._seeming: deque[tuple[Http1Connection, Exchange]] = deque()
         """Responses that seem to have ended."""
         self.busy = False
+        self._keeps = False
+        """A connection has had a second reply."""
+        self._hang_ups = 0
 
     @property
     def stamping(self) -> Stamping:
@@ -106,7 +112,14 @@ class Http1Transport:
         self._connections.add(connection)
 
     def release(self, connection: Http1Connection) -> None:
-        self._free.append(connection)
+        self._keeps = self._keeps or connection.answered > 1
+        if self._hang_ups >= _HANG_UPS and not self._keeps:
+            connection.shut()
+        else:
+            self._free.append(connection)
+
+    def hung_up(self) -> None:
+        self._hang_ups += 1
 
     def drop(self, connection: Http1Connection) -> None:
         self._connections.discard(connection)

@@ -25,10 +25,8 @@ from pytest_llmbench.wire.uniform import MOST_BYTES
 _LAST_CHUNK = b"0\r\n\r\n"
 _EVENT = b"data:"
 """What each event of a stream has once at least."""
-
-STALE_WITHIN_NS = 1_000_000_000
-"""A reused connection that dies within this time of being written to, before a byte came back, had been
-closed by the server while it was idle. One that dies later failed with our request in hand: no second try."""
+_RIGHT_BEHIND_NS = 1_000_000_000
+"""Idle limits of servers are longer."""
 
 
 class Owner(Protocol):
@@ -46,11 +44,14 @@ class Owner(Protocol):
     def release(self, connection: Http1Connection) -> None:
         """It is idle and may be used again."""
 
+    def hung_up(self) -> None:
+        """The server closed a connection right behind its first reply, without having said that it would."""
+
     def drop(self, connection: Http1Connection) -> None:
         """It is no more."""
 
     def resend(self, exchange: Exchange) -> None:
-        """Send on a fresh connection; the reused one was stale."""
+        """Send on a fresh connection; the kept one had been closed before a byte of the request got there."""
 
     def look_soon(self, connection: Http1Connection, exchange: Exchange) -> None:
         """Its response seems to have ended: have ``look`` called, now or when others have been read."""
@@ -71,6 +72,8 @@ class Http1Connection:
         self._room = MOST_BYTES
         self._chunked = False
         self._reused = False
+        self._answered_ns = 0
+        self.answered = 0
         self.alive = False
 
     def submit(self, exchange: Exchange, *, reused: bool) -> None:
@@ -108,7 +111,7 @@ class Http1Connection:
             if known is not None and self.alive:
                 exchange.known, exchange.status = known, known.status
                 self._exchange = None
-                self._owner.release(self)
+                self._keep(exchange.stamps[-1])
                 exchange.finish(End.COMPLETE, exchange.stamps[-1])
                 return
         self._parse(exchange)
@@ -147,6 +150,8 @@ class Http1Connection:
 
     def ended(self, error: Exception | None) -> None:
         now = self._now()
+        if self.alive and self.answered == 1 and now - self._answered_ns < _RIGHT_BEHIND_NS:
+            self._owner.hung_up()
         self.alive = False
         if not self._ready.done():
             self._ready.set_exception(_while_connecting(error))
@@ -158,7 +163,7 @@ class Http1Connection:
             return
         if error is None and self._parser.framing is Framing.UNTIL_CLOSE:
             self._give_up(exchange, End.COMPLETE, now)
-        elif self._is_stale(exchange, now):
+        elif self._was_stale(exchange):
             self._exchange = None
             exchange.stale_retries += 1
             exchange.submitted_ns = None
@@ -166,6 +171,8 @@ class Http1Connection:
         else:
             how = "closed the connection" if error is None else f"broke the connection ({error})"
             when = "before the response was complete" if exchange.stamps else "before the first byte"
+            if self._reused and not exchange.stamps:
+                when += "; it was a kept one, and idle ones may be closed by it"
             self._give_up(exchange, End.BROKEN, now, f"the server {how} {when}")
 
     def dropped(self) -> None:
@@ -274,10 +281,15 @@ class Http1Connection:
                 exchange.teach = partial(learn, self._parsed, exchange.bodies, parser.status)
             parser.begin()
             self._parsed, self._room = [], MOST_BYTES
-            self._owner.release(self)
+            self._keep(at_ns)
         else:
             self.shut()
         exchange.finish(End.COMPLETE, at_ns)
+
+    def _keep(self, answered_ns: int) -> None:
+        self.answered += 1
+        self._answered_ns = answered_ns
+        self._owner.release(self)
 
     def _give_up(self, exchange: Exchange, end: End, at_ns: int, error: str | None = None) -> None:
         exchange.status, exchange.headers = self._parser.status, self._parser.headers
@@ -285,11 +297,10 @@ class Http1Connection:
         self.shut()
         exchange.finish(end, at_ns, error)
 
-    def _is_stale(self, exchange: Exchange, now: int) -> bool:
-        if not self._reused or exchange.stamps or exchange.stale_retries:
-            return False
-        since = exchange.dispatched_ns if exchange.submitted_ns is None else exchange.submitted_ns
-        return now - since <= STALE_WITHIN_NS
+    def _was_stale(self, exchange: Exchange) -> bool:
+        """The server had closed the kept connection before: it has seen nothing of this request."""
+        fresh = not self._reused or bool(exchange.stamps) or exchange.stale_retries > 0
+        return not fresh and self._link.nothing_delivered()
 
 
 def _holds_several(data: bytes) -> bool:
@@ -303,4 +314,4 @@ def _while_connecting(error: Exception | None) -> OSError:
     return ConnectionResetError(errno.ECONNRESET, "closed by the server while connecting")
 
 
-__all__ = ["STALE_WITHIN_NS", "Http1Connection", "Owner"]
+__all__ = ["Http1Connection", "Owner"]

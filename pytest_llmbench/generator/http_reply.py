@@ -17,6 +17,10 @@ class Framing(Enum):
     UNTIL_CLOSE = auto()
 
 
+MOST_HEAD_BYTES = 1024 * 1024
+"""Of a response's head, with the interim responses before it: what has no end is no HTTP."""
+
+
 class NotHTTPError(ValueError):
     """The bytes are not an HTTP response."""
 
@@ -44,6 +48,7 @@ class ReplyParser:
         self.surplus = False
         self.keep_alive = False
         self.framing = Framing.UNKNOWN
+        self._head_bytes = 0
         self.missing = 0
         """Bytes of the body still to come, when ``framing`` is LENGTH."""
         self.status: int | None = None
@@ -53,6 +58,8 @@ class ReplyParser:
 
     def feed(self, data: bytes) -> bytes:
         """Parse ``data``; returns the part of the body that was in it. Raises :class:`NotHTTPError`."""
+        if self.framing is Framing.UNKNOWN:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as error:
@@ -61,6 +68,8 @@ class ReplyParser:
             if not self.complete:
                 raise NotHTTPError(f"not an HTTP response: {error}") from error
             self.surplus = True
+        if self.framing is Framing.UNKNOWN and self._head_bytes > MOST_HEAD_BYTES:
+            raise NotHTTPError("the head of the response has more than 1 MiB")
         pieces = self._pieces
         if self.complete:
             del pieces[self._pieces_of_body :]
@@ -101,7 +110,9 @@ class ReplyParser:
         if self.complete:
             return
         if self.status is not None and self.status < 200:
+            so_far = self._head_bytes
             self.begin()
+            self._head_bytes = so_far
             return
         self.keep_alive = self._parser.should_keep_alive()
         self._pieces_of_body = len(self._pieces)

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from typing import Protocol, cast
+
+
+def unacknowledged(file_number: int) -> int | None:
+    """Bytes that the kernel took and the other side's kernel has not said to have received.
+
+    ``None`` where the system does not tell.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    import fcntl
+    import termios
+
+    try:
+        told = fcntl.ioctl(file_number, termios.TIOCOUTQ, bytes(4))
+    except OSError:
+        return None
+    return int.from_bytes(told, sys.byteorder)
 
 
 class Link(Protocol):
@@ -17,6 +35,13 @@ class Link(Protocol):
     def came_apart(self) -> bool:
         """Whether what was read last may have come in several packets. What one packet brought came together,
         however late it was read."""
+
+    def nothing_delivered(self) -> bool:
+        """At the end of the stream: whether not a byte of what was written last can have been read.
+
+        The end of a stream tells how much the other side had received when it ended it (RFC 9293, section
+        3.4). If that was nothing of it, whoever ended it has never seen it. A reset tells no such thing.
+        """
 
     def close(self) -> None:
         """Close at once, whatever is still on its way. Safe to call twice."""
@@ -47,13 +72,22 @@ class LoopLink(asyncio.Protocol):
     def __init__(self, linked: Linked, monotonic_ns: Callable[[], int]) -> None:
         self._linked = linked
         self._now = monotonic_ns
+        self._written = 0
+        self._over = False
 
     def write(self, data: bytes) -> bool:
+        self._written = len(data)
         self._transport.write(data)
         return self._transport.get_write_buffer_size() == 0
 
     def came_apart(self) -> bool:
         return True
+
+    def nothing_delivered(self) -> bool:
+        if not self._over:  # a reset, of which nothing follows
+            return False
+        taken = self._written - self._transport.get_write_buffer_size()
+        return unacknowledged(self._transport.get_extra_info("socket").fileno()) == taken
 
     def close(self) -> None:
         self._transport.abort()
@@ -75,6 +109,7 @@ class LoopLink(asyncio.Protocol):
         self._linked.written()
 
     def eof_received(self) -> bool:
+        self._over = True
         self._linked.ended(None)
         return False
 
@@ -83,4 +118,4 @@ class LoopLink(asyncio.Protocol):
         self._linked.dropped()
 
 
-__all__ = ["Link", "Linked", "LoopLink"]
+__all__ = ["Link", "Linked", "LoopLink", "unacknowledged"]

@@ -6,13 +6,14 @@ import asyncio
 import socket
 
 from pytest_llmbench.generator.kernel_times import ANCILLARY_BYTES, packets_in
-from pytest_llmbench.generator.link import Linked
+from pytest_llmbench.generator.link import Linked, unacknowledged
 from pytest_llmbench.generator.sockets import Sockets
 
 
 class SocketLink:
     """Reads with ``recvmsg_into`` into the buffer of all. One read each time; what is left is told again.
 
+    ``_taken``: bytes of the last write that the kernel took.
     ``_surplus``: packets that came in beyond one for each read, when that was last looked at.
     """
 
@@ -26,7 +27,7 @@ class SocketLink:
         self._buffers = [sockets.buffer]
         self._receive = sock.recvmsg_into
         self._unsent: list[memoryview] = []
-        self._reads = self._surplus = 0
+        self._reads = self._surplus = self._taken = 0
         self._open = True
         sockets.add(sock.fileno(), self._ready)
         linked.attach(self)
@@ -61,8 +62,10 @@ class SocketLink:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
+            self._taken = 0
             self._down(error)
             return True
+        self._taken = sent
         if sent == len(data):
             return True
         self._unsent.append(memoryview(data)[sent:])
@@ -76,6 +79,9 @@ class SocketLink:
             return True
         before, self._surplus = self._surplus, surplus
         return surplus != before
+
+    def nothing_delivered(self) -> bool:
+        return not self._taken or (self._open and unacknowledged(self._sock.fileno()) == self._taken)
 
     def close(self) -> None:
         self._down(None)
@@ -108,6 +114,7 @@ class SocketLink:
             while self._unsent:
                 rest = self._unsent[0]
                 sent = self._sock.send(rest)
+                self._taken += sent
                 if sent < len(rest):
                     self._unsent[0] = rest[sent:]
                     return

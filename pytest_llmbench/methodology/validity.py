@@ -55,6 +55,7 @@ def validity(
         _error_budget(Records.concatenate(kept), budget) if kept else None,
         stream_fidelity(records),
         _length_drift(seen),
+        _sent_again(records),
         _cache_state(records),
         _client_cpu(seen),
     ]
@@ -289,6 +290,22 @@ def _cache_state(records: Records) -> Finding | None:
         value=share,
         limit=CACHED_WARNING_SHARE,
         unit="ratio",
+    )
+
+
+def _sent_again(records: Records) -> Finding | None:
+    """On a new connection, since the kept one had ended before a byte of them got there."""
+    count = int(records.stale_retries.clip(0).sum())
+    if not count:
+        return None
+    return Finding(
+        "sent_again",
+        ok=False,
+        voids=False,
+        message=f"{count} of {len(records)} requests were sent again on a new connection: the server had "
+        "closed the kept one before a byte of them arrived; their times count from the second sending",
+        value=count,
+        limit=0,
     )
 
 

@@ -9,8 +9,8 @@ class Outcome(StrEnum):
     """The end of one request. Only ``OK`` enters latency statistics; all others are counted and shown.
 
     ``OK`` (METHODOLOGY §10, AMB-46): a complete stream with at least one content token and a normal
-    finish reason (stop or length). Every planned request has one outcome. None is retried, but for
-    one that met a reused connection which the server closed without a byte of a reply: once, and counted.
+    finish reason (stop or length). Every planned request has one outcome. None is retried. One that met a
+    kept connection which the server had closed before a byte of it arrived is sent on a new one, and counted.
     """
 
     OK = "ok"

@@ -71,7 +71,7 @@ class RequestRecord:
     first_content_early_ns: int = 0
     """By how much ``first_content_ns`` may be too late for that reason."""
     stale_retries: int = 0
-    """Reused connections found dead before the first response byte; sent again on a fresh one."""
+    """Kept connections that the server had closed before a byte of this request came; a new one was taken."""
     server_timings: dict[str, float] = field(default_factory=dict)
     """Timing figures the server itself put into the stream, under the server's own names."""
     queue_wait_ns: int | None = None

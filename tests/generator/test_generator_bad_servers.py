@@ -6,18 +6,30 @@ import resource
 from collections.abc import Callable
 
 import pytest
-from scripted_server import HEAD, STREAM, Conversation, Script, ScriptedServer, chunk, plain, text_event
+from scripted_server import (
+    HEAD,
+    STREAM,
+    Conversation,
+    Script,
+    ScriptedServer,
+    chunk,
+    chunked,
+    plain,
+    text_event,
+)
 
 from pytest_llmbench.generator import deadlines
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.records import OUTCOMES
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]
 MakePlan = Callable[..., LoadPlan]
+Ask = Callable[..., Observation]
 BODY = b"".join(STREAM)
 EVENTS = "Content-Type: text/event-stream\r\n"
 
@@ -41,6 +53,7 @@ def until_refused(head: bytes, block: bytes) -> Script:
         ),
         pytest.param(f"HTTP/1.0 200 OK\r\n{EVENTS}\r\n".encode(), b"x" * 65536, id="until it closes"),
         pytest.param(b"HTTP/1.1 200 OK\r\n", b"x-more: of the same\r\n" * 1000, id="a head without end"),
+        pytest.param(b"HTTP/1.1 100 \r\n\r\n", b"HTTP/1.1 103 \r\n\r\n" * 999, id="interim without end"),
     ],
 )
 def test_a_reply_without_end_is_cut_off_and_costs_bounded_memory(
@@ -56,7 +69,7 @@ def test_a_reply_without_end_is_cut_off_and_costs_bounded_memory(
     seen = generator_for(serve(until_refused(head, block))).run(plan(2, load=ClosedLoop(2)))
     assert [OUTCOMES[each] for each in seen.records.outcome] == ["undecodable"] * 2
     assert seen.duration_s < 10
-    assert all("was cut off" in str(error) for error in seen.records.error)
+    assert all("was cut off" in str(error) or "head" in str(error) for error in seen.records.error)
     # What comes in until the next look, a quarter of a second later, goes beyond the ceiling.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 800 * 1024
 
@@ -70,6 +83,19 @@ def test_the_ceiling_lets_every_sensible_reply_through(
     server = serve(lambda conversation: conversation.send(padded))
     assert generator_for(server).run(plan(3)).records.counts()["ok"] == 3
     assert server.accepted == 1
+
+
+def test_a_head_in_many_small_reads_is_a_head(ask: Ask) -> None:
+    """Of a slow server, or behind many proxies: no sign of a reply without end."""
+
+    def script(conversation: Conversation) -> None:
+        for number in range(400):
+            conversation.send(f"x-more-{number}: of the same\r\n".encode() if number else HEAD[:-2])
+            conversation.wait(0.001)
+        conversation.send(b"\r\n" + chunked())
+
+    seen = ask(script)
+    assert OUTCOMES[seen.records.outcome[0]] == "ok"
 
 
 def closing(head: str) -> Script:
@@ -89,17 +115,26 @@ def closing(head: str) -> Script:
     ],
 )
 def test_a_server_that_closes_every_connection_is_measured(serve: Serve, plan: MakePlan, head: str) -> None:
-    """By the measuring process, in both load models; every connection that it costs is counted."""
+    """By the measuring process, in both load models; every connection that it costs is counted.
+
+    One that just closes may meet a request on its way: that one is lost, and not sent a second time. After a
+    few its connections are kept no more.
+    """
+    announced = "Length" not in head
     server = serve(closing(head))
+    ok = 0
     with DistributedLoadGenerator(Address(server.url), "openai-chat", workers=1, model="m") as generator:
         for load in (OpenLoop(200.0), ClosedLoop(4)):
             seen = generator.run(plan(60, load=load))
             assert seen.interrupted is None
-            assert seen.records.counts()["ok"] == 60
+            counts = seen.records.counts()
+            assert counts["ok"] + counts["disconnected"] == 60
+            assert counts["disconnected"] <= (0 if announced else 8)
+            ok += counts["ok"]
             check = seen.selfcheck
-            # Some of the first may go over a connection that was open before the plan, or is found stale.
-            assert check.connections_prewarmed + check.connections_opened >= 59
-    assert len({served.connection for served in server.served}) == len(server.served) == 120
+            # Some of the first may go over a connection that was open before the plan.
+            assert check.connections_prewarmed + check.connections_opened >= counts["ok"] - 1
+    assert len({served.connection for served in server.served}) == len(server.served) == ok
 
 
 def test_a_proxy_that_buffers_shows_as_chunks_of_one_read(

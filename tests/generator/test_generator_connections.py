@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 
+import pytest
+from planned_load import TextWorkload
 from scripted_server import HEAD, LAST, REPLY, Conversation, ScriptedServer, chunk, chunked, reply, text_event
 
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.records import OUTCOMES
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]
@@ -89,55 +90,115 @@ def test_connections_that_the_server_closed_while_idle_are_left_out(
     assert seen.selfcheck.stale_retries == 0
 
 
-def test_stale_connections_are_replaced_once_and_counted(
+def farewell(conversation: Conversation) -> None:
+    """A reply and the end of the connection in one packet: before it is seen, the next request is written."""
+    conversation.sock.send(REPLY, socket.MSG_MORE)
+    conversation.close()
+
+
+def test_requests_that_never_arrived_are_sent_on_a_new_connection_and_counted(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory
 ) -> None:
-    """The server takes the request on a kept connection and closes without a byte: sent anew on a new one."""
+    """A server that does so every time is known by the third, and its connections are kept no more."""
+    server = serve(farewell)
+    seen = generator_for(server, loop_factory=loop_factory).run(plan(6))
+    records = seen.records
+    assert records.counts()["ok"] == 6
+    assert list(records.stale_retries) == [0, 1, 1, 1, 0, 0]
+    assert seen.selfcheck.stale_retries == 3
+    assert seen.selfcheck.connections_opened == 5
+    for row, served in enumerate(server.served):
+        assert served.headers["x-request-id"] == records.request_id[row]
+    # the instant is that of the second sending
+    assert (records.dispatched_ns[1:4] < records.submitted_ns[1:4]).all()
+    assert (records.submitted_ns < records.first_byte_ns).all()
+
+
+def test_one_that_keeps_connections_and_loses_some_is_kept(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    """Every second reply is the connection's last: those between go over kept ones all the same."""
 
     def script(conversation: Conversation) -> None:
         if conversation.turn == 1:
-            conversation.close()
+            farewell(conversation)
         else:
             conversation.send(REPLY)
 
     server = serve(script)
-    seen = generator_for(server, loop_factory=loop_factory).run(plan(6))
-    records = seen.records
-    assert records.counts()["ok"] == 6
-    assert list(records.stale_retries) == [0, 1, 1, 1, 1, 1]
-    assert seen.selfcheck.stale_retries == 5
-    assert seen.selfcheck.connections_opened == 5
-    fresh = [served for served in server.served if served.turn == 0][1:]
-    for row, served in enumerate(fresh, start=1):
-        # the instant is that of the second sending, and the id is the same
-        assert records.dispatched_ns[row] < records.submitted_ns[row]
-        assert records.submitted_ns[row] < records.first_byte_ns[row]
-        assert served.headers["x-request-id"] == records.request_id[row]
+    seen = generator_for(server).run(plan(12))
+    assert seen.records.counts()["ok"] == 12
+    assert {served.turn for served in server.served[-4:]} == {0, 1}
+
+
+@pytest.mark.parametrize("end", ["close", "reset", "half_close"])
+@pytest.mark.parametrize("kernel_stamps", [True, False])
+def test_a_request_that_arrived_is_never_sent_again(
+    serve: Serve,
+    generator_for: GeneratorFor,
+    plan: MakePlan,
+    loop_factory: LoopFactory,
+    end: str,
+    kernel_stamps: bool,
+) -> None:
+    """The server takes it on a kept connection and hangs up without a byte: it may have been at work."""
+
+    def script(conversation: Conversation) -> None:
+        if conversation.turn == 1:
+            getattr(conversation, end)()
+        else:
+            conversation.send(REPLY)
+
+    server = serve(script)
+    seen = generator_for(server, loop_factory=loop_factory, kernel_stamps=kernel_stamps).run(plan(6))
+    assert seen.records.counts()["ok"] == seen.records.counts()["disconnected"] == 3
+    assert seen.selfcheck.stale_retries == 0
+    ids = [served.headers["x-request-id"] for served in server.served]
+    assert len(ids) == len(set(ids)) == 6
+    assert "kept one" in str(seen.records.error[1])
+
+
+@pytest.mark.parametrize("read_body", [True, False])
+def test_a_request_of_which_a_part_arrived_is_never_sent_again(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, loop_factory: LoopFactory, read_body: bool
+) -> None:
+    """Too large for the buffers of a server that reads its head alone, on a kept connection."""
+    heads: list[str] = []
+
+    def script(conversation: Conversation) -> None:
+        heads.append(conversation.headers["x-request-id"])
+        if conversation.turn == 0:
+            conversation.read_body()
+            conversation.send(REPLY)
+        elif read_body:
+            conversation.read_body()
+            conversation.close()
+        else:
+            conversation.half_close()
+
+    server = serve(script, read_body=False, receive_buffer=4096)
+    long = TextWorkload(text="p" * 4_000_000)
+    seen = generator_for(server, loop_factory=loop_factory).run(plan(4, workload=long))
+    assert seen.records.counts()["disconnected"] == 2
+    assert seen.selfcheck.stale_retries == 0
+    assert len(heads) == len(set(heads)) == 4
 
 
 def test_a_fresh_connection_that_dies_is_a_failure(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan
 ) -> None:
-    """The first sending meets a stale connection, the second a dead server: no third."""
-    server = serve(lambda conversation: conversation.close())
-    seen = generator_for(server).run(plan(1))
-    assert seen.records.counts()["disconnected"] == 1
-    assert list(seen.records.stale_retries) == [1]
-    assert server.accepted == 2
+    """The first sending never arrived, the second meets a dead server: no third."""
 
-
-def test_a_server_that_dies_with_the_request_in_hand_is_not_asked_again(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
-) -> None:
     def script(conversation: Conversation) -> None:
-        conversation.wait(1.3)
+        if conversation.number == 0:
+            farewell(conversation)
         conversation.close()
 
     server = serve(script)
-    seen = generator_for(server).run(plan(1))
-    assert OUTCOMES[seen.records.outcome[0]] is Outcome.DISCONNECTED
-    assert list(seen.records.stale_retries) == [0]
-    assert len(server.served) == 1
+    seen = generator_for(server).run(plan(2))
+    assert seen.records.counts()["disconnected"] == 1
+    assert list(seen.records.stale_retries) == [0, 1]
+    assert server.accepted == 2
 
 
 def test_connection_close_is_obeyed(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from scripted_server import DONE, FINISH, HEAD, REPLY, ScriptedServer, chunked, reply, text_event
 
+from pytest_llmbench.generator.reply_reader import MOST_COUNTED
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.target import Target
 from pytest_llmbench.model.outcome import TokenSource
@@ -47,6 +48,19 @@ def test_the_reference_tokenizer_steps_in(serve: Serve, generator_for: Generator
     assert seen.records.output_tokens[0] == 3
     assert seen.records.input_tokens[0] == 2  # "hello 1-0"
     assert seen.records.requested_input_tokens[0] == 1
+
+
+def test_a_reply_beyond_any_model_is_not_tokenised(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    """Tokenising 64 MiB takes minutes, in which no other reply is read."""
+    counted.clear()
+    longest = [text_event("x" * 1000)] * (MOST_COUNTED // 1000)
+    for more, source in (([], "reference_tokenizer"), ([text_event("y")], "chunk_count")):
+        server = serve(reply(HEAD + chunked([*longest, *more, FINISH, DONE])))
+        seen = generator_for(server, count_text=words).run(plan(1))
+        assert TOKEN_SOURCES[seen.records.token_source[0]] == source
+    assert not [text for text in counted if "y" in text]
 
 
 def test_without_either_chunks_are_counted_and_called_so(

@@ -122,6 +122,16 @@ def test_late_sends_void() -> None:
     assert not finding(judged, "achieved_rate").ok
 
 
+def test_requests_that_were_sent_again_are_a_warning_with_their_number() -> None:
+    seen = answer(plan())
+    again = np.where(np.arange(len(seen.records)) < 3, 1, 0)
+    judged = validity([replace(seen, records=replace(seen.records, stale_retries=again))], Budget())
+    found = finding(judged, "sent_again")
+    assert (found.ok, found.voids, found.value) == (False, False, 3)
+    assert found.message.startswith("3 of 100 requests were sent again")
+    assert not [found for found in validity([seen], Budget()).findings if found.check == "sent_again"]
+
+
 def test_cache_hits_on_random_prompts_are_a_warning() -> None:
     seen = answer(plan())
     hits = replace(seen.records, cached_tokens=seen.records.input_tokens // 2)

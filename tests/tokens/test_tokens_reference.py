@@ -99,6 +99,37 @@ def test_equals_a_second_implementation(name: str, text: str) -> None:
     assert tokenizer.decode(ids) == text
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_long_texts_are_counted_in_parts_that_no_token_spans(name: str) -> None:
+    tokenizer, draw = reference_tokenizer(name), random.Random(3)
+    signs = [
+        "word",
+        "Is",
+        "'s",
+        "12345",
+        ".",
+        "\n",
+        "\r\n",
+        "\t",
+        "  ",
+        "été",
+        "漢字",
+        "🦀",
+        "//",
+        "\u0301",
+        "x" * 40,
+    ]
+    for _ in range(20):
+        text = "".join(draw.choice(signs) + draw.choice(["", " ", " ", "  "]) for _ in range(12_000))
+        assert tokenizer.count(text) == len(tokenizer.encode(text))
+
+
+def test_a_word_without_end_is_counted_nearly_exactly() -> None:
+    tokenizer = reference_tokenizer()
+    text = "".join(random.Random(4).choices("abcdefghij", k=100_000))
+    assert abs(tokenizer.count(text) - len(tokenizer.encode(text))) <= 2 * (100_000 // 15_000)
+
+
 def test_random_ids_decode_to_text_that_can_be_sent() -> None:
     tokenizer = reference_tokenizer()
     draw = random.Random(42)

@@ -43,6 +43,9 @@ def submit_time(look: Look) -> Answer:
     records = look.records
     replied = np.isin(records.outcome, [OUTCOMES.index(outcome) for outcome in _REPLIED])
     on_the_wire = replied | has(records.first_byte_ns)
+    again = int(records.stale_retries.clip(0).sum())
+    if again:  # on a new connection: no byte of the first sending had arrived
+        look.note("sent_again", again)
     return _every(look, on_the_wire, has(records.submitted_ns), "submission time")
 
 
