@@ -175,11 +175,11 @@ def test_session_deadline(
         conversation.wait(0.05)
         conversation.send(REPLY)
 
-    generator = generator_for(serve(script), session_deadline_ns=time.monotonic_ns() + 400_000_000)
+    generator = generator_for(serve(script), session_deadline_ns=time.monotonic_ns() + 1_500_000_000)
     seen = generator.run(plan(1000, load=load))
     assert seen.interrupted == "the session deadline has passed"
     assert seen.records.counts()["ok"] > 0
-    assert seen.duration_s < 5
+    assert seen.duration_s < 10
     late = generator.run(plan(1000, load=load))  # nothing more is sent
     assert late.interrupted == "the session deadline has passed"
     assert len(late.records) == 0
