@@ -12,7 +12,7 @@ from pytest_llmbench.generator.clock import Clock
 from pytest_llmbench.generator.deadlines import sweep
 from pytest_llmbench.generator.decoding import DecodeQueue, Steps
 from pytest_llmbench.generator.dispatcher import Dispatcher
-from pytest_llmbench.generator.failing import FailureWatch, last_moved_ns
+from pytest_llmbench.generator.failing import last_moved_ns
 from pytest_llmbench.generator.heartbeat import Heartbeat
 from pytest_llmbench.generator.host_cpu import HostCpu
 from pytest_llmbench.generator.limits import exhaustion_remedy
@@ -26,6 +26,7 @@ from pytest_llmbench.generator.transport import End, Exchange, Transport
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.stats.failing import Cut, FailureWatch
 from pytest_llmbench.stats.looks import LookTaker
 
 T = TypeVar("T")
@@ -217,7 +218,6 @@ class Measurement:
 
     def _wind_up(self, reason: str) -> None:
         """Send nothing more; what is in flight is drained as at the end of the load."""
-        self.stopped = reason
         self._dispatcher.close(reason)
         if self._work is not None:
             self._work.cancel()
@@ -245,7 +245,8 @@ class Measurement:
         if self._looks is not None and self._work is not None and self._dispatcher.closed is None:
             verdict = self._looks.hear(record)
             if verdict is not None:
-                self._wind_up(self._looks.reason(verdict))
+                self.stopped = self._looks.reason(verdict)
+                self._wind_up(self.stopped)
         if self._on_record is None:
             return
         try:
@@ -266,13 +267,25 @@ class Measurement:
             self.stop(SESSION_DEADLINE)
 
     def _check_sut(self, now_ns: int) -> None:
-        in_flight = self._dispatcher.in_flight
-        at_its_end = self._work is None and not in_flight
-        if self._watch is None or self._dispatcher.halted is not None or at_its_end:
+        in_flight, watch = self._dispatcher.in_flight, self._watch
+        if watch is None or self._dispatcher.halted is not None:
             return
-        self.stopped = self._watch.verdict(in_flight, now_ns)
-        if self.stopped is not None:
-            self._halt(self.stopped)
+        if self._work is None and not (watch.eager and in_flight):
+            return  # all is sent: there is nothing to end early
+        cut = watch.judge(len(in_flight), last_moved_ns(in_flight), now_ns)
+        if cut is not None:
+            self._cut(cut)
+
+    def _cut(self, cut: Cut) -> None:
+        """The SUT has failed."""
+        if cut.is_result:
+            self.stopped = cut.reason
+        elif self.interrupted is None:
+            self.interrupted = cut.reason
+        if cut.drains:
+            self._wind_up(cut.reason)
+        else:
+            self._halt(cut.reason)
 
     def _tell(self, now_ns: int) -> None:
         self._told_ns = now_ns

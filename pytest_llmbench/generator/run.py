@@ -21,7 +21,6 @@ from pytest_llmbench.generator.alarm import best_alarm
 from pytest_llmbench.generator.clock import Clock, MonotonicClock, anchor, resolution_ns
 from pytest_llmbench.generator.closed_loop import Extent, keep_full
 from pytest_llmbench.generator.dispatcher import Dispatcher
-from pytest_llmbench.generator.failing import FailureWatch
 from pytest_llmbench.generator.http1 import Http1Transport
 from pytest_llmbench.generator.http_request import RequestHead
 from pytest_llmbench.generator.limits import mean_tokens, own_limits, peak_connections, refuse_too_much
@@ -42,6 +41,7 @@ from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.stats.looks import look_taker
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm
 from pytest_llmbench.workloads.prompts import with_text
@@ -217,7 +217,7 @@ class LoadGenerator:
             on_record=self._on_record,
             on_progress=self._on_progress,
             session_deadline_ns=self._session_deadline_ns,
-            watch=FailureWatch() if plan.stop_when_failing else None,
+            watch=FailureWatch.of(plan),
             looks=look_taker(plan),
             gate=self._gate,
             rows=rows,

@@ -37,7 +37,7 @@ class Criteria:
 
     def failures(self, seen: Seen) -> tuple[str, ...]:
         """Why the level fails; empty when it passes."""
-        found = []
+        found = [] if seen.observation.stopped is None else [f"ended early: {seen.observation.stopped}"]
         ratio = seen.level.completion_ratio
         if ratio is None or ratio < self.min_completion:
             text = "nothing was sent" if ratio is None else f"completion {ratio:.2%}"
@@ -102,7 +102,8 @@ def find_capacity(
     def at(concurrency: int) -> Procedure[bool]:
         own = level_requests(setting, sequence, concurrency, duration_s, initial, ceiling)
         plan = level_plan(setting, own, concurrency, duration_s, _most_rps(levels))
-        seen = level_of(own.sent((yield plan)), seed=setting.seed, role=PROBE)
+        run = own.sent((yield plan.with_(may_break=True)))
+        seen = level_of(run, seed=setting.seed, role=PROBE)
         failures = asked.failures(seen)
         levels.append(seen.with_(passed=not failures, fail_reasons=failures))
         return not failures

@@ -31,6 +31,8 @@ FULL_REQUESTS = 10_000
 OVERSENT_REQUESTS = math.ceil(FULL_REQUESTS / 0.99)
 """So many are sent that 1 % of failures, the usual budget, leaves 10,000 samples."""
 QUICK_REQUESTS = 50
+FEWEST_FAILURES = 20
+"""So many a load always goes through, whatever its error budget."""
 
 Result = Callable[[Any, Setting, WarmupReport, Sequence[Observation]], TestResult]
 
@@ -107,7 +109,14 @@ def _plan(
         deadlines=setting.deadlines,
         ignore_eos=setting.ignore_eos,
     )
-    return bounded(parameters, plan) if _may_end_early(parameters, setting) else plan
+    if _may_end_early(parameters, setting):
+        return bounded(parameters, plan)
+    return plan.with_(most_failures=_most_failures(parameters, plan.requests * runs))
+
+
+def _most_failures(parameters: AdaptiveParameters, planned: int) -> int:
+    """What the error budget allows of all runs, and enough to see what fails and how often."""
+    return max(FEWEST_FAILURES, math.floor(parameters.max_error_share * planned + 1e-9))
 
 
 def _part(parameters: AdaptiveParameters, setting: Setting, attempt: int) -> Part:

@@ -75,8 +75,9 @@ class Probes:
     def _plan(self, value: float) -> LoadPlan:
         if self.load_model == "open":
             load = replace(self.law, rate=value)
-            return self.sequence.open_loop(self.setting, f"{value:g} req/s", load, self.duration_s)
-        return self.sequence.closed_loop(
+            plan = self.sequence.open_loop(self.setting, f"{value:g} req/s", load, self.duration_s)
+            return plan.with_(may_break=True)
+        plan = self.sequence.closed_loop(
             self.setting,
             f"{value:g} in flight",
             int(value),
@@ -84,6 +85,7 @@ class Probes:
             at_least=int(value),
             most_rps=None if self.most_rps is None else 2.0 * self.most_rps,
         )
+        return plan.with_(may_break=True)
 
     def _seen(self, run: Observation) -> Seen:
         seen = self.sequence.sent(run)

@@ -65,6 +65,8 @@ def overload(seen: Observation, window: Window, queue: Queue | None) -> tuple[st
             found.append(f"completions at {balance.share:.1%} of the arrivals (limit {COMPLETION_SHARE:.0%})")
     if not len(seen.records.ok) or not seen.records.ok.any():
         found.append("no request was completed")
+    if seen.stopped is not None and seen.plan.may_break:
+        found.append(f"the load ended early: {seen.stopped}")
     return tuple(found)
 
 

@@ -208,7 +208,8 @@ def _rough_bounds(probes: Probes) -> Procedure[Range]:
             at_least=2 * concurrency,
             most_rps=2.0 * rate if rate > 0 else None,
         )
-        seen = level_of(sequence.sent((yield plan)), seed=setting.seed, role=BURST)
+        burst = sequence.sent((yield plan.with_(may_break=True)))
+        seen = level_of(burst, seed=setting.seed, role=BURST)
         probes.run.append(seen)
         now = whole_rate(seen)
         if now <= _BURST_GAIN * rate:

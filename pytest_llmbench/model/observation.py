@@ -108,7 +108,7 @@ class Observation:
     selfcheck: SelfCheck = field(default_factory=SelfCheck)
     in_flight_at_end: int = 0
     interrupted: str | None = None
-    """Why the plan was cut short (Ctrl-C, session deadline), if it was."""
+    """Why the plan was cut short, if it was (Ctrl-C, a system that stopped answering): it is void."""
     sequence_sha256: str = ""
     """Digest of the requests as planned, in METHODOLOGY §4.3's format."""
     facts: Facts = field(default_factory=Facts)
@@ -121,7 +121,8 @@ class Observation:
     shared_from: str | None = None
     """Node id of the test that ran this load, when the present test only uses it (DESIGN §2.3)."""
     stopped: str | None = None
-    """Why the load was ended early by its own rule (``stop_when_failing``). What was measured counts."""
+    """Why the load was ended early by its own rule (``stop_when_failing``, ``may_break``, ``looks``): it
+    counts."""
 
     @property
     def duration_s(self) -> float:

@@ -139,6 +139,13 @@ class LoadPlan:
     """Before the load, put the SUT into a state without traces of earlier requests (restart or flush)."""
     stop_when_failing: bool = False
     """End the load early when the SUT has stopped answering (memory pressure, METHODOLOGY §13)."""
+    most_failures: int | None = None
+    """End the load early when more have failed: the test is void whatever comes. No part of the key, like the
+    next two: whoever shares a load has all of it."""
+    may_break: bool = False
+    """One that the SUT does not survive is a result: it was sent to find out how much is too much."""
+    watched: bool = True
+    """False: of a share of a load, whose coordinator sees all ends and says when nobody answers any more."""
     looks: Looks | None = None
     """End the load early when every objective is decided; ``requests`` and the ceiling are then the most."""
     attempt: int = 1

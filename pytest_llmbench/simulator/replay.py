@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.facts import Facts
-from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
@@ -139,11 +139,12 @@ class ReplayEngine:
         before = self._totals.read(self._engine.totals)
         log = self._log(plan)
         run = self._begun(plan, arrivals, log, started_ns)
-        interrupted = run.play()
+        run.play()
+        interrupted = run.interrupted
         records = log.records()
         self._totals.note(records)
         readings = run.gauges.readings(before, self._totals.read(self._engine.totals))
-        if interrupted is not None:
+        if interrupted == INTERRUPTED_BY_CTRL_C:
             self._restart()  # Ctrl-C may have come in the middle of a step
         ended_ns = int(records.finished_ns.max()) if len(records) else started_ns
         self.clock.now_ns = max(run.now_ns, ended_ns)

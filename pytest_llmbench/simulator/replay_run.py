@@ -7,7 +7,6 @@ import json
 from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
-from http import HTTPStatus
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from pytest_llmbench.simulator.replay_patience import Patience
 from pytest_llmbench.simulator.request_body import GenerationRequest, RefusalError
 from pytest_llmbench.simulator.sequence import Sequence
 from pytest_llmbench.simulator.step_result import StepResult
+from pytest_llmbench.stats.failing import STREAK, FailureWatch
 from pytest_llmbench.stats.looks import look_taker
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.http_status import classify_status
@@ -44,12 +44,6 @@ _ENDS = {
     "error": (Outcome.IN_BAND_ERROR, "the engine ran out of memory"),
 }
 """What the client makes of a reply whose finish reason is not a normal one."""
-
-
-FAILURES_IN_A_ROW = 20
-"""``stop_when_failing`` ends the load when the engine is down (it recovers from a crash) and the last so many
-requests that ended got no answer: no connection that lasted, a deadline that ran out, a status of 500 or more
-(METHODOLOGY §13). So does the load generator, which has no word of the engine's on its health."""
 
 
 BATCH = 8192
@@ -69,6 +63,8 @@ class ReplayRun:
     left_in_flight = 0
     stopped: str | None = None
     """Why nothing more was sent, if the plan's own rule ended it."""
+    interrupted: str | None = None
+    """Why the plan was cut short, if it was."""
 
     def __init__(
         self,
@@ -94,10 +90,9 @@ class ReplayRun:
         """Step number: replies to which a fault happens then, if they have come far enough."""
         self._down_until_ns = 0
         self._stops_when_failing = plan.stop_when_failing
+        self._watch = FailureWatch.of(plan)
         self._looks = look_taker(plan)
         self._batch = BATCH if plan.looks is None else max(1, plan.looks.every // _HEARD_PER_LOOK)
-        self._failures = 0
-        """Ends one after another without an answer."""
         self._patience = Patience(plan.deadlines, delays)
         self.gauges = GaugeSampler(engine, start_ns)
         self.first_step = engine.next_step
@@ -111,18 +106,19 @@ class ReplayRun:
         self.step_ends_ns = array("q")
         """From ``first_step`` on."""
 
-    def play(self) -> str | None:
-        """Until every request has ended. Returns why it was cut short, if it was."""
+    def play(self) -> None:
+        """Until every request has ended; Ctrl-C cuts it short."""
         try:
             self._play()
         except KeyboardInterrupt:
             self._cancel(INTERRUPTED_BY_CTRL_C)
-            return INTERRUPTED_BY_CTRL_C
+            self.interrupted = INTERRUPTED_BY_CTRL_C
         finally:
             self._hand_over(list(self._flights))
-        return None
 
     def _play(self) -> None:
+        if self._watch is not None:
+            self._watch.begin(self.now_ns)
         engine, arrivals, patience = self._engine, self._arrivals, self._patience
         in_flight, screened, gauges = self._in_flight, self._screened, self.gauges
         while True:
@@ -285,16 +281,32 @@ class ReplayRun:
     ) -> None:
         flight.end(outcome, at_ns, error=error, finish_reason=reason)
         self._ended += 1
-        self._failures = self._failures + 1 if _unanswered(flight) else 0
-        if self._failures >= FAILURES_IN_A_ROW and self._stops_when_failing and at_ns < self._down_until_ns:
-            self._stop()
+        if self._watch is not None:
+            self._watch.ended(outcome, flight.http_status, error, at_ns)
+            self._check_engine(self._watch, at_ns)
         self._arrivals.ended(flight)
 
-    def _stop(self) -> None:
+    def _check_engine(self, watch: FailureWatch, at_ns: int) -> None:
+        """As the load generator does, which has no word of the engine's on its health: here one that is down
+        (it recovers from a crash) has stopped answering as soon as so many requests in a row say so."""
+        if self._stops_when_failing:
+            if watch.streak >= STREAK and at_ns < self._down_until_ns:
+                self._arrivals.stop()
+                self.stopped = self.stopped or (
+                    f"the engine is down, and the last {watch.streak} requests that ended were not answered"
+                )
+            return
+        if self.stopped is not None or self.interrupted is not None or self._arrivals.all_sent(self.now_ns):
+            return
+        moves_ns = self.now_ns if self._in_flight else None
+        cut = watch.judge(len(self._in_flight), moves_ns, at_ns)
+        if cut is None:
+            return
         self._arrivals.stop()
-        self.stopped = self.stopped or (
-            f"the engine is down, and the last {self._failures} requests that ended were not answered"
-        )
+        if cut.is_result:
+            self.stopped = cut.reason
+        else:
+            self.interrupted = cut.reason
 
     # Faults in mid-stream.
 
@@ -350,12 +362,6 @@ class ReplayRun:
             flight.end(Outcome.CANCELLED, self.now_ns + self._to_client_ns, error=why)
         self._in_flight.clear()
         self._screened.clear()
-
-
-def _unanswered(flight: Flight) -> bool:
-    if flight.outcome is Outcome.HTTP_ERROR:
-        return flight.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return flight.outcome in (Outcome.DISCONNECTED, Outcome.TIMEOUT)
 
 
 def _ids_of(planned: PlannedRequest, config: EngineConfig) -> Ordered[int] | None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from scripted_server import HEAD, REPLY, Conversation, ScriptedServer, chunk, plain, reply, text_event
 
-from pytest_llmbench.generator.failing import LONG_NS, QUIET_NS, STREAK, FailureWatch
+from pytest_llmbench.generator.failing import last_moved_ns
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.transport import Exchange
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.stats import failing
+from pytest_llmbench.stats.failing import LONG_NS, PATIENT_NS, QUIET_NS, STREAK, FailureWatch
 from pytest_llmbench.workloads.sequence import sequence_sha256
 
 Serve = Callable[..., ScriptedServer]
@@ -36,11 +39,16 @@ def exchange(*stamps_ns: int, status: int | None = None) -> Exchange:
 
 
 def watch_after(*ends: tuple[Outcome, int | None]) -> FailureWatch:
-    watch = FailureWatch()
+    watch = FailureWatch(eager=True)
     watch.begin(0)
     for outcome, status in ends:
         watch.note(record(outcome, status))
     return watch
+
+
+def verdict(watch: FailureWatch, in_flight: list[Exchange], now_ns: int) -> str | None:
+    cut = watch.judge(len(in_flight), last_moved_ns(in_flight), now_ns)
+    return None if cut is None else cut.reason
 
 
 DEAD: list[tuple[Outcome, int | None]] = [
@@ -62,27 +70,27 @@ ALIVE: list[tuple[Outcome, int | None]] = [
 @pytest.mark.parametrize(("outcome", "status"), DEAD)
 def test_so_many_in_a_row_are_enough(outcome: Outcome, status: int | None) -> None:
     ends = [(outcome, status)] * STREAK
-    assert "stopped answering: the last 20" in (watch_after(*ends).verdict([], S) or "")
-    assert watch_after(*ends[1:]).verdict([], S) is None
+    assert "stopped answering: the last 20" in (verdict(watch_after(*ends), [], S) or "")
+    assert verdict(watch_after(*ends[1:]), [], S) is None
 
 
 @pytest.mark.parametrize(("outcome", "status"), ALIVE)
 def test_any_answer_among_them_begins_the_count_anew(outcome: Outcome, status: int | None) -> None:
     dead = [(Outcome.DISCONNECTED, None)] * (STREAK - 1)
     watch = watch_after(*dead, (outcome, status), *dead)
-    assert watch.verdict([], S) is None
+    assert verdict(watch, [], S) is None
     watch.note(record(Outcome.CANCELLED))
-    assert watch.verdict([], S) is None
+    assert verdict(watch, [], S) is None
     watch.note(record(Outcome.DISCONNECTED))
-    assert watch.verdict([], S) is not None
+    assert verdict(watch, [], S) is not None
 
 
 def test_a_stream_that_flows_is_an_answer() -> None:
     watch = watch_after(*[(Outcome.HTTP_ERROR, 500)] * (2 * STREAK))
     now = 100 * S
-    assert watch.verdict([exchange(), exchange(now - S // 10, status=200)], now) is None
-    assert watch.verdict([exchange(now - 2 * QUIET_NS, now - QUIET_NS, status=200)], now) is not None
-    assert watch.verdict([exchange(now, status=500)], now) is not None  # the head of the next error page
+    assert verdict(watch, [exchange(), exchange(now - S // 10, status=200)], now) is None
+    assert verdict(watch, [exchange(now - 2 * QUIET_NS, now - QUIET_NS, status=200)], now) is not None
+    assert verdict(watch, [exchange(now, status=500)], now) is not None  # the head of the next error page
 
 
 def test_fewer_are_enough_when_nothing_was_answered_for_long() -> None:
@@ -91,15 +99,88 @@ def test_fewer_are_enough_when_nothing_was_answered_for_long() -> None:
     for _ in range(3):
         watch.note(record(Outcome.TIMEOUT))
     hanging = [exchange(), exchange(), exchange()]
-    assert watch.verdict(hanging, 5 * S + LONG_NS - 1) is None
-    assert watch.verdict([*hanging, exchange()], 5 * S + LONG_NS) is None
-    assert "nothing was answered for 10.0 s" in (watch.verdict(hanging, 5 * S + LONG_NS) or "")
-    assert watch.verdict([], 5 * S + LONG_NS) is not None
+    assert verdict(watch, hanging, 5 * S + LONG_NS - 1) is None
+    assert verdict(watch, [*hanging, exchange()], 5 * S + LONG_NS) is None
+    assert "nothing was answered for 10.0 s" in (verdict(watch, hanging, 5 * S + LONG_NS) or "")
+    assert verdict(watch, [], 5 * S + LONG_NS) is not None
 
 
 def test_silence_alone_is_no_failure() -> None:
     """Long replies are answered late; only deadlines can tell them from none."""
-    assert watch_after().verdict([exchange()], 1000 * S) is None
+    assert verdict(watch_after(), [exchange()], 1000 * S) is None
+
+
+# --- loads that do not ask for it
+
+
+def patient_after(*ends: tuple[Outcome, int | None], **options: Any) -> FailureWatch:
+    watch = FailureWatch(**options)
+    watch.begin(0)
+    for outcome, status in ends:
+        watch.note(record(outcome, status))
+    return watch
+
+
+LOST, FINE = (Outcome.DISCONNECTED, None), (Outcome.OK, 200)
+
+
+def test_a_restart_of_half_a_minute_is_waited_for() -> None:
+    watch = patient_after(FINE, *[LOST] * 500)
+    assert verdict(watch, [], PATIENT_NS - 1) is None
+    assert "the last 500 requests that ended failed" in (verdict(watch, [], PATIENT_NS) or "")
+
+
+def test_as_many_as_are_in_flight_have_to_fail() -> None:
+    """A queue that is too long makes every request late; that nobody answers takes all of them."""
+    watch = patient_after(FINE, *[LOST] * 5)
+    assert verdict(watch, [exchange()] * 6, 100 * S) is None
+    assert verdict(watch, [exchange()] * 5, 100 * S) is not None
+    assert verdict(patient_after(FINE, LOST, LOST), [], 100 * S) is None  # two may be chance
+
+
+def test_more_have_to_fail_in_a_row_where_many_failed_before() -> None:
+    """Half of 100 before: 100 x 0.5^16 is 0.0015, and 0.5^17 half of it."""
+    before = [FINE, LOST] * 50
+    assert verdict(patient_after(*before, FINE, *[LOST] * 16), [], 100 * S) is None
+    assert verdict(patient_after(*before, FINE, *[LOST] * 17), [], 100 * S) is not None
+
+
+@pytest.mark.parametrize(("outcome", "status"), ALIVE)
+def test_any_answer_shows_that_it_lives(outcome: Outcome, status: int | None) -> None:
+    watch = patient_after(*[LOST] * 50)
+    watch.note(record(outcome, status, at_ns=80 * S))
+    for _ in range(50):
+        watch.note(record(*LOST))
+    assert watch.judge(0, None, 80 * S + PATIENT_NS - 1) is None
+
+
+@pytest.mark.parametrize(
+    ("may_break", "answered", "is_result"),
+    [(True, True, True), (True, False, False), (False, True, False)],
+)
+def test_what_breaks_a_server_is_a_result_where_it_was_looked_for(
+    may_break: bool, answered: bool, is_result: bool
+) -> None:
+    watch = patient_after(*[FINE] * answered, *[LOST] * 50, may_break=may_break)
+    cut = watch.judge(0, None, 100 * S)
+    assert cut is not None
+    assert (cut.is_result, cut.drains) == (is_result, False)
+
+
+def test_an_error_budget_counts_every_failure() -> None:
+    kinds = [LOST, (Outcome.RATE_LIMITED, 429), (Outcome.EMPTY, 200), (Outcome.HTTP_ERROR, 400)]
+    watch = patient_after(*kinds, FINE, FINE, (Outcome.CANCELLED, None), most_failures=4)
+    assert watch.judge(3, S, S) is None
+    watch.note(record(*LOST))
+    cut = watch.judge(3, S, S)
+    assert cut is not None
+    assert "5 of the first 7 requests failed" in cut.reason
+    assert (cut.is_result, cut.drains) == (False, True)
+
+
+def test_who_is_not_asked_to_watch_does_not(plan: MakePlan) -> None:
+    assert FailureWatch.of(plan(10, watched=False)) is None
+    assert FailureWatch.of(plan(10)) is not None
 
 
 # --- whole loads
@@ -139,12 +220,61 @@ def test_a_dead_server_ends_the_load(
     assert seen.sequence_sha256 == sequence_sha256(sent)
 
 
-def test_a_dead_server_does_not_end_a_load_that_did_not_ask_for_it(
+def test_failures_do_not_end_a_load_without_an_error_budget(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan
 ) -> None:
     server = serve(reply(plain("500 Internal Server Error")))
     seen = generator_for(server).run(plan(100, load=ClosedLoop(4)))
-    assert (len(seen.records), seen.stopped) == (100, None)
+    assert (len(seen.records), seen.stopped, seen.interrupted) == (100, None, None)
+
+
+@pytest.mark.parametrize("load", [OpenLoop(rate=200), ClosedLoop(4)], ids=["open", "closed"])
+def test_a_spent_error_budget_ends_the_load_and_what_is_in_flight_ends_by_itself(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, load: OpenLoop | ClosedLoop
+) -> None:
+    def script(conversation: Conversation) -> None:
+        if len(server.served) % 2:
+            conversation.send(plain("500 Internal Server Error"))
+            return
+        conversation.send(HEAD + chunk(text_event("one")))
+        conversation.wait(0.01)
+        conversation.send(REPLY[len(HEAD) :])
+
+    server = serve(script)
+    seen = generator_for(server).run(plan(3000, load=load, most_failures=20))
+    counts = seen.records.counts()
+    assert "the error budget cannot be kept any more: 21 of the first" in (seen.interrupted or "")
+    assert "HTTP 500" in (seen.interrupted or "")
+    assert (seen.stopped, counts["cancelled"], seen.in_flight_at_end) == (None, 0, 0)
+    assert 21 <= counts["http_error"] <= 40
+    assert counts["submitted"] == sum(counts.values()) - counts["submitted"] == len(server.served)
+
+
+@pytest.mark.parametrize("may_break", [False, True])
+def test_a_server_that_is_gone_for_long_ends_any_load(
+    serve: Serve,
+    generator_for: GeneratorFor,
+    plan: MakePlan,
+    monkeypatch: pytest.MonkeyPatch,
+    may_break: bool,
+) -> None:
+    monkeypatch.setattr(failing, "PATIENT_NS", S // 2)
+    wanted = plan(5000, load=OpenLoop(rate=200), may_break=may_break)
+    seen = generator_for(dying_server(serve, 60)).run(wanted)
+    told, other = (seen.stopped, seen.interrupted) if may_break else (seen.interrupted, seen.stopped)
+    assert "the SUT has stopped answering" in (told or "")
+    assert other is None
+    assert len(seen.records) < 5000
+
+
+def test_a_server_that_never_answered_is_no_result_of_a_load(
+    generator_for: GeneratorFor, plan: MakePlan, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing, "PATIENT_NS", S // 4)
+    server = serve(reply(plain("500 Internal Server Error")))
+    seen = generator_for(server).run(plan(5000, load=OpenLoop(rate=200), may_break=True))
+    assert "the SUT has stopped answering" in (seen.interrupted or "")
+    assert seen.stopped is None
 
 
 def test_what_is_in_flight_is_given_up(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:

@@ -339,6 +339,16 @@ def test_a_server_that_is_gone_ends_the_load_by_its_own_rule(workers_for: Worker
     assert seen.duration_s < 5
 
 
+def test_the_error_budget_is_that_of_all_workers(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
+) -> None:
+    server = serve(lambda conversation: conversation.send(plain_reply("500 Internal Server Error")))
+    seen = workers_for(server).run(plan(4000, load=OpenLoop(100.0), most_failures=30))
+    assert "the error budget cannot be kept any more" in str(seen.interrupted)
+    assert seen.stopped is None
+    assert 31 <= seen.records.counts()["http_error"] <= 400
+
+
 def test_the_rule_goes_by_what_all_workers_see(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
     """The SUT answers every second request, and those are all the other worker's: it has not stopped."""
 

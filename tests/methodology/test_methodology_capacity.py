@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.methodology import capacity
 from pytest_llmbench.methodology.load_plans import Sequence
 from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.validity import Budget, validity
 from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
-from pytest_llmbench.model.judgement import GateVerdict
+from pytest_llmbench.model.judgement import GateVerdict, ValidityVerdict
+from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.plan import ClosedLoop
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult
@@ -45,6 +48,40 @@ def test_doubles_to_the_first_failure_and_bisects_to_the_last_slot(searched: Tes
     ]  # fmt: skip
     found = result.metrics["max_concurrency"]
     assert (found.point, found.lower, found.upper) == (16.0, 16.0, 16.0)
+
+
+def test_a_level_that_broke_the_server_has_failed_whatever_it_completed_before() -> None:
+    server = QueueServer(slots=64)
+
+    def execute(plan: LoadPlan) -> Observation:
+        assert plan.may_break == (plan.phase is Phase.MEASURE)
+        seen = server(plan)
+        too_much = isinstance(plan.load, ClosedLoop) and plan.load.concurrency > 20
+        return replace(seen, stopped="the SUT has stopped answering") if too_much else seen
+
+    parameters = build(capacity.Parameters, {"duration_s": 1, "ttft_p99_ms": 100})
+    result = drive(capacity.procedure(parameters, canned_setting("quick")), execute)
+    assert result.metrics["max_concurrency"].point == 20.0
+    broken = [level for level in result.levels if level.passed is False]
+    assert {level.concurrency for level in broken} == {32, 24, 22, 21}
+    assert all("ended early: the SUT has stopped answering" in level.fail_reasons for level in broken)
+    assert all(level.saturated for level in broken)
+
+
+def test_a_server_that_is_gone_ends_the_search_without_a_figure() -> None:
+    """Not one answer: that says nothing about the level, and must not narrow the bracket."""
+    server = QueueServer(slots=64)
+
+    def execute(plan: LoadPlan) -> Observation:
+        seen = server(plan)
+        gone = isinstance(plan.load, ClosedLoop) and plan.load.concurrency > 20
+        return replace(seen, interrupted="the SUT has stopped answering") if gone else seen
+
+    parameters = build(capacity.Parameters, {"duration_s": 1, "ttft_p99_ms": 100})
+    result = drive(capacity.procedure(parameters, canned_setting("quick")), execute)
+    assert result.metrics == {}
+    assert validity(result.observations, Budget()).verdict is ValidityVerdict.INVALID
+    assert [plan.load for plan in server.measured][-1] == ClosedLoop(32)
 
 
 def test_measurements_at_the_highest_level_that_passed(searched: TestResult) -> None:

@@ -94,6 +94,18 @@ def test_plans_by_scale() -> None:
     assert [plan.requests for plan in ttft.plans(ttft.Parameters(rate=20), setting())] == [1_000]
 
 
+def test_a_load_ends_at_the_failure_that_the_error_budget_of_all_runs_has_no_room_for() -> None:
+    def most(scale: Scale = "standard", **asked: Any) -> set[int | None]:
+        parameters = ttft.Parameters(rate=20, **asked)
+        return {plan.most_failures for plan in ttft.plans(parameters, setting(scale))}
+
+    assert most(requests=300) == {20}  # to see what fails
+    assert most(requests=10_000) == {100}
+    assert most(requests=10_000, runs=3) == {300}
+    assert most(requests=10_000, max_error_share=0.29) == {2900}  # 0.29 x 10,000 is a little less than that
+    assert most(requests=1_000, max_error_share=1.0) == {1000}
+
+
 def test_runs_take_up_one_sequence_one_after_another() -> None:
     plans = ttft.plans(ttft.Parameters(rate=20, requests=10, runs=3), setting())
     assert [plan.first for plan in plans] == [0, 10, 20]

@@ -181,14 +181,16 @@ def test_a_server_that_dies_mid_run(suite: Suite) -> None:
     result.stdout.fnmatch_lines(
         [
             "the server stopped answering at *.* s, INVALID: this run is not judged",
+            "*cut short (the error budget cannot be kept any more: 21 of the first * after *",
             "*requests failed*disconnected*",
         ]
     )
     entry = suite.report["tests"][0]
-    assert entry["counts"]["submitted"] == 400
+    sent = entry["counts"]["submitted"]
+    assert 21 < sent < 400
     assert entry["counts"]["ok"] >= 1
     rows = (suite.path / "out" / entry["records_file"]).read_text("utf-8").splitlines()[1:]
-    assert sum(json.loads(row)["phase"] == "measure" for row in rows) == 400
+    assert sum(json.loads(row)["phase"] == "measure" for row in rows) == sent
 
 
 def kill_when_busy(engine: EmbeddedEngine) -> None:

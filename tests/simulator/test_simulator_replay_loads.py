@@ -115,6 +115,30 @@ def test_failures_of_an_engine_that_is_up_stop_nothing() -> None:
     assert seen.records.counts()["http_error"] == 60
 
 
+def test_a_spent_error_budget_ends_a_load() -> None:
+    plan = PLAN.with_(duration_s=None, requests=400, most_failures=20)
+    seen = run(plan, "fast?fault=http_error&fault_rate=0.5&seed=3")
+    counts = seen.records.counts()
+    assert "the error budget cannot be kept any more: 21 of the first" in str(seen.interrupted)
+    assert seen.stopped is None
+    assert counts["http_error"] in range(21, 21 + 8)  # and those in flight then
+    assert counts["submitted"] == counts["ok"] + counts["http_error"] < 100
+    assert run(plan.with_(most_failures=399), "fast?fault=http_error&fault_rate=0.5").interrupted is None
+
+
+@pytest.mark.parametrize("may_break", [False, True])
+def test_an_engine_that_is_away_for_long_ends_a_load(may_break: bool) -> None:
+    plan = LoadPlan("l", SYNTHETIC_UNIFORM, OpenLoop(2.0), 400, 1, may_break=may_break)
+    crash = "fast?fault=crash&fault_rate=0.05&seed=2&recovery_ms=100000"
+    seen = run(plan, crash)
+    told, other = (seen.stopped, seen.interrupted) if may_break else (seen.interrupted, seen.stopped)
+    assert "the SUT has stopped answering" in str(told)
+    assert other is None
+    assert len(seen.records) < 400
+    back_in_time = run(plan, crash.replace("100000", "2000"))
+    assert (back_in_time.interrupted, back_in_time.stopped, len(back_in_time.records)) == (None, None, 400)
+
+
 _DIGEST = """
 import hashlib
 import numpy as np

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
 
-from pytest_llmbench.generator.failing import FailureWatch
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.workers.columns import read_columns, spooled_records
 from pytest_llmbench.generator.workers.protocol import (
@@ -26,6 +25,7 @@ from pytest_llmbench.generator.workers.spool import SpoolReader
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.stats.failing import FailureWatch
 
 MARGIN_NS = 20_000_000
 """From the word to the start: far longer than the word takes to reach all workers."""
@@ -250,14 +250,20 @@ class Conduct:
         """The rule of one generator, over what the workers have written down and last told."""
         running = [part for part in self.parts if not part.over and part.progress is not None]
         told = [part.progress for part in running if part.progress is not None]
-        at_its_end = all(each.submitted == each.planned and each.in_flight == 0 for each in told)
+        all_sent = all(each.submitted == each.planned for each in told)
+        at_its_end = all_sent and not any(each.in_flight for each in told)
         if self.watch is None or self.cause is not None or self.stopped is not None or at_its_end:
             return
         moved = [part.moved_ns for part in running if part.moved_ns is not None]
         in_flight = sum(each.in_flight for each in told)
-        self.stopped = self.watch.judge(in_flight, max(moved, default=None), time.monotonic_ns())
-        if self.stopped is not None:
-            self._stop_all(self.stopped)
+        cut = self.watch.judge(in_flight, max(moved, default=None), time.monotonic_ns())
+        if cut is None or (cut.drains and all_sent):
+            return
+        if cut.is_result:
+            self.stopped = cut.reason
+            self._stop_all(cut.reason)
+        else:
+            self.stop(cut.reason)
 
     def _show(self) -> None:
         known = [part.progress for part in self.parts if part.progress is not None]

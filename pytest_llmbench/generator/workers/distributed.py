@@ -16,7 +16,6 @@ from typing import Any, Self
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.clock import MonotonicClock, anchor
-from pytest_llmbench.generator.failing import FailureWatch
 from pytest_llmbench.generator.limits import Limits, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.workers.conduct import MARGIN_NS, Conduct
@@ -28,6 +27,7 @@ from pytest_llmbench.generator.workers.sharding import Deal, active_workers
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.wire.catalogue import dialect as dialect_named
 from pytest_llmbench.wire.dialect import PromptForm
 
@@ -167,7 +167,7 @@ class DistributedLoadGenerator:
         conduct = Conduct(crew.members(deal.workers), self._on_record, self._on_progress)
         self._conduct = conduct
         conduct.margin_ns = self.margin_ns
-        conduct.watch = FailureWatch() if plan.stop_when_failing and deal.workers > 1 else None
+        conduct.watch = FailureWatch.of(plan) if deal.workers > 1 else None
         if self._stop_reason is not None:  # asked for while requests were being drawn
             conduct.cause = self._stop_reason
         taken_at = anchor(MonotonicClock())

@@ -93,7 +93,7 @@ class Deal:
         changes: dict[str, Any] = {"requests": share.least, "first": 0}
         changes["workload"] = DealtWorkload(plan.workload.name, share.size, self.mean_tokens)
         # Of several shares the coordinator, who sees all ends, says whether the SUT has stopped answering.
-        changes["stop_when_failing"] = plan.stop_when_failing and self.workers == 1
+        changes["watched"] = plan.watched and self.workers == 1
         if isinstance(load, OpenLoop):  # its instants are with the requests
             changes["load"] = OpenLoop(load.rate / self.workers, arrival="trace")
         else:

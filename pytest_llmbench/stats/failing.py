@@ -1,0 +1,152 @@
+"""Has the system under test stopped answering, or failed too often? The rules that end a load early.
+
+Failures are data, and a load goes on through them. It ends where it can tell nothing more: when the error
+budget of its test cannot be kept any more, or when nobody answers (docs/decisions/0019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import RequestRecord
+
+STREAK = 20
+"""Of ``stop_when_failing``: so many requests in a row without an answer are enough, if there was none for
+``QUIET_NS``."""
+QUIET_NS = 1_000_000_000
+"""The SUT answered this recently: it has not stopped yet, whatever happens to other requests."""
+LONG_NS = 10_000_000_000
+"""After so long without an answer fewer failures will do: one for each request in flight."""
+PATIENT_NS = 30_000_000_000
+"""Of every other load: a server that is restarted within this time goes on being measured."""
+FEWEST = 3
+"""Of every other load: requests in a row without an answer."""
+CHANCE = 0.001
+"""That so many in a row fail by themselves, anywhere in the load, where others had failed before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The load is to end now."""
+
+    reason: str
+    is_result: bool
+    """What was measured counts (``Observation.stopped``); else the load is void (``interrupted``)."""
+    drains: bool = False
+    """What is in flight goes on to its end: the system answers."""
+
+
+class FailureWatch:
+    """Follows how requests end. Unanswered are those without a connection, with a lost one, with a deadline
+    that ran out, and with a status of 500 or more. Whatever comes in on a reply under way is an answer; so
+    are refusals for overload (429, or 503 that says so), other statuses, and errors inside a stream: a server
+    that sheds load is alive.
+
+    A load ends
+
+    - when more than ``most_failures`` requests have failed: the budget of its test cannot be kept any more;
+    - when nothing was answered for 30 s, and meanwhile as many as are in flight (k, at least 3) ended
+      unanswered, more than by themselves: with a share p of n requests unanswered before, n p^k < 0.001;
+    - ``eager`` (``LoadPlan.stop_when_failing``): when the last 20 that ended were unanswered and nothing was
+      answered for a second; or when nothing was answered for 10 s and as many as are in flight (at least one)
+      ended unanswered meanwhile.
+    """
+
+    def __init__(
+        self, *, eager: bool = False, most_failures: int | None = None, may_break: bool = False
+    ) -> None:
+        self._eager = eager
+        self._most_failures = most_failures
+        self._may_break = may_break
+        self._answered_ns = 0
+        self._answers = 0
+        self._streak = 0
+        self._ended = 0
+        self._failed = 0
+        self._unanswered_before = 0
+        """Up to the last answer; ``_ended - _streak`` had ended then."""
+        self._last = ""
+
+    @classmethod
+    def of(cls, plan: LoadPlan) -> FailureWatch | None:
+        """For a load; None where somebody else watches over it."""
+        if not plan.watched:
+            return None
+        return cls(eager=plan.stop_when_failing, most_failures=plan.most_failures, may_break=plan.may_break)
+
+    @property
+    def eager(self) -> bool:
+        return self._eager
+
+    @property
+    def streak(self) -> int:
+        """Unanswered requests since the last answer."""
+        return self._streak
+
+    def begin(self, now_ns: int) -> None:
+        """The load begins: silence counts from here."""
+        self._answered_ns = now_ns
+
+    def note(self, record: RequestRecord) -> None:
+        """A request has ended; to be told in the order of the ends."""
+        self.ended(record.outcome, record.http_status, record.error, record.finished_ns or 0)
+
+    def ended(self, outcome: Outcome, status: int | None, error: str | None, at_ns: int) -> None:
+        """:meth:`note` by what counts of it."""
+        if outcome is Outcome.CANCELLED:
+            return
+        self._ended += 1
+        if outcome is not Outcome.OK:
+            self._failed += 1
+            self._last = error or str(outcome)
+        if _is_unanswered(outcome, status):
+            self._streak += 1
+            return
+        self._unanswered_before += self._streak
+        self._streak = 0
+        self._answers += 1
+        self._answered_ns = max(self._answered_ns, at_ns)
+
+    def judge(self, in_flight: int, moved_ns: int | None, now_ns: int) -> Cut | None:
+        """Whether the load is to end now, by the number in flight and the last instant at which one of them
+        moved; None while the SUT answers, or may."""
+        if self._most_failures is not None and self._failed > self._most_failures:
+            reason = (
+                f"the error budget cannot be kept any more: {self._failed} of the first {self._ended} "
+                f"requests failed (the last one: {self._last})"
+            )
+            return Cut(reason, is_result=False, drains=True)
+        quiet_ns = now_ns - max(self._answered_ns, moved_ns or 0)
+        if not self._is_silent(in_flight, quiet_ns):
+            return None
+        reason = (
+            f"the SUT has stopped answering: the last {self._streak} requests that ended failed"
+            f" (the last one: {self._last}), and nothing was answered for {quiet_ns / 1e9:.1f} s"
+        )
+        # A system that answered nothing at all was gone before: that says nothing about this load.
+        answered = self._answers > 0 or moved_ns is not None
+        return Cut(reason, is_result=self._eager or (self._may_break and answered))
+
+    def _is_silent(self, in_flight: int, quiet_ns: int) -> bool:
+        if not self._streak:
+            return False
+        if self._eager:
+            many = self._streak >= STREAK and quiet_ns >= QUIET_NS
+            return many or (quiet_ns >= LONG_NS and self._streak >= max(1, in_flight))
+        if quiet_ns < PATIENT_NS or self._streak < max(FEWEST, in_flight):
+            return False
+        before = self._ended - self._streak
+        share = self._unanswered_before / before if before else 0.0
+        return before * share**self._streak < CHANCE
+
+
+def _is_unanswered(outcome: Outcome, status: int | None) -> bool:
+    if outcome is Outcome.HTTP_ERROR:
+        return (status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return outcome in (Outcome.DISCONNECTED, Outcome.TIMEOUT)
+
+
+__all__ = ["CHANCE", "FEWEST", "LONG_NS", "PATIENT_NS", "QUIET_NS", "STREAK", "Cut", "FailureWatch"]
