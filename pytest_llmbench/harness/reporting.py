@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -18,14 +18,16 @@ from pytest_llmbench.reports.markdown import markdown_report
 from pytest_llmbench.reports.minimum import minimum_report
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.instants import iso_utc
+from pytest_llmbench.store.journal import JournalHead
 from pytest_llmbench.store.json_file import write_text
 from pytest_llmbench.store.report_file import document_of, write_report
-from pytest_llmbench.store.schema import FactEntry, Generator, Report, Sut, TestEntry
+from pytest_llmbench.store.schema import FactEntry, Generator, IncompleteEntry, Report, Sut, TestEntry
+
+_NO_ENDPOINT = "not given"
 
 
-def build_report(settings: Settings, entries: Sequence[Mapping[str, Any]], started_ns: int) -> Report:
-    """The session's report from the tests' entries; ``started_ns`` is wall-clock time."""
-    tests = [TestEntry.model_validate(entry) for entry in entries]
+def head_of(settings: Settings, started_ns: int) -> JournalHead:
+    """What a report says of its session beside the tests; ``started_ns`` is wall-clock time."""
     words = (Path(sys.argv[0]).name, *sys.argv[1:])
     environment = this_environment().model_copy(
         update={
@@ -33,12 +35,27 @@ def build_report(settings: Settings, entries: Sequence[Mapping[str, Any]], start
             "settings": _without_secrets(settings.model_dump(mode="json", exclude_none=True), settings),
         }
     )
-    return Report(
-        generator=Generator(version=version("pytest-llmbench")),
+    return JournalHead(
+        pid=os.getpid(),
         started=iso_utc(started_ns),
+        generator=Generator(version=version("pytest-llmbench")),
         environment=environment,
-        sut=_sut(settings, tests),
+        sut=Sut(endpoint=settings.endpoint or _NO_ENDPOINT, model=settings.model, api=settings.api),
+    )
+
+
+def build_report(
+    head: JournalHead, entries: Sequence[Mapping[str, Any]], incomplete: IncompleteEntry | None = None
+) -> Report:
+    """The session's report from the tests' entries."""
+    tests = [TestEntry.model_validate(entry) for entry in entries]
+    return Report(
+        generator=head.generator,
+        started=head.started,
+        environment=head.environment,
+        sut=_sut(head.sut, tests),
         tests=tests,
+        incomplete=incomplete,
     )
 
 
@@ -50,16 +67,15 @@ def _without_secrets(value: Any, settings: Settings) -> Any:
     return outward_value(json.loads(text))
 
 
-def _sut(settings: Settings, tests: Sequence[TestEntry]) -> Sut:
+def _sut(told: Sut, tests: Sequence[TestEntry]) -> Sut:
     """The disclosure is that of the first test that has one; each test carries its own facts beside."""
     facts: dict[str, FactEntry] = next((test.facts for test in tests if test.facts), {})
-    model = facts.get("endpoint.model")
-    api = facts.get("endpoint.api")
-    endpoint = facts.get("endpoint.url")
+    endpoint, model, api = (facts.get(f"endpoint.{name}") for name in ("url", "model", "api"))
+    found = str(endpoint.value) if endpoint else _NO_ENDPOINT
     return Sut(
-        endpoint=settings.endpoint or (str(endpoint.value) if endpoint else "not given"),
-        model=str(model.value) if model else settings.model,
-        api=str(api.value) if api else settings.api,
+        endpoint=found if told.endpoint == _NO_ENDPOINT else told.endpoint,
+        model=str(model.value) if model else told.model,
+        api=str(api.value) if api else told.api,
         facts={
             key: fact for key, fact in facts.items() if key.startswith(("sut.", "tokenizer.", "guardrails."))
         },
@@ -73,13 +89,8 @@ class Written(NamedTuple):
     """What could not be written, and why, a line each."""
 
 
-def write_reports(
-    settings: Settings, entries: Sequence[Mapping[str, Any]], started_ns: int | None = None
-) -> Written:
+def write_reports(directory: Path, report: Report) -> Written:
     """Writes every file of the report. One that fails takes no other with it."""
-    assert settings.report is not None
-    directory = settings.report
-    report = build_report(settings, entries, time.time_ns() if started_ns is None else started_ns)
     document = document_of(report)
     makers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_text(path, html_report(document)),
@@ -106,4 +117,4 @@ def shown(error: BaseException) -> str:
     return " ".join(outward(str(error)).split())[:300]
 
 
-__all__ = ["Written", "build_report", "shown", "write_reports"]
+__all__ = ["Written", "build_report", "head_of", "shown", "write_reports"]

@@ -80,10 +80,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    if not options.values(session.config)["plan"] or session.testsfailed:
+    chosen = session.config.option
+    if chosen.collectonly or (session.testsfailed and not chosen.continue_on_collection_errors):
         return None
-    collection.print_plan(session)
-    return True
+    if options.values(session.config)["plan"]:
+        collection.print_plan(session)
+        return True
+    session.config.stash[SESSION].begin(session)
+    return None
 
 
 @pytest.hookimpl(wrapper=True)

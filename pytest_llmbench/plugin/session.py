@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,20 @@ from pytest_llmbench.redaction import outward, without_credentials
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.session import BenchSession
+    from pytest_llmbench.harness.session_record import SessionRecord
     from pytest_llmbench.harness.settings import Settings
 
 _WIDEST = 120
 _REAUDITED = "llmbench_reaudited"
+_MEASURING = frozenset({"llm_result", "llm_bench", "llm_sut"})
 MISTAKE = "llmbench_mistake"
 """Set on the report of a collection that failed by the author's mistake; crosses from an xdist worker."""
 NO_ENDPOINT = "no --llm-endpoint: give the URL of a server, or sim for the embedded engine"
+
+
+def is_load_test(item: pytest.Item) -> bool:
+    """Whether it has a marker, or measures by hand."""
+    return not _MEASURING.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def mark_mistake(report: pytest.CollectReport) -> None:
@@ -49,7 +56,7 @@ class SessionReport:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.entries: list[dict[str, Any]] = []
+        self._record: SessionRecord | None = None
         self._bench_session: BenchSession | None = None
         self._written: list[str] = []
         self._said: list[str] = []
@@ -81,6 +88,19 @@ class SessionReport:
         return name
 
     @property
+    def record(self) -> SessionRecord:
+        if self._record is None:
+            from pytest_llmbench.harness.session_record import SessionRecord
+
+            self._record = SessionRecord(self.settings)
+        return self._record
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """Of ``report.json``, in the order in which the tests ended."""
+        return [] if self._record is None else self._record.entries
+
+    @property
     def bench_session(self) -> BenchSession:
         if self._bench_session is None:
             from pytest_llmbench.harness.session import BenchSession
@@ -97,6 +117,8 @@ class SessionReport:
 
     def unconfigure(self) -> None:
         self.close()
+        if self._record is not None:
+            self._record.close()
         if self._terminal is not None:
             os.close(self._terminal)
             self._terminal = None
@@ -169,14 +191,39 @@ class SessionReport:
         if report.failed:
             self._not_collected.append(getattr(report, MISTAKE, False))
 
+    def begin(self, session: pytest.Session) -> None:
+        """Before the first test: whoever has load tests claims the report directory and keeps what it judges.
+        The controller of pytest-xdist collects nothing, and takes all tests for load tests."""
+        selected = [item.nodeid for item in session.items if is_load_test(item)]
+        if self.is_worker or not (selected or self.config.pluginmanager.hasplugin("dsession")):
+            return
+        try:
+            found = self.record.begin()
+        except LLMBenchError as error:
+            raise pytest.UsageError(str(error)) from None
+        self.record.select(selected)
+        reporter = self.config.pluginmanager.getplugin("terminalreporter")
+        if found is not None and reporter is not None:
+            reporter.write_line(outward(f"llmbench: {found}"), yellow=True)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        if self._record is not None:
+            self._record.select(ids)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if self._record is not None:
+            self._record.test_begins(nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        if self._record is not None:
+            self._record.test_ended(nodeid)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._any_run = True
         entry = getattr(report, "llmbench", None)
-        if entry is None:
-            return
-        earlier = [old for old in self.entries if old["nodeid"] == entry["nodeid"]]
-        entry["attempts"] = len(earlier) + 1
-        self.entries.append(entry)
+        if entry is not None:
+            self.record.keep(entry)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -186,13 +233,11 @@ class SessionReport:
         clean_warnings(self.config)
         self._reaudit()
         self.close()
-        if self.is_worker or not self.entries:
+        if self.is_worker or self._record is None:
             return
-        if self.settings.report is not None:
-            from pytest_llmbench.harness.reporting import write_reports
-
-            found = write_reports(self.settings, self.entries)
-            self._written, self._lost = found
+        self._written, self._lost = self._record.finish(int(exitstatus))
+        if not self.entries:
+            return
         if self.settings.save is not None:
             self._save(exitstatus)
         self._finished = session
@@ -226,19 +271,13 @@ class SessionReport:
         if self.is_worker:
             self.config.workeroutput[_REAUDITED] = changed  # type: ignore[attr-defined]  # pytest-xdist's
         else:
-            self._apply(changed)
+            self.record.reaudit(changed)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """pytest-xdist: a worker has ended. One that died sends nothing."""
-        self._apply(getattr(node, "workeroutput", {}).get(_REAUDITED, []))
-
-    def _apply(self, changed: Sequence[Mapping[str, Any]]) -> None:
-        for again in changed:
-            for entry in self.entries:
-                # The duration tells the attempts of one test apart.
-                if (entry["nodeid"], entry["duration_s"]) == (again["nodeid"], again["duration_s"]):
-                    entry["compliance"] = again["compliance"]
+        if self._record is not None:
+            self._record.reaudit(getattr(node, "workeroutput", {}).get(_REAUDITED, []))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         skipped = [
@@ -250,6 +289,7 @@ class SessionReport:
             terminalreporter.write_line(f"llmbench: {len(skipped)} load tests skipped, {NO_ENDPOINT}")
         if not self.entries:
             return
+        from pytest_llmbench.reports.report_view import incomplete_text
         from pytest_llmbench.reports.terminal import section_lines
 
         terminalreporter.section("LLM serving benchmarks", sep="=")
@@ -265,6 +305,9 @@ class SessionReport:
                 terminalreporter.write_line(line.text, **line.markup)
             terminalreporter.write_line("")
         self._fail_if_lost()
+        if self.record.incomplete is not None:
+            text = incomplete_text(self.record.incomplete.model_dump())
+            terminalreporter.write_line(outward(f"llmbench: {text}"), red=True, bold=True)
         for path in self._written:
             terminalreporter.write_line(f"report: {path}")
         for text in self._lost:

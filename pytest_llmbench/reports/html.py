@@ -31,7 +31,8 @@ def html_report(report: Entry) -> str:
         element("section", element("h2", f"{number}. {title}"), body)
         for number, (title, body) in enumerate(zip(SECTIONS, bodies, strict=True), start=1)
     ]
-    title = f"LLM benchmark report: {view.model}"
+    which = " (incomplete)" if view.incomplete else ""
+    title = f"LLM benchmark report{which}: {view.model}"
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -50,6 +51,7 @@ def _top(view: ReportView, title: str) -> Html:
         "header",
         element("h1", title),
         element("p", meta, class_="meta"),
+        element("p", view.incomplete, class_="incomplete") if view.incomplete else None,
         element("p", view.simulated, class_="simulated") if view.simulated else None,
         _verdict_table(view),
     )

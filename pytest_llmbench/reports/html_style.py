@@ -23,6 +23,8 @@ code, pre { font: .86em/1.45 ui-monospace, "SFMono-Regular", "Liberation Mono", 
   overflow-wrap: anywhere; }
 pre { background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: .6rem .8rem;
   white-space: pre-wrap; margin: .5rem 0; }
+.incomplete { background: var(--bad-bg); color: var(--bad); border-radius: 6px; padding: .6rem .8rem;
+  font-weight: 600; overflow-wrap: anywhere; }
 pre.error { border-left: 4px solid var(--bad); }
 pre.evidence { padding: .3rem .5rem; margin: .3rem 0 0; color: var(--soft); font-size: .78em; }
 .scroll { overflow-x: auto; margin: .6rem 0 1rem; }

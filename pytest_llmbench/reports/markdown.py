@@ -80,8 +80,8 @@ def _head(view: ReportView) -> str:
     left_out = len(view.tests) - len(rows)
     more = f"\n… and {left_out} more tests\n" if left_out else ""
     verdicts = table(("Test", "Verdict", "Limit", "Measured and interval", "Compliance"), rows)
-    simulated = f"**{view.simulated}**\n\n" if view.simulated else ""
-    return f"## LLM benchmark: {view.tally}\n\n{simulated}{verdicts}{more}"
+    said = "".join(f"**{escape(text)}**\n\n" for text in (view.incomplete, view.simulated) if text)
+    return f"## LLM benchmark: {view.tally}\n\n{said}{verdicts}{more}"
 
 
 def _configuration(test: TestView) -> list[_Part]:

@@ -153,7 +153,7 @@ def _provenance(source: _Source | None, constrained: TestView | None) -> list[st
 
 def _deviations(view: ReportView) -> list[str]:
     """Everything in which the tests fall short of an unconditional class, with the names of the tests."""
-    notes = [] if view.simulated is None else [view.simulated]
+    notes = [text for text in (view.incomplete, view.simulated) if text is not None]
     notes += [
         f"{test.name} is void and its numbers are not reported: {finding['message']}"
         if test.measured

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.entry import Entry
 
+_SHOWN_TESTS = 10
 _OF_ONE_RUN = ("workload.", "load.", "warmup.", "timing.", "cold_start")
 
 
@@ -31,6 +33,12 @@ class ReportView:
         which = "" if len(virtual) == len(self.tests) else f" ({len(virtual)} of {len(self.tests)} tests)"
         return f"Simulated{which}: nothing was sent, the embedded engine ran in virtual time."
 
+    @property
+    def incomplete(self) -> str | None:
+        """What is missing because the session did not come to its end, for the head of every artefact."""
+        found = self.report.get("incomplete")
+        return None if found is None else incomplete_text(found)
+
     def fact(self, key: str) -> Any:
         """A fact about the SUT: declared for the session, else found by a test. None when nobody knows."""
         sources = [self.report["sut"]["facts"], *(test.entry.get("facts") or {} for test in self.tests)]
@@ -49,9 +57,8 @@ class ReportView:
     def tally(self) -> str:
         """``1 PASS, 2 INCONCLUSIVE``."""
         headlines = [test.headline for test in self.tests]
-        return (
-            ", ".join(f"{headlines.count(word)} {word}" for word in dict.fromkeys(headlines)) or "no test ran"
-        )
+        counts = ", ".join(f"{headlines.count(word)} {word}" for word in dict.fromkeys(headlines))
+        return (counts or "no test ran") + (", INCOMPLETE" if self.incomplete else "")
 
     @property
     def model(self) -> str:
@@ -79,6 +86,24 @@ class ReportView:
         return _BOUNDARIES.get(str(declared), str(declared)) if declared is not None else "not declared"
 
 
+def incomplete_text(found: Entry) -> str:
+    """What a session lacks that did not come to its end, ``incomplete`` of a report, in words."""
+    unfinished = [test["nodeid"] for test in found["unfinished"]]
+    parts = [f"INCOMPLETE: {found['why']}."]
+    if unfinished:
+        parts.append(f"Begun, and without a result: {_listed(unfinished)}.")
+    if found["not_begun"]:
+        parts.append(f"Not begun: {_listed(found['not_begun'])}.")
+    if found["damaged_lines"]:
+        parts.append(f"Lines of the journal that could not be read: {found['damaged_lines']}.")
+    return " ".join(parts)
+
+
+def _listed(nodeids: Sequence[str]) -> str:
+    more = len(nodeids) - _SHOWN_TESTS
+    return ", ".join(nodeids[:_SHOWN_TESTS]) + (f" and {more} more" if more > 0 else "")
+
+
 _BOUNDARIES = {
     "model_engine": "Model Engine",
     "application_gateway": "Gateway",
@@ -86,4 +111,4 @@ _BOUNDARIES = {
 }
 """As appendix C.1 writes them."""
 
-__all__ = ["ReportView"]
+__all__ = ["ReportView", "incomplete_text"]

@@ -10,29 +10,26 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar, Final, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue
 
-from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, Status, ValidityVerdict
 from pytest_llmbench.model.objective import Op
-from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.store.comparison_schema import ComparisonEntry, OutputLengths
+from pytest_llmbench.store.session_schema import (
+    DRAFT,
+    Environment,
+    FactEntry,
+    Generator,
+    IncompleteEntry,
+    Sut,
+    UnfinishedTest,
+)
 from pytest_llmbench.store.shape import Instant, Metric, Shape
 from pytest_llmbench.store.stretch_schema import LevelEntry, SelfCheckEntry, StretchEntry
 
 SCHEMA_VERSION: Final = "1.3"
-DRAFT = "draft-gaikwad-llm-benchmarking-methodology-00"
 
 TestOutcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
-
-
-class FactEntry(Shape):
-    """One declared, detected or measured fact."""
-
-    value: JsonValue
-    origin: Origin
-    source: str = ""
-    """Where exactly: a file, a URL, a header."""
 
 
 class FindingEntry(Shape):
@@ -287,44 +284,6 @@ class TestEntry(Shape):
         return self.model_dump(mode="json")
 
 
-class Generator(Shape):
-    """The program that wrote the report."""
-
-    name: str = "pytest-llmbench"
-    version: str
-    draft: str = DRAFT
-
-
-class Environment(Shape):
-    """Where the load generator ran."""
-
-    python: str
-    implementation: str
-    platform: str
-    machine: str
-    cpu_count: int | None
-    packages: dict[str, str] = Field(default={})
-    """Installed version of each package that takes part in the measurement."""
-    command: list[str] = Field(default=[])
-    settings: dict[str, JsonValue] = Field(default={})
-    """The options in force, without secrets."""
-
-
-class Sut(Shape):
-    """The system under test."""
-
-    endpoint: str
-    """Without credentials."""
-    model: str | None
-    api: str | None
-    facts: dict[str, FactEntry] = Field(default={})
-
-    @field_validator("endpoint")
-    @classmethod
-    def _without_credentials(cls, endpoint: str) -> str:
-        return without_credentials(endpoint)
-
-
 class Report(Shape):
     """``report.json``."""
 
@@ -334,6 +293,8 @@ class Report(Shape):
     environment: Environment
     sut: Sut
     tests: list[TestEntry]
+    incomplete: IncompleteEntry | None = None
+    """``null``: the session came to its end."""
 
     def plain(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
@@ -366,6 +327,7 @@ __all__ = [
     "FindingEntry",
     "GateEntry",
     "Generator",
+    "IncompleteEntry",
     "Instant",
     "LevelEntry",
     "LoadEntry",
@@ -384,6 +346,7 @@ __all__ = [
     "TableEntry",
     "TestEntry",
     "TestOutcome",
+    "UnfinishedTest",
     "ValidityEntry",
     "WarmupEntry",
     "WorkloadEntry",

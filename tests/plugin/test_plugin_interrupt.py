@@ -57,6 +57,9 @@ def test_ctrl_c_keeps_what_was_measured(suite: Suite, engine: EmbeddedEngine) ->
     assert any("Ctrl-C" in finding["message"] for finding in entry["validity"]["findings"])
     assert entry["counts"]["ok"] >= 20
     assert "LLM serving benchmarks" in text
+    assert suite.report["incomplete"]["why"] == "the session was interrupted"
+    assert suite.report["incomplete"]["unfinished"] == []  # it has an entry
+    assert not (suite.path / "out" / "journal.jsonl").exists()
 
 
 def test_nothing_outlives_a_pytest_that_is_killed(suite: Suite, engine: EmbeddedEngine) -> None:
@@ -123,6 +126,9 @@ def test_ctrl_c_in_a_search_keeps_its_levels_and_leaves_nothing_running(suite: S
     assert engines
     assert psutil.wait_procs(engines, timeout=10)[1] == []
     assert [entry["nodeid"].split("::")[1] for entry in suite.report["tests"]] == ["test_search"]
+    assert [nodeid.split("::")[1] for nodeid in suite.report["incomplete"]["not_begun"]] == [
+        "test_never_reached"
+    ]
     entry = suite.report["tests"][0]
     assert entry["outcome"] == "error"
     assert entry["validity"]["verdict"] == "invalid"

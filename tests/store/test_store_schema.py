@@ -48,7 +48,8 @@ def test_the_schema_refuses_what_is_not_in_it(report: schema.Report) -> None:
 
 def test_top_level_and_test_keys(report: schema.Report) -> None:
     document = report.plain()
-    assert list(document) == ["schema_version", "generator", "started", "environment", "sut", "tests"]
+    top = ["schema_version", "generator", "started", "environment", "sut", "tests", "incomplete"]
+    assert list(document) == top
     required = {"nodeid", "test", "section", "outcome", "validity", "compliance", "gate", "metrics", "load"}
     required |= {"workload", "warmup", "selfcheck", "counts", "tables", "records_file"}
     for entry in document["tests"]:

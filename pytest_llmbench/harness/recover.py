@@ -1,0 +1,175 @@
+"""``pytest-llmbench recover DIR``: the report of a session that was killed, from its journal."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pytest_llmbench.errors import LLMBenchError, StoreError
+from pytest_llmbench.harness.reporting import Written, build_report, write_reports
+from pytest_llmbench.reports.report_view import ReportView
+from pytest_llmbench.reports.terminal import overview
+from pytest_llmbench.store.instants import iso_utc
+from pytest_llmbench.store.journal import (
+    ASIDE_PREFIX,
+    JOURNAL_NAME,
+    ReadJournal,
+    claimed,
+    held_journal,
+)
+from pytest_llmbench.store.records_file import header_of
+from pytest_llmbench.store.report_file import document_of
+from pytest_llmbench.store.schema import IncompleteEntry, Report, TestEntry, UnfinishedTest
+
+GOOD, NOT_GOOD, NOT_RECOVERED = 0, 1, 2
+_KILLED = "the session was killed before its end"
+_FILES = ("records_file", "loads_file")
+
+
+@dataclass(frozen=True)
+class Recovered:
+    report: Report
+    written: Written
+    good: bool
+    """The session had come to its end, and all its tests had passed."""
+
+
+def recover(directory: Path) -> Recovered:
+    """Writes the report of the session whose journal is in ``directory``, and removes the journal.
+
+    Raises StoreError where there is no journal, or where its session is still running.
+    """
+    path = directory / JOURNAL_NAME
+    if not path.is_file():
+        raise _nothing_in(directory)
+    try:
+        descriptor = claimed(path)
+    except OSError as error:
+        raise StoreError(
+            f"cannot open the journal: {error.strerror or error}",
+            where=str(path),
+            remedy="recover as the user who ran the session",
+        ) from error
+    try:
+        found = held_journal(path, descriptor)
+        report = _report_of(found, directory)
+        written = write_reports(directory, report)
+        if not written.problems:
+            path.unlink()
+    finally:
+        os.close(descriptor)
+    good = found.course.exit_status == 0 and report.incomplete is None
+    return Recovered(report, written, good)
+
+
+def _nothing_in(directory: Path) -> StoreError:
+    aside = sorted(directory.glob(f"{ASIDE_PREFIX}*/{JOURNAL_NAME}"))
+    return StoreError(
+        "there is nothing to recover: a session that ends by itself writes its report and leaves no journal",
+        where=str(directory),
+        remedy="of earlier sessions: " + ", ".join(str(path.parent) for path in aside)
+        if aside
+        else "name the directory that was given with --llm-report",
+    )
+
+
+def _report_of(found: ReadJournal, directory: Path) -> Report:
+    entries, unreadable = [], 0
+    for entry in found.course.entries:
+        try:
+            TestEntry.model_validate(entry)
+        except ValidationError:
+            unreadable += 1
+        else:
+            entries.append(_with_files(entry, directory))
+    return build_report(found.head, entries, _incomplete(found, unreadable, entries, directory))
+
+
+def _incomplete(
+    found: ReadJournal, unreadable: int, entries: Sequence[dict[str, Any]], directory: Path
+) -> IncompleteEntry | None:
+    course, damaged = found.course, found.damaged + unreadable
+    if course.exit_status is not None and not damaged and not course.unfinished:
+        return None
+    known = {entry["records_file"] for entry in entries}
+    records = {name: nodeid for name, nodeid in _records(directory, found.head.started) if name not in known}
+    return IncompleteEntry(
+        why=_KILLED if course.exit_status is None else "the session's own report was not written",
+        unfinished=[
+            UnfinishedTest(
+                nodeid=nodeid, records_files=[name for name, whose in records.items() if whose == nodeid]
+            )
+            for nodeid in course.unfinished
+        ],
+        not_begun=list(course.waiting),
+        damaged_lines=damaged,
+    )
+
+
+def _records(directory: Path, started: str) -> Iterator[tuple[str, str]]:
+    """Records files of this session, as a report names them, and the node id of each."""
+    for path in sorted((_written_into(directory) / "records").glob("*.jsonl")):
+        try:
+            with path.open("rb") as file:
+                header = header_of(file.readline(), path)
+        except (OSError, StoreError):
+            continue  # killed before its first line was whole
+        # The anchor of a replay is virtual time.
+        if iso_utc(path.stat().st_mtime_ns) >= started:
+            yield _seen_from(directory, path), str(header.get("nodeid", ""))
+
+
+def _written_into(directory: Path) -> Path:
+    """Where the session wrote: a journal that was put aside lies a folder below."""
+    return directory.parent if directory.resolve().name.startswith(ASIDE_PREFIX) else directory
+
+
+def _with_files(entry: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """With the paths of its files as they are from ``directory``."""
+    base = _written_into(directory)
+    return entry | {key: _seen_from(directory, base / name) for key in _FILES if (name := entry.get(key))}
+
+
+def _seen_from(directory: Path, path: Path) -> str:
+    return Path(os.path.relpath(path, directory)).as_posix()
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="pytest-llmbench recover",
+        description="Make the report of a session that was killed from what it had judged until then.",
+        epilog="Exit status: 0 the session had come to its end and all had passed, 1 the report is "
+        "incomplete or a test did not pass, 2 there is no report.",
+    )
+    parser.add_argument("directory", type=Path, help="the directory that was given with --llm-report")
+    directory = parser.parse_args(list(arguments)).directory
+    if directory.name == JOURNAL_NAME:
+        directory = directory.parent
+    try:
+        found = recover(directory)
+    except LLMBenchError as error:
+        print(error, file=sys.stderr)
+        return NOT_RECOVERED
+    document = document_of(found.report)
+    for line in overview(document, width=shutil.get_terminal_size().columns):
+        print(line.text)
+    view = ReportView(document)
+    print(view.incomplete or view.tally)
+    for path in found.written.paths:
+        print(f"report: {path}")
+    for problem in found.written.problems:
+        print(f"ERROR: {problem}", file=sys.stderr)
+    if found.written.problems:
+        return NOT_RECOVERED
+    return GOOD if found.good else NOT_GOOD
+
+
+__all__ = ["Recovered", "main", "recover"]

@@ -1,0 +1,118 @@
+"""What a session has judged so far: in memory, in the journal of its report directory, in its report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_llmbench.harness.reporting import Written, build_report, head_of, shown, write_reports
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.store import course
+from pytest_llmbench.store.journal import Journal
+from pytest_llmbench.store.schema import IncompleteEntry, UnfinishedTest
+
+_BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended by an error of its own"}
+"""By pytest's exit status."""
+
+
+class SessionRecord:
+    """One per session, in the process that writes the report. Every call after :meth:`begin` keeps what it is
+    told if the process is killed, provided that there is a report directory."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._head = head_of(settings, time.time_ns())
+        self._course = course.Course()
+        self._journal: Journal | None = None
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """Those of ``report.json``, in the order in which the tests ended."""
+        return self._course.entries
+
+    def begin(self) -> str | None:
+        """Claims the report directory; what is to be said of what was found in it.
+
+        Raises StoreError where another session is at work there.
+        """
+        if self._settings.report is None:
+            return None
+        self._journal = Journal(self._settings.report, self._head)
+        aside = self._journal.set_aside
+        if aside is None:
+            return None
+        return f"a session that was killed left results: pytest-llmbench recover {aside}"
+
+    def select(self, nodeids: Sequence[str]) -> None:
+        """Of the load tests, before the first begins; more may follow."""
+        new = [nodeid for nodeid in nodeids if not self._course.follows(nodeid)]
+        if new:
+            self._note(course.selected(new))
+
+    def test_begins(self, nodeid: str) -> None:
+        if self._course.follows(nodeid):
+            self._note(course.begun(nodeid))
+
+    def test_ended(self, nodeid: str) -> None:
+        if self._course.follows(nodeid):
+            self._note(course.ended(nodeid))
+
+    def keep(self, entry: dict[str, Any]) -> None:
+        """A judged test. A further attempt of the same test is numbered."""
+        entry["attempts"] = 1 + sum(old["nodeid"] == entry["nodeid"] for old in self.entries)
+        self._note(course.judged(entry))
+
+    def reaudit(self, changes: Sequence[dict[str, Any]]) -> None:
+        if changes:
+            self._note(course.reaudited(list(changes)))
+
+    @property
+    def incomplete(self) -> IncompleteEntry | None:
+        """What is missing of a session that ends now."""
+        found = self._course
+        why = _BROKEN_OFF.get(found.exit_status or 0)
+        if why is None and not found.unfinished:
+            return None
+        return IncompleteEntry(
+            why=why or "the session ended in the middle of a test",
+            unfinished=[UnfinishedTest(nodeid=nodeid) for nodeid in found.unfinished],
+            not_begun=list(found.waiting),
+        )
+
+    def finish(self, exit_status: int) -> Written:
+        """Writes the report. Where a file of it cannot be written, the journal stays."""
+        self._note(course.finished(exit_status))
+        written = Written([], [])
+        if self._settings.report is not None and self.entries:
+            try:
+                report = build_report(self._head, self.entries, self.incomplete)
+            except Exception as error:  # noqa: BLE001 - of ours, and must not cost the verdicts
+                written.problems.append(f"the report cannot be made: {type(error).__name__}: {shown(error)}")
+            else:
+                written = write_reports(self._settings.report, report)
+        self._told_of_the_journal(written)
+        self.close(keep=bool(written.problems))
+        return written
+
+    def close(self, *, keep: bool = True) -> None:
+        """Gives the directory free. Safe to call twice."""
+        if self._journal is not None:
+            self._journal.close(keep=keep)
+
+    def _told_of_the_journal(self, written: Written) -> None:
+        if self._journal is None or not written.problems:
+            return
+        if self._journal.problem is not None:
+            written.problems.append(f"the journal is not whole either: {self._journal.problem}")
+        else:
+            where = self._journal.path.parent
+            written.problems.append(f"nothing that was judged is lost: pytest-llmbench recover {where}")
+
+    def _note(self, event: course.Event) -> None:
+        self._course.apply(event)
+        if self._journal is not None:
+            self._journal.note(event)
+
+
+__all__ = ["SessionRecord"]

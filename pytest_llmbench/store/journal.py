@@ -1,0 +1,245 @@
+"""``journal.jsonl`` in the report directory: what a session has judged so far, written as it happens.
+
+The first line says what the session is; each further line is an event of its course. So a session that is
+killed loses nothing that was judged: ``pytest-llmbench recover`` makes the report from it. A session that
+ends by itself writes its report and removes the journal.
+
+The journal is also how a directory is claimed. While a session lives it holds a lock on the file, which the
+kernel takes away from a process that dies: no process id can be mistaken for another, and a directory that
+several machines or containers share is covered as far as its file system has locks. Where it has none, nobody
+is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.redaction import outward_value
+from pytest_llmbench.store.course import Course, Event
+from pytest_llmbench.store.session_schema import Environment, Generator, Sut
+from pytest_llmbench.store.shape import Instant, Shape
+
+JOURNAL_NAME = "journal.jsonl"
+JOURNAL_SCHEMA: Final = "pytest-llmbench/journal/1.0"
+ASIDE_PREFIX = "interrupted-"
+"""Of the folders that journals of killed sessions are put into."""
+
+_HELD = (errno.EACCES, errno.EAGAIN)
+_DURABLE = ("judged", "reaudited", "finished")
+"""Events that outlive a machine that loses its power; all outlive the process."""
+
+
+class JournalHead(Shape):
+    """What the session is: all that a report says beside its tests."""
+
+    schema_: Literal["pytest-llmbench/journal/1.0"] = Field(default=JOURNAL_SCHEMA, alias="schema")
+    pid: int
+    started: Instant
+    generator: Generator
+    environment: Environment
+    sut: Sut
+    """As far as the options tell."""
+
+
+class Journal:
+    """That of a running session, which holds the directory by it."""
+
+    def __init__(self, directory: Path, head: JournalHead) -> None:
+        """Raises StoreError where another session is at work in ``directory``, or nothing can be written."""
+        self.path = directory / JOURNAL_NAME
+        self.problem: str | None = None
+        """Why events could not be written; the first time."""
+        self.set_aside: Path | None = None
+        """Where the journal of a killed session is now."""
+        self._torn = False
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._descriptor = claimed(self.path)
+            if os.fstat(self._descriptor).st_size:
+                self.set_aside = self._put_aside()
+            self._write(head.model_dump(mode="json"), durable=True)
+        except OSError as error:
+            raise StoreError(
+                f"the journal cannot be written: {error.strerror or error}",
+                where=str(self.path),
+                remedy="check that the report directory is writable and has space left",
+            ) from error
+
+    def note(self, event: Event) -> None:
+        """Writes an event. A disk that fails does not end the session: see :attr:`problem`."""
+        try:
+            self._write(event, durable=event["event"] in _DURABLE)
+        except OSError as error:
+            self._torn = True
+            self.problem = self.problem or f"{self.path}: {error.strerror or error}"
+
+    def close(self, *, keep: bool) -> None:
+        """Gives the directory free. Safe to call twice."""
+        if self._descriptor < 0:
+            return
+        if not keep and _is_at(self.path, self._descriptor):
+            self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _write(self, line: Any, *, durable: bool) -> None:
+        # After a line that was cut off this one begins anew, so that only the other is lost.
+        before = "\n" if self._torn else ""
+        text = before + json.dumps(outward_value(line), ensure_ascii=False, separators=(",", ":")) + "\n"
+        rest = memoryview(text.encode())
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+        self._torn = False
+        if durable:
+            os.fsync(self._descriptor)
+
+    def _put_aside(self) -> Path | None:
+        """Keeps what a killed session had judged, and claims the directory with a new file."""
+        try:
+            left = held_journal(self.path, self._descriptor)
+        except StoreError:  # killed before its first line was whole
+            left = None
+        place = None
+        if left is not None and (left.course.entries or left.course.unfinished):
+            place = _free_name(self.path.parent, left.head.started)
+            place.mkdir()
+            self.path.rename(place / JOURNAL_NAME)
+        else:
+            self.path.unlink()
+        stale, self._descriptor = self._descriptor, claimed(self.path)
+        os.close(stale)
+        return place
+
+
+def claimed(path: Path) -> int:
+    """A descriptor of the journal ``path``, made if there is none, that this process alone holds.
+
+    Raises StoreError while another process holds it. The lock is one of ``fcntl``: a child that is forked
+    does not inherit it, so a server that outlives a killed session does not hold the directory. The price:
+    opening and closing the file anywhere else in this process would give it free.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _HELD:
+                os.close(descriptor)
+                raise _in_use(path) from error
+        if _is_at(path, descriptor):
+            return descriptor
+        os.close(descriptor)  # its holder ended, and removed it, between the two steps
+
+
+@dataclass(frozen=True)
+class ReadJournal:
+    """A journal as read back."""
+
+    head: JournalHead
+    course: Course
+    damaged: int
+    """Lines that could not be read; one for a session that was killed while it wrote."""
+
+
+def read_journal(path: Path) -> ReadJournal:
+    """That of another process. Raises StoreError for what is no journal, or one of another version."""
+    try:
+        return _parsed(path.read_bytes(), path)
+    except OSError as error:
+        raise StoreError(
+            f"cannot read the journal: {error.strerror or error}", where=str(path), remedy="check the path"
+        ) from error
+
+
+def held_journal(path: Path, descriptor: int) -> ReadJournal:
+    """The same by the descriptor of :func:`claimed`, which stays what it is."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
+        return _parsed(file.read(), path)
+
+
+def _parsed(data: bytes, path: Path) -> ReadJournal:
+    first, *rest = data.split(b"\n")
+    head = _head(first, path)
+    course, damaged = Course(), 0
+    for line in filter(None, rest):
+        try:
+            course.apply(json.loads(line))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            damaged += 1
+    return ReadJournal(head, course, damaged)
+
+
+def _head(line: bytes, path: Path) -> JournalHead:
+    try:
+        content = json.loads(line)
+        schema = content["schema"]
+        if schema == JOURNAL_SCHEMA:
+            return JournalHead.model_validate(content)
+    except (ValueError, KeyError, TypeError, ValidationError) as error:
+        raise StoreError(
+            "its first line does not say what session it is of",
+            where=str(path),
+            remedy="there is nothing to recover from it; remove it",
+        ) from error
+    raise StoreError(
+        f"the journal is in {schema!r}, this version reads {JOURNAL_SCHEMA!r}",
+        where=str(path),
+        remedy="recover with the version of pytest-llmbench that wrote it",
+    )
+
+
+def _in_use(path: Path) -> StoreError:
+    try:
+        head = read_journal(path).head
+    except StoreError:  # it has begun a moment ago
+        who = "another session"
+    else:
+        command = " ".join(head.environment.command)
+        who = f"another session (process {head.pid}, since {head.started}: {command})"
+    return StoreError(
+        f"{who} is writing into this report directory",
+        where=str(path.parent),
+        remedy="wait for its end, or name another directory with --llm-report",
+    )
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    ours = os.fstat(descriptor)
+    return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
+
+
+def _free_name(directory: Path, started: str) -> Path:
+    """``interrupted-20260120T093000Z`` after the start of the session."""
+    stem = ASIDE_PREFIX + started[:19].replace("-", "").replace(":", "") + "Z"
+    place, number = directory / stem, 1
+    while place.exists():
+        number += 1
+        place = directory / f"{stem}-{number}"
+    return place
+
+
+__all__ = [
+    "ASIDE_PREFIX",
+    "JOURNAL_NAME",
+    "JOURNAL_SCHEMA",
+    "Journal",
+    "JournalHead",
+    "ReadJournal",
+    "claimed",
+    "held_journal",
+    "read_journal",
+]
