@@ -86,6 +86,8 @@ class ReplayRun:
         self._in_flight: dict[Sequence, Flight] = {}
         self._screened: list[tuple[int, int, Flight]] = []
         """A heap of those that are with the input filter: when they join the queue, their number."""
+        self._held_until_ns: list[int] = []
+        """A heap of the ends of replies that the engine is through with and the client is not."""
         self._strikes: dict[int, list[Flight]] = {}
         """Step number: replies to which a fault happens then, if they have come far enough."""
         self._down_until_ns = 0
@@ -194,6 +196,7 @@ class ReplayRun:
             self._queue(flight)
         else:
             heapq.heappush(self._screened, (joins_ns, self._received, flight))
+            self._note_peak()
 
     def _queue(self, flight: Flight) -> None:
         sequence = flight.sequence
@@ -206,7 +209,14 @@ class ReplayRun:
         flight.http_status = 200
         self._in_flight[sequence] = flight
         self._patience.watch(flight)
-        self.peak_in_flight = max(self.peak_in_flight, len(self._in_flight))
+        self._note_peak()
+
+    def _note_peak(self) -> None:
+        """In flight for the client: a reply that is held back still is when the engine is through with it."""
+        held = self._held_until_ns
+        while held and held[0] <= self.now_ns:
+            heapq.heappop(held)
+        self.peak_in_flight = max(self.peak_in_flight, len(self._in_flight) + len(self._screened) + len(held))
 
     def _refuse(self, flight: Flight, refusal: RefusalError, at_ns: int) -> None:
         """What a client sees of a refusal, by the same rules as on a real wire."""
@@ -246,6 +256,7 @@ class ReplayRun:
         if self._engine.guardrails.holds or flight.fate in DELAYS:
             at_ns = self._hold_back(flight, sequence)
             given_up_ns = self._patience.given_up_ns(flight)
+            heapq.heappush(self._held_until_ns, at_ns if given_up_ns is None else given_up_ns)
             if given_up_ns is not None:
                 assert flight.read_ns is not None
                 flight.read_ns = flight.read_ns[flight.read_ns <= given_up_ns]
