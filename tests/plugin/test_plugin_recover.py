@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -62,7 +63,9 @@ def pytest_of(endpoint: str, *more: str) -> list[str]:
 
 def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     command = pytest_of("replay", "--llm-scale=quick", *more)
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    # A suite that is run by a worker of pytest-xdist must not take itself for one.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
