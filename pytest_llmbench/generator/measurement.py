@@ -23,6 +23,7 @@ from pytest_llmbench.generator.quiet_gc import quiet_gc
 from pytest_llmbench.generator.row_log import RowLog
 from pytest_llmbench.generator.selfcheck import Counters, context_switches, switches_since
 from pytest_llmbench.generator.transport import End, Exchange, Transport
+from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import RequestRecord
@@ -73,6 +74,7 @@ class Measurement:
         on_record: Callable[[RequestRecord], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         session_deadline_ns: int | None = None,
+        most_s: float | None = None,
         watch: FailureWatch | None = None,
         looks: LookTaker | None = None,
         gate: Gate | None = None,
@@ -84,14 +86,13 @@ class Measurement:
         self._clock = clock
         self._deadlines = deadlines
         self._wanted_connections = connections
-        self._on_record = on_record
-        self._on_progress = on_progress
+        self._on_record, self._on_progress = on_record, on_progress
         self._session_deadline_ns = session_deadline_ns
+        self._most_ns = None if most_s is None else round(most_s * 1e9)
         self._dispatcher = Dispatcher(transport, clock, self._ended)
         self._decoding = self._decode_queue(decode)
         self._heartbeat = Heartbeat(clock, self._chores)
-        self._watch = watch
-        self._looks = looks
+        self._watch, self._looks = watch, looks
         self._gate = gate
         self._work: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
@@ -265,6 +266,8 @@ class Measurement:
     def _check_session(self, now_ns: int) -> None:
         if self._session_deadline_ns is not None and now_ns >= self._session_deadline_ns:
             self.stop(SESSION_DEADLINE)
+        if self._most_ns is not None and self.started_ns and now_ns >= self.started_ns + self._most_ns:
+            self.stop(TIME_IS_UP)
 
     def _check_sut(self, now_ns: int) -> None:
         in_flight, watch = self._dispatcher.in_flight, self._watch

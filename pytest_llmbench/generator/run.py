@@ -217,6 +217,7 @@ class LoadGenerator:
             on_record=self._on_record,
             on_progress=self._on_progress,
             session_deadline_ns=self._session_deadline_ns,
+            most_s=plan.most_s,
             watch=FailureWatch.of(plan),
             looks=look_taker(plan),
             gate=self._gate,

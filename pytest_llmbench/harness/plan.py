@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.allowance import Budgets, raised
 from pytest_llmbench.harness.arms import pairs_wanted, runs_wanted
 from pytest_llmbench.harness.budget import Amount, Sampler
 from pytest_llmbench.harness.calibrate import RUNS as CALIBRATION_RUNS
@@ -43,6 +44,16 @@ class _Planned:
 
 
 @dataclass(frozen=True)
+class Certain:
+    """What a test sends in any case."""
+
+    nodeid: str
+    requests: float
+    input_tokens: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class _Repeated:
     """What is asked of one test, how often that is done, and why."""
 
@@ -75,6 +86,31 @@ def plan_lines(
     return [*lines, *(f"  {line}" for line in _remarks(total, settings, prices))]
 
 
+def certain(
+    tests: Selected,
+    settings: Settings,
+    *,
+    offered: Callable[[str], Mapping[str, Any]] = lambda _: {},
+    tokens: bool = True,
+) -> list[Certain]:
+    """What the tests send at least, shared loads counted once; without ``tokens`` no request is drawn for it.
+    Raises SuiteError for a wrong SUT file; a test that cannot run sends nothing."""
+    known, planned, found = foreseen(settings, offered), _Planned(), list[Certain]()
+    for nodeid, definition, parameters in tests:
+        asked = _repetitions(parameters, settings)
+        setting = _setting(nodeid, asked, settings, known)
+        if list(definition.needs(asked.parameters, setting)):
+            continue
+        try:
+            own, _ = _divided(nodeid, bounds_of(definition, asked.parameters, setting), planned)
+        except SuiteError:
+            continue
+        drawn = [planned.sampler.amount(load).input_tokens.least for load in own] if tokens else []
+        amounts = (sum(load.least for load in own), sum(drawn), sum(load.least_s for load in own))
+        found.append(Certain(nodeid, *(asked.times * each for each in amounts)))
+    return found
+
+
 def _remarks(total: Amount, settings: Settings, prices: Prices | None) -> list[str]:
     found = []
     if total.is_worse:
@@ -85,7 +121,28 @@ def _remarks(total: Amount, settings: Settings, prices: Prices | None) -> list[s
         )
     if total.requests.per_rps:
         found.append(PER_RPS)
+    found += [f"budgets: {settings.budgets.describe()}", *_met(total, settings.budgets)]
     return found if prices is None else [*found, f"{_cost(total, prices)} at the declared prices"]
+
+
+def _met(total: Amount, budgets: Budgets) -> list[str]:
+    """Which budgets the tests exceed in any case, and which they may."""
+    tokens = total.input_tokens + total.output_tokens
+    spans = {
+        "requests": (total.requests, budgets.requests),
+        "tokens": (tokens, budgets.tokens),
+        "seconds": (total.seconds, budgets.seconds),
+    }
+    found = []
+    for name, (span, budget) in spans.items():
+        most = max(span.most, span.worst)
+        if span.least > budget:
+            more = raised(name, budget, span.least)
+            found.append(f"EXCEEDED: at least {span.least:,.0f} {name} are more than {more}")
+        elif most > budget:
+            more = raised(name, budget, most)
+            found.append(f"may be exceeded: at worst {most:,.0f} {name} are more than {more}")
+    return found
 
 
 def _cost(amount: Amount, prices: Prices) -> str:
@@ -198,4 +255,4 @@ def _divided(
     return own, shared
 
 
-__all__ = ["plan_lines"]
+__all__ = ["Certain", "certain", "plan_lines"]

@@ -17,6 +17,7 @@ from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError, SUTError
 from pytest_llmbench.harness import certified
+from pytest_llmbench.harness.allowance import Allowance
 from pytest_llmbench.harness.arming import Arming
 from pytest_llmbench.harness.baselines import Baselines, Order
 from pytest_llmbench.harness.bench import Bench
@@ -70,10 +71,12 @@ class BenchSession:
         settings: Settings,
         *,
         worker: str | None = None,
+        sessions: int = 1,
         disclosure: Callable[[str], Mapping[str, Any]] = lambda _: {},
         variants: Callable[[str], Mapping[str, Any]] = lambda _: {},
     ) -> None:
-        """``disclosure`` and ``variants`` are asked for what hooks offer, with the endpoint."""
+        """``sessions``: so many send beside one another (pytest-xdist), and share the budgets.
+        ``disclosure`` and ``variants`` are asked for what hooks offer, with the endpoint."""
         self.settings = settings
         block_bootstrap.choose(settings.intervals)
         self.on_progress: ProgressSink | None = None
@@ -87,6 +90,7 @@ class BenchSession:
             settings, worker, self._opened, self._answered, self._setting, _validity, self.baselines
         )
         self._shared = SharedRuns()
+        self._allowance = Allowance(settings.budgets.divided(sessions))
         self._sent_before = SentBefore()
         self._times: Counter[tuple[str, str, str, str]] = Counter()
         """How often a test was measured on a SUT: more than once by a plugin for reruns, or by hand."""
@@ -245,7 +249,7 @@ class BenchSession:
 
     def _sent(self, opened: OpenSUT, plan: LoadPlan, who: str) -> Observation:
         self._label = plan.title
-        seen = opened.executor.run(plan)
+        seen = self._allowance.run(plan, opened.executor.run, opened.anchor)
         self._sent_before.note((opened.server, opened.executor.state(plan.variant)), who, seen)
         # What a variant says of its filters stands over what the SUT says of its own.
         seen = replace(seen, facts=opened.facts.under("guardrails") | seen.facts)

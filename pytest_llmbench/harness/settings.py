@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.ray.spec import RaySpec, is_ray
 from pytest_llmbench.generator.workers.affinity import usable_cpus
+from pytest_llmbench.harness.allowance import Budgets
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.comparison import FEWEST_RUNS
 from pytest_llmbench.redaction import keep_secrets_of
@@ -61,6 +62,11 @@ class Settings(BaseModel):
     """Seconds."""
     remeasure: int = Field(default=2, ge=0, le=20)
     worker_cpus: str = "none"
+    max_requests: int = Field(default=20_000_000, ge=1)
+    max_tokens: int = Field(default=50_000_000_000, ge=1)
+    max_seconds: float = Field(default=604_800, gt=0, allow_inf_nan=False)
+    max_rate: float = Field(default=10_000, gt=0, allow_inf_nan=False)
+    max_concurrency: int = Field(default=10_000, ge=1)
 
     @field_validator("workers", mode="plain")
     @classmethod
@@ -123,6 +129,12 @@ class Settings(BaseModel):
             files = dict(map(named, changed["suts"]))
             changed["sut"] = files.get(first, files.get(""))
         return changed
+
+    @property
+    def budgets(self) -> Budgets:
+        return Budgets(
+            self.max_requests, self.max_tokens, self.max_seconds, self.max_rate, self.max_concurrency
+        )
 
     @property
     def urls(self) -> tuple[str, ...]:

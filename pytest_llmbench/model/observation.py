@@ -9,8 +9,10 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
 
-INTERRUPTED_BY_CTRL_C = "interrupted (Ctrl-C)"
+INTERRUPTED_BY_CTRL_C = "interrupted (Ctrl-C or SIGTERM)"
 """``Observation.interrupted`` of a run that the user ended: the session has to end with it."""
+TIME_IS_UP = "the time that the load may take is up"
+"""``Observation.interrupted`` where ``LoadPlan.most_s`` ended it."""
 BEHIND_SCHEDULE = "behind its schedule"
 """Part of ``Observation.interrupted`` where the generator gave up a schedule that it could not keep."""
 READ_STAMPS = "user space, at the read"
@@ -133,6 +135,7 @@ __all__ = [
     "BEHIND_SCHEDULE",
     "INTERRUPTED_BY_CTRL_C",
     "READ_STAMPS",
+    "TIME_IS_UP",
     "ClockAnchor",
     "Observation",
     "SelfCheck",

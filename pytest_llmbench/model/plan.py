@@ -141,7 +141,9 @@ class LoadPlan:
     """End the load early when the SUT has stopped answering (memory pressure, METHODOLOGY §13)."""
     most_failures: int | None = None
     """End the load early when more have failed: the test is void whatever comes. No part of the key, like the
-    next two: whoever shares a load has all of it."""
+    next three: whoever shares a load has all of it."""
+    most_s: float | None = None
+    """Seconds after which the load is given up; what was measured until then is void."""
     may_break: bool = False
     """One that the SUT does not survive is a result: it was sent to find out how much is too much."""
     watched: bool = True

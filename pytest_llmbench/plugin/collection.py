@@ -50,6 +50,8 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
             item.stash[MARKED] = _read(item, named)
         except SuiteError as error:
             mistakes.append(str(error))
+    if marked and not mistakes:
+        mistakes += _beyond_budgets(config, [item for item, _ in marked])
     if mistakes:
         # The same function parametrised fifty times makes the same mistake once.
         _refuse(config, items, "\n".join(dict.fromkeys(mistakes)))
@@ -85,6 +87,22 @@ def _of_the_options(config: pytest.Config) -> list[str]:
     from pytest_llmbench.harness.beforehand import mistakes_of
 
     return mistakes_of(settings)
+
+
+def _beyond_budgets(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
+    """What the tests certainly send beyond a budget of the session."""
+    from pytest_llmbench.plugin.session import SESSION
+
+    report = config.stash[SESSION]
+    if report.settings.endpoint is None or report.settings.plan:
+        return []
+    from pytest_llmbench.harness.exceeding import exceeding
+
+    tests = [(item.nodeid, item.stash[MARKED].definition, item.stash[MARKED].parameters) for item in items]
+    try:
+        return exceeding(tests, report.settings, report.variants_offered)
+    except Exception:  # noqa: BLE001 - of a SUT file or a suite's own workload: told where it is used
+        return []
 
 
 def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, Any]:

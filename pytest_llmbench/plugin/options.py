@@ -139,6 +139,22 @@ OPTIONS = (
         "cores to keep these processes on, in turn: 2,3 or 4-7, auto, none (default: none)",
         "LIST",
     ),
+    Option(
+        "max-requests",
+        "the session sends no more requests, warm-ups and all (default: 20000000)",
+        "N",
+        number=True,
+    ),
+    Option(
+        "max-tokens",
+        "the session sends no request that input and longest answer could take beyond so many tokens "
+        "(default: 50000000000)",
+        "N",
+        number=True,
+    ),
+    Option("max-seconds", "the session sends load for no longer (default: 604800, a week)", "S"),
+    Option("max-rate", "no load has more requests per second (default: 10000)", "R"),
+    Option("max-concurrency", "no load has more in flight by itself (default: 10000)", "N", number=True),
     Option("api-key-file", "file with the API key (default: LLM_API_KEY or OPENAI_API_KEY)", "FILE"),
 )
 

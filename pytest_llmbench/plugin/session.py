@@ -106,7 +106,11 @@ class SessionReport:
             from pytest_llmbench.harness.session import BenchSession
 
             self._bench_session = BenchSession(
-                self.settings, worker=self.worker, disclosure=self._disclosed, variants=self.variants_offered
+                self.settings,
+                worker=self.worker,
+                sessions=getattr(self.config, "workerinput", {}).get("workercount", 1),
+                disclosure=self._disclosed,
+                variants=self.variants_offered,
             )
         return self._bench_session
 

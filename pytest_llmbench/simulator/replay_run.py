@@ -10,7 +10,7 @@ from collections.abc import Sequence as Ordered
 
 import numpy as np
 
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import IntColumn, Records
@@ -93,6 +93,7 @@ class ReplayRun:
         self._down_until_ns = 0
         self._stops_when_failing = plan.stop_when_failing
         self._watch = FailureWatch.of(plan)
+        self._last_sent_ns = 2**63 - 1 if plan.most_s is None else start_ns + round(plan.most_s * 1e9)
         self._looks = look_taker(plan)
         self._batch = BATCH if plan.looks is None else max(1, plan.looks.every // _HEARD_PER_LOOK)
         self._patience = Patience(plan.deadlines, delays)
@@ -141,6 +142,8 @@ class ReplayRun:
                 self._queue(heapq.heappop(screened)[2])
             if self.now_ns >= patience.look_ns:
                 self._look()
+            if self.now_ns >= self._last_sent_ns and self.interrupted is None:
+                self._give_up()
             if in_flight:
                 self._step(engine.step())
 
@@ -367,6 +370,14 @@ class ReplayRun:
             for sequence in self._in_flight:
                 self._engine.abort(sequence)
             self._cancel(self._patience.drain_text)
+
+    def _give_up(self) -> None:
+        """The time that the plan may take is up."""
+        self.interrupted = TIME_IS_UP
+        self._arrivals.stop()
+        for sequence in self._in_flight:
+            self._engine.abort(sequence)
+        self._cancel(TIME_IS_UP)
 
     def _cancel(self, why: str) -> None:
         for flight in (*self._in_flight.values(), *(entry[2] for entry in self._screened)):

@@ -14,6 +14,7 @@ from pytest_llmbench.generator.failing import last_moved_ns
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.transport import Exchange
+from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
@@ -265,6 +266,22 @@ def test_a_server_that_is_gone_for_long_ends_any_load(
     assert "the SUT has stopped answering" in (told or "")
     assert other is None
     assert len(seen.records) < 5000
+
+
+@pytest.mark.parametrize("load", [OpenLoop(rate=100), ClosedLoop(2)], ids=["open", "closed"])
+def test_a_load_that_has_a_time_to_keep_gives_up_what_is_in_flight_then(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, load: OpenLoop | ClosedLoop
+) -> None:
+    def script(conversation: Conversation) -> None:
+        conversation.send(HEAD + chunk(text_event("one")))
+        conversation.wait(0.05 if len(server.served) < 20 else 30)
+        conversation.send(REPLY[len(HEAD) :])
+
+    server = serve(script)
+    seen = generator_for(server).run(plan(3000, load=load, most_s=1.5))
+    assert seen.interrupted == TIME_IS_UP
+    assert seen.records.counts()["cancelled"] >= 1
+    assert seen.duration_s < 10
 
 
 def test_a_server_that_never_answered_is_no_result_of_a_load(

@@ -30,7 +30,7 @@ from pytest_llmbench.generator.workers import conduct, crew, distributed
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.generator.workers.sharding import Deal
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 
@@ -330,6 +330,12 @@ def test_an_error_of_the_caller_ends_the_run(serve: Serve, workers_for: WorkersF
 def test_the_session_deadline_ends_all(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
     generator = workers_for(serve(reply()), session_deadline_ns=time.monotonic_ns())
     assert generator.run(plan(10, load=ClosedLoop(2))).interrupted == SESSION_DEADLINE
+
+
+def test_all_workers_keep_the_time_of_the_load(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
+    seen = workers_for(serve(reply())).run(plan(4000, load=OpenLoop(100.0), most_s=1.0))
+    assert seen.interrupted == TIME_IS_UP
+    assert 20 <= len(seen.records) <= 1000
 
 
 def test_a_server_that_is_gone_ends_the_load_by_its_own_rule(workers_for: WorkersFor, plan: MakePlan) -> None:

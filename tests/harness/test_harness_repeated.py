@@ -14,7 +14,7 @@ from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefini
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Finding, Validity
-from pytest_llmbench.model.observation import ClockAnchor, Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import TestResult, WarmupReport
@@ -87,10 +87,10 @@ def test_a_run_that_was_cut_short_ends_the_repetition_and_shows() -> None:
     numbers: Iterator[int] = iter(range(9))
 
     def execute(plan: LoadPlan) -> Observation:
-        return observed(plan, "interrupted (Ctrl-C)" if next(numbers) == 1 else None)
+        return observed(plan, INTERRUPTED_BY_CTRL_C if next(numbers) == 1 else None)
 
     found = drive(repeated(definition(), ttft.Parameters(), SETTING, 3, valid), execute)
-    assert [run.interrupted for run in found.observations] == [None, "interrupted (Ctrl-C)"]
+    assert [run.interrupted for run in found.observations] == [None, INTERRUPTED_BY_CTRL_C]
     assert next(numbers) == 2  # the third run was not begun
 
 

@@ -14,7 +14,7 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.target import Target
 from pytest_llmbench.metrics.uncertainty import is_exact
 from pytest_llmbench.model.facts import Origin
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
@@ -258,7 +258,7 @@ class Interrupted:
 def test_ctrl_c_keeps_what_was_measured() -> None:
     engine = ReplayEngine(parse_preset("fast"))
     seen = engine.run(plan(ClosedLoop(4), 50, Interrupted()))
-    assert seen.interrupted == "interrupted (Ctrl-C)"
+    assert seen.interrupted == INTERRUPTED_BY_CTRL_C
     counts = seen.records.counts()
     assert counts["ok"] >= 16
     assert counts["ok"] + counts["cancelled"] == 20

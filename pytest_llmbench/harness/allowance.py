@@ -1,0 +1,173 @@
+"""What a session may send: the budgets ``--llm-max-…``, kept before and while loads are sent.
+
+Requests, tokens and seconds are counted over all loads of the session, warm-ups and void ones included; rate
+and concurrency are limits of every single load. No request leaves above a budget (docs/decisions/0020).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.observation import TIME_IS_UP, ClockAnchor, Observation
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.workloads.stream import stream_of
+
+_LONGEST = 2_000_000
+"""Tokens of a request. Only where so many might be too much are the requests of a load looked at."""
+_LOOKED_AT = 16
+_LONGER = 20
+"""On average no load's requests are so many times as long as the longest of its first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """What the options allow."""
+
+    requests: int
+    tokens: int
+    """Input and output."""
+    seconds: float
+    """Of load, from its start to its last reply."""
+    rate: float
+    """Requests per second of an open loop."""
+    concurrency: int
+    """Requests in flight of a closed loop."""
+
+    def describe(self) -> str:
+        return (
+            f"{self.requests:,} requests, {self.tokens:,} tokens, {self.seconds:,.0f} s, "
+            f"{self.rate:,.6g} req/s, {self.concurrency:,} in flight"
+        )
+
+    def divided(self, sessions: int) -> Budgets:
+        """What each of so many sessions that send beside one another may spend."""
+        return replace(
+            self,
+            requests=self.requests // sessions,
+            tokens=self.tokens // sessions,
+            seconds=self.seconds / sessions,
+        )
+
+    def refusal(self, plan: LoadPlan) -> str | None:
+        """Why a load of such a rate or concurrency is not sent."""
+        load = plan.load
+        if isinstance(load, OpenLoop) and load.rate > self.rate:
+            return f"{load.rate:g} req/s is more than {raised('rate', self.rate, load.rate)}"
+        if isinstance(load, ClosedLoop) and load.concurrency > self.concurrency:
+            wanted = load.concurrency
+            return f"{wanted} in flight is more than {raised('concurrency', self.concurrency, wanted)}"
+        return None
+
+
+def raised(name: str, budget: float, needed: float) -> str:
+    """``--llm-max-requests=1,000: raise it with --llm-max-requests=2000``: the next of 1, 2 and 5."""
+    if not math.isfinite(needed) or needed <= 0:
+        needed = budget
+    power = 10 ** math.floor(math.log10(max(needed, 1.0)))
+    round_one = next(each * power for each in (1, 2, 5, 10) if each * power >= needed)
+    return f"--llm-max-{name}={budget:,.12g} allows: raise it with --llm-max-{name}={round_one:.0f}"
+
+
+class Allowance:
+    """What is left of the budgets of a session. One load at a time."""
+
+    def __init__(self, budgets: Budgets) -> None:
+        self._budgets = budgets
+        self._requests = 0
+        self._tokens = 0
+        self._seconds = 0.0
+
+    def run(
+        self, plan: LoadPlan, execute: Callable[[LoadPlan], Observation], anchor: Callable[[], ClockAnchor]
+    ) -> Observation:
+        """What came of as much of the plan as may be sent; of less than all of it ``interrupted`` says so.
+
+        Raises SuiteError for a warm-up or a probe that may not be sent whole: nothing was measured yet.
+        """
+        refused = self._budgets.refusal(plan)
+        count, why = self._affordable(plan)
+        if refused is not None or count == 0:
+            seen = _nothing(plan, anchor(), f"not sent: {refused or why}")
+        else:
+            seen = self._within(plan, count, why, execute)
+        if "--llm-max-" in (seen.interrupted or "") and plan.phase is not Phase.MEASURE:
+            raise SuiteError(str(seen.interrupted), where=plan.label)
+        return seen
+
+    def _within(
+        self, plan: LoadPlan, count: int, why: str, execute: Callable[[LoadPlan], Observation]
+    ) -> Observation:
+        most_s = self._budgets.seconds - self._seconds
+        ceiling = None if plan.max_requests is None else min(plan.max_requests, count)
+        asked = plan.with_(requests=min(plan.requests, count), max_requests=ceiling, most_s=most_s)
+        seen = replace(execute(asked), plan=plan)
+        self._note(seen)
+        if seen.interrupted == TIME_IS_UP:
+            over = raised("seconds", self._budgets.seconds, 2 * self._budgets.seconds)
+            return replace(seen, interrupted=f"the session may send for no more seconds than {over}")
+        ended = seen.interrupted is not None or seen.stopped is not None
+        if count < plan.most_requests and len(seen.records) >= count and not ended:
+            return replace(seen, interrupted=why)
+        return seen
+
+    def _affordable(self, plan: LoadPlan) -> tuple[int, str]:
+        """How many requests of the plan may leave, and why no more."""
+        wanted, budgets = plan.most_requests, self._budgets
+        if self._seconds >= budgets.seconds:
+            more = raised("seconds", budgets.seconds, 2 * budgets.seconds)
+            return 0, f"the session has sent for as many seconds as {more}"
+        count = min(wanted, budgets.requests - self._requests)
+        needed = self._requests + wanted
+        why = f"with this load the session sends {needed:,} requests, more than "
+        why += raised("requests", budgets.requests, needed)
+        afforded = _first_of(plan, count, budgets.tokens - self._tokens)
+        if afforded < count:
+            count, why = afforded, "the requests of this load ask for more tokens than "
+            why += raised("tokens", budgets.tokens, 2 * budgets.tokens)
+        return max(count, 0), why
+
+    def _note(self, seen: Observation) -> None:
+        records = seen.records
+        self._requests += len(records)
+        self._seconds += seen.duration_s
+        counted = records.output_tokens[records.output_tokens != MISSING]
+        self._tokens += int(records.requested_input_tokens.clip(0).sum()) + int(counted.sum())
+
+
+def _first_of(plan: LoadPlan, count: int, tokens: int) -> int:
+    """How many of the plan's first ``count`` requests ask for no more than ``tokens``, prompt and longest
+    answer. They are gone through where it may matter."""
+    if count * _LONGEST <= tokens:
+        return count
+    some = [_asked(each) for each in islice(stream_of(plan.workload, plan.seed), min(_LOOKED_AT, count))]
+    if count * _LONGER * max(some, default=0) <= tokens:
+        return count
+    total = number = 0
+    for number, each in enumerate(
+        islice(stream_of(plan.workload, plan.seed), plan.first, plan.first + count)
+    ):
+        total += _asked(each)
+        if total > tokens:
+            return number
+    return count
+
+
+def _asked(request: PlannedRequest) -> int:
+    """Tokens that a request may come to."""
+    return request.input_tokens + request.max_tokens
+
+
+def _nothing(plan: LoadPlan, anchor: ClockAnchor, why: str) -> Observation:
+    now_ns = anchor.monotonic_ns
+    # Rates are over a duration, which must not be zero.
+    return Observation(plan, Records.concatenate([]), now_ns - 1, now_ns, anchor, interrupted=why)
+
+
+__all__ = ["Allowance", "Budgets", "raised"]
