@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from weakref import WeakSet
 
 import httpx
 
@@ -44,6 +45,10 @@ class Launch:
         return f"variant {self.name}"
 
 
+_RUNNING: WeakSet[LaunchedServer] = WeakSet()
+"""Of this process."""
+
+
 class LaunchedServer:
     """A running server. Made by :meth:`start`, which returns once it is healthy."""
 
@@ -51,6 +56,7 @@ class LaunchedServer:
         self._launch = launch
         self._child = child
         self._log = log
+        _RUNNING.add(self)
 
     @classmethod
     def start(
@@ -124,6 +130,11 @@ class LaunchedServer:
             self._child.wait(_KILL_S)
         self._log.close()
 
+    def kill(self) -> None:
+        """At once, without waiting: for a process that is about to end itself."""
+        if self._child.poll() is None:
+            self._signal(signal.SIGKILL)
+
     def _wait_until_healthy(self, sleep: Callable[[float], None]) -> None:
         launch = self._launch
         deadline = time.monotonic() + launch.health_timeout_s
@@ -162,6 +173,12 @@ class LaunchedServer:
         return False
 
 
+def kill_all() -> None:
+    """Every server of this process. They have sessions of their own, so nothing else would end them."""
+    for server in list(_RUNNING):
+        server.kill()
+
+
 def _open_log(launch: Launch) -> IO[bytes]:
     if launch.log is None:
         return tempfile.TemporaryFile(prefix="llmbench-variant-")
@@ -183,4 +200,4 @@ def free_port() -> int:
         return port
 
 
-__all__ = ["Launch", "LaunchedServer", "free_port"]
+__all__ = ["Launch", "LaunchedServer", "free_port", "kill_all"]

@@ -112,8 +112,8 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
     item.user_properties.extend(measured.properties)
     request.config.hook.pytest_llmbench_result(item=item, result=measured.result)
     if measured.interrupted:
-        # pytest makes no report of a test that Ctrl-C ends, and nothing measured may be lost.
-        report.record.keep(measured.entry("error", error="interrupted by Ctrl-C"))
+        # pytest makes no report of a test that a signal ends, and nothing measured may be lost.
+        report.record.keep(measured.entry("error", error="interrupted by Ctrl-C or SIGTERM"))
         raise KeyboardInterrupt
     refuse_if_invalid(measured)
     return measured.result.read_by(note_missing(item))

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.outgoing import clean_report, clean_warnings, print_internal_error
 from pytest_llmbench.plugin.progress import ProgressLine, own_terminal
 from pytest_llmbench.redaction import outward, without_credentials
@@ -67,6 +68,7 @@ class SessionReport:
         self._not_collected: list[bool] = []
         """For each failed collection, whether the author's mistake is why."""
         self._any_run = False
+        self._interruption = Interruption(config)
         if any(value not in (None, "", False) for value in options.values(config).values()):
             self._check_settings()
             self._terminal = None if self.is_worker else own_terminal()
@@ -105,6 +107,7 @@ class SessionReport:
         if self._bench_session is None:
             from pytest_llmbench.harness.session import BenchSession
 
+            self._interruption.install()
             self._bench_session = BenchSession(
                 self.settings,
                 worker=self.worker,
@@ -123,6 +126,7 @@ class SessionReport:
         self.close()
         if self._record is not None:
             self._record.close()
+        self._interruption.remove()
         if self._terminal is not None:
             os.close(self._terminal)
             self._terminal = None
@@ -190,6 +194,15 @@ class SessionReport:
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object) -> bool | None:
         return print_internal_error(excrepr, self.config)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        # The controller of pytest-xdist sends nothing itself, and ends workers that do.
+        if options.values(self.config)["endpoint"]:
+            self._interruption.install()
+
+    def pytest_runtest_logstart(self) -> None:
+        self._interruption.forget()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

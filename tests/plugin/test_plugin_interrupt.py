@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -28,13 +29,21 @@ def test_long(): ...
 
 def test_never_reached(): ...
 """
+QUICK = """
+@llmbench.ttft(p99_ms=5000, rate=50, requests=20)
+def test_quick(): ...
+
+"""
 
 
 def lines_so_far(directory: Path) -> int:
     return sum(len(file.read_text("utf-8").splitlines()) for file in directory.glob("records/*.jsonl"))
 
 
-def test_ctrl_c_keeps_what_was_measured(suite: Suite, engine: EmbeddedEngine) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_keeps_what_was_measured(
+    suite: Suite, engine: EmbeddedEngine, number: signal.Signals
+) -> None:
     suite.write(BODY)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
     command += [f"--llm-endpoint={engine.url}", "--llm-report=out", "--llm-workers=1"]
@@ -46,7 +55,7 @@ def test_ctrl_c_keeps_what_was_measured(suite: Suite, engine: EmbeddedEngine) ->
         while lines_so_far(suite.path / "out") < 40:
             assert time.monotonic() < deadline, "no records appeared"
             time.sleep(0.1)
-        run.send_signal(signal.SIGINT)
+        run.send_signal(number)
         text, _ = run.communicate(timeout=60)
     finally:
         run.kill()
@@ -79,6 +88,85 @@ def test_nothing_outlives_a_pytest_that_is_killed(suite: Suite, engine: Embedded
         run.wait()
     assert any("workers.process" in name for name in named)
     assert psutil.wait_procs(measuring, timeout=15)[1] == []
+
+
+HELD_UP = """
+import pathlib, sys, time
+import pytest
+from pytest_llmbench.harness.launched import Launch, LaunchedServer, free_port
+
+@pytest.fixture(scope="session", autouse=True)
+def slow_to_clean_up():
+    port = free_port()
+    serve = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
+    server = LaunchedServer.start(Launch("own", serve, f"http://127.0.0.1:{port}/", 60))
+    yield server
+    pathlib.Path("held").write_text("")
+    time.sleep(600)
+"""
+
+
+def wait_for(happened: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 90
+    while not happened():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Nobody may be there to hear of the end of one whose parent has ended before it."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)]
+)
+def test_a_second_signal_of_either_kind_stops_at_once_and_leaves_no_process(
+    suite: Suite, first: signal.Signals, second: signal.Signals
+) -> None:
+    suite.write(BODY, HELD_UP)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    command += ["--llm-endpoint=sim", "--llm-report=out", "--llm-workers=1"]
+    run = subprocess.Popen(
+        command, cwd=suite.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        wait_for(lambda: lines_so_far(suite.path / "out") >= 20, "no records appeared")
+        started = psutil.Process(run.pid).children(recursive=True)
+        run.send_signal(first)
+        wait_for((suite.path / "held").exists, "the session did not come to its end")
+        run.send_signal(second)
+        text, _ = run.communicate(timeout=60)  # and not after ten minutes
+    finally:
+        run.kill()
+    assert run.returncode == pytest.ExitCode.INTERRUPTED
+    assert "a second signal: stopped at once" in text
+    assert len(started) >= 3  # the engine, the measuring process, the suite's own server
+    wait_for(lambda: all(map(has_ended, started)), "a process is left")
+
+
+def test_a_signal_to_the_controller_of_xdist_reports_what_is_finished(suite: Suite) -> None:
+    """To it alone, as a supervisor sends it; its workers hear of it from it."""
+    suite.write(BODY.replace("@llmbench.ttft(p99_ms=500", QUICK + "@llmbench.ttft(p99_ms=500"))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist", "-n", "1"]
+    command += ["--llm-endpoint=sim", "--llm-report=out", "--llm-workers=1"]
+    run = subprocess.Popen(
+        command, cwd=suite.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        wait_for(lambda: lines_so_far(suite.path / "out") >= 60, "no records appeared")
+        started = psutil.Process(run.pid).children(recursive=True)
+        run.send_signal(signal.SIGTERM)
+        text, _ = run.communicate(timeout=90)
+    finally:
+        run.kill()
+    assert run.returncode == pytest.ExitCode.INTERRUPTED, text
+    assert len(started) >= 3
+    wait_for(lambda: all(map(has_ended, started)), "a process is left")
+    assert suite.report["tests"][0]["nodeid"].endswith("test_quick"), text
 
 
 SEARCH = """
