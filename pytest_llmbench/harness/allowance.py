@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import numpy as np
+
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.observation import TIME_IS_UP, ClockAnchor, Observation
 from pytest_llmbench.model.outcome import Phase
@@ -93,7 +95,7 @@ class Allowance:
         """
         refused = self._budgets.refusal(plan)
         count, why = self._affordable(plan)
-        if refused is not None or count == 0:
+        if refused is not None or count == 0 < plan.most_requests:
             seen = _nothing(plan, anchor(), f"not sent: {refused or why}")
         else:
             seen = self._within(plan, count, why, execute)
@@ -106,7 +108,11 @@ class Allowance:
     ) -> Observation:
         most_s = self._budgets.seconds - self._seconds
         ceiling = None if plan.max_requests is None else min(plan.max_requests, count)
-        asked = plan.with_(requests=min(plan.requests, count), max_requests=ceiling, most_s=most_s)
+        # Looks are planned over all requests: of fewer there is nothing to decide.
+        looks = plan.looks if count >= plan.most_requests else None
+        asked = plan.with_(
+            requests=min(plan.requests, count), max_requests=ceiling, most_s=most_s, looks=looks
+        )
         seen = replace(execute(asked), plan=plan)
         self._note(seen)
         if seen.interrupted == TIME_IS_UP:
@@ -137,8 +143,9 @@ class Allowance:
         records = seen.records
         self._requests += len(records)
         self._seconds += seen.duration_s
-        counted = records.output_tokens[records.output_tokens != MISSING]
-        self._tokens += int(records.requested_input_tokens.clip(0).sum()) + int(counted.sum())
+        unknown = records.output_tokens == MISSING  # a reply that was lost may have been made all the same
+        answered = np.where(unknown, records.requested_max_tokens, records.output_tokens)
+        self._tokens += int(records.requested_input_tokens.clip(0).sum() + answered.clip(0).sum())
 
 
 def _first_of(plan: LoadPlan, count: int, tokens: int) -> int:
@@ -149,10 +156,9 @@ def _first_of(plan: LoadPlan, count: int, tokens: int) -> int:
     some = [_asked(each) for each in islice(stream_of(plan.workload, plan.seed), min(_LOOKED_AT, count))]
     if count * _LONGER * max(some, default=0) <= tokens:
         return count
-    total = number = 0
-    for number, each in enumerate(
-        islice(stream_of(plan.workload, plan.seed), plan.first, plan.first + count)
-    ):
+    total = 0
+    requests = islice(stream_of(plan.workload, plan.seed), plan.first, plan.first + count)
+    for number, each in enumerate(requests):
         total += _asked(each)
         if total > tokens:
             return number

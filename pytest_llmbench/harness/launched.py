@@ -132,7 +132,7 @@ class LaunchedServer:
 
     def kill(self) -> None:
         """At once, without waiting: for a process that is about to end itself."""
-        if self._child.poll() is None:
+        if not self._log.closed:
             self._signal(signal.SIGKILL)
 
     def _wait_until_healthy(self, sleep: Callable[[float], None]) -> None:

@@ -79,6 +79,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    collection.check_budgets(session.config, session.items)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     chosen = session.config.option
     if chosen.collectonly or (session.testsfailed and not chosen.continue_on_collection_errors):

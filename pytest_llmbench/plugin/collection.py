@@ -50,8 +50,6 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
             item.stash[MARKED] = _read(item, named)
         except SuiteError as error:
             mistakes.append(str(error))
-    if marked and not mistakes:
-        mistakes += _beyond_budgets(config, [item for item, _ in marked])
     if mistakes:
         # The same function parametrised fifty times makes the same mistake once.
         _refuse(config, items, "\n".join(dict.fromkeys(mistakes)))
@@ -89,12 +87,21 @@ def _of_the_options(config: pytest.Config) -> list[str]:
     return mistakes_of(settings)
 
 
+def check_budgets(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Once it is known which tests are selected: end the session where they certainly exceed a budget."""
+    marked = [item for item in items if MARKED in item.stash]
+    mistakes = _beyond_budgets(config, marked) if marked else []
+    if mistakes:
+        _refuse(config, items, "\n".join(mistakes))
+
+
 def _beyond_budgets(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
     """What the tests certainly send beyond a budget of the session."""
     from pytest_llmbench.plugin.session import SESSION
 
     report = config.stash[SESSION]
-    if report.settings.endpoint is None or report.settings.plan:
+    nothing_is_sent = report.settings.plan or config.getoption("collectonly", False)
+    if report.settings.endpoint is None or nothing_is_sent:
         return []
     from pytest_llmbench.harness.exceeding import exceeding
 
@@ -278,4 +285,4 @@ def print_plan(session: pytest.Session) -> None:
         reporter.write_line(line)
 
 
-__all__ = ["MARKED", "MarkedTest", "prepare", "print_plan"]
+__all__ = ["MARKED", "MarkedTest", "check_budgets", "prepare", "print_plan"]

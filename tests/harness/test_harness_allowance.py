@@ -20,6 +20,8 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.validity import Budget, validity
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.judgement import ValidityVerdict
+from pytest_llmbench.model.looks import Looks, Watched
+from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
@@ -105,6 +107,23 @@ def test_replies_that_were_shorter_than_asked_leave_more_for_the_next() -> None:
     session = Session("fast?eos_mean_tokens=3", tokens=9_000)
     assert session.run(whole).interrupted is None
     assert len(session.run(whole.with_(first=50)).records) > 40
+
+
+def test_a_lost_reply_may_have_been_as_long_as_it_was_asked_for() -> None:
+    session = Session("fast?fault=http_error&fault_status=500", tokens=9_999)
+    session.run(PLAN)
+    assert session.sent == 50
+    assert len(session.run(PLAN.with_(first=50)).records) == 49
+
+
+def test_a_load_that_may_end_early_takes_no_look_within_less_than_it_was_planned_for() -> None:
+    ttft = Objective("ttft.p50", "<=", 10_000.0, "ms")
+    looks = Looks((Watched(ttft, "ttft", 50.0),), 0.01)
+    plan = PLAN.with_(requests=2000, looks=looks)
+    assert Session().run(plan).stopped is not None
+    seen = Session(requests=1999).run(plan)
+    assert (seen.stopped, len(seen.records)) == (None, 1999)
+    assert "--llm-max-requests=1,999" in str(seen.interrupted)
 
 
 @pytest.mark.parametrize("plan", [PLAN.with_(load=OpenLoop(2.0)), PLAN.with_(requests=5000)])
