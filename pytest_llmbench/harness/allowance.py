@@ -116,6 +116,7 @@ class Allowance:
         seen = replace(execute(asked), plan=plan)
         self._note(seen)
         if seen.interrupted == TIME_IS_UP:
+            self._seconds = self._budgets.seconds  # its last reply may have come before
             over = raised("seconds", self._budgets.seconds, 2 * self._budgets.seconds)
             return replace(seen, interrupted=f"the session may send for no more seconds than {over}")
         ended = seen.interrupted is not None or seen.stopped is not None

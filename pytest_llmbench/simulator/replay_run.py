@@ -93,7 +93,7 @@ class ReplayRun:
         self._down_until_ns = 0
         self._stops_when_failing = plan.stop_when_failing
         self._watch = FailureWatch.of(plan)
-        self._last_sent_ns = 2**63 - 1 if plan.most_s is None else start_ns + round(plan.most_s * 1e9)
+        self._deadline_ns = 2**63 - 1 if plan.most_s is None else start_ns + round(plan.most_s * 1e9)
         self._looks = look_taker(plan)
         self._batch = BATCH if plan.looks is None else max(1, plan.looks.every // _HEARD_PER_LOOK)
         self._patience = Patience(plan.deadlines, delays)
@@ -135,6 +135,9 @@ class ReplayRun:
                 self.now_ns = max(self.now_ns, min(t for t in (arrives_ns, joins_ns) if t is not None))
                 if gauges.due_ns < self.now_ns:
                     gauges.idle_until(self.now_ns)
+            if self.now_ns >= self._deadline_ns and self.interrupted is None:
+                self._give_up()
+                continue
             while arrives_ns is not None and arrives_ns <= self.now_ns:
                 self._receive(arrivals.take())
                 arrives_ns = arrivals.next_ns()
@@ -142,8 +145,6 @@ class ReplayRun:
                 self._queue(heapq.heappop(screened)[2])
             if self.now_ns >= patience.look_ns:
                 self._look()
-            if self.now_ns >= self._last_sent_ns and self.interrupted is None:
-                self._give_up()
             if in_flight:
                 self._step(engine.step())
 

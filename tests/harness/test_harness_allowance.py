@@ -132,6 +132,7 @@ def test_no_load_goes_on_beyond_the_seconds(plan: LoadPlan) -> None:
     seen = session.run(plan)
     assert "--llm-max-seconds=3 allows: raise it with --llm-max-seconds=10" in str(seen.interrupted)
     assert 0 < len(seen.records) < plan.requests
+    assert int(seen.records.submitted_ns.max()) < seen.started_ns + 3_000_000_000
     assert seen.duration_s <= 3.5
     assert is_void(seen)
     assert "has sent for as many seconds" in str(session.run(plan).interrupted)
