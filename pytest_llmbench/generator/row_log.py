@@ -11,6 +11,7 @@ import tempfile
 from collections import deque
 from pathlib import Path
 
+from pytest_llmbench.columns.own_folder import own_folder
 from pytest_llmbench.generator.workers.columns import spooled_records
 from pytest_llmbench.generator.workers.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.model.record import RequestRecord
@@ -72,7 +73,7 @@ class RowLog:
 
     def _spool_of_ours(self) -> SpoolWriter:
         if self._own is None:
-            descriptor, path = tempfile.mkstemp(prefix="llmbench-", suffix=".spool")
+            descriptor, path = tempfile.mkstemp(dir=own_folder(), suffix=".spool")
             os.close(descriptor)
             self._own = SpoolWriter(Path(path))
         return self._own

@@ -1,4 +1,7 @@
-"""A server that a variant launches: a process group of its own, health-checked, watched, and ended whole."""
+"""A server that a variant launches: a process group of its own, health-checked, watched, and ended whole.
+
+Also when this process is killed: see ``group_guard``.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from weakref import WeakSet
 import httpx
 
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.harness.group_guard import GroupGuard
 
 _LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES = 32_768
@@ -52,36 +56,43 @@ _RUNNING: WeakSet[LaunchedServer] = WeakSet()
 class LaunchedServer:
     """A running server. Made by :meth:`start`, which returns once it is healthy."""
 
-    def __init__(self, launch: Launch, child: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+    def __init__(
+        self, launch: Launch, child: subprocess.Popen[bytes], log: IO[bytes], guard: GroupGuard
+    ) -> None:
         self._launch = launch
         self._child = child
         self._log = log
         _RUNNING.add(self)
+        self._guard = guard
 
     @classmethod
     def start(
         cls, launch: Launch, *, sleep: Callable[[float], None] = time.sleep, stop_s: float = _STOP_S
     ) -> LaunchedServer:
         """Raises SUTError naming the command, how it ended or for how long it was awaited, and its log."""
-        log = _open_log(launch)
-        try:
-            child = subprocess.Popen(
-                list(launch.command),
-                cwd=launch.cwd,
-                env={**os.environ, **(launch.env or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            log.close()
-            raise SUTError(
-                f"cannot be started: {error.strerror}: {' '.join(launch.command)}",
-                where=launch.where,
-                remedy="correct command or cwd in its table",
-            ) from error
-        server = cls(launch, child, log)
+        with contextlib.ExitStack() as undo:
+            log = undo.enter_context(_open_log(launch))
+            try:
+                guard = GroupGuard()
+                undo.callback(guard.dismiss)
+                child = subprocess.Popen(
+                    list(launch.command),
+                    cwd=launch.cwd,
+                    env={**os.environ, **(launch.env or {})},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise SUTError(
+                    f"cannot be started: {error.strerror}: {' '.join(launch.command)}",
+                    where=launch.where,
+                    remedy="correct command or cwd in its table",
+                ) from error
+            undo.pop_all()
+        guard.watch(child.pid)
+        server = cls(launch, child, log, guard)
         try:
             server._wait_until_healthy(sleep)
         except BaseException:
@@ -128,6 +139,7 @@ class LaunchedServer:
                 break
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(_KILL_S)
+        self._guard.dismiss()
         self._log.close()
 
     def kill(self) -> None:

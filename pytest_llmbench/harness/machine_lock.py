@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
-import tempfile
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_llmbench.errors import StoreError
+from pytest_llmbench.columns.own_folder import user_folder
 
 _NAME = "pytest-llmbench-load.lock"
 
@@ -47,7 +45,7 @@ class MachineLock:
                     os.close(self._descriptor)
 
     def _locked(self) -> int:
-        path = (self._folder or _private_folder()) / _NAME
+        path = (self._folder or user_folder()) / _NAME
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -55,20 +53,6 @@ class MachineLock:
             os.close(descriptor)
             raise
         return descriptor
-
-
-def _private_folder() -> Path:
-    """Of this user alone: in a folder that all may write to, a name that can be guessed can be taken."""
-    path = Path(tempfile.gettempdir()) / f"pytest-llmbench-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise StoreError(
-            "the folder of the lock is not this user's alone",
-            where=str(path),
-            remedy="remove it, or give another folder for temporary files by TMPDIR",
-        )
-    return path
 
 
 _OF_THIS_PROCESS = MachineLock()

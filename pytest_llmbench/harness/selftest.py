@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.columns.own_folder import own_folder
 from pytest_llmbench.generator.clock import MonotonicClock, anchor
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.target import Target
@@ -252,7 +253,7 @@ def run_selftest(
 
     with (
         KnownDelayServer() as server,
-        tempfile.TemporaryDirectory(prefix="llmbench-selftest-") as directory,
+        tempfile.TemporaryDirectory(prefix="selftest-", dir=own_folder()) as directory,
         closing(Bench(server, Path(directory), workers)) as bench,
     ):
         bench.paced("warm-up", OpenLoop(100.0), 20, 4)

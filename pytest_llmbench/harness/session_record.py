@@ -10,6 +10,7 @@ from pytest_llmbench.harness.reporting import Written, build_report, head_of, sh
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.store import course
 from pytest_llmbench.store.journal import Journal
+from pytest_llmbench.store.json_file import remove_unfinished
 from pytest_llmbench.store.schema import IncompleteEntry, UnfinishedTest
 
 _BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended by an error of its own"}
@@ -39,6 +40,8 @@ class SessionRecord:
         if self._settings.report is None:
             return None
         self._journal = Journal(self._settings.report, self._head)
+        for folder in (self._settings.report, self._settings.report / "records"):
+            remove_unfinished(folder)
         aside = self._journal.set_aside
         if aside is None:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,14 @@ def write_text(path: Path, text: str, *, remedy: str = _SPACE) -> None:
         ) from error
 
 
+def remove_unfinished(directory: Path) -> None:
+    """Removes what a killed :func:`write_text` has left. Nobody else may be writing there."""
+    for path in directory.glob(".*.tmp"):
+        if re.fullmatch(r"\..+\.\d+\.tmp", path.name):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
 def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str, Any]:
     """The JSON object in ``path``, which holds ``what`` (``report``).
 
@@ -59,4 +68,4 @@ def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str
     )
 
 
-__all__ = ["read_object", "write_text"]
+__all__ = ["read_object", "remove_unfinished", "write_text"]

@@ -28,7 +28,7 @@ def check_writable(directory: Path) -> None:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=directory, prefix=".llmbench-probe-") as probe:
+        with tempfile.TemporaryFile(dir=directory, prefix=".llmbench-probe-") as probe:
             probe.write(b"probe")
             probe.flush()
     except OSError as error:

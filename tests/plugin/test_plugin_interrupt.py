@@ -167,6 +167,67 @@ def test_a_signal_to_the_controller_of_xdist_reports_what_is_finished(suite: Sui
     assert len(started) >= 3
     wait_for(lambda: all(map(has_ended, started)), "a process is left")
     assert suite.report["tests"][0]["nodeid"].endswith("test_quick"), text
+LAUNCHING = """
+from pytest_llmbench import LoadPlan, OpenLoop
+
+def test_by_hand(llm_bench, llm_workload):
+    workload = llm_workload(input_tokens=32, output_tokens=8)
+    llm_bench.run(LoadPlan("x", workload, OpenLoop(20), requests=4000, seed=1, variant="launched"))
+"""
+
+
+def test_a_launched_server_does_not_outlive_a_pytest_that_is_killed(
+    suite: Suite, engine: EmbeddedEngine
+) -> None:
+    suite.write(LAUNCHING)
+    command = (
+        f'["{sys.executable}", "-m", "pytest_llmbench.simulator", "--preset", "fast", "--port", "{{port}}"]'
+    )
+    (suite.path / "sut.toml").write_text(f"[variants.launched]\ncommand = {command}\n", "utf-8")
+    arguments = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--llm-sut=sut.toml"]
+    arguments += [f"--llm-endpoint={engine.url}", "--llm-workers=1"]
+    run = subprocess.Popen(arguments, cwd=suite.path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        children: list[psutil.Process] = []
+        while sum("simulator" in " ".join(each.cmdline()) for each in children) < 1:
+            assert run.poll() is None
+            assert time.monotonic() < deadline, "no server was launched"
+            time.sleep(0.2)
+            children = psutil.Process(run.pid).children(recursive=True)
+    finally:
+        run.kill()
+        run.wait()
+    assert psutil.wait_procs(children, timeout=60)[1] == []
+
+
+def test_the_next_session_removes_what_killed_processes_left(
+    suite: Suite, engine: EmbeddedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them at once, as when memory runs out: then no worker clears up after its session."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    suite.write(BODY)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    command += [f"--llm-endpoint={engine.url}", "--llm-report=out", "--llm-workers=1"]
+    run = subprocess.Popen(command, cwd=suite.path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while lines_so_far(suite.path / "out") < 10:
+            assert time.monotonic() < deadline, "no records appeared"
+            time.sleep(0.1)
+        family = [*psutil.Process(run.pid).children(recursive=True), psutil.Process(run.pid)]
+    finally:
+        for process in family:
+            process.kill()
+        run.wait()
+    assert psutil.wait_procs(family, timeout=15)[1] == []
+    assert list(tmp_path.rglob("*.spool"))
+    (suite.path / "out" / ".report.json.12345.tmp").write_text("{", "utf-8")
+    suite.write(BODY.replace("requests=2000", "requests=20").replace("p99_ms=500, ", ""))
+    subprocess.run(command, cwd=suite.path, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    (user,) = tmp_path.glob("pytest-llmbench-*")
+    assert list(user.iterdir()) == []
+    assert [path.name for path in (suite.path / "out").glob(".*")] == []
 
 
 SEARCH = """

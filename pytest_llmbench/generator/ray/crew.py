@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from pathlib import Path
 
+from pytest_llmbench.columns.own_folder import own_folder
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.ray.cluster import WHERE, absent
 from pytest_llmbench.generator.ray.messages import (
@@ -160,7 +161,9 @@ class RayCrew:
         if importlib.util.find_spec("ray") is None:
             raise absent()
         self._spec = spec
-        self._directory = tempfile.TemporaryDirectory(prefix="llmbench-workers-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="workers-", dir=own_folder(), ignore_cleanup_errors=True
+        )
         self._setup = replace(setup, directory=Path(self._directory.name))
         self._ray_directory: tempfile.TemporaryDirectory[str] | None = None
         self._bridge: Bridge | None = None

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from pytest_llmbench.columns.own_folder import own_folder
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.generator.workers.protocol import Line, Setup, refuse_other_version
 
@@ -70,7 +71,9 @@ class Crew:
 
     def __init__(self, setup: Setup, cpus: Sequence[int] = ()) -> None:
         """``cpus``: cores to put the workers on, in turn."""
-        self._directory = tempfile.TemporaryDirectory(prefix="llmbench-workers-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="workers-", dir=own_folder(), ignore_cleanup_errors=True
+        )
         self._setup = replace(setup, directory=Path(self._directory.name))
         self._cpus = tuple(cpus)
         self._members: dict[int, Member] = {}

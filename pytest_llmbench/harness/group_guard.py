@@ -1,0 +1,123 @@
+"""``python -m pytest_llmbench.harness.group_guard`` ends a process group when who started it dies.
+
+A server that a variant launches is another program, and does not watch us. A signal that the kernel sends at
+our death would reach only the one process that we started, not its workers, and would be sent when a mere
+thread of ours ends. So a small process of our own waits at a pipe from us, and ends the whole group once the
+pipe closes and nobody has said that the group is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_OVER = b"over\n"
+_STOP_S = 30.0
+"""As for a server that is stopped by a live session: accelerators take a while to be freed."""
+_PAUSE_S = 0.1
+_LOOK_S = 1.0
+
+
+class GroupGuard:
+    """The session's side. To be started before the group, so that next to nothing lies in between."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def watch(self, leader: int) -> None:
+        """``leader``: process id of the group's first process, which is just running."""
+        self._say(f"{leader} {started(leader)}\n".encode())
+
+    def dismiss(self) -> None:
+        """The group has ended, or never was. Safe to call twice."""
+        self._say(_OVER)
+        with contextlib.suppress(OSError, ValueError):
+            self._process.communicate()
+
+    def _say(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # somebody has ended it, or it is dismissed
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+
+
+def started(pid: int) -> str:
+    """When the kernel started ``pid``, in ticks since the boot; empty for none. Both mean one process for
+    ever."""
+    try:
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[19]
+        )
+    except (OSError, IndexError):
+        return ""
+
+
+def main() -> None:
+    # Not getppid(): we may have been left alone already, while we were starting.
+    told = _until_alone(int(sys.argv[1]))
+    first, _, rest = told.partition(b"\n")
+    if first and not (rest or first == _OVER.strip()):
+        leader, _, since = first.decode().partition(" ")
+        _end_group(int(leader), since)
+
+
+def _until_alone(parent: int) -> bytes:
+    """What was said until the pipe closed, or its other end was left to a fork of a dead parent."""
+    told = b""
+    while True:
+        alone = os.getppid() != parent
+        readable, _, _ = select.select([0], [], [], 0 if alone else _LOOK_S)
+        if not readable:
+            if alone:
+                return told
+            continue
+        read = os.read(0, 4096)
+        if not read:
+            return told
+        told += read
+
+
+def _end_group(leader: int, since: str) -> None:
+    for ending, patience_s in ((signal.SIGTERM, _STOP_S), (signal.SIGKILL, 0.0)):
+        deadline = time.monotonic() + patience_s
+        if not _signal(leader, since, ending):
+            return
+        while time.monotonic() < deadline:
+            if not _signal(leader, since, 0):
+                return
+            time.sleep(_PAUSE_S)
+
+
+def _signal(leader: int, since: str, number: int) -> bool:
+    """False when nobody is left. The id of a group is not given to a new process while the group has members,
+    so a leader with another start means that ours is gone."""
+    now = started(leader)
+    if now and since and now != since:
+        return False
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+__all__ = ["GroupGuard", "main", "started"]
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""A launched server does not outlive a killed session, and a stranger with its number is left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_llmbench.harness import group_guard
+from pytest_llmbench.harness.group_guard import GroupGuard, started
+
+SERVER = """
+import subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+print(worker.pid, flush=True)
+time.sleep(300)
+"""
+"""With a process of its own, as an engine has its workers."""
+
+
+@pytest.fixture
+def group() -> Iterator[subprocess.Popen[str]]:
+    leader = subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    yield leader
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGKILL)
+    leader.communicate()
+
+
+def members(leader: subprocess.Popen[str]) -> list[psutil.Process]:
+    assert leader.stdout is not None
+    return [psutil.Process(leader.pid), psutil.Process(int(leader.stdout.readline()))]
+
+
+def session(group: subprocess.Popen[str], then: str) -> subprocess.Popen[str]:
+    """A process that watches the group, and says the id of its guard."""
+    program = f"""
+import sys
+from pytest_llmbench.harness.group_guard import GroupGuard
+guard = GroupGuard()
+guard.watch({group.pid})
+print(guard._process.pid, flush=True)
+{textwrap.dedent(then)}
+"""
+    return subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_the_whole_group_ends_with_a_killed_session(group: subprocess.Popen[str]) -> None:
+    both = members(group)
+    ours = session(group, "sys.stdin.read()")
+    assert ours.stdout is not None
+    guard = psutil.Process(int(ours.stdout.readline()))
+    ours.kill()
+    ours.communicate()
+    group.wait(30)
+    assert psutil.wait_procs([*both, guard], timeout=30)[1] == []
+
+
+def test_a_fork_that_keeps_the_pipe_open_keeps_nothing_running(group: subprocess.Popen[str]) -> None:
+    both = members(group)
+    forking = """
+    import os, time
+    child = os.fork()
+    if child == 0:
+        time.sleep(300)
+        os._exit(0)
+    print(child, flush=True)
+    sys.stdin.read()
+    """
+    ours = session(group, forking)
+    assert ours.stdout is not None
+    _, child = ours.stdout.readline(), int(ours.stdout.readline())
+    ours.kill()
+    ours.wait()
+    try:
+        group.wait(30)
+        assert psutil.wait_procs(both, timeout=30)[1] == []
+    finally:
+        os.kill(child, signal.SIGKILL)
+        ours.communicate()
+
+
+def test_a_group_that_was_dismissed_is_left_alone(group: subprocess.Popen[str]) -> None:
+    both = members(group)
+    guard = GroupGuard()
+    guard.watch(group.pid)
+    guard.dismiss()
+    guard.dismiss()
+    assert guard._process.returncode == 0
+    assert all(process.is_running() for process in both)
+
+
+def test_a_guard_without_a_group_ends() -> None:
+    guard = GroupGuard()
+    guard.dismiss()
+    assert guard._process.returncode == 0
+
+
+def test_another_process_with_the_same_number_is_left_alone(group: subprocess.Popen[str]) -> None:
+    both = members(group)
+    assert started(group.pid).isdigit()
+    group_guard._end_group(group.pid, str(int(started(group.pid)) - 1))
+    assert all(process.is_running() for process in both)
+    assert started(2**22 + 1) == ""
+
+
+def test_the_guard_is_cheap() -> None:
+    """It loads nothing of ours: it is there as long as the server is."""
+    code = "import sys, pytest_llmbench.harness.group_guard; print(*sys.modules)"
+    text = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    heavy = {"numpy", "pydantic", "httpx", "scipy"}
+    assert not heavy & set(text.split())
+    assert Path(group_guard.__file__).exists()
