@@ -22,6 +22,7 @@ from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.quiet_gc import quiet_gc
 from pytest_llmbench.generator.row_log import RowLog
 from pytest_llmbench.generator.selfcheck import Counters, context_switches, switches_since
+from pytest_llmbench.generator.suspension import SleepWatch
 from pytest_llmbench.generator.transport import End, Exchange, Transport
 from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.outcome import Outcome
@@ -92,6 +93,7 @@ class Measurement:
         self._dispatcher = Dispatcher(transport, clock, self._ended)
         self._decoding = self._decode_queue(decode)
         self._heartbeat = Heartbeat(clock, self._chores)
+        self._sleep: SleepWatch | None = None
         self._watch, self._looks = watch, looks
         self._gate = gate
         self._work: asyncio.Task[Any] | None = None
@@ -159,12 +161,14 @@ class Measurement:
         opened, cpu_ns = self._transport.opened, time.process_time_ns()
         stamping, switches, host = self._transport.stamping, context_switches(), HostCpu.now()
         self._heartbeat.lags_ns = self._heartbeat.lags_ns[:0]
+        self._sleep = SleepWatch()
         self.started_ns = self._clock.monotonic_ns() if start_ns is None else start_ns
         if self._watch is not None:
             self._watch.begin(self.started_ns)
         load_ended_ns = await self._unless_stopped(self._load(self._dispatcher, self.started_ns))
         self.load_ended_ns = self._clock.monotonic_ns() if load_ended_ns is None else load_ended_ns
         await self._drain()
+        self._check_sleep()
         self.ended_ns = self._clock.monotonic_ns()
         self.counters.loop_lags_ns = self._heartbeat.lags_ns
         self.counters.cpu_ns = time.process_time_ns() - cpu_ns
@@ -259,6 +263,7 @@ class Measurement:
     def _chores(self, now_ns: int) -> None:
         sweep(self._dispatcher.in_flight, self._deadlines, now_ns)
         self._check_session(now_ns)
+        self._check_sleep()
         self._check_sut(now_ns)
         if now_ns - self._told_ns >= _PROGRESS_NS:
             self._tell(now_ns)
@@ -268,6 +273,11 @@ class Measurement:
             self.stop(SESSION_DEADLINE)
         if self._most_ns is not None and self.started_ns and now_ns >= self.started_ns + self._most_ns:
             self.stop(TIME_IS_UP)
+
+    def _check_sleep(self) -> None:
+        slept = None if self._sleep is None else self._sleep.verdict()
+        if slept is not None and self.interrupted is None:
+            self.stop(slept)
 
     def _check_sut(self, now_ns: int) -> None:
         in_flight, watch = self._dispatcher.in_flight, self._watch

@@ -115,7 +115,7 @@ def measure_arms(
             procedures = {name: definition.procedure(own, setting) for name, setting in settings.items()}
             results = drive_together(procedures, execute, seed=arms[0].setting.seed)
         _keep(loads, by_name, settings, own, header, 1)
-        return {name: _one_of_all(result, writers.get(name)) for name, result in results.items()}
+        return {name: _one_of_all(_noted(name, result, writers, loads)) for name, result in results.items()}
     once = replace(parameters, runs=None)
 
     def make(name: str, number: int) -> Procedure[TestResult]:
@@ -127,12 +127,25 @@ def measure_arms(
         execute = partial(_executed, by_name, writers, loads, answered)
         many = drive_whole(make, list(by_name), runs, execute, seed=arms[0].setting.seed)
     _keep(loads, by_name, {arm.name: arm.setting for arm in arms}, once, header, runs)
-    return {name: _first_of(results, runs, writers.get(name)) for name, results in many.items() if results}
+    kept = {name: results for name, results in many.items() if results}
+    return {
+        name: _first_of([_noted(name, first, writers, loads), *rest], runs)
+        for name, (first, *rest) in kept.items()
+    }
 
 
-def _noted(result: TestResult, writer: RecordsWriter | None) -> TestResult:
+def _noted(
+    name: str,
+    result: TestResult,
+    writers: Mapping[str, RecordsWriter],
+    loads: Mapping[str, LoadsRecorder],
+) -> TestResult:
     """With what there is to say of the writing of its records."""
-    return result if writer is None else replace(result, notes=(*result.notes, *writer.notes))
+    writer = writers.get(name)
+    if writer is None:
+        return result
+    found = (*result.findings, *writer.findings, *loads[name].findings)
+    return replace(result, notes=(*result.notes, *writer.notes), findings=found)
 
 
 def _keep(
@@ -231,14 +244,12 @@ def _recorded(
         yield writers
 
 
-def _one_of_all(result: TestResult, writer: RecordsWriter | None) -> ArmRuns:
-    noted = _noted(result, writer)
-    return ArmRuns(noted, dict(noted.by_run), (noted,))
+def _one_of_all(result: TestResult) -> ArmRuns:
+    return ArmRuns(result, dict(result.by_run), (result,))
 
 
-def _first_of(results: Sequence[TestResult], runs: int, writer: RecordsWriter | None) -> ArmRuns:
+def _first_of(results: Sequence[TestResult], runs: int) -> ArmRuns:
     """Whole runs: the first stands for all. One that Ctrl-C ended comes with what it saw."""
-    results = [_noted(results[0], writer), *results[1:]]
     values = by_run([result.metrics for result in results])
     first, last = results[0], results[-1]
     cut = tuple(run for run in last.observations if run.interrupted is not None) if last is not first else ()

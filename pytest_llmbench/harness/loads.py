@@ -16,6 +16,7 @@ from typing import Any
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import Workload
@@ -23,6 +24,7 @@ from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.json_file import read_object, write_text
 from pytest_llmbench.store.objects import described, encoded
 from pytest_llmbench.store.plain import plain_object
+from pytest_llmbench.store.records_file import not_on_disk
 
 LOADS_SCHEMA = "pytest-llmbench/loads/1.0"
 _BY_NAME = ("workload", "plan", "records")
@@ -34,6 +36,8 @@ class LoadsRecorder:
     """Notes what came of every load, in their order."""
 
     loads: list[dict[str, Any]] = field(default_factory=list)
+    findings: tuple[Finding, ...] = ()
+    """That the file could not be written."""
 
     def noting(self, execute: Callable[[LoadPlan], Observation]) -> Callable[[LoadPlan], Observation]:
         def executed(plan: LoadPlan) -> Observation:
@@ -53,7 +57,8 @@ class LoadsRecorder:
         *,
         whole: int,
     ) -> None:
-        """Beside the records file ``path``; ``whole``: how often the whole procedure was run."""
+        """Beside the records file ``path``; ``whole``: how often the whole procedure was run. A disk that
+        fails costs the file and not the result: see :attr:`findings`."""
         content = {
             "schema": LOADS_SCHEMA,
             "nodeid": nodeid,
@@ -68,7 +73,10 @@ class LoadsRecorder:
             "loads": self.loads,
         }
         text = json.dumps(known_secrets().value(content), indent=None, ensure_ascii=False, allow_nan=False)
-        write_text(loads_path(path), text + "\n")
+        try:
+            write_text(loads_path(path), text + "\n")
+        except StoreError as error:
+            self.findings = (not_on_disk(error),)
 
 
 def loads_path(records: Path) -> Path:

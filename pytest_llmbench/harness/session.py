@@ -15,7 +15,7 @@ from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.compare.limits import RegressionLimit
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.errors import GeneratorError, LLMBenchError, SuiteError, SUTError
+from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError, SUTError
 from pytest_llmbench.harness import certified
 from pytest_llmbench.harness.allowance import Allowance
 from pytest_llmbench.harness.arming import Arming
@@ -50,7 +50,7 @@ from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats import block_bootstrap
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, not_on_disk
 
 ProgressSink = Callable[[str, Any], None]
 
@@ -232,7 +232,8 @@ class BenchSession:
             finally:
                 opened.sink.write = None
         loads.write(path, order.nodeid, test, parameters, setting, whole=order.whole)
-        return replace(result, notes=(*result.notes, *writer.notes))
+        found = (*result.findings, *writer.findings, *loads.findings)
+        return replace(result, notes=(*result.notes, *writer.notes), findings=found)
 
     def _answered(self, opened: OpenSUT, plan: LoadPlan, who: str, *, may_share: bool) -> Observation:
         """What another test has seen of the same load, or what comes of sending it."""
@@ -266,7 +267,10 @@ class BenchSession:
     ) -> TestResult:
         """``peers``: of the other systems that it is compared with."""
         if self.settings.export_sequence and self.settings.report is not None:
-            result = with_sequence_files(result, self.settings.report)
+            try:
+                result = with_sequence_files(result, self.settings.report)
+            except StoreError as error:
+                result = replace(result, findings=(*result.findings, not_on_disk(error)))
         judged_validity = _validity(result, parameters)
         decisive = tuple(found for found in result.comparisons if found.gated)
         limits = advised(gate(result.objectives, result.metrics), result, parameters, self.settings.scale)

@@ -11,6 +11,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.store import course
 from pytest_llmbench.store.journal import Journal
 from pytest_llmbench.store.json_file import remove_unfinished
+from pytest_llmbench.store.records_file import NOT_ON_DISK
 from pytest_llmbench.store.schema import IncompleteEntry, UnfinishedTest
 
 _BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended by an error of its own"}
@@ -82,6 +83,16 @@ class SessionRecord:
             unfinished=[UnfinishedTest(nodeid=nodeid) for nodeid in found.unfinished],
             not_begun=list(found.waiting),
         )
+
+    @property
+    def not_on_disk(self) -> list[str]:
+        """Files beside the results that are missing or not whole, a line each."""
+        return [
+            f"{entry['nodeid']}: {finding['message']}"
+            for entry in self.entries
+            for finding in entry["validity"]["findings"]
+            if finding["check"] == NOT_ON_DISK and not finding["ok"]
+        ]
 
     def finish(self, exit_status: int) -> Written:
         """Writes the report. Where a file of it cannot be written, the journal stays."""

@@ -253,6 +253,7 @@ class SessionReport:
         if self.is_worker or self._record is None:
             return
         self._written, self._lost = self._record.finish(int(exitstatus))
+        self._lost += self._record.not_on_disk
         if not self.entries:
             return
         if self.settings.save is not None:

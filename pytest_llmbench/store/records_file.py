@@ -22,6 +22,7 @@ import numpy as np
 import orjson
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.record import RequestRecord
@@ -46,6 +47,8 @@ _TEXTS = frozenset({"request_id", "class_label", "error", "finish_reason", "serv
 _TOO_SHORT = "the file has no header line"
 MOST_WAITING = 32 * 1024 * 1024
 """Bytes of lines that may wait for the disk: 30,000 short replies, or 1200 of a thousand tokens."""
+NOT_ON_DISK = "files_on_disk"
+"""Check of the finding that a file of a result is missing or not whole."""
 _AT_ONCE = 1024 * 1024
 """Bytes that are joined and written together."""
 _TOLD_FROM_S = 0.1
@@ -74,7 +77,9 @@ class RecordsWriter:
     """Writes the records of one test. Use as a context manager or call :meth:`close`.
 
     A disk that fails while load is running does not stop the measurement: the records live on in memory and
-    in the report. It is :meth:`close` that raises the StoreError then, with the number of lines lost.
+    in the report. It is :meth:`close` that raises the StoreError then, with the number of lines lost. As a
+    context manager it raises nothing for it: the result is worth more than its records, and gets
+    :attr:`findings`.
 
     A disk that stands still makes :meth:`write` wait once ``most_waiting`` bytes are held; :attr:`notes` says
     for how long. With worker processes that holds up the thread that collects what they have measured, and
@@ -137,6 +142,11 @@ class RecordsWriter:
             f"waited {self._held_up_s:.1f} s for it; none is lost",
         )
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Of a closed file that is not whole; it voids nothing, since no figure is made of the file."""
+        return () if self._failure is None else (not_on_disk(self._not_written(self._failure)),)
+
     def close(self) -> None:
         """Writes what is left and closes the file. Raises StoreError if any line was lost."""
         with self._change:
@@ -147,7 +157,7 @@ class RecordsWriter:
         self._thread.join()
         self._file.close()
         if self._failure is not None:
-            raise self._error(self._failure, f"{self._lost} records could not be written") from self._failure
+            raise self._not_written(self._failure) from self._failure
 
     def _wait_for_room(self) -> None:
         began = time.monotonic()
@@ -185,6 +195,9 @@ class RecordsWriter:
         while rest:
             rest = rest[self._file.write(rest) :]
 
+    def _not_written(self, error: OSError) -> StoreError:
+        return self._error(error, f"{self._lost} records could not be written")
+
     def _error(self, error: OSError, what: str) -> StoreError:
         return StoreError(
             f"{what}: {error.strerror or error}",
@@ -201,9 +214,13 @@ class RecordsWriter:
         try:
             self.close()
         except StoreError as failure:
-            if error is None:
-                raise
-            error.add_note(str(failure))  # what ended the run comes first
+            if error is not None:
+                error.add_note(str(failure))  # what ended the run comes first
+
+
+def not_on_disk(error: StoreError) -> Finding:
+    """What a result is told of a file beside it that could not be written."""
+    return Finding(NOT_ON_DISK, ok=False, voids=False, message=" ".join(str(error).split()))
 
 
 def _portions(lines: list[bytes]) -> Iterator[list[bytes]]:
@@ -319,6 +336,6 @@ def damaged(what: str, path: Path) -> StoreError:
 
 
 __all__ = [
-    "MOST_WAITING", "RECORDS_SCHEMA", "RecordsFile", "RecordsHeader", "RecordsWriter", "cut_off", "damaged",
-    "header_of", "read_records", "row_of",
+    "MOST_WAITING", "NOT_ON_DISK", "RECORDS_SCHEMA", "RecordsFile", "RecordsHeader", "RecordsWriter",
+    "cut_off", "damaged", "header_of", "not_on_disk", "read_records", "row_of",
 ]  # fmt: skip

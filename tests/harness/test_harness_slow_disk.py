@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.catalogue import definition
@@ -31,3 +33,38 @@ def test_a_disk_that_held_the_records_up_is_told(
     bench.close()
     (path,) = (tmp_path / "records").glob("*.jsonl")
     assert NOTE.format(name=path.name) in result.notes
+
+
+@pytest.mark.parametrize("settings", [{}, {"calibrate": True, "runs": 3}, {"export_sequence": True}])
+def test_a_full_disk_costs_no_result(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = definition("ttft")
+    bench = BenchSession(Settings(endpoint="replay", report=tmp_path, **settings))
+    sut = bench.sut_from_settings()
+    assert sut is not None
+    parameters = build(test.parameters, {"concurrency": 4, "requests": 20})
+    real = RecordsWriter._write_out
+
+    def full(writer: RecordsWriter, lines: list[bytes]) -> None:
+        if b'"anchor"' in lines[0]:  # there was room for the header
+            return real(writer, lines)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def no_text(path: Path, text: str) -> None:
+        raise StoreError("cannot write the file: No space left on device", where=str(path))
+
+    monkeypatch.setattr(RecordsWriter, "_write_out", full)
+    monkeypatch.setattr("pytest_llmbench.harness.loads.write_text", no_text)
+    if "export_sequence" in settings:
+        (tmp_path / "sequence").touch()  # a file where the folder has to be
+    result = bench.measure("t::a", test, parameters, sut, bench.default_warmup()).result
+    bench.close()
+    assert result.metrics["ttft.mean"].point is not None
+    assert result.validity.verdict == "valid"
+    missing = [finding for finding in result.validity.findings if finding.check == "files_on_disk"]
+    assert not any(finding.ok or finding.voids for finding in missing)
+    told = " ".join(finding.message for finding in missing)
+    assert "records could not be written: No space left on device" in told
+    assert ".loads.json: cannot write the file" in told
+    assert ("the request sequence cannot be written" in told) == ("export_sequence" in settings)

@@ -284,6 +284,33 @@ def test_reports_that_could_not_be_written_are_recovered(suite: Suite) -> None:
     assert not journal_of(suite).exists()
 
 
+FULL_DISK = """
+import resource
+
+def pytest_llmbench_result(item, result):
+    # As on a full disk, every file that grows beyond this fails from now on.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, resource.RLIM_INFINITY))
+"""
+
+
+def test_verdicts_print_on_a_full_disk(suite: Suite) -> None:
+    suite.write(FOUR.replace("os.kill(", "print("), conftest=FULL_DISK)
+    done = run(suite.path, "--capture=sys", "-k", "holds or never_begun")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "2 passed" in done.stdout
+    assert done.stdout.count("PASS · ttft") == 2
+    errors = [line for line in done.stdout.splitlines() if line.startswith("llmbench: ERROR:")]
+    for name in (
+        "report.html",
+        "report.json",
+        "report.md",
+        "the journal is not whole either",
+        "records could not",
+    ):
+        assert any(name in line for line in errors), (name, errors)
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="xdist's processes are looked at by ppid")
 def test_a_killed_controller_of_xdist_had_kept_the_results(suite: Suite) -> None:
     pytest.importorskip("xdist")

@@ -1,0 +1,53 @@
+"""A machine that slept under load: the load ends, and is void."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from scripted_server import REPLY, ScriptedServer, reply
+
+from pytest_llmbench.generator import suspension
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.suspension import SleepWatch, asleep_ns
+from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.model.plan import LoadPlan
+
+S = 1_000_000_000
+
+
+def test_the_difference_of_the_clocks_does_not_move_by_itself() -> None:
+    watch = SleepWatch()
+    assert all(watch.verdict() is None for _ in range(1000))
+    assert asleep_ns() >= 0
+
+
+def test_where_no_clock_tells_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
+    assert asleep_ns() == 0
+    assert SleepWatch().verdict() is None
+
+
+def test_a_load_in_which_the_machine_slept_is_void(
+    serve: Callable[..., ScriptedServer],
+    generator_for: Callable[..., LoadGenerator],
+    plan: Callable[..., LoadPlan],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def slept() -> int:
+        nonlocal looks
+        looks += 1
+        return 5 * S if looks < 4 else 5 * S + 12 * S + S // 2
+
+    monkeypatch.setattr(suspension, "asleep_ns", slept)
+    server = serve(reply(REPLY))
+    seen = generator_for(server).run(plan(requests=100_000))
+    assert seen.interrupted is not None
+    assert "suspended for 12.5 s" in seen.interrupted
+    assert len(seen.records) < 100_000
+    judged = validity([seen], Budget())
+    assert judged.verdict == "invalid"
+    assert any("suspended for 12.5 s" in finding.message for finding in judged.findings)
