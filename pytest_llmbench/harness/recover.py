@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from pytest_llmbench.errors import LLMBenchError, StoreError
 from pytest_llmbench.harness.reporting import Written, build_report, write_reports
+from pytest_llmbench.harness.session_record import why_incomplete
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.terminal import overview
 from pytest_llmbench.store.instants import iso_utc
@@ -30,7 +31,6 @@ from pytest_llmbench.store.report_file import document_of
 from pytest_llmbench.store.schema import IncompleteEntry, Report, TestEntry, UnfinishedTest
 
 GOOD, NOT_GOOD, NOT_RECOVERED = 0, 1, 2
-_KILLED = "the session was killed before its end"
 _FILES = ("records_file", "loads_file")
 
 
@@ -97,12 +97,13 @@ def _incomplete(
     found: ReadJournal, unreadable: int, entries: Sequence[dict[str, Any]], directory: Path
 ) -> IncompleteEntry | None:
     course, damaged = found.course, found.damaged + unreadable
-    if course.exit_status is not None and not damaged and not course.unfinished:
+    why = why_incomplete(course) or ("a part of its journal is lost" if damaged else None)
+    if why is None:
         return None
     known = {entry["records_file"] for entry in entries}
     records = {name: nodeid for name, nodeid in _records(directory, found.head.started) if name not in known}
     return IncompleteEntry(
-        why=_KILLED if course.exit_status is None else "the session's own report was not written",
+        why=why,
         unfinished=[
             UnfinishedTest(
                 nodeid=nodeid, records_files=[name for name, whose in records.items() if whose == nodeid]

@@ -18,6 +18,14 @@ _BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended by an error of
 """By pytest's exit status."""
 
 
+def why_incomplete(found: course.Course) -> str | None:
+    """Of a session that has ended, or whose process has; None for one that came to its end."""
+    if found.exit_status is None:
+        return "the session was killed before its end"
+    cut = "the session ended in the middle of a test" if found.unfinished else None
+    return _BROKEN_OFF.get(found.exit_status, cut)
+
+
 class SessionRecord:
     """One per session, in the process that writes the report. Every call after :meth:`begin` keeps what it is
     told if the process is killed, provided that there is a report directory."""
@@ -73,13 +81,12 @@ class SessionRecord:
 
     @property
     def incomplete(self) -> IncompleteEntry | None:
-        """What is missing of a session that ends now."""
-        found = self._course
-        why = _BROKEN_OFF.get(found.exit_status or 0)
-        if why is None and not found.unfinished:
+        """What is missing of the session, once it has ended."""
+        found, why = self._course, why_incomplete(self._course)
+        if why is None:
             return None
         return IncompleteEntry(
-            why=why or "the session ended in the middle of a test",
+            why=why,
             unfinished=[UnfinishedTest(nodeid=nodeid) for nodeid in found.unfinished],
             not_begun=list(found.waiting),
         )
@@ -101,10 +108,9 @@ class SessionRecord:
         if self._settings.report is not None and self.entries:
             try:
                 report = build_report(self._head, self.entries, self.incomplete)
+                written = write_reports(self._settings.report, report)
             except Exception as error:  # noqa: BLE001 - of ours, and must not cost the verdicts
                 written.problems.append(f"the report cannot be made: {type(error).__name__}: {shown(error)}")
-            else:
-                written = write_reports(self._settings.report, report)
         self._told_of_the_journal(written)
         self.close(keep=bool(written.problems))
         return written

@@ -211,6 +211,9 @@ class SessionReport:
     def begin(self, session: pytest.Session) -> None:
         """Before the first test: whoever has load tests claims the report directory and keeps what it judges.
         The controller of pytest-xdist collects nothing, and takes all tests for load tests."""
+        given = options.values(self.config)
+        if not (given["report"] or given["endpoint"]):
+            return  # nobody's load test: nothing more of ours is loaded
         selected = [item.nodeid for item in session.items if is_load_test(item)]
         if self.is_worker or not (selected or self.config.pluginmanager.hasplugin("dsession")):
             return
@@ -288,7 +291,7 @@ class SessionReport:
         changed = [again.plain() for again in self._bench_session.reaudit()]
         if self.is_worker:
             self.config.workeroutput[_REAUDITED] = changed  # type: ignore[attr-defined]  # pytest-xdist's
-        else:
+        elif changed:
             self.record.reaudit(changed)
 
     @pytest.hookimpl(optionalhook=True)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROBE = """
 import json, sys
 
@@ -37,8 +39,7 @@ def loaded_modules(tmp_path: Path, body: str, *arguments: str) -> tuple[set[str]
         "no:metadata",
         "-p",
         "no:asyncio",
-        "-p",
-        "no:xdist",
+        *(() if "-n1" in arguments else ("-p", "no:xdist")),
         "-p",
         "no:hypothesispytest",
     ]
@@ -55,6 +56,14 @@ def loaded_modules(tmp_path: Path, body: str, *arguments: str) -> tuple[set[str]
     modules = next(line for line in lines if line.startswith("LOADED="))
     code = next(line for line in lines if line.startswith("CODE="))
     return set(json.loads(modules.removeprefix("LOADED="))), int(code.removeprefix("CODE="))
+
+
+def test_no_third_party_module_in_a_controller_of_xdist(tmp_path: Path) -> None:
+    """It does not know which tests there are, and must not take all of them for load tests."""
+    pytest.importorskip("xdist")
+    modules, code = loaded_modules(tmp_path, "def test_plain(): ...\n", "-n1")
+    assert code == 0
+    assert {name.split(".")[0] for name in modules} & (THIRD_PARTY - {"psutil"}) == set()  # xdist's own
 
 
 def test_no_third_party_module_without_a_load_test(tmp_path: Path) -> None:

@@ -284,6 +284,15 @@ def test_reports_that_could_not_be_written_are_recovered(suite: Suite) -> None:
     assert not journal_of(suite).exists()
 
 
+def test_an_interrupted_session_without_a_report_stays_incomplete(killed: Suite) -> None:
+    with journal_of(killed).open("a", encoding="utf-8") as file:
+        file.write(
+            '{"event":"ended","nodeid":"test_suite.py::test_killed"}\n{"event":"finished","exit_status":2}\n'
+        )
+    assert main(["recover", str(killed.path / "out")]) == 1
+    assert killed.report["incomplete"]["why"] == "the session was interrupted"
+
+
 FULL_DISK = """
 import resource
 
