@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import struct
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 from scripted_server import HEAD, REPLY, Conversation, ScriptedServer, chunked, reply, text_event
 
+from pytest_llmbench.generator import kernel_times as module
 from pytest_llmbench.generator.clock import MonotonicClock, VirtualClock
 from pytest_llmbench.generator.kernel_times import SO_TIMESTAMPNS, TOLERANCE_NS, KernelTimes, kernel_times
 from pytest_llmbench.generator.link import Link
@@ -175,6 +177,58 @@ def test_a_loop_that_was_held_up_does_not_move_the_stamps(
     late_ns = seen.records.first_byte_ns[0] - sent[0]
     assert -TOLERANCE_NS < late_ns < 50 * MS
     assert held[0] - sent[0] > 100 * MS
+
+
+class SteppedClock(MonotonicClock):
+    """The machine's, whose wall clock somebody sets while load is running."""
+
+    name = "CLOCK_MONOTONIC"
+
+    def __init__(self, step_ns: int) -> None:
+        self.step_ns = step_ns
+        self.stepped = False
+
+    def wall_ns(self) -> int:  # type: ignore[override]  # a function of the class there
+        return time.time_ns() + (self.step_ns if self.stepped else 0)
+
+
+@LINUX
+@pytest.mark.parametrize("step_ns", [3600 * S, -3600 * S, 50 * MS])
+def test_a_step_under_load_is_in_no_figure(
+    serve: Serve,
+    generator_for: GeneratorFor,
+    plan: MakePlan,
+    step_ns: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, stamp_of = SteppedClock(step_ns), module._timespec
+
+    def stepped_stamp(data: bytes) -> tuple[int, int]:
+        seconds, nanoseconds = stamp_of(data)
+        return divmod(seconds * S + nanoseconds + (step_ns if clock.stepped else 0), S)
+
+    def script(conversation: Conversation) -> None:
+        clock.stepped = clock.stepped or conversation.turn >= 20
+        conversation.send(REPLY)
+
+    monkeypatch.setattr(module, "_timespec", stepped_stamp)
+    began = time.monotonic_ns()
+    seen = generator_for(serve(script), clock=clock).run(plan(requests=60))
+    ended = time.monotonic_ns()
+    assert clock.stepped
+    assert seen.records.counts()["ok"] == 60
+    assert (seen.selfcheck.clock_steps, seen.selfcheck.moved_stamps) == (1, 0)
+    assert "1 steps of the wall clock" in seen.selfcheck.stamp_source
+    instants = [
+        seen.records.submitted_ns,
+        seen.records.first_byte_ns,
+        seen.records.first_content_ns,
+        seen.records.finished_ns,
+    ]
+    for earlier, later in itertools.pairwise(instants):
+        assert (earlier <= later).all()
+    assert (instants[0] > began).all()
+    assert (instants[-1] < ended).all()
 
 
 def test_user_space_on_request(
