@@ -55,15 +55,11 @@ class GroupGuard:
 
 
 def started(pid: int) -> str:
-    """When the kernel started ``pid``, in ticks since the boot; empty for none. Both mean one process for
-    ever."""
+    """When the kernel started ``pid``, in ticks since the boot; empty for none. An id with its start is one
+    process for ever."""
     try:
-        return (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()[19]
-        )
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return stat.rpartition(")")[2].split()[19]  # behind the name, which may hold anything
     except (OSError, IndexError):
         return ""
 

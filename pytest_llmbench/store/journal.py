@@ -55,7 +55,8 @@ class Journal:
 
     def __init__(self, directory: Path, head: JournalHead) -> None:
         """Raises StoreError where another session is at work in ``directory``, or nothing can be written."""
-        self.path = directory / JOURNAL_NAME
+        self.path = directory.absolute() / JOURNAL_NAME  # a test may go to another directory, and stay there
+        self._descriptor = -1
         self.problem: str | None = None
         """Why events could not be written; the first time."""
         self.set_aside: Path | None = None
@@ -68,6 +69,7 @@ class Journal:
                 self.set_aside = self._put_aside()
             self._write(head.model_dump(mode="json"), durable=True)
         except OSError as error:
+            self.close(keep=False)
             raise StoreError(
                 f"the journal cannot be written: {error.strerror or error}",
                 where=str(self.path),

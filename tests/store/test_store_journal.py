@@ -224,6 +224,28 @@ def test_reading_by_the_descriptor_keeps_the_claim(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
+def test_a_journal_without_room_for_its_first_line_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(journal.os, "write", full)
+    with pytest.raises(StoreError, match="No space left"):
+        Journal(tmp_path, head())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_journal_goes_wherever_the_session_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours = Journal(Path("out"), head())
+    monkeypatch.chdir("/")
+    ours.close(keep=False)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_a_link_in_place_of_the_journal_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("kept", "utf-8")
