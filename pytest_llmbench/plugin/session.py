@@ -201,9 +201,6 @@ class SessionReport:
         if options.values(self.config)["endpoint"]:
             self._interruption.install()
 
-    def pytest_runtest_logstart(self) -> None:
-        self._interruption.forget()
-
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self._not_collected.append(getattr(report, MISTAKE, False))
@@ -232,6 +229,7 @@ class SessionReport:
             self._record.select(ids)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._interruption.forget()
         if self._record is not None:
             self._record.test_begins(nodeid)
 
