@@ -31,7 +31,8 @@ import uvloop  # noqa: F401
 import yaml  # noqa: F401
 
 import pytest_llmbench.harness.reporting
-import pytest_llmbench.harness.session  # noqa: F401
+import pytest_llmbench.harness.session
+import pytest_llmbench.reports.terminal  # noqa: F401
 from pytest_llmbench.redaction import forgetting
 
 _SHARED = "PYTEST_LLMBENCH_TESTS_DIR"
