@@ -167,6 +167,8 @@ def test_a_signal_to_the_controller_of_xdist_reports_what_is_finished(suite: Sui
     assert len(started) >= 3
     wait_for(lambda: all(map(has_ended, started)), "a process is left")
     assert suite.report["tests"][0]["nodeid"].endswith("test_quick"), text
+
+
 LAUNCHING = """
 from pytest_llmbench import LoadPlan, OpenLoop
 
