@@ -86,8 +86,7 @@ class ReplayRun:
         self._in_flight: dict[Sequence, Flight] = {}
         self._screened: list[tuple[int, int, Flight]] = []
         """A heap of those that are with the input filter: when they join the queue, their number."""
-        self._held_until_ns: list[int] = []
-        """A heap of the ends of replies that the engine is through with and the client is not."""
+        self._held_until_ns: list[int] = []  # a heap: ends of replies that the engine alone is through with
         self._strikes: dict[int, list[Flight]] = {}
         """Step number: replies to which a fault happens then, if they have come far enough."""
         self._down_until_ns = 0
@@ -102,8 +101,7 @@ class ReplayRun:
         self.now_ns = start_ns
         self._flights: dict[Flight, None] = {}
         """Not handed over, in order of arrival; ``_ended`` of them have ended."""
-        self._ended = 0
-        self._received = 0
+        self._ended = self._received = 0
         self._last_ns = start_ns
         """Submission of the last one."""
         self.step_ends_ns = array("q")
