@@ -27,8 +27,8 @@ taking them out would tear holes into ordinary words."""
 _SECRET_PARAMETER = re.compile(
     r"(?i)key|token|secret|password|passwd|signature|credential|auth|\bsig\b|\bcode\b"
 )
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What moves a cursor, changes colours or direction, or cannot be encoded."""
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+"""What moves a cursor, ends a line unseen, changes colours or direction, cannot be encoded, is not of XML."""
 _ENTITIES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 _CUT = re.compile("…|$")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -50,11 +51,12 @@ class EngineReadings:
     """Why something is missing, in words; a page that stopped answering, say."""
 
     def grown(self, name: str) -> float | None:
-        """By how much a counter grew; None where it is not served, or fell (the engine was restarted)."""
+        """By how much a counter grew; None where it is not served, is no number, or fell (the engine was
+        restarted)."""
         before, after = self.totals_before.get(name), self.totals_after.get(name)
         if before is None or after is None or after < before:
             return None
-        return after - before
+        return after - before if math.isfinite(after - before) else None
 
     def gauge(self, name: str, start_ns: int, end_ns: int) -> tuple[IntArray, FloatArray] | None:
         """Instants and values of a gauge inside [start, end]; None where it is not served."""

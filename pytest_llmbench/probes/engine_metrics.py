@@ -292,7 +292,7 @@ def _read(compressed: bytes) -> tuple[dict[str, float], str | None]:
     """The values of a page that was kept, or why it has none."""
     try:
         values = read_page(zlib.decompress(compressed).decode(errors="replace"))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # sums of infinite and of enormous numbers are among them
         return {}, f"a page that cannot be read: {error}"
     return values, None if values else f"none of the series that are known of {', '.join(ENGINES)}"
 

@@ -36,14 +36,16 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
+    """Text as it is, on one line; a code span cannot be empty."""
+    flat = " ".join(text.split()) or " "
     fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     pad = " " if "`" in text else ""
-    return f"{fence}{pad}{' '.join(text.split())}{pad}{fence}"
+    return f"{fence}{pad}{flat}{pad}{fence}"
 
 
 def bar(text: str) -> str:
-    """For a table cell: a bar ends it even inside a code span."""
-    return text.replace("|", "\\|")
+    """For a table cell: a bar ends it even inside a code span, and after a backslash of its own."""
+    return text.replace("\\|", "\\ |").replace("|", "\\|")
 
 
 def fence(text: str) -> str:

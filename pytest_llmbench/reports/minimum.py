@@ -68,7 +68,8 @@ def minimum_report(report: Entry) -> str:
     ]
     lines += ["", "Notes:", *_deviations(view), f"- Guardrails: {_guardrails(view)}"]
     lines += _provenance(source, constrained)
-    return "\n".join([*lines, "", LAST_LINE]) + "\n"
+    # No name with a line break in it may pass for a line of the report.
+    return "\n".join(line.replace("\n", " ") for line in [*lines, "", LAST_LINE]) + "\n"
 
 
 def _latency_source(view: ReportView) -> _Source | None:

@@ -33,6 +33,10 @@ _MOST_MARKERS = 60
 _LINEAR_TICKS_BELOW = 4.0
 """Ratio of the largest to the smallest value below which 1, 2 and 5 would leave a log axis almost bare."""
 _DECADE_TICKS_FROM = 2_000.0
+_LARGEST = 1e15
+"""Larger numbers than this an axis cannot show, and a logarithmic one none smaller than its inverse."""
+_LONGEST_NAME = 40
+"""Characters of an axis or a series; longer ones would leave no room for the drawing."""
 
 
 def render(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
@@ -41,6 +45,8 @@ def render(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
     A fitted series (its name says so) is a dashed line without points. ``salt`` keeps the ids of two
     drawings on one page apart.
     """
+    if not all(_fits(_values(plot, axis), log=bool(plot.get(f"{axis}_log"))) for axis in ("x", "y")):
+        return _not_drawn(plot)
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -49,6 +55,7 @@ def render(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
     with mpl.rc_context():
         mpl.rcdefaults()  # the user's matplotlibrc has no say in a report
         mpl.rcParams["svg.fonttype"] = "none"  # text stays text
+        mpl.rcParams["text.parse_math"] = False  # a dollar sign is one
         mpl.rcParams["svg.hashsalt"] = f"{salt}:{plot_id}"
         figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
         FigureCanvasSVG(figure)
@@ -57,10 +64,23 @@ def render(plot: Mapping[str, Any], plot_id: str, *, salt: str = "") -> str:
     return _as_inline_svg(text.getvalue(), plot)
 
 
+def _fits(values: Sequence[float], *, log: bool) -> bool:
+    least = 1 / _LARGEST if log else 0.0
+    return all(value == 0 or least <= abs(value) <= _LARGEST for value in values)
+
+
+def _not_drawn(plot: Mapping[str, Any]) -> str:
+    """In its place the reason."""
+    title = html.escape(plot["title"])
+    words = f"not drawn: there are numbers beyond {_LARGEST:g}, or too near to 0 for a logarithmic axis"
+    text = f'<text x="0" y="24" font-size="14" fill="currentColor">{words}</text>'
+    return f'<svg viewBox="0 0 640 40" role="img"><title>{title}</title>{text}</svg>'
+
+
 def _draw(figure: Figure, plot: Mapping[str, Any]) -> None:
     axes = figure.add_subplot()
-    axes.set_xlabel(plot["x_label"], color=_INK)
-    axes.set_ylabel(plot["y_label"], color=_INK)
+    axes.set_xlabel(_name(plot["x_label"]), color=_INK)
+    axes.set_ylabel(_name(plot["y_label"]), color=_INK)
     x_values, y_values = _values(plot, "x"), _values(plot, "y")
     if plot.get("x_log") and _all_positive(x_values):
         axes.set_xscale("log")
@@ -80,6 +100,12 @@ def _draw(figure: Figure, plot: Mapping[str, Any]) -> None:
     if len(plot["series"]) > 1:
         axes.legend(frameon=False, labelcolor=_INK, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     _label_marks(figure, axes, plot["marks"])
+
+
+def _name(text: str) -> str:
+    """On one line, cut where it is very long."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _LONGEST_NAME else flat[: _LONGEST_NAME - 1] + "…"
 
 
 def _draw_series(axes: Axes, plot: Mapping[str, Any]) -> None:
@@ -103,7 +129,7 @@ def _draw_series(axes: Axes, plot: Mapping[str, Any]) -> None:
                 band["x"], band["lower"], band["upper"], color=colour, alpha=0.18, linewidth=0,
                 step="post" if plot.get("step") else None,
             )  # fmt: skip
-        axes.plot(series["x"], series["y"], label=name, color=colour, linewidth=1.8, **style)
+        axes.plot(series["x"], series["y"], label=_name(name), color=colour, linewidth=1.8, **style)
 
 
 def _bound(axes: Axes, plot: Mapping[str, Any], y_values: Sequence[float]) -> None:
@@ -157,8 +183,8 @@ def _label_marks(figure: Figure, axes: Axes, marks: Mapping[str, float]) -> None
     ordered = sorted(marks.items(), key=lambda mark: mark[1])
     above = axes.get_xaxis_transform()
     labels = [
-        axes.text(x, 1.04, f"{name}  {number(x)}", transform=above, rotation=90, ha="center", va="bottom",
-                  fontsize=8, color=_LIMIT if name.startswith("limit") else _INK)
+        axes.text(x, 1.04, f"{_name(name)}  {number(x)}", transform=above, rotation=90, ha="center",
+                  va="bottom", fontsize=8, color=_LIMIT if name.startswith("limit") else _INK)
         for name, x in ordered
     ]  # fmt: skip
     figure.draw_without_rendering()

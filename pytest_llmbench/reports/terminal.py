@@ -286,6 +286,7 @@ def _wrap(text: str, width: int, first: str = "  ", rest: str = "  ") -> list[st
 
 
 def _cut(text: str, width: int) -> str:
+    text = re.sub(r"\s", " ", text)  # of a name with a line break in it
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 

@@ -270,7 +270,7 @@ def _plot(plot: Plot) -> schema.PlotEntry:
             name: schema.SeriesEntry.model_validate(_columns(("x", "y"), columns))
             for name, columns in plot.series.items()
         },
-        marks=dict(plot.marks),
+        marks={name: x for name, at in plot.marks.items() if (x := plain_number(at)) is not None},
         step=plot.step,
         x_log=plot.x_log,
         y_log=plot.y_log,

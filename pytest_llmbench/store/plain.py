@@ -45,8 +45,11 @@ def plain_object(value: object) -> dict[str, JsonValue]:
 
 
 def plain_number(value: float | None) -> float | None:
-    """A finite number, or None."""
-    return None if value is None or not math.isfinite(value) else float(value)
+    """A finite number, or None; also of a whole number that is too large for one."""
+    try:
+        return None if value is None or not math.isfinite(value) else float(value)
+    except OverflowError:
+        return None
 
 
 def _plain_scalar(value: str | int | float) -> JsonValue:

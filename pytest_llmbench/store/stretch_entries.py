@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation, SelfCheck
@@ -14,7 +16,7 @@ from pytest_llmbench.model.records import PHASES
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.store.instants import iso_utc
-from pytest_llmbench.store.plain import plain_object
+from pytest_llmbench.store.plain import plain_number, plain_object
 from pytest_llmbench.store.stretch_schema import (
     EngineEntry,
     GaugeEntry,
@@ -112,7 +114,9 @@ def _gauge(readings: EngineReadings, name: str, start_ns: int, end_ns: int) -> G
     if seen is None or not len(seen[1]):
         return GaugeEntry(mean=None, max=None, n=0)
     values = seen[1]
-    return GaugeEntry(mean=float(values.mean()), max=float(values.max()), n=len(values))
+    with np.errstate(over="ignore"):  # of what an engine may claim, the sum may be no number
+        mean = plain_number(values.mean())
+    return GaugeEntry(mean=mean, max=float(values.max()), n=len(values))
 
 
 def level_entries(result: TestResult) -> list[LevelEntry]:

@@ -327,6 +327,12 @@ def every_entry(result: TestResult) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.fixture(scope="session")
+def base_report() -> dict[str, Any]:
+    """A report without tests."""
+    return report_of()
+
+
 @pytest.fixture
 def whole_report(every_entry: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """A report with every test."""
