@@ -144,7 +144,7 @@ def trace_entries(rows: Iterable[Mapping[str, Any]], path: Path) -> list[TraceEn
         except (KeyError, TypeError, ValueError) as error:
             raise SuiteError(
                 f"row {number} is no request of a trace ({type(error).__name__}: {error}); it has "
-                f"{', '.join(row)}",
+                f"{', '.join(map(str, row))}",
                 where=str(path),
                 remedy="give a Mooncake trace (timestamp, input_length, output_length) or an Azure LLM trace "
                 "(TIMESTAMP, ContextTokens, GeneratedTokens)",

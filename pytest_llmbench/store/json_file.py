@@ -55,7 +55,7 @@ def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str
         raise StoreError(
             f"cannot read the {what}: {error.strerror or error}", where=str(path), remedy=absent
         ) from error
-    except ValueError as error:  # not UTF-8 or not JSON
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deep
         raise StoreError(
             f"not a whole JSON file, perhaps truncated: {error}", where=str(path), remedy=damaged
         ) from error

@@ -303,7 +303,7 @@ def header_of(line: bytes, path: Path) -> dict[str, Any]:
         header = json.loads(line)
         schema = header["schema"]
         clocks = {name: int(header["anchor"][name]) for name in ("monotonic_ns", "wall_ns")}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise damaged(_TOO_SHORT, path) from error
     if schema not in _READ:
         raise StoreError(
@@ -323,7 +323,10 @@ def cut_off(number: int, line: bytes) -> str:
 def row_of(line: bytes) -> tuple[RequestRecord, str]:
     """A line and its label. Raises ValueError, KeyError or TypeError for what is none."""
     # An empty list is the default of its field; in the file it is there for readers of other languages.
-    values = {name: value for name, value in json.loads(line).items() if value != []}
+    given = json.loads(line)
+    if not isinstance(given, dict):
+        raise TypeError(f"a JSON {type(given).__name__} where an object is expected")
+    values = {name: value for name, value in given.items() if value != []}
     label = values.pop("label")
     values["phase"] = Phase(values["phase"])
     values["outcome"] = Outcome(values["outcome"])

@@ -15,6 +15,7 @@ columns they go to a temporary file, which lives as long as the Records over it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,12 @@ def read_records(path: Path, *, labels: Collection[str] | None = None) -> Mappin
     Raises StoreError for what is no records file, and for damage that is not a cut end.
     """
     logs: dict[str, _Filling] = {}
-    for label, row in _Lines(path).rows(labels):
-        if label not in logs:
-            logs[label] = _Filling()
-        logs[label].append(row)
-    return {label: filling.records() for label, filling in logs.items()}
+    with _of_their_kinds(path):
+        for label, row in _Lines(path).rows(labels):
+            if label not in logs:
+                logs[label] = _Filling()
+            logs[label].append(row)
+        return {label: filling.records() for label, filling in logs.items()}
 
 
 def read_runs(path: Path, *, labels: Collection[str] | None = None) -> StoredRuns:
@@ -68,15 +70,25 @@ def read_runs(path: Path, *, labels: Collection[str] | None = None) -> StoredRun
     lines = _Lines(path)
     runs: list[StoredRun] = []
     filling, current = _Filling(), ""
-    for label, row in lines.rows(labels):
-        if len(filling) and label != current:
+    with _of_their_kinds(path):
+        for label, row in lines.rows(labels):
+            if len(filling) and label != current:
+                runs.append(StoredRun(current, filling.records()))
+                filling = _Filling()
+            current = label
+            filling.append(row)
+        if len(filling):
             runs.append(StoredRun(current, filling.records()))
-            filling = _Filling()
-        current = label
-        filling.append(row)
-    if len(filling):
-        runs.append(StoredRun(current, filling.records()))
     return StoredRuns(lines.header, tuple(runs), lines.dropped)
+
+
+@contextmanager
+def _of_their_kinds(path: Path) -> Iterator[None]:
+    """A line that is JSON may still hold a text where a number belongs, or one beyond its column."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise damaged(f"a record has a value that is none of its kind: {error}", path) from error
 
 
 @dataclass
@@ -126,7 +138,7 @@ class _Lines:
                         raise damaged(f"line {bad[0]} is no record: {bad[2]}", self._path) from bad[2]
                     try:
                         row, label = row_of(line)
-                    except (ValueError, KeyError, TypeError) as error:
+                    except (ValueError, KeyError, TypeError, RecursionError) as error:
                         bad = number, line, error
                         continue
                     if labels is None or label in labels:

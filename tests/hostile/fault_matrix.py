@@ -117,10 +117,10 @@ def _judged(level: Mapping[str, Any]) -> bool:
 
 
 def _reason(entry: Mapping[str, Any]) -> str:
-    """The first check that voids the run, or the limit that is not kept."""
+    """The error budget, if that is used up; else the first check that voids the run, or limit not kept."""
     voided = [f["check"] for f in entry["validity"]["findings"] if f["voids"] and not f["ok"]]
     broken = [o["metric"] for o in entry["gate"]["objectives"] if o["verdict"] != "pass"]
-    return next(iter([*voided, *broken]), "")
+    return "error_budget" if "error_budget" in voided else next(iter([*voided, *broken]), "")
 
 
 def cell(entry: Mapping[str, Any] | None) -> str:

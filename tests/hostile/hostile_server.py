@@ -67,6 +67,18 @@ def stream(body: bytes) -> Reply:
     return 200, "text/event-stream", body
 
 
+ABSURD_PAGE = """\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{model_name="m",engine="0"} +Inf
+vllm:num_requests_waiting{model_name="m"} NaN
+vllm:gpu_cache_usage_perc 1e308
+vllm:num_preemptions_total{engine="0"} 1.7e308
+vllm:num_preemptions_total{engine="1"} 1.7e308
+vllm:prompt_tokens_total -5
+"""
+"""The metrics page of an engine that lies."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     behaviour: ClassVar[Behaviour]

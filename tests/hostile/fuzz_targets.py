@@ -1,0 +1,224 @@
+"""What is fed with bytes of any kind: each either reads them or refuses them in words, and says one thing.
+
+A target raises :class:`AssertionError` where two readings of the same bytes differ, and lets through
+whatever the code under it should not have raised.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hostile_server import ABSURD_PAGE, event, words
+
+from pytest_llmbench.errors import LLMBenchError
+from pytest_llmbench.generator.http_reply import NotHTTPError, ReplyParser
+from pytest_llmbench.harness.workload_file import read_workload_file
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.probes.disclosure import read_sut_file
+from pytest_llmbench.probes.engine_metrics import read_page
+from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline
+from pytest_llmbench.store.datasets import code_texts, conversations, read_rows, trace_entries
+from pytest_llmbench.store.entries import entry_from_error
+from pytest_llmbench.store.records_file import RECORDS_SCHEMA
+from pytest_llmbench.store.records_reader import read_records
+from pytest_llmbench.store.report_file import read_report
+from pytest_llmbench.store.schema import Environment, Generator, Metric, Report, Sut
+from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.wire.claims import refuse_impossible
+from pytest_llmbench.wire.content_type import classify_unstreamed
+from pytest_llmbench.wire.http_status import classify_status
+from pytest_llmbench.wire.reply import StreamSummary, read_stream
+from pytest_llmbench.wire.reply_memory import ReplyMemory
+from pytest_llmbench.wire.stream import chunks_of, events_of
+from pytest_llmbench.wire.uniform import read_uniform
+
+Target = Callable[[bytes], None]
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+
+
+def _cut(data: bytes) -> list[bytes]:
+    """The first byte says how often, the rest is cut evenly."""
+    body = data[1:]
+    size = max(1, len(body) // (1 + data[0] % 8)) if data else 1
+    return [body[at : at + size] for at in range(0, len(body), size)]
+
+
+def http(data: bytes) -> None:
+    """A response in several reads; then as one."""
+    pieces = _cut(data)
+    with suppress(NotHTTPError):
+        parser, received = ReplyParser(), b""
+        for piece in pieces:
+            received += parser.feed(piece)
+        whole = ReplyParser()
+        assert whole.feed(b"".join(pieces)) == received
+        assert (whole.status, whole.complete, whole.framing) == (
+            parser.status,
+            parser.complete,
+            parser.framing,
+        )
+        if parser.status is not None:
+            headers = {
+                name.decode("latin-1").lower(): value.decode("latin-1") for name, value in parser.headers
+            }
+            classify_status(parser.status, headers, received)
+            classify_unstreamed(headers, received)
+
+
+def stream(data: bytes) -> None:
+    """The events of a reply, quickly and exactly, whole and in pieces; then all that is made of them."""
+    pieces = _cut(data)
+    reads = [(piece, 1_000 * (at + 1)) for at, piece in enumerate(pieces)]
+    at_once = [(b"".join(pieces), 1_000)] if pieces else []
+    said = [[(e.event, e.data, e.problem) for e in events_of(each)] for each in (reads, at_once)]
+    assert said[0] == said[1]
+    for name in ("openai-chat", "openai-completions"):
+        spoken = dialect(name)
+        chunks = list(chunks_of(reads, spoken))
+        assert chunks == [spoken.decode(each) for each in events_of(reads)]
+        exact = read_stream(chunks)
+        memory = ReplyMemory()
+        for _ in range(2):  # the second time from memory
+            usual = read_uniform(pieces, [at for _, at in reads], spoken, memory, teach=None)
+            assert usual is None or _values(usual) == _values(exact)
+        record = RequestRecord(0, "0", Phase.MEASURE, "", 0)
+        exact.fill(record)
+        record.requested_max_tokens, record.finished_ns, record.dispatched_ns = 16, 10_000, 0
+        refuse_impossible(record, 100, len(data))
+
+
+def _values(summary: StreamSummary) -> dict[str, Any]:
+    """Of the texts, which the quick reading leaves out, nothing."""
+    values = {each.name: getattr(summary, each.name) for each in fields(StreamSummary)}
+    for name in ("text", "reasoning"):
+        del values[name]
+    return {
+        name: list(v) if isinstance(v, Sequence) and not isinstance(v, str) else v
+        for name, v in values.items()
+    }
+
+
+def page(data: bytes) -> None:
+    """An engine's metrics page."""
+    with suppress(ValueError, OverflowError):
+        read_page(data.decode(errors="replace"))
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="fuzz-"))
+
+
+def _of_a_file(name: str, read: Callable[[Path], object]) -> Target:
+    def target(data: bytes) -> None:
+        path = _folder() / name
+        path.write_bytes(data)
+        with suppress(LLMBenchError):
+            read(path)
+
+    return target
+
+
+def _jsonl(path: Path) -> None:
+    rows = list(read_rows(path, "jsonl"))
+    with suppress(LLMBenchError):
+        trace_entries(rows, path)
+    with suppress(LLMBenchError):
+        conversations(rows, path)
+    with suppress(LLMBenchError):
+        code_texts(rows, path, ["python"])
+
+
+_ROW = RequestRecord(
+    0, "r", Phase.MEASURE, "", 1, chunk_ns=[3, 4], chunk_tokens=[1, 1], server_timings={"a": 1.0}
+)
+_RECORDS = [
+    {"anchor": {"monotonic_ns": 1, "wall_ns": 1}, "schema": RECORDS_SCHEMA, "nodeid": "n"},
+    *({**asdict(_ROW), "label": label} for label in ("a", "b")),
+]
+_METRIC = {"point": 1.0, "lower": None, "upper": 2.0, "level": 0.95, "n": 1, "method": "m", "unit": "ms"}
+_SAVED = "2026-01-20T09:30:00.000Z"
+_BASELINE = Baseline(
+    name="a",
+    saved=_SAVED,
+    generator_version="1",
+    machine="m",
+    tests=[
+        BaselineTest(
+            nodeid="n",
+            test="ttft",
+            identity={"a": 1},
+            runs=1,
+            by_run={"ttft.p99": [1.0]},
+            metrics={"ttft.p99": Metric.model_validate(_METRIC)},
+        )
+    ],
+)
+_REPORT = Report(
+    generator=Generator(version="1"),
+    started=_SAVED,
+    environment=Environment(
+        python="3", implementation="C", platform="p", machine="m", cpu_count=1, settings={"a": [1, None]}
+    ),
+    sut=Sut(endpoint="http://u:p@h/v1?key=x", model="m", api="a"),
+    tests=[entry_from_error(nodeid="n", test="ttft", section="5.1", error="e")],
+)
+
+TARGETS: dict[str, tuple[Target, list[bytes]]] = {
+    "http": (
+        http,
+        [
+            b"\x03" + _HEAD + b"Content-Length: 5\r\n\r\nhello",
+            b"\x02" + _HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+            b'\x01HTTP/1.1 429 Too Many\r\nRetry-After: 1\r\n\r\n{"error": {"message": "x"}}',
+        ],
+    ),
+    "stream": (
+        stream,
+        [
+            b"\x04" + words(),
+            b"\x00" + words(6, usage={"completion_tokens": 10**12}, more={"timings": {"queue_ms": 1e300}}),
+            b"\x02" + event({"error": {"message": "x", "code": 1}}) + b"data: [DONE]\r\n\r\n: note\r\n\r\n",
+            b"\x01"
+            + event({"choices": [{"text": "a", "finish_reason": None}], "usage": {"prompt_tokens": 1}}),
+        ],
+    ),
+    "page": (page, [ABSURD_PAGE.encode()]),
+    "report": (_of_a_file("report.json", read_report), [json.dumps(_REPORT.plain()).encode()]),
+    "baseline": (_of_a_file("baseline.json", read_baseline), [json.dumps(_BASELINE.plain()).encode()]),
+    "records": (
+        _of_a_file("records.jsonl", lambda path: dict(read_records(path))),
+        ["\n".join(map(json.dumps, _RECORDS)).encode()],
+    ),
+    "rows": (
+        _of_a_file("rows.jsonl", _jsonl),
+        [
+            b'{"timestamp": 1, "input_length": 2, "output_length": 3, "hash_ids": [1]}\n',
+            b'{"TIMESTAMP": "2023-11-16 18:15:46.68", "ContextTokens": 4, "GeneratedTokens": 1}\n',
+            b'{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}\n',
+        ],
+    ),
+    "csv": (
+        _of_a_file("rows.csv", lambda path: trace_entries(read_rows(path, "csv"), path)),
+        [b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,4,1\n"],
+    ),
+    "sut": (
+        _of_a_file("sut.toml", read_sut_file),
+        [(Path(__file__).parents[2] / "docs" / "examples" / "sut.toml").read_bytes()],
+    ),
+    "workloads": (
+        _of_a_file("workloads.toml", read_workload_file),
+        [b'[workloads.a]\ninput_tokens = 5\noutput_tokens = { kind = "uniform", min = 1, max = 2 }\n'],
+    ),
+}
+"""Name: what is done with the bytes, and where to begin."""
+
+__all__ = ["TARGETS"]
