@@ -16,6 +16,17 @@ from collections.abc import Iterable
 
 from pytest_llmbench.redaction import outward
 
+_LONGEST_SHOWN = 200
+
+
+def shown(value: object) -> str:
+    """What an author gave, for a message: its ``repr``, short, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - theirs, or a number with more digits than Python writes
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}… ({len(text):,} characters)"
+
 
 class LLMBenchError(Exception):
     """Base of everything we raise. Says what is wrong, where, and what to do about it."""
@@ -84,4 +95,5 @@ __all__ = [
     "StoreError",
     "SuiteError",
     "UnknownMarkerError",
+    "shown",
 ]

@@ -22,6 +22,8 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ARRIVALS, OpenLoop
 
 _LONGEST_S = 2**63 / 1e9
+MOST_ARRIVALS = 100_000_000
+"""Of one schedule; its offsets take 800 MB."""
 
 
 def schedule_ns(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.int64]:
@@ -104,7 +106,14 @@ def count_within(load: OpenLoop, duration_s: float, seed: int, first: int = 0) -
         offsets_ns = np.asarray(load.offsets_ns, dtype=np.int64)
         return _count_after(offsets_ns, duration_s, first)
     # Rates differ from their mean: draw some more than expected, and go on until the last one lies beyond.
-    more = max(16, math.ceil(load.rate * duration_s * 1.1))
+    expected = load.rate * duration_s
+    if not expected <= MOST_ARRIVALS:
+        raise SuiteError(
+            f"{load.rate:g} req/s for {duration_s:g} s are {expected:.3g} requests",
+            where="arrival schedule",
+            remedy=f"lower the rate or the duration: at most {MOST_ARRIVALS:,} requests are drawn",
+        )
+    more = max(16, math.ceil(expected * 1.1))
     while True:
         offsets_ns = schedule_ns(load, first + more, seed)
         count = _count_after(offsets_ns, duration_s, first)
@@ -124,4 +133,4 @@ def _is_positive(value: object) -> bool:
     )
 
 
-__all__ = ["arrival_seed", "count_within", "schedule_ns", "schedule_sha256"]
+__all__ = ["MOST_ARRIVALS", "arrival_seed", "count_within", "schedule_ns", "schedule_sha256"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.compare.regression import better_of, compared
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.metrics.catalogue import metric_unit
 from pytest_llmbench.model.comparison import Comparison
 
@@ -45,7 +45,7 @@ def limits_of_option(given: Sequence[str], option: str = "--llm-compare-fail") -
             if match
             else [f"needs a limit: {_EXAMPLE}"]
         )
-        mistakes += [f"{option} {text!r} {what}" for what in wrong]
+        mistakes += [f"{option} {shown(text)} {what}" for what in wrong]
         if match and not wrong:
             found.append(
                 RegressionLimit(match["metric"], float(match["number"]) / 100.0, f"{option}={text}", False)
@@ -71,7 +71,7 @@ def _wrong(metric: str, number: str, unit: str) -> list[str]:
 def metric_mistakes(metric: object) -> list[str]:
     """What keeps a metric from being guarded against a regression, in words."""
     if not isinstance(metric, str) or not metric:
-        return [f"needs the name of a metric, such as 'ttft.p99', got {metric!r}"]
+        return [f"needs the name of a metric, such as 'ttft.p99', got {shown(metric)}"]
     try:
         better = better_of(metric)
     except SuiteError as error:
@@ -80,9 +80,11 @@ def metric_mistakes(metric: object) -> list[str]:
 
 
 def margin_mistakes(margin: object) -> list[str]:
-    if isinstance(margin, bool) or not isinstance(margin, int | float) or not math.isfinite(margin):
-        return [f"must be a share, such as 0.05 for 5 %, got {margin!r}"]
-    return [] if 0 <= margin < 1 else [f"must be a share from 0 to below 1 (0.05 is 5 %), got {margin!r}"]
+    if isinstance(margin, bool) or not isinstance(margin, int | float) or margin != margin:
+        return [f"must be a share, such as 0.05 for 5 %, got {shown(margin)}"]
+    if not 0 <= margin < 1:
+        return [f"must be a share from 0 to below 1 (0.05 is 5 %), got {shown(margin)}"]
+    return []
 
 
 def comparisons(

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.trust import client_context
 
 SUPPORTED = ("http://", "https://", "sim", "replay")
 NOT_YET = ("ws", "wss", "grpc", "grpcs", "python")
@@ -62,9 +63,10 @@ class Target:
         context: ssl.SSLContext | None = None
         if parts.scheme == "https":
             try:
-                context = _tls(ca_file, insecure)
-            except (OSError, ssl.SSLError) as error:
-                mistakes.append(f"the CA file {ca_file} cannot be used: {error}")
+                context = client_context(ca_file, insecure=insecure)
+                context.set_alpn_protocols(["http/1.1"])
+            except OSError as error:
+                mistakes.append(f"the CA file {ca_file} cannot be used: {error.strerror or error}")
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=_shown(parts), remedy="correct --llm-endpoint")
         return cls(
@@ -145,15 +147,6 @@ def _header_mistakes(headers: Mapping[str, str]) -> list[str]:
         if any(char in value for char in "\r\n\0") or not value.isascii():
             mistakes.append(f"the value of header {name!r} holds a line break or characters beyond ASCII")
     return mistakes
-
-
-def _tls(ca_file: str | Path | None, insecure: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
-    context.set_alpn_protocols(["http/1.1"])
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _shown(parts: SplitResult) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.input_files import SMALL_BYTES, parse_json_object, read_bytes
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
@@ -144,7 +145,7 @@ def store(plain: Mapping[str, Any], directory: Path | None = None) -> Path | Non
 def read(path: Path) -> Certificate | None:
     """The certificate at ``path``; None where there is none that can be read."""
     try:
-        return Certificate.of(json.loads(path.read_text(encoding="utf-8")), str(path))
+        return Certificate.of(parse_json_object(read_bytes(path, SMALL_BYTES)), str(path))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -34,6 +34,7 @@ from pytest_llmbench.store.objects import rebuilt
 from pytest_llmbench.store.records_reader import read_runs
 from pytest_llmbench.store.report_file import read_report
 from pytest_llmbench.store.schema import Report, TestEntry
+from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.workloads.catalogue import workload
 
 _SHOWN = 20
@@ -92,6 +93,9 @@ def _recomputed(entry: TestEntry, stored: _Stored) -> Recomputed:
         result = _driven(read_loads(stored.directory / entry.loads_file), stored, entry)
     except LLMBenchError as error:
         return Recomputed(name, failed=str(error))
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        why = f"its files are damaged, or were changed: {type(error).__name__}: {error}"
+        return Recomputed(name, failed=shorten(why))
     same, differences = _compared(entry, result)
     return Recomputed(name, same, tuple(differences))
 

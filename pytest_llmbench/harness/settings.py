@@ -9,10 +9,11 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.ray.spec import RaySpec, is_ray
+from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.generator.ray.spec import MOST_WORKERS, RaySpec, is_ray
 from pytest_llmbench.generator.workers.affinity import usable_cpus
 from pytest_llmbench.harness.allowance import Budgets
+from pytest_llmbench.methodology.parameters import LARGEST, LARGEST_SEED, MOST_RUNS
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.comparison import FEWEST_RUNS
 from pytest_llmbench.redaction import keep_secrets_of
@@ -20,6 +21,9 @@ from pytest_llmbench.stats.block_bootstrap import Intervals
 from pytest_llmbench.store.baselines import STORAGE
 
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)=(?P<rest>.+)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_LONGEST = 4096
+"""Characters of an option; paths cannot be longer either."""
 DEFAULT_SEED = 42
 """The draft's own default (METHODOLOGY §4.3)."""
 
@@ -40,7 +44,7 @@ class Settings(BaseModel):
     scale: Scale = "standard"
     plan: bool = False
     report: Path | None = None
-    runs: int | None = Field(default=None, ge=1)
+    runs: int | None = Field(default=None, ge=1, le=MOST_RUNS)
     baseline_endpoint: str | None = None
     calibrate: bool = False
     save: str | None = None
@@ -48,7 +52,7 @@ class Settings(BaseModel):
     compare_fail: tuple[str, ...] = ()
     waive: tuple[str, ...] = ()
     storage: Path = Path(STORAGE)
-    seed: int | None = Field(default=None, ge=0)
+    seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
     intervals: Intervals = "analytic"
     inconclusive: Literal["fail", "pass"] = "fail"
     require: bool = False
@@ -58,7 +62,7 @@ class Settings(BaseModel):
     allow_overload: bool = False
     workers: int | str = 1
     """Processes on this machine, or the :class:`RaySpec` of those on a cluster."""
-    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    timeout: float | None = Field(default=None, gt=0, le=LARGEST, allow_inf_nan=False)
     """Seconds."""
     remeasure: int = Field(default=2, ge=0, le=20)
     worker_cpus: str = "none"
@@ -67,6 +71,21 @@ class Settings(BaseModel):
     max_seconds: float = Field(default=604_800, gt=0, allow_inf_nan=False)
     max_rate: float = Field(default=10_000, gt=0, allow_inf_nan=False)
     max_concurrency: int = Field(default=10_000, ge=1)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _text_is_one_line(cls, given: Any) -> Any:
+        """What no command line can hold comes from an ini file, and no path or name has a line break."""
+        for text in given if isinstance(given, tuple | list) else (given,):
+            if not isinstance(text, str):
+                continue
+            if not text.strip():
+                raise ValueError("it is blank")
+            if _CONTROL.search(text):
+                raise ValueError("it holds a line break or another control character")
+            if len(text) > _LONGEST:
+                raise ValueError(f"it is longer than {_LONGEST:,} characters")
+        return given
 
     @field_validator("workers", mode="plain")
     @classmethod
@@ -80,8 +99,11 @@ class Settings(BaseModel):
             number = int(given)
         except (TypeError, ValueError):
             number = -1
-        if number < 0:
-            raise ValueError("give a number of processes on this machine, or ray[:ADDRESS][?workers=N]")
+        if not 0 <= number <= MOST_WORKERS:
+            raise ValueError(
+                f"give a number of processes on this machine, at most {MOST_WORKERS}, or "
+                "ray[:ADDRESS][?workers=N]"
+            )
         return number
 
     @field_validator("worker_cpus", mode="after")
@@ -191,7 +213,9 @@ def _explain(detail: Any) -> str:
     if not detail["loc"]:  # of several options together: the rule names them
         return str(detail["ctx"]["error"])
     option = "--llm-" + str(detail["loc"][0]).replace("_", "-")
-    return f"{option}: {detail['msg'].lower()}, got {detail['input']!r}"
+    ours = detail.get("ctx", {}).get("error")
+    what = str(ours) if isinstance(ours, ValueError) else detail["msg"].lower()
+    return f"{option}: {what}, got {shown(detail['input'])}"
 
 
 __all__ = ["DEFAULT_SEED", "Settings", "named"]

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.harness.dataset_workloads import dataset_workload
 from pytest_llmbench.harness.exact_lengths import ExactLengths
 from pytest_llmbench.harness.workload_factory import make_workload
+from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LengthLaw, LogNormal, Normal, Uniform
+from pytest_llmbench.workloads.lengths import (
+    MOST_TOKENS,
+    Choice,
+    Empirical,
+    Fixed,
+    LengthLaw,
+    LogNormal,
+    Normal,
+    Uniform,
+)
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 
 
 class _Table(BaseModel):
@@ -143,7 +152,7 @@ def read_workload_file(path: Path) -> dict[str, Workload]:
     """
     where = f"workload file {path}"
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = parse_toml(read_bytes(path, SMALL_BYTES))
         tables = _File.model_validate(content).workloads
     except OSError as error:
         raise SuiteError(f"cannot be read: {error.strerror}", where=where, remedy="check the path") from error
@@ -170,7 +179,7 @@ def _explain(found: Any) -> str:
     place = ".".join(str(part) for part in found["loc"] if part not in ("Law", "constrained-int"))
     if found["type"] == "extra_forbidden":
         return f"{place}: unknown key"
-    return f"{place} is {found['input']!r}: {found['msg'].lower()}"
+    return f"{place} is {shown(found['input'])}: {found['msg'].lower()}"
 
 
 def _table_mistakes(table: WorkloadTable) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.methodology import (
     capacity,
     fairness,
@@ -46,12 +46,12 @@ SENDS_AGAIN = frozenset({prefix_cache.TEST.name, guardrail.TEST.name})
 def definition(name: object, *, where: str | None = None) -> TestDefinition:
     """The row of ``name``; SuiteError with the known names otherwise."""
     if not isinstance(name, str):
-        raise SuiteError(f"test must be the name of a test, got {name!r}", where=where)
+        raise SuiteError(f"test must be the name of a test, got {shown(name)}", where=where)
     if name in TESTS:
         return TESTS[name]
     close = difflib.get_close_matches(name, TESTS, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(TESTS)}"
-    raise SuiteError(f"unknown test {name!r}; {hint}", where=where)
+    raise SuiteError(f"unknown test {shown(name)}; {hint}", where=where)
 
 
 __all__ = ["BEYOND_THE_DRAFT", "SENDS_AGAIN", "TESTS", "definition"]

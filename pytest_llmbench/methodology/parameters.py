@@ -10,9 +10,10 @@ import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.catalogue import is_metric, suggestions
 from pytest_llmbench.model.judgement import ComplianceVerdict
@@ -27,6 +28,13 @@ P = TypeVar("P")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99_9")
 MOST = 100_000_000
 """Of anything that is counted: more requests than that are a slip of the keyboard, and days of load."""
+LARGEST = 1e9
+"""Of any other number: more than that in seconds, milliseconds, or per second, nobody means."""
+SMALLEST = 1e-9
+MOST_RUNS = 10_000
+MOST_ENTRIES = 1_000
+"""Of a list in a marker."""
+LARGEST_SEED = 2**63 - 1
 DEFAULT_CONCURRENCY = 8
 """Load of a test that names neither ``rate`` nor ``concurrency``."""
 
@@ -46,7 +54,7 @@ class TestParameters:
 
     workload: str | Workload = parameter("workload", "synthetic-uniform")
     seed: int | None = parameter("seed")
-    runs: int | None = parameter("count")
+    runs: int | None = parameter("runs")
     """Repetitions of the measured load."""
     fresh: bool = parameter("flag", False)
     """Measure anew, even where another test of the session has run the same load."""
@@ -151,73 +159,87 @@ def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None) -> 
 def _unknown(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known)}"
-    return f"unknown parameter {name!r}; {hint}"
+    return f"unknown parameter {shown(name)}; {hint}"
 
 
 def _positive(value: Any) -> list[str]:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return [f"must be a number, got {value!r}"]
-    if not math.isfinite(value) or value <= 0:
-        return [f"must be greater than zero, got {value!r}"]
+        return [f"must be a number, got {shown(value)}"]
+    if not value > 0 or value == math.inf:
+        return [f"must be greater than zero, got {shown(value)}"]
+    if not SMALLEST <= value <= LARGEST:
+        return [f"must lie between {SMALLEST:g} and {LARGEST:g}, got {shown(value)}"]
     return []
 
 
 def _count(value: Any) -> list[str]:
     if isinstance(value, bool) or not isinstance(value, int):
-        return [f"must be a whole number, got {value!r}"]
+        return [f"must be a whole number, got {shown(value)}"]
     if value > MOST:
-        return [f"must be at most {MOST:,}, got {value!r}"]
-    return [] if value >= 1 else [f"must be at least 1, got {value!r}"]
+        return [f"must be at most {MOST:,}, got {shown(value)}"]
+    return [] if value >= 1 else [f"must be at least 1, got {shown(value)}"]
+
+
+def _runs(value: Any) -> list[str]:
+    found = _count(value)
+    return found or ([] if value <= MOST_RUNS else [f"must be at most {MOST_RUNS:,}, got {shown(value)}"])
 
 
 def _count_or_auto(value: Any) -> list[str]:
-    if value == "auto":
-        return []
     if isinstance(value, str):
-        return [f"must be a whole number, or 'auto' to end when the limits are decided, got {value!r}"]
+        if value == "auto":
+            return []
+        return [f"must be a whole number, or 'auto' to end when the limits are decided, got {shown(value)}"]
     return _count(value)
 
 
 def _seed(value: Any) -> list[str]:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        return [f"must be a whole number from 0, got {value!r}"]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST_SEED:
+        return [f"must be a whole number from 0 to 2**63 - 1, got {shown(value)}"]
     return []
 
 
 def _share(value: Any) -> list[str]:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        return [f"must lie between 0 and 1, got {value!r}"]
+        return [f"must lie between 0 and 1, got {shown(value)}"]
     return []
 
 
 def _flag(value: Any) -> list[str]:
-    return [] if isinstance(value, bool) else [f"must be True or False, got {value!r}"]
+    return [] if isinstance(value, bool) else [f"must be True or False, got {shown(value)}"]
 
 
 def _name(value: Any) -> list[str]:
-    return [] if isinstance(value, str) and value else [f"must be a name in quotes, got {value!r}"]
+    return [] if isinstance(value, str) and value else [f"must be a name in quotes, got {shown(value)}"]
 
 
 def _many(check: Callable[[Any], list[str]], least: int = 1) -> Callable[[Any], list[str]]:
     """A sequence whose entries all pass ``check``, in ascending order."""
 
     def check_all(value: Any) -> list[str]:
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            return [f"must be a list of numbers, got {value!r}"]
+        if not _is_list(value):
+            return [f"must be a list of numbers, at most {MOST_ENTRIES:,}, got {shown(value)}"]
         found = [f"entry {complaint}" for entry in value for complaint in check(entry)]
         if not found and len(value) < least:
             found = [f"must have at least {least} entries, got {len(value)}"]
         if not found and list(value) != sorted(set(value)):
-            found = [f"must ascend without repetition, got {list(value)!r}"]
+            found = [f"must ascend without repetition, got {shown(list(value))}"]
         return found
 
     return check_all
 
 
+def _is_list(value: Any) -> bool:
+    """A sequence that can be gone through: ``range(10**12)`` is one too, and nobody lives that long."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        return False
+    return sum(1 for _ in islice(value, MOST_ENTRIES + 1)) <= MOST_ENTRIES
+
+
 def _at_least(low: float) -> Callable[[Any], list[str]]:
     def check(value: Any) -> list[str]:
         found = _positive(value)
-        return found or ([] if value >= low else [f"must be at least {low:g}, got {value!r}"])
+        return found or ([] if value >= low else [f"must be at least {low:g}, got {shown(value)}"])
 
     return check
 
@@ -225,7 +247,9 @@ def _at_least(low: float) -> Callable[[Any], list[str]]:
 def _by_class(value: Any) -> list[str]:
     """A share for every class, or a mapping from class to share."""
     if isinstance(value, Mapping):
-        return [f"of {name!r} {complaint}" for name, share in value.items() for complaint in _share(share)]
+        return [
+            f"of {shown(name)} {complaint}" for name, share in value.items() for complaint in _share(share)
+        ]
     return _share(value)
 
 
@@ -234,19 +258,22 @@ def _positive_by(kind: type, example: str, *, alone: bool) -> Callable[[Any], li
 
     def check(value: Any) -> list[str]:
         if not isinstance(value, Mapping):
-            return _positive(value) if alone else [f"must be a mapping, for example {example}, got {value!r}"]
-        found = [f"of {key!r}: must be given as {example}" for key in value if type(key) is not kind]
-        return found + [f"of {key!r} {what}" for key, limit in value.items() for what in _positive(limit)]
+            wrong = f"must be a mapping, for example {example}, got {shown(value)}"
+            return _positive(value) if alone else [wrong]
+        found = [f"of {shown(key)}: must be given as {example}" for key in value if type(key) is not kind]
+        return found + [
+            f"of {shown(key)} {what}" for key, limit in value.items() for what in _positive(limit)
+        ]
 
     return check
 
 
 def _request_classes(value: Any) -> list[str]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) < 2:
-        return [f"must be a list of at least two RequestClass, got {value!r}"]
+    if not _is_list(value) or len(value) < 2:
+        return [f"must be a list of at least two RequestClass, got {shown(value)}"]
     other = [entry for entry in value if not isinstance(entry, RequestClass)]
     if other:
-        return [f"holds {entry!r}, which is no RequestClass" for entry in other]
+        return [f"holds {shown(entry)}, which is no RequestClass" for entry in other]
     try:
         ClassMix(tuple(value))
     except SuiteError as error:
@@ -256,7 +283,8 @@ def _request_classes(value: Any) -> list[str]:
 
 def _one_of(choices: Sequence[str]) -> Callable[[Any], list[str]]:
     def check(value: Any) -> list[str]:
-        return [] if value in choices else [f"must be one of {', '.join(choices)}, got {value!r}"]
+        known = isinstance(value, str) and value in choices
+        return [] if known else [f"must be one of {', '.join(choices)}, got {shown(value)}"]
 
     return check
 
@@ -265,17 +293,17 @@ def _workload(value: Any) -> list[str]:
     try:
         find_workload(value)
     except SuiteError as error:
-        return [f"{value!r}: {error.what}" + (f"; {error.remedy}" if error.remedy else "")]
+        return [f"{shown(value)}: {error.what}" + (f"; {error.remedy}" if error.remedy else "")]
     return []
 
 
 def _slo(value: Any) -> list[str]:
-    if isinstance(value, Objective) or not isinstance(value, Sequence):
+    if not _is_list(value):
         return ["must be a list of objectives, for example slo=[ttft.p99 <= 500 * ms]"]
     found = []
     for entry in value:
         if not isinstance(entry, Objective):
-            found.append(f"holds {entry!r}, which is no objective: write it as ttft.p99 <= 500 * ms")
+            found.append(f"holds {shown(entry)}, which is no objective: write it as ttft.p99 <= 500 * ms")
         elif not is_metric(entry.metric):
             hint = ", ".join(suggestions(entry.metric))
             found.append(
@@ -290,21 +318,22 @@ def _bucket_limits(value: Any) -> list[str]:
     found = []
     for label, limits in value.items():
         if label not in LABELS:
-            found.append(f"has no bucket {label!r}: the buckets are {', '.join(LABELS)}")
+            found.append(f"has no bucket {shown(label)}: the buckets are {', '.join(LABELS)}")
         if not isinstance(limits, Mapping) or not limits:
-            found.append(f"of {label!r} must map limits to numbers, for example {{'p95_ms': 300}}")
+            found.append(f"of {shown(label)} must map limits to numbers, for example {{'p95_ms': 300}}")
             continue
         for name, limit in limits.items():
             known = [f"{statistic}_ms" for statistic in STATISTICS]
             if name not in known:
-                found.append(f"of {label!r}: {_unknown(str(name), known)}")
-            found += [f"of {label!r}: {name} {complaint}" for complaint in _positive(limit)]
+                found.append(f"of {shown(label)}: {_unknown(str(name), known)}")
+            found += [f"of {shown(label)}: {name} {complaint}" for complaint in _positive(limit)]
     return found
 
 
 _CHECKS: Mapping[str, Callable[[Any], list[str]]] = {
     "positive": _positive,
     "count": _count,
+    "runs": _runs,
     "count_or_auto": _count_or_auto,
     "failures": _one_of(["left_out", "over_limit"]),
     "seed": _seed,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION, POSITIONAL
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
     test = given.pop("test", None)
     if positional:
         raise SuiteError(
-            f"takes keywords only, got {', '.join(map(repr, positional))}: write for example p99_ms=500",
+            f"takes keywords only, got {', '.join(map(shown, positional))}: write for example p99_ms=500",
             where=where,
         )
     if test is None:
@@ -177,14 +177,14 @@ def _wanted(item: pytest.Item) -> Wanted | None:
     metrics = given.pop("metrics", ())
     mistakes = _not_taken(mark.args, every, known)
     if isinstance(metrics, str) or not isinstance(metrics, Sequence):
-        mistakes.append(f"metrics must be a list of names, got {metrics!r}")
+        mistakes.append(f"metrics must be a list of names, got {shown(metrics)}")
     else:
         mistakes += [f"metrics: {wrong}" for metric in metrics for wrong in metric_mistakes(metric)]
     mistakes += [f"margin {wrong}" for wrong in margin_mistakes(given.get("margin", 0.0))]
     if not isinstance(given.get("claim", True), bool):
-        mistakes.append(f"claim must be True or False, got {given['claim']!r}")
+        mistakes.append(f"claim must be True or False, got {shown(given['claim'])}")
     mistakes += [
-        f"{name} must be a text, got {given[name]!r}"
+        f"{name} must be a text, got {shown(given[name])}"
         for name in known
         if name in given and name not in ("margin", "claim")
         if not (isinstance(given[name], str) and given[name].strip())
@@ -224,7 +224,7 @@ def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
 
 def _not_taken(positional: Sequence[object], given: Mapping[str, object], known: Sequence[str]) -> list[str]:
     """Arguments that a marker beside the measuring one does not have, as mistakes."""
-    wrong = [f"takes no positional argument {value!r}" for value in positional]
+    wrong = [f"takes no positional argument {shown(value)}" for value in positional]
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)

@@ -183,7 +183,7 @@ def declare(parser: pytest.Parser) -> None:
 def values(config: pytest.Config) -> dict[str, Any]:
     """Option values, the command line before the ini file; UsageError for one given twice."""
     found: dict[str, Any] = {}
-    twice = []
+    twice, empty = [], []
     for option in OPTIONS:
         given = config.getoption(option.dest)
         if option.many:
@@ -197,10 +197,15 @@ def values(config: pytest.Config) -> dict[str, Any]:
                     f"--llm-{option.name} is given {len(given)} times ({', '.join(map(str, given))})"
                 )
             given = given[0]
+        if given == "":
+            # What a variable of CI that is not set leaves behind: it would drop a gate without a word.
+            empty.append(f"--llm-{option.name} is empty: give a value, or leave it out")
         key = option.name.replace("-", "_")
         found[key] = given if given is not None else config.getini(option.ini)
     if twice:
         raise pytest.UsageError("; ".join(twice) + ": give it once")
+    if empty:
+        raise pytest.UsageError("\n".join(empty))
     return found
 
 

@@ -26,6 +26,7 @@ import httpx
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.probes.credentials import Credentials
 from pytest_llmbench.redaction import known_secrets
+from pytest_llmbench.trust import client_context
 from pytest_llmbench.wire.error_text import shorten
 
 _MOST_BYTES = 4 * 1024 * 1024
@@ -298,16 +299,12 @@ def _root_cause(error: BaseException) -> BaseException:
 
 def _tls(access: Access) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=access.ca_file)
-    except (OSError, ssl.SSLError) as error:
+        return client_context(access.ca_file, insecure=access.insecure)
+    except OSError as error:
         remedy = "give a PEM file with the certificate authority's certificate"
         raise SuiteError(
-            f"cannot be used: {error}", where=f"CA file {access.ca_file}", remedy=remedy
+            f"cannot be used: {error.strerror or error}", where=f"CA file {access.ca_file}", remedy=remedy
         ) from error
-    if access.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def proxy_for(url: str) -> str | None:

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.input_files import SMALL_BYTES, read_bytes
 from pytest_llmbench.redaction import keep_secret
 
+_LONGEST = 8192
+"""Characters of a key: servers take no longer header."""
 KEY_VARIABLES = ("LLM_API_KEY", "OPENAI_API_KEY")
 """Variables that are looked at, in this order, where none is named."""
 
@@ -75,7 +78,7 @@ def _key(
     if key_file is not None:
         source = f"file {key_file}"
         try:
-            key = key_file.read_text(encoding="utf-8").strip()
+            key = read_bytes(key_file, SMALL_BYTES).decode("utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             mistakes.append(f"{source} with the API key cannot be read: {reason}")
@@ -96,6 +99,8 @@ def _key(
 def _value_mistakes(value: str, what: str) -> list[str]:
     if not value:
         return [f"{what} is not set or empty"]
+    if len(value) > _LONGEST:
+        return [f"{what} holds {len(value):,} characters: no key is longer than {_LONGEST:,}"]
     if not (value.isascii() and value.isprintable()):
         return [f"{what} holds more than one line, or characters that a header cannot carry"]
     return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.request_fields import OUTPUT_LIMITS, present
 from pytest_llmbench.probes.sut_schema import (
@@ -125,18 +125,18 @@ def _validated(kind: type[T], content: Mapping[str, Any], mistakes: list[str]) -
 def _parse(path: Path) -> dict[str, Any]:
     where = f"SUT file {path}"
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path, SMALL_BYTES)
     except OSError as error:
         remedy = "give the path of a TOML file with --llm-sut"
         raise SuiteError(f"cannot be read: {error.strerror}", where=where, remedy=remedy) from error
     try:
-        return tomllib.loads(raw.decode("utf-8"))
+        return parse_toml(raw)
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise SuiteError(
             f"not UTF-8 text (at line {line})", where=where, remedy="save it as UTF-8"
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         remedy = "mend the TOML; text stands in quotes, lists in [ ], tables begin with [name]"
         raise SuiteError(f"broken TOML: {error}", where=where, remedy=remedy) from error
 

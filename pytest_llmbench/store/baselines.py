@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
-from pytest_llmbench.errors import StoreError
+from pytest_llmbench.errors import StoreError, shown
 from pytest_llmbench.store.comparison_schema import OutputLengths
 from pytest_llmbench.store.json_file import read_object
 from pytest_llmbench.store.shape import Instant, Metric, Shape
@@ -26,6 +26,7 @@ BASELINE_VERSION: Final = "1.0"
 STORAGE = ".llmbench"
 _FILE = re.compile(r"(?P<number>\d{4,})_(?P<name>.+)\.json")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LONGEST_NAME = 100
 _MOST_TRIES = 1000
 
 
@@ -66,9 +67,10 @@ def machine_id() -> str:
 
 def check_name(name: str) -> None:
     """StoreError for a name that is no part of a file name."""
-    if not _NAME.fullmatch(name) or name.endswith(".json"):
+    if not _NAME.fullmatch(name) or name.endswith(".json") or len(name) > _LONGEST_NAME:
         raise StoreError(
-            f"{name!r} is no name of a baseline: letters, digits, '.', '_' and '-'",
+            f"{shown(name)} is no name of a baseline: letters, digits, '.', '_' and '-', at most "
+            f"{_LONGEST_NAME} of them",
             where="--llm-save",
             remedy="name it after what it is of, such as main or v1.4",
         )
@@ -127,9 +129,12 @@ def find_baseline(storage: Path, given: str) -> Path:
     """
     direct = Path(given)
     if direct.suffix == ".json" or direct.parent != Path():
-        if direct.is_file():
-            return direct
-        raise StoreError("there is no such file", where=f"--llm-compare {given}", remedy=_remedy(storage))
+        with contextlib.suppress(OSError, ValueError):  # of names that no file can have
+            if direct.is_file():
+                return direct
+        raise StoreError(
+            "there is no such file", where=f"--llm-compare {shown(given)}", remedy=_remedy(storage)
+        )
     there = _listed(storage / machine_id())
     wanted = [
         path for number, name, path in there if given in (name, f"{number:04d}", f"{number:04d}_{name}")
@@ -137,7 +142,7 @@ def find_baseline(storage: Path, given: str) -> Path:
     if wanted:
         return wanted[-1]
     raise StoreError(
-        f"there is no baseline {given!r} in {storage / machine_id()}",
+        f"there is no baseline {shown(given)} in {storage / machine_id()}",
         where="--llm-compare",
         remedy=_remedy(storage),
     )

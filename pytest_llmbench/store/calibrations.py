@@ -13,6 +13,7 @@ from typing import Final, Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.input_files import SMALL_BYTES, parse_json_object, read_bytes
 from pytest_llmbench.store.json_file import write_text
 from pytest_llmbench.store.shape import Instant, Shape
 
@@ -64,7 +65,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
 def read_calibration(path: Path) -> Calibration | None:
     """None where there is none. StoreError for a damaged file, and for another version."""
     try:
-        return Calibration.model_validate_json(path.read_text(encoding="utf-8"))
+        return Calibration.model_validate(parse_json_object(read_bytes(path, SMALL_BYTES)))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError, ValueError) as error:

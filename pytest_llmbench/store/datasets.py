@@ -9,13 +9,16 @@ import csv
 import gzip
 import hashlib
 import io
-import json
+import math
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.input_files import MOST_BYTES, open_file, parse_json, read_at_most
+from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.workloads.conversation import Conversation
 from pytest_llmbench.workloads.trace import TraceEntry
 
@@ -43,7 +46,7 @@ def file_sha256(path: Path) -> str:
     """Digest of the file as it lies there. Raises SuiteError if it cannot be read."""
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
+        with open_file(path, MOST_BYTES) as file:
             while piece := file.read(_READ_AT_ONCE):
                 digest.update(piece)
     except OSError as error:
@@ -96,7 +99,7 @@ def exercises(
         if prompt is None:
             wanted = prompt_field or " or ".join(PROMPT_FIELDS)
             raise SuiteError(
-                f"row {number} has no text under {wanted}; it has {', '.join(row) or 'nothing'}",
+                f"row {number} has no text under {wanted}; it has {_names(row)}",
                 where=str(path),
                 remedy='name the field, prompt_field = "…"',
             )
@@ -141,10 +144,10 @@ def trace_entries(rows: Iterable[Mapping[str, Any]], path: Path) -> list[TraceEn
     for number, row in enumerate(rows):
         try:
             found.append(_azure(row) if "TIMESTAMP" in row else _mooncake(row))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise SuiteError(
                 f"row {number} is no request of a trace ({type(error).__name__}: {error}); it has "
-                f"{', '.join(map(str, row))}",
+                f"{_names(row)}",
                 where=str(path),
                 remedy="give a Mooncake trace (timestamp, input_length, output_length) or an Azure LLM trace "
                 "(TIMESTAMP, ContextTokens, GeneratedTokens)",
@@ -184,14 +187,25 @@ def _text(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
     return None
 
 
+def _names(row: Mapping[str, Any]) -> str:
+    """Of the fields of a row; what a line of CSV has beyond its header is named None."""
+    return shorten(", ".join(map(str, row)), 200) or "nothing"
+
+
 def _mooncake(row: Mapping[str, Any]) -> TraceEntry:
     ids = row.get("hash_ids") or ()
     return TraceEntry(
-        float(row["timestamp"]),
+        _finite(float(row["timestamp"])),
         int(row["input_length"]),
         int(row["output_length"]),
         tuple(int(block) for block in ids),
     )
+
+
+def _finite(instant_ms: float) -> float:
+    if not math.isfinite(instant_ms):
+        raise ValueError(f"timestamp is {instant_ms}")
+    return instant_ms
 
 
 def _azure(row: Mapping[str, Any]) -> TraceEntry:
@@ -218,7 +232,7 @@ def _format_of(path: Path) -> FileFormat:
 
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
-        content = json.loads(_bytes(path))
+        content = parse_json(_bytes(path))
     except ValueError as error:
         raise SuiteError(f"no JSON: {error}", where=str(path), remedy="check the file") from error
     if isinstance(content, dict):  # {"data": […]}, as some exports have it
@@ -234,7 +248,7 @@ def _jsonl_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError as error:
             raise SuiteError(f"line {number} is no JSON: {error}", where=str(path)) from error
         if not isinstance(row, dict):
@@ -247,7 +261,13 @@ def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         text = _bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SuiteError(f"not UTF-8 text: {error}", where=str(path)) from error
-    yield from csv.DictReader(io.StringIO(text, newline=""))
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise SuiteError(
+            f"line {rows.line_num} is no CSV: {error}", where=str(path), remedy="convert it to JSON Lines"
+        ) from error
 
 
 def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -260,19 +280,22 @@ def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             remedy="pip install 'pytest-llmbench[parquet]', or convert the file to JSON Lines",
         ) from error
     try:
-        file = parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are of these two
+        with open_file(path, MOST_BYTES) as raw, parquet.ParquetFile(raw) as file:
+            for batch in file.iter_batches():
+                yield from batch.to_pylist()
+    except (OSError, ValueError, RuntimeError) as error:  # pyarrow's own errors are of these
         raise SuiteError(f"no Parquet file: {error}", where=str(path), remedy="check the file") from error
-    with file:
-        for batch in file.iter_batches():
-            yield from batch.to_pylist()
 
 
 def _bytes(path: Path) -> bytes:
     try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if path.name.lower().endswith(".gz") else raw
-    except (OSError, EOFError) as error:
+        with open_file(path, MOST_BYTES) as file:
+            if not path.name.lower().endswith(".gz"):
+                return read_at_most(file, MOST_BYTES)
+            # Piece by piece: a thousand packed zeros are a million, and nobody says so beforehand.
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                return read_at_most(unpacked, MOST_BYTES)
+    except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, error) from error
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.input_files import parse_json_object, read_bytes
 
 _SPACE = "check that its directory exists, is writable and has space left"
 
@@ -50,7 +50,7 @@ def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str
     for one that is no whole JSON, with ``damaged``.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json_object(read_bytes(path))
     except OSError as error:
         raise StoreError(
             f"cannot read the {what}: {error.strerror or error}", where=str(path), remedy=absent

@@ -55,7 +55,7 @@ def rebuilt(value: JsonValue) -> Any:
         return Facts({key: rebuilt(fact) for key, fact in dict(value[_FACTS]).items()})  # type: ignore[arg-type]
     if _ARRAY in value:
         numbers = [math.nan if entry is None else entry for entry in _entries(value[_ARRAY])]
-        return np.array(numbers, dtype=str(value["dtype"]))
+        return np.array(numbers, dtype=_number_type(str(value["dtype"])))
     if _TYPE in value:
         made = _class_of(str(value[_TYPE]))
         if _VALUE in value:
@@ -102,8 +102,21 @@ def _class_of(path: str) -> Any:
         found = getattr(import_module(_PACKAGE + module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise StoreError(f"there is no {path} in this version of pytest-llmbench") from error
-    if not (isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum))):
+    # Its own: a module holds the names of all that it imports as well.
+    own = isinstance(found, type) and found.__module__ == _PACKAGE + module
+    if not own or not (is_dataclass(found) or issubclass(found, Enum)):
         raise StoreError(f"{path} is no value of pytest-llmbench")
+    return found
+
+
+def _number_type(name: str) -> np.dtype[Any]:
+    """Texts and objects are none: one entry can be made as long as the name says."""
+    try:
+        found = np.dtype(name)
+    except TypeError as error:
+        raise StoreError(f"{name!r} is no type of numbers") from error
+    if found.kind not in "biuf":
+        raise StoreError(f"{name!r} is no type of numbers")
     return found
 
 

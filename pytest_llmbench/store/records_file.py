@@ -22,6 +22,7 @@ import numpy as np
 import orjson
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.input_files import parse_json
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
@@ -300,7 +301,7 @@ def read_records(path: Path) -> RecordsFile:
 def header_of(line: bytes, path: Path) -> dict[str, Any]:
     """The first line of a records file. Raises StoreError."""
     try:
-        header = json.loads(line)
+        header = parse_json(line)
         schema = header["schema"]
         clocks = {name: int(header["anchor"][name]) for name in ("monotonic_ns", "wall_ns")}
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -323,7 +324,7 @@ def cut_off(number: int, line: bytes) -> str:
 def row_of(line: bytes) -> tuple[RequestRecord, str]:
     """A line and its label. Raises ValueError, KeyError or TypeError for what is none."""
     # An empty list is the default of its field; in the file it is there for readers of other languages.
-    given = json.loads(line)
+    given = parse_json(line)
     if not isinstance(given, dict):
         raise TypeError(f"a JSON {type(given).__name__} where an object is expected")
     values = {name: value for name, value in given.items() if value != []}

@@ -22,6 +22,7 @@ from typing import Any
 
 from pytest_llmbench.columns.log import MEMORY_BYTES, RecordLog
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.input_files import lines, open_file
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.store.records_file import cut_off, damaged, header_of, row_of
@@ -130,10 +131,11 @@ class _Lines:
 
     def rows(self, labels: Collection[str] | None) -> Iterator[tuple[str, RequestRecord]]:
         try:
-            with self._path.open("rb") as file:
-                self.header = header_of(file.readline(), self._path)
+            with open_file(self._path) as file:
+                each = lines(file)
+                self.header = header_of(next(each, b""), self._path)
                 bad: tuple[int, bytes, Exception] | None = None
-                for number, line in enumerate(file, start=2):
+                for number, line in enumerate(each, start=2):
                     if bad is not None:
                         raise damaged(f"line {bad[0]} is no record: {bad[2]}", self._path) from bad[2]
                     try:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.adapted import WithFixedOutput
 from pytest_llmbench.workloads.classes import ClassMix, RequestClass
@@ -103,13 +103,13 @@ def _named(name: str) -> Workload:
         )
     close = difflib.get_close_matches(name.lower().replace("_", "-"), RESERVED_NAMES, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise SuiteError(f"unknown workload {name!r}", remedy=f"{hint}{available}")
+    raise SuiteError(f"unknown workload {shown(name)}", remedy=f"{hint}{available}")
 
 
 def _checked(candidate: Workload) -> Workload:
     if _is_reference(candidate):
         return candidate
-    where = f"workload {getattr(candidate, 'name', candidate)!r}"
+    where = f"workload {shown(getattr(candidate, 'name', candidate))}"
     if inspect.isclass(candidate):
         raise SuiteError("a class, not a workload", where=where, remedy=f"write {candidate.__name__}(…)")
     missing = [f"it has no {member}" for member in _MEMBERS if not hasattr(candidate, member)]

@@ -8,9 +8,12 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
+
+MOST_TOKENS: Final = 10_000_000
+"""Of one prompt or reply; no model reads more."""
 
 
 class LengthLaw(Protocol):
@@ -105,8 +108,8 @@ class Normal:
     high: int
 
     def __post_init__(self) -> None:
-        mistakes = _bounds_mistakes(self.low, self.high) + _number_mistakes("mean", self.mean)
-        _refuse(mistakes + _spread_mistakes("sd", self.sd), "Normal")
+        mistakes = _bounds_mistakes(self.low, self.high) + _number_mistakes("mean", self.mean, MOST_TOKENS)
+        _refuse(mistakes + _spread_mistakes("sd", self.sd, MOST_TOKENS), "Normal")
 
     @property
     def type(self) -> str:
@@ -142,8 +145,9 @@ class LogNormal:
     high: int
 
     def __post_init__(self) -> None:
-        mistakes = _bounds_mistakes(self.low, self.high) + _number_mistakes("mu", self.mu)
-        _refuse(mistakes + _spread_mistakes("sigma", self.sigma), "LogNormal")
+        # e to the power of more than 709 is no number any more; these bounds are far from it.
+        mistakes = _bounds_mistakes(self.low, self.high) + _number_mistakes("mu", self.mu, 50)
+        _refuse(mistakes + _spread_mistakes("sigma", self.sigma, 20), "LogNormal")
 
     @property
     def type(self) -> str:
@@ -291,9 +295,9 @@ def _normal_tail(z: float) -> float:
 
 
 def _length_mistakes(name: str, value: object) -> list[str]:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_TOKENS:
         return []
-    return [f"{name} is {value!r}: give a whole number of tokens, at least 1"]
+    return [f"{name} is {shown(value)}: give a whole number of tokens, at least 1, at most {MOST_TOKENS:,}"]
 
 
 def _bounds_mistakes(low: object, high: object) -> list[str]:
@@ -304,20 +308,24 @@ def _bounds_mistakes(low: object, high: object) -> list[str]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
-def _number_mistakes(name: str, value: object) -> list[str]:
-    return [] if _is_number(value) else [f"{name} is {value!r}: give a number"]
+def _number_mistakes(name: str, value: float, most: float) -> list[str]:
+    if _is_number(value) and abs(value) <= most:
+        return []
+    return [f"{name} is {shown(value)}: give a number from {-most:,} to {most:,}"]
 
 
-def _spread_mistakes(name: str, value: float) -> list[str]:
-    return [] if _is_number(value) and value > 0 else [f"{name} is {value!r}: give a number above 0"]
+def _spread_mistakes(name: str, value: float, most: float) -> list[str]:
+    if _is_number(value) and 0 < value <= most:
+        return []
+    return [f"{name} is {shown(value)}: give a number above 0, at most {most:,}"]
 
 
 def _list_mistakes(name: str, values: tuple[int, ...]) -> list[str]:
     if not isinstance(values, tuple) or not values:
-        return [f"{name} is {values!r}: give a tuple of lengths, at least one"]
+        return [f"{name} is {shown(values)}: give a tuple of lengths, at least one"]
     return [mistake for place, v in enumerate(values) for mistake in _length_mistakes(f"{name}[{place}]", v)][
         :5
     ]
@@ -327,8 +335,8 @@ def _weight_mistakes(tokens: tuple[int, ...], weights: tuple[float, ...]) -> lis
     if not isinstance(weights, tuple) or len(weights) != len(tokens):
         return ["weights do not match tokens: give a tuple with one weight for each length"]
     wrong = [weight for weight in weights if not (_is_number(weight) and weight >= 0)]
-    if wrong or not sum(weights) > 0:
-        return [f"weights {wrong or list(weights)}: give numbers, none negative, not all 0"]
+    if wrong or not 0 < sum(weights) < math.inf:
+        return [f"weights {shown(wrong or list(weights))}: give numbers, none negative, not all 0"]
     return []
 
 
@@ -338,6 +346,7 @@ def _refuse(mistakes: list[str], law: str) -> None:
 
 
 __all__ = [
+    "MOST_TOKENS",
     "Choice",
     "Empirical",
     "Fixed",

@@ -17,6 +17,7 @@ from pytest_llmbench.workloads.dataset import (
     observed_lengths,
     texts_digest,
 )
+from pytest_llmbench.workloads.lengths import MOST_TOKENS
 from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed
 from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SYSTEM_PROMPT
 
@@ -24,6 +25,7 @@ MOONCAKE_BLOCK: Final = 512
 """Tokens that one hash id stands for in Mooncake's traces."""
 
 _REMEMBERED_BLOCKS: Final = 4096
+_LONGEST_MS: Final = 366 * 86_400_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +175,11 @@ def _entry_mistakes(entries: tuple[TraceEntry, ...], block_tokens: int) -> list[
     before = 0.0
     for place, entry in enumerate(entries):
         complaints = {
-            "have an input or output length below 1": entry.input_tokens < 1 or entry.output_tokens < 1,
+            f"have an input or output length below 1 or above {MOST_TOKENS:,}": not (
+                1 <= entry.input_tokens <= MOST_TOKENS and 1 <= entry.output_tokens <= MOST_TOKENS
+            ),
             "come before the entry ahead of them, or before 0": not entry.offset_ms >= before,
+            "come more than a year after the start": entry.offset_ms > _LONGEST_MS,
             "have too few hash ids for their length": bool(entry.hash_ids)
             and len(entry.hash_ids) * block_tokens < entry.input_tokens,
         }

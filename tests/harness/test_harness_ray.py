@@ -43,7 +43,7 @@ def test_a_cluster_is_a_value_of_the_option(given: str, kept: str) -> None:
 def test_mistakes_in_it_are_told_with_the_option() -> None:
     with pytest.raises(SuiteError, match=r"(?s)--llm-workers: .*workers=0 is neither .*got 'ray\?workers=0'"):
         Settings.from_options({"workers": "ray?workers=0"})
-    with pytest.raises(SuiteError, match=r"--llm-workers: .*ray\[:address\].*got 'raytracer'"):
+    with pytest.raises(SuiteError, match=r"--llm-workers: .*ray\[:ADDRESS\].*got 'raytracer'"):
         Settings.from_options({"workers": "raytracer"})
     approach = Approach.to(SUT("http://127.0.0.1:9/v1"), Settings(workers="2"), None)
     assert (approach.ray, approach.workers) == (None, 2)

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 from pytest_llmbench.errors import SuiteError
 
 _HOST_PORT = re.compile(r"(ray://)?(\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})")
+MOST_WORKERS = 1024
 _FORMS = "ray, ray:auto, ray:HOST:6379 or ray://HOST:10001, then ?workers=N&cpus=C where wanted"
 
 
@@ -34,12 +35,14 @@ class RaySpec:
         mistakes = [] if address is None else _wrong_address(address)
         workers, cpus = None, 1.0
         for name, value in parse_qsl(query, keep_blank_values=True):
-            if name == "workers" and value.isdecimal() and int(value) >= 1:
+            if name == "workers" and re.fullmatch(r"\d{1,4}", value) and 1 <= int(value) <= MOST_WORKERS:
                 workers = int(value)
-            elif name == "cpus" and re.fullmatch(r"\d+(\.\d+)?", value):
+            elif name == "cpus" and re.fullmatch(r"\d{1,4}(\.\d{1,4})?", value):
                 cpus = float(value)
             else:
-                mistakes.append(f"{name}={value} is neither workers=N, 1 or more, nor cpus=C, 0 or more")
+                mistakes.append(
+                    f"{name}={value} is neither workers=N, 1 to {MOST_WORKERS}, nor cpus=C, from 0"
+                )
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=f"--llm-workers {given}", remedy=f"give {_FORMS}")
         return cls(address, workers, cpus)
@@ -71,4 +74,4 @@ def _wrong_address(address: str) -> list[str]:
     return [] if 0 < int(found[3]) < 65_536 else [f"{found[3]} is no port"]
 
 
-__all__ = ["RaySpec", "is_ray"]
+__all__ = ["MOST_WORKERS", "RaySpec", "is_ray"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 
 from pytest_llmbench.errors import SuiteError
@@ -49,7 +50,8 @@ def _numbers(given: str) -> tuple[int, ...]:
     found: dict[int, None] = {}
     for part in given.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+        number = re.compile(r"\d{1,5}").fullmatch  # a range over more has no end
+        if not number(first) or (dash and not number(last)) or (dash and int(last) < int(first)):
             raise SuiteError(f"{given!r} is no list of cores", where="--llm-worker-cpus", remedy=_REMEDY)
         found |= dict.fromkeys(range(int(first), int(last or first) + 1))
     return tuple(found)
