@@ -5,8 +5,40 @@ from __future__ import annotations
 import errno
 import ssl
 from pathlib import Path
+from typing import Final
 
 from pytest_llmbench.input_files import SMALL_BYTES, read_bytes
+
+_CLOCK: Final = "or set the clock of this machine, if that is wrong"
+_UNTRUSTED: Final = (
+    "is not trusted",
+    "name its certificate authority as ca_file under [endpoint] of the SUT file, or in the variable "
+    "SSL_CERT_FILE; a server that does not send its intermediate certificates looks the same",
+)
+_VERDICTS: Final = {
+    # OpenSSL's X509_V_ERR_…: what is wrong with the certificate, and who can mend it
+    9: ("is not valid yet", f"wait, {_CLOCK}"),
+    10: ("has expired", f"renew it on the server, {_CLOCK}; trusting another authority does not help"),
+    18: ("is signed by itself",
+         "if it is the one that you expect, name it as ca_file under [endpoint] of the SUT file, or in the "
+         "variable SSL_CERT_FILE"),
+    23: ("has been revoked", "give the server a new one"),
+    62: ("is for another name", "use the host name that the certificate is for"),
+    64: ("is for another address", "use the host name that the certificate is for"),
+    66: ("has too short a key", "give the server one with a longer key"),
+    67: ("has an authority with too short a key", "have it issued by another one"),
+    68: ("is signed by a broken digest", "have it issued anew"),
+}  # fmt: skip
+_HANDSHAKES: Final = (
+    # part of OpenSSL's reason, what it means, what helps
+    ("CERTIFICATE_REQUIRED", "the server demands a certificate of its client",
+     "there is no option for one: name a proxy that has it, or exempt this machine on the server"),
+    ("HANDSHAKE_FAILURE", "the server refuses the handshake",
+     "it may demand a certificate of its client, for which there is no option, or share no cipher"),
+    ("PROTOCOL", "the server speaks no version of TLS that is allowed here", "switch TLS 1.2 on there"),
+    ("UNRECOGNIZED_NAME", "the server has no certificate for this name", "check the host name"),
+    ("UNEXPECTED_EOF", "the server ended the connection within the handshake", "look at the server's log"),
+)  # fmt: skip
 
 
 def client_context(ca_file: str | Path | None = None, *, insecure: bool = False) -> ssl.SSLContext:
@@ -30,4 +62,18 @@ def _certificates(path: Path) -> str:
     return text
 
 
-__all__ = ["client_context"]
+def explain(error: ssl.SSLError, url: str) -> tuple[str, str]:
+    """Cause and remedy of a TLS connection to ``url`` that did not come about, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        verdict, remedy = _VERDICTS.get(error.verify_code, _UNTRUSTED)
+        what = f"TLS: the server's certificate {verdict}: {error.verify_message}"
+        return what, f"{remedy}; --llm-insecure goes without the check, and every result says so"
+    reason = error.reason or str(error)
+    for part, what, remedy in _HANDSHAKES:
+        if part in reason:
+            return f"TLS: {what}: {reason}", remedy
+    plain = url.replace("https:", "http:", 1)
+    return f"TLS: the handshake failed: {reason}", f"if the port speaks plain HTTP, write {plain}"
+
+
+__all__ = ["client_context", "explain"]

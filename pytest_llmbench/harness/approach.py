@@ -26,6 +26,8 @@ class Approach:
     sut: SUT
     file: SUTFile | None
     credentials: Credentials
+    insecure: bool = False
+    """``--llm-insecure``: stands before the file."""
     workers: int = 1
     """Processes that send the load; 0: pytest's own."""
     cpus: tuple[int, ...] = ()
@@ -43,7 +45,7 @@ class Approach:
             key_file=key_file,
             header_env=file.header_env if file is not None else None,
         )
-        approach = cls(sut, file, credentials)
+        approach = cls(sut, file, credentials, settings.insecure)
         if isinstance(settings.workers, str):
             return replace(approach, ray=RaySpec.parse(settings.workers))
         return replace(approach, workers=settings.workers, cpus=usable_cpus(settings.worker_cpus))
@@ -51,8 +53,9 @@ class Approach:
     @property
     def access(self) -> Access:
         if self.file is None:
-            return Access(self.credentials)
-        return Access(self.credentials, ca_file=self.file.ca_file, insecure=self.file.endpoint.insecure)
+            return Access(self.credentials, insecure=self.insecure)
+        insecure = self.insecure or self.file.endpoint.insecure
+        return Access(self.credentials, ca_file=self.file.ca_file, insecure=insecure)
 
     @property
     def asking(self) -> Asking:

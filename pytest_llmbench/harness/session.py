@@ -53,6 +53,14 @@ from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, not_on_disk
 
 ProgressSink = Callable[[str, Any], None]
+UNCHECKED = Finding(
+    "certificate_checked",
+    ok=False,
+    voids=False,
+    message="the server's certificate was not checked (--llm-insecure, or insecure in the SUT file): what "
+    "answered may not be the server that was meant, and the API key went to whatever did",
+)
+"""Beside every result of a server that was not asked who it is."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +180,8 @@ class BenchSession:
         that were sent again though the test does not want it."""
         beyond = () if opened.virtual else self._beyond(result)
         again = self._sent_before.findings(nodeid)
-        found = (*result.findings, *beyond, *(() if definition.name in SENDS_AGAIN else again))
+        unchecked = (UNCHECKED,) if opened.facts.value("endpoint.certificate_checked") is False else ()
+        found = (*result.findings, *unchecked, *beyond, *(() if definition.name in SENDS_AGAIN else again))
         return replace(result, notes=(*opened.notes, *result.notes), findings=found)
 
     def _beyond(self, result: TestResult) -> tuple[Finding, ...]:

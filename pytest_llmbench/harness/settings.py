@@ -56,6 +56,8 @@ class Settings(BaseModel):
     intervals: Intervals = "analytic"
     inconclusive: Literal["fail", "pass"] = "fail"
     require: bool = False
+    insecure: bool = False
+    """Certificates of servers are not checked."""
     api_key_file: Path | None = None
     workloads: Path | None = None
     export_sequence: bool = False

@@ -155,6 +155,12 @@ OPTIONS = (
     Option("max-seconds", "the session sends load for no longer (default: 604800, a week)", "S"),
     Option("max-rate", "no load has more requests per second (default: 10000)", "R"),
     Option("max-concurrency", "no load has more in flight by itself (default: 10000)", "N", number=True),
+    Option(
+        "insecure",
+        "do not check the server's certificate: whoever stands in between reads the API key and can change "
+        "the replies; every result says so",
+        flag=True,
+    ),
     Option("api-key-file", "file with the API key (default: LLM_API_KEY or OPENAI_API_KEY)", "FILE"),
 )
 

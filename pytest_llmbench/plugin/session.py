@@ -28,6 +28,10 @@ _REAUDITED = "llmbench_reaudited"
 _MEASURING = frozenset({"llm_result", "llm_bench", "llm_sut"})
 MISTAKE = "llmbench_mistake"
 """Set on the report of a collection that failed by the author's mistake; crosses from an xdist worker."""
+INSECURE = (
+    "llmbench: WARNING: --llm-insecure: the server's certificate is not checked; whoever stands in between "
+    "reads the API key and can change the replies"
+)
 NO_ENDPOINT = "no --llm-endpoint: give the URL of a server, or sim for the embedded engine"
 
 
@@ -176,13 +180,14 @@ class SessionReport:
             if line is not None:
                 line.clear()
 
-    def pytest_report_header(self) -> str | None:
+    def pytest_report_header(self) -> list[str] | None:
         given = options.values(self.config)
         endpoints = given.get("endpoints") or [given["endpoint"]]
         if not endpoints[0]:
             return None
         shown = ", ".join(map(without_credentials, endpoints))
-        return outward(f"llmbench: {shown}, scale {self.settings.scale}")
+        lines = [outward(f"llmbench: {shown}, scale {self.settings.scale}")]
+        return [*lines, INSECURE] if self.settings.insecure else lines
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:

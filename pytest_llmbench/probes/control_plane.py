@@ -23,10 +23,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from pytest_llmbench import trust
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.probes.credentials import Credentials
 from pytest_llmbench.redaction import known_secrets
-from pytest_llmbench.trust import client_context
 from pytest_llmbench.wire.error_text import shorten
 
 _MOST_BYTES = 4 * 1024 * 1024
@@ -238,7 +238,7 @@ def explain(
         what = f"the host name {parts.hostname} cannot be resolved: {cause.strerror}"
         return what, "check the host name in --llm-endpoint, and the DNS of this host"
     if isinstance(cause, ssl.SSLError):
-        return _explain_tls(url, cause)
+        return trust.explain(cause, url)
     if isinstance(cause, ConnectionRefusedError):
         return "connection refused: nothing listens there", "start the server, or correct the port"
     if isinstance(error, httpx.ConnectTimeout):
@@ -277,19 +277,6 @@ def _speaks_tls(url: str) -> bool:
         return False
 
 
-def _explain_tls(url: str, cause: ssl.SSLError) -> tuple[str, str]:
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        what = f"TLS: the server's certificate is not trusted: {cause.verify_message}"
-        if "mismatch" in cause.verify_message.lower():
-            return what, "use the host name that the certificate is for"
-        return what, (
-            "name its certificate authority as ca_file under [endpoint] of the SUT file, "
-            "or set insecure = true there to go without the check"
-        )
-    what = f"TLS: the handshake failed: {cause.reason or cause}"
-    return what, f"if the port speaks plain HTTP, write {url.replace('https:', 'http:', 1)}"
-
-
 def _root_cause(error: BaseException) -> BaseException:
     cause: BaseException = error
     while (deeper := cause.__cause__ or cause.__context__) is not None:
@@ -299,7 +286,7 @@ def _root_cause(error: BaseException) -> BaseException:
 
 def _tls(access: Access) -> ssl.SSLContext:
     try:
-        return client_context(access.ca_file, insecure=access.insecure)
+        return trust.client_context(access.ca_file, insecure=access.insecure)
     except OSError as error:
         remedy = "give a PEM file with the certificate authority's certificate"
         raise SuiteError(

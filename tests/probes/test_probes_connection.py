@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import socket
 import ssl
 import struct
@@ -15,6 +16,7 @@ from canned_http import HTML, Canned, told
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.probes.control_plane import Access, is_loopback, proxy_for
 from pytest_llmbench.probes.endpoint import examine
+from pytest_llmbench.trust import client_context
 
 CANARY = "sk-canary-0123456789"
 HASTY = Access(connect_s=0.5, answer_s=0.5)
@@ -230,6 +232,65 @@ def test_a_certificate_for_another_name(serve, engine, authority, ca_file):
     message = told(SUTError, f"https://127.0.0.1:{server.port}", access=Access(ca_file=ca_file))
     assert "mismatch" in message
     assert "use the host name that the certificate is for" in message
+
+
+def out_of_date(authority, begins, ends):
+    day, now = datetime.timedelta(days=1), datetime.datetime.now(datetime.UTC)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    issued = authority.issue_cert("127.0.0.1", not_before=now + begins * day, not_after=now + ends * day)
+    issued.configure_cert(context)
+    return context
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "told_of"), [(-3, -1, "has expired"), (1, 3, "is not valid yet")], ids=["old", "new"]
+)
+def test_a_certificate_out_of_its_time(serve, engine, authority, ca_file, begins, ends, told_of):
+    """No other authority helps there."""
+    server = serve(engine, tls=out_of_date(authority, begins, ends))
+    message = told(SUTError, f"https://127.0.0.1:{server.port}", access=Access(ca_file=ca_file))
+    assert f"the server's certificate {told_of}" in message
+    assert "clock of this machine" in message
+    assert "ca_file" not in message
+    assert "--llm-insecure" in message
+
+
+def test_a_certificate_that_signs_itself(serve, engine, tmp_path):
+    own = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    (tmp_path / "own.pem").write_bytes(own.cert_pem.bytes() + own.private_key_pem.bytes())
+    context.load_cert_chain(tmp_path / "own.pem")
+    server = serve(engine, tls=context)
+    message = told(SUTError, f"https://127.0.0.1:{server.port}")
+    assert "the server's certificate is signed by itself" in message
+    assert "SSL_CERT_FILE" in message
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_certificate_of_the_client_that_is_demanded(serve, engine, authority, ca_file, version):
+    context = server_context(authority, "127.0.0.1")
+    context.minimum_version = context.maximum_version = version
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(context)
+    server = serve(engine, tls=context)
+    message = told(SUTError, f"https://127.0.0.1:{server.port}", access=Access(ca_file=ca_file))
+    assert "demand a certificate of its client" in message.replace("demands", "demand")
+    assert "plain HTTP" not in message
+
+
+def test_authorities_of_the_environment(serve, engine, authority, ca_file, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca_file))
+    server = serve(engine, tls=server_context(authority, "127.0.0.1"))
+    report = examine(f"https://127.0.0.1:{server.port}")
+    assert report.facts.value("endpoint.certificate_checked") is True
+
+
+@pytest.mark.parametrize("content", [b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAAAA\n"])
+def test_a_file_of_authorities_that_holds_none_trusts_nobody(tmp_path, content):
+    """Least of all those of the system."""
+    (tmp_path / "ca.pem").write_bytes(content)
+    with pytest.raises(OSError, match="certificate"):
+        client_context(tmp_path / "ca.pem")
 
 
 def test_tls_to_a_plain_port(serve, engine):

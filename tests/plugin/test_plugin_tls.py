@@ -1,0 +1,127 @@
+"""TLS from the option to the report: checked by default, ``--llm-insecure`` loud and recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import trustme
+from plugin_suite import Suite
+
+from pytest_llmbench.simulator.process import EmbeddedEngine
+
+SUITE = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(concurrency=2, requests=20)
+def test_first_token(): ...
+"""
+WARNING = "*WARNING: --llm-insecure: the server's certificate is not checked*reads the API key*"
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def in_front_of(url: str, context: ssl.SSLContext) -> Iterator[str]:
+    """A TLS port before the server at ``url``."""
+    parts = urlsplit(url)
+    listener = socket.create_server(("127.0.0.1", 0))
+    threads: list[threading.Thread] = []
+
+    def one(plain: socket.socket) -> None:
+        with (
+            contextlib.suppress(OSError),
+            context.wrap_socket(plain, server_side=True) as outer,
+            socket.create_connection((parts.hostname or "", parts.port or 80)) as inner,
+        ):
+            back = threading.Thread(target=_pump, args=(inner, outer), daemon=True)
+            back.start()
+            _pump(outer, inner)
+            back.join(5)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threads.append(threading.Thread(target=one, args=(connection,), daemon=True))
+                threads[-1].start()
+
+    acceptor = threading.Thread(target=accept, daemon=True)
+    acceptor.start()
+    try:
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}/v1"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        for thread in (acceptor, *threads):
+            thread.join(5)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def endpoint(engine: EmbeddedEngine, authority: trustme.CA) -> Iterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with in_front_of(engine.url, context) as url:
+        yield url
+
+
+def test_a_certificate_that_nobody_vouches_for_is_an_error(suite: Suite, endpoint: str) -> None:
+    suite.write(SUITE)
+    result = suite.measure(endpoint)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*certificate is not trusted*", "*SSL_CERT_FILE*--llm-insecure*"])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_insecure_is_loud_and_recorded(suite: Suite, endpoint: str, workers: int) -> None:
+    """Preflight, the metrics page and the load itself, in this process and in another."""
+    suite.write(SUITE)
+    result = suite.measure(endpoint, "--llm-insecure", f"--llm-workers={workers}")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([WARNING])
+    result.stdout.fnmatch_lines(["*the server's certificate was not checked*"])
+    report = suite.report
+    assert report["environment"]["settings"]["insecure"] is True
+    written = (suite.path / "out" / "report.json").read_text("utf-8")
+    assert '"certificate_checked"' in written
+    assert '"endpoint.certificate_checked"' in written
+    for name in ("report.html", "report.md"):
+        assert "certificate was not checked" in (suite.path / "out" / name).read_text("utf-8"), name
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_checked_certificate_is_nothing_to_speak_of(
+    suite: Suite, endpoint: str, authority: trustme.CA, workers: int
+) -> None:
+    authority.cert_pem.write_to_path(str(suite.path / "ca.pem"))
+    (suite.path / "sut.toml").write_text('[endpoint]\nca_file = "ca.pem"\n')
+    suite.write(SUITE)
+    result = suite.measure(endpoint, "--llm-sut=sut.toml", f"--llm-workers={workers}")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*not checked*")
+
+
+def test_authorities_of_the_environment_reach_the_workers(
+    suite: Suite, endpoint: str, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    suite.write(SUITE)
+    suite.measure(endpoint, "--llm-workers=1").assert_outcomes(passed=1)
