@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -95,6 +97,43 @@ def raylets_of_workers() -> list[int]:
         except psutil.Error:
             continue
     return found
+
+
+def test_a_cluster_of_our_own_is_private(
+    serve: Serve, plan: MakePlan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On loopback, with a token, in a folder that nobody else can enter; the home is left as it was."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    before = {process.pid for process in psutil.process_iter()}
+    with RayLoadGenerator(
+        Address(serve(reply).url), "openai-chat", cluster=RaySpec(), model="m"
+    ) as generator:
+        assert generator.run(plan(4, load=ClosedLoop(1))).records.counts()["ok"] == 4
+        ours = psutil.Process().children(recursive=True)
+        theirs = [each for each in ours if each.pid not in before]
+        names = {each.name() for each in theirs}
+        assert {"raylet", "gcs_server"} <= names
+        listening = {
+            (each.pid, socket.laddr.ip)
+            for each in theirs
+            for socket in each.net_connections("inet")
+            if socket.status == psutil.CONN_LISTEN
+        }
+        assert listening
+        assert {address for _, address in listening} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+        (raylet,) = (each for each in theirs if each.name() == "raylet")
+        environment = raylet.environ()
+        assert environment["RAY_AUTH_MODE"] == "token"
+        assert len(environment["RAY_AUTH_TOKEN"]) > 40
+        assert environment["RAY_AUTH_TOKEN"] not in " ".join(raylet.cmdline())
+        tops = {
+            Path(found) for found in re.findall(r"/\S*?/llmbench-ray-[^/\s]+", " ".join(raylet.cmdline()))
+        }
+        assert tops
+        assert {stat.S_IMODE(each.stat().st_mode) for each in tops} == {0o700}
+    assert not (tmp_path / ".ray").exists()
+    assert not any(each.exists() for each in tops)
 
 
 def test_the_plan_is_shared_by_nodes_of_a_cluster(nodes: Nodes, serve: Serve, plan: MakePlan) -> None:

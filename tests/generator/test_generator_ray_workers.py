@@ -7,6 +7,8 @@ import signal
 import sys
 import threading
 import time
+import tomllib
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -22,6 +24,7 @@ from scripted_server import REPLY, Conversation, Script, ScriptedServer
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.ray import crew, foreman
+from pytest_llmbench.generator.ray.cluster import AUTHENTICATES, Cluster
 from pytest_llmbench.generator.ray.generator import RayLoadGenerator
 from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers import conduct
@@ -386,3 +389,22 @@ def test_an_address_that_does_not_answer_is_told_at_once(
     ):
         generator.run(plan(2))
     assert time.monotonic() - began_s < 4
+
+
+@pytest.mark.parametrize("version", ["2.51.9", "1.13.0", "unknown"])
+def test_a_ray_that_cannot_authenticate_is_refused(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reaches such a cluster runs code on it."""
+    old = types.ModuleType("ray")
+    old.__version__ = version  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", old)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # join sets it, in the bridge's process
+    with pytest.raises(SuiteError, match=f"Ray {version} cannot authenticate"):
+        Cluster.join(RaySpec("auto"), tmp_path)
+
+
+def test_the_extra_asks_for_a_ray_that_authenticates() -> None:
+    wanted = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    (ray,) = wanted["project"]["optional-dependencies"]["ray"]
+    assert ray == f"ray[client]>={'.'.join(map(str, AUTHENTICATES))}"

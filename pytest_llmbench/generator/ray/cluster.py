@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ _STORE_BYTES = 512 * 2**20
 _FREE_S = 5.0
 _CALL_S = 30.0
 _LONGEST = 400
+AUTHENTICATES = (2, 52)
+"""The first version of Ray with tokens; the extra ``[ray]`` asks for it."""
 
 
 class Lost(Exception):  # noqa: N818 - what has happened, not whose error it is
@@ -71,10 +74,14 @@ class Cluster:
     def join(cls, spec: RaySpec, directory: Path) -> Cluster:
         """Raises SuiteError or GeneratorError; may take Ray's own time, so the caller sets a limit."""
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        if spec.address is None:
+            os.environ |= _of_our_own()
+            os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
         try:
             ray = importlib.import_module("ray")
         except ImportError as error:
             raise absent(str(error)) from error
+        _refuse_unauthenticated(ray)
         options: dict[str, Any] = {"namespace": f"pytest-llmbench-{secrets.token_hex(4)}", **_QUIET}
         if spec.address is None:
             wanted = math.ceil((spec.workers or 1) * spec.cpus)
@@ -83,7 +90,8 @@ class Cluster:
                 "num_cpus": max(os.cpu_count() or 1, wanted),
                 "object_store_memory": _STORE_BYTES,
                 "include_dashboard": False,
-                "_temp_dir": str(directory),
+                # Ray opens what it is given to everybody (0777); the folder around it stays ours alone.
+                "_temp_dir": str(directory / "ray"),
             }
         else:
             options["address"] = spec.address
@@ -146,6 +154,29 @@ class Cluster:
             time.sleep(0.1)
 
 
+def _of_our_own() -> dict[str, str]:
+    """What makes a cluster of one node private; read when Ray is imported, handed on to all its processes.
+
+    A token of the session: Ray would leave one of its own, readable by all, in the user's home. And loopback
+    in place of every interface: 127.0.0.1 is no address of a node to Ray, unless clusters are switched off.
+    """
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_urlsafe(32),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
+
+
+def _refuse_unauthenticated(ray: Any) -> None:
+    found = re.match(r"(\d+)\.(\d+)", str(ray.__version__))
+    if found is None or (int(found[1]), int(found[2])) < AUTHENTICATES:
+        raise SuiteError(
+            f"Ray {ray.__version__} cannot authenticate: whoever reaches a port of it runs code there",
+            where=WHERE,
+            remedy='pip install "pytest-llmbench[ray]"',
+        )
+
+
 def absent(why: str = "there is no module ray") -> SuiteError:
     return SuiteError(
         f"Ray is not installed here: {why}",
@@ -183,7 +214,8 @@ def _refusal(error: Exception, spec: RaySpec) -> LLMBenchError:
         where=where,
         remedy="this machine is no node of it: give ray://HEAD:10001, the head's client server"
         if outside
-        else "see `ray status` on the head; for a cluster with token authentication set RAY_AUTH_TOKEN",
+        else "see `ray status` on the head; for a cluster with tokens set RAY_AUTH_MODE=token and "
+        "RAY_AUTH_TOKEN",
     )
 
 
