@@ -250,6 +250,21 @@ def test_nothing_global_changes_in_the_process_of_the_suite(
     assert state() == before
 
 
+def test_no_key_is_in_the_process_list(serve: Serve, plan: MakePlan) -> None:
+    """It goes to the measuring process over a socket that only the two of them have."""
+    key, seen = "sk-canary-0123456789", []
+
+    def script(conversation: Conversation) -> None:
+        seen.append(" ".join(" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)))
+        conversation.send(REPLY)
+
+    address = Address(serve(script).url, {"Authorization": f"Bearer {key}"})
+    with DistributedLoadGenerator(address, "openai-chat", model="m", workers=2) as generator:
+        assert generator.run(plan(4)).records.counts()["ok"] == 4
+    assert all("workers.process" in listed for listed in seen)
+    assert not any(key in listed or "Bearer" in listed for listed in seen)
+
+
 def test_coverage_of_the_suite_stays_out(
     serve: Serve, apart: Apart, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,8 +64,24 @@ def test_what_is_not_ours_or_too_large_is_only_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["os.system", "errors.StoreError", "model.plan.nothing", "store.objects.json", ""]
+    "path",
+    [
+        "os.system",
+        "errors.StoreError",
+        "model.plan.nothing",
+        "store.objects.json",
+        "",
+        "generator.ray.crew.Path",
+        "harness.approach.Target",  # what a module of ours has imported
+    ],
 )
 def test_nothing_but_our_values_is_made(path: str) -> None:
     with pytest.raises(StoreError):
         rebuilt({"$type": path, "command": "true"})
+
+
+@pytest.mark.parametrize("kind", ["U1000000000", "object", "V8", "M8[ns]", "no type", ""])
+def test_an_array_is_of_numbers(kind: str) -> None:
+    """One entry of the first would take 4 GB."""
+    with pytest.raises(StoreError, match="no type of numbers"):
+        rebuilt({"$array": [1], "dtype": kind})
