@@ -6,6 +6,7 @@ Only values come out of here; which workload is made of them is decided elsewher
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import hashlib
 import io
@@ -301,7 +302,9 @@ def _bytes(path: Path) -> bytes:
 
 def _unreadable(path: Path, error: Exception) -> SuiteError:
     reason = getattr(error, "strerror", None) or str(error)
-    return SuiteError(f"cannot be read: {reason}", where=str(path), remedy="check the path")
+    too_long = getattr(error, "errno", None) == errno.EFBIG
+    remedy = "give an extract of it" if too_long else "check the path"
+    return SuiteError(f"cannot be read: {reason}", where=str(path), remedy=remedy)
 
 
 __all__ = [

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.control_plane import Access, ControlPlane
+from pytest_llmbench.probes.endpoint import examine
 
 LIMITS = Access(connect_s=0.5, answer_s=1.0)
 Talk = Callable[[socket.socket, threading.Event], None]
@@ -94,3 +95,25 @@ def test_a_compressed_answer_is_not_unpacked(coding: str) -> None:
         control.get(url)
     assert len(str(caught.value)) < 300
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 40_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"data":' * 100_000,
+        b'{"object": "list", "data": [{"id": "m", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}",
+        b'{"data": 1' + b"0" * 100_000 + b"}",
+        b"\xff\xfe" * 1000,
+        b"\0" * 1000,
+    ],
+    ids=["lists", "objects", "within an entry", "a long number", "no UTF-8", "NUL bytes"],
+)
+def test_a_model_list_that_is_none(body: bytes) -> None:
+    def answer(connection: socket.socket, stop: threading.Event) -> None:
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+
+    with talking(answer) as url, pytest.raises(SUTError, match="not an OpenAI-compatible endpoint") as caught:
+        examine(url.removesuffix("/models"), access=LIMITS)
+    assert len(str(caught.value)) < 1000

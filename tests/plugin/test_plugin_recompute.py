@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plugin_suite import Suite
@@ -119,6 +121,33 @@ def test_what_is_missing_is_said(suite: Suite, capsys: pytest.CaptureFixture[str
     )
     loads.unlink()
     assert "cannot read the loads" in recomputed(suite, capsys)[1]
+
+
+DAMAGE: dict[str, Callable[[Any], object]] = {
+    "no loads": lambda loads: loads.pop("loads"),
+    "loads of another kind": lambda loads: loads.update(loads=5),
+    "no parameters": lambda loads: loads.pop("parameters"),
+    "a test of another kind": lambda loads: loads.update(test=[]),
+    "an unknown parameter": lambda loads: loads["parameters"].update(p101_ms=1),
+    "no figures": lambda loads: loads["loads"][0]["seen"].clear(),
+    "rows without end": lambda loads: loads["loads"][0].update(rows=10**30),
+    "a huge type": lambda loads: loads["setting"].update(x={"$array": [1], "dtype": "U1000000000"}),
+}
+
+
+def test_damage_to_the_loads_is_told(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    suite.write(TWO)
+    suite.measure("replay", "-k", "test_first_token").assert_outcomes(passed=1)
+    path = suite.path / "out" / suite.report["tests"][0]["loads_file"]
+    whole = path.read_text("utf-8")
+    for name, damage in DAMAGE.items():
+        loads = json.loads(whole)
+        damage(loads)
+        path.write_text(json.dumps(loads), "utf-8")
+        status, said = recomputed(suite, capsys)
+        assert status == 1, name
+        assert "NOT RECOMPUTED" in said, name
+        assert len(said) < 2000, name
 
 
 def test_a_report_of_a_version_with_one_sequence_is_not_drawn_differently(
