@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import trustme
 from planned_load import Prompts
 from ray_stand_in import Machines, StandInActor, StandInBridge, StandInCluster
 from scripted_server import REPLY, Conversation, Script, ScriptedServer
@@ -76,7 +78,8 @@ def generator_on(
     made: list[RayLoadGenerator] = []
 
     def make(server: ScriptedServer | str, spec: str = "ray?workers=2", **options: Any) -> RayLoadGenerator:
-        address = Address(server if isinstance(server, str) else server.url)
+        how = {name: options.pop(name) for name in ("ca_file", "insecure") if name in options}
+        address = Address(server if isinstance(server, str) else server.url, **how)
         options = {"dialect": "openai-chat", "model": "m", "cluster": RaySpec.parse(spec)} | options
         made.append(RayLoadGenerator(address, **options))
         return made[-1]
@@ -318,6 +321,23 @@ def test_one_worker_on_each_node_unless_told_otherwise(
     machines.ahead_ns = [0, 0, 0]
     seen = generator_on(serve(reply()), "ray").run(plan(9, load=ClosedLoop(3)))
     assert seen.facts.value("generator.workers") == 3
+
+
+@pytest.mark.parametrize("how", ["checked", "insecure", "unknown"])
+def test_certificates_are_checked_on_nodes_too(
+    serve: Serve, generator_on: GeneratorFor, plan: MakePlan, tmp_path: Path, how: str
+) -> None:
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    known: dict[str, dict[str, Any]] = {
+        "checked": {"ca_file": tmp_path / "ca.pem"},
+        "insecure": {"insecure": True},
+        "unknown": {},
+    }
+    seen = generator_on(serve(reply(), tls=context), **known[how]).run(plan(4))
+    assert seen.records.counts()["disconnected" if how == "unknown" else "ok"] == 4
+    assert ("CERTIFICATE_VERIFY_FAILED" in str(seen.records.error[0])) == (how == "unknown")
 
 
 def test_other_versions_are_refused(generator_on: GeneratorFor, plan: MakePlan, machines: Machines) -> None:

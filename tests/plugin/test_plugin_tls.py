@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
 import threading
@@ -25,31 +26,32 @@ def test_first_token(): ...
 WARNING = "*WARNING: --llm-insecure: the server's certificate is not checked*reads the API key*"
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_RDWR)
+def _relay(outer: ssl.SSLSocket, inner: socket.socket, stop: threading.Event) -> None:
+    """In one thread: a TLS connection must not be read and written at once."""
+    while not stop.is_set():
+        ready = [outer] if outer.pending() else select.select([outer, inner], [], [], 0.1)[0]
+        for source in ready:
+            data = source.recv(65536)
+            if not data:
+                return
+            (inner if source is outer else outer).sendall(data)
 
 
 @contextlib.contextmanager
 def in_front_of(url: str, context: ssl.SSLContext) -> Iterator[str]:
     """A TLS port before the server at ``url``."""
     parts = urlsplit(url)
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener, stop = socket.create_server(("127.0.0.1", 0)), threading.Event()
     threads: list[threading.Thread] = []
 
     def one(plain: socket.socket) -> None:
         with (
+            plain,
             contextlib.suppress(OSError),
             context.wrap_socket(plain, server_side=True) as outer,
             socket.create_connection((parts.hostname or "", parts.port or 80)) as inner,
         ):
-            back = threading.Thread(target=_pump, args=(inner, outer), daemon=True)
-            back.start()
-            _pump(outer, inner)
-            back.join(5)
+            _relay(outer, inner, stop)
 
     def accept() -> None:
         with contextlib.suppress(OSError):
@@ -63,6 +65,7 @@ def in_front_of(url: str, context: ssl.SSLContext) -> Iterator[str]:
     try:
         yield f"https://127.0.0.1:{listener.getsockname()[1]}/v1"
     finally:
+        stop.set()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         for thread in (acceptor, *threads):
@@ -102,6 +105,8 @@ def test_insecure_is_loud_and_recorded(suite: Suite, endpoint: str, workers: int
     written = (suite.path / "out" / "report.json").read_text("utf-8")
     assert '"certificate_checked"' in written
     assert '"endpoint.certificate_checked"' in written
+    assert '"engine.metrics"' in written
+    assert report["tests"][0]["metrics"]["ttft_queue_wait.mean"]["point"] is not None
     for name in ("report.html", "report.md"):
         assert "certificate was not checked" in (suite.path / "out" / name).read_text("utf-8"), name
 
