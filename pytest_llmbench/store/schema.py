@@ -8,14 +8,13 @@ that removes or renames anything raises the major version, an addition the minor
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, Status, ValidityVerdict
 from pytest_llmbench.model.objective import Op
 from pytest_llmbench.store.comparison_schema import ComparisonEntry, OutputLengths
-from pytest_llmbench.store.plain import plain_number
 from pytest_llmbench.store.session_schema import (
     DRAFT,
     Environment,
@@ -25,18 +24,11 @@ from pytest_llmbench.store.session_schema import (
     Sut,
     UnfinishedTest,
 )
-from pytest_llmbench.store.shape import Instant, Metric, Shape
+from pytest_llmbench.store.shape import Finite, Instant, Metric, Shape
 from pytest_llmbench.store.stretch_schema import LevelEntry, SelfCheckEntry, StretchEntry
 
 SCHEMA_VERSION: Final = "1.3"
 
-
-def _finite(value: object) -> object:
-    return plain_number(value) if isinstance(value, int | float) else value
-
-
-Finite = Annotated[float | None, BeforeValidator(_finite)]
-"""A check must not cost the report because what it saw is no number."""
 TestOutcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
 
 

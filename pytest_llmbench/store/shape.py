@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from pytest_llmbench.store.plain import plain_number
+
+
+def _finite(value: object) -> object:
+    return plain_number(value) if isinstance(value, int | float) else value
+
+
+Finite = Annotated[float | None, BeforeValidator(_finite)]
+"""``null`` also for what is no finite number: a check must not cost the report because of what it saw."""
 Instant = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
 
 
@@ -45,4 +54,4 @@ class Metric(Shape):
     """The same for too low."""
 
 
-__all__ = ["Instant", "Metric", "Shape"]
+__all__ = ["Finite", "Instant", "Metric", "Shape"]

@@ -6,7 +6,9 @@ whatever the code under it should not have raised.
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -114,7 +116,9 @@ def page(data: bytes) -> None:
 
 @cache
 def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="fuzz-"))
+    folder = tempfile.mkdtemp(prefix="fuzz-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _of_a_file(name: str, read: Callable[[Path], object]) -> Target:
