@@ -7,34 +7,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from canary_table import CHANNELS, KEY, SESSIONS, kept
 from hostile_run import ARTEFACTS, session
-from hostile_server import ENCODINGS, Behaviour, Reply, encoded, event, serving, stream, traces, words
-
-KEY = "sk-canary/7A+q<\"x'-9b3Z5w"
-"""A header holds no other signs."""
-
-
-def _padded(key: str, number: int) -> str:
-    """So that what is cut at 300 or 80 characters is cut within the key."""
-    text = encoded(key, number)
-    return f"{'.' * (265 - len(text) // 2)} {text}"
-
-
-CHANNELS: dict[str, Behaviour] = {
-    "500": lambda key, n: (500, "application/json", json.dumps({"error": encoded(key, n)}).encode()),
-    "500, cut": lambda key, n: (500, "text/plain", _padded(key, n).encode()),
-    "401": lambda key, n: (401, "application/json", json.dumps({"detail": encoded(key, n)}).encode()),
-    "in-band error": lambda key, n: stream(
-        event({"error": {"message": encoded(key, n), "type": encoded(key, n)}})
-    ),
-    "garbage event": lambda key, n: stream(f"data: {encoded(key, n)}\n\n".encode()),
-    "finish reason": lambda key, n: stream(words(finish=encoded(key, n))),
-    "name of a figure": lambda key, n: stream(
-        words(more={"timings": {encoded(key, n): 1}, "metrics": encoded(key, n)})
-    ),
-    "redirect": lambda key, n: (302, "text/plain", f"http://127.0.0.1:9/{encoded(key, 1)}".encode()),
-    "type of the content": lambda key, n: (200, f"text/{encoded(key, 1)}", b"{}"),
-}
+from hostile_server import ENCODINGS, serving, stream, traces, words
 
 
 def test_the_search_finds_what_it_looks_for() -> None:
@@ -44,25 +19,9 @@ def test_the_search_finds_what_it_looks_for() -> None:
     assert not traces("nothing [redacted] here", KEY)
 
 
-def _all_channels(key: str, number: int) -> Reply:
-    """Every channel with every encoding, one after the other."""
-    return list(CHANNELS.values())[number % len(CHANNELS)](key, number // len(CHANNELS))
-
-
-SESSIONS: dict[str, tuple[Behaviour, int]] = {
-    **{f"preflight: {name}": (behaviour, 0) for name, behaviour in CHANNELS.items()},
-    "load: 500, cut": (CHANNELS["500, cut"], 12),
-    "load: finish reason": (CHANNELS["finish reason"], 12),
-    "load: everything": (_all_channels, 12),
-}
-"""What the server does, and from which completion on."""
-
-
 @pytest.mark.parametrize("name", SESSIONS)
 def test_a_key_that_is_given_back_is_in_no_artefact(name: str, tmp_path: Path) -> None:
-    behaviour, honest = SESSIONS[name]
-    with serving(behaviour, honest=honest) as endpoint:
-        left = session(tmp_path, endpoint, *ARTEFACTS, "-vv", "-l", "--tb=long", key=KEY)
+    left = kept(name, tmp_path)
     assert left.code == 1, left.terminal
     assert "Traceback" not in left.terminal
     assert {name: found for name, text in left.texts.items() if (found := traces(text, KEY))} == {}
