@@ -74,7 +74,11 @@ class SessionReport:
         self._any_run = False
         self._interruption = Interruption(config)
         if any(value not in (None, "", False) for value in options.values(config).values()):
-            self._check_settings()
+            try:
+                self._check_settings()
+            except BaseException:
+                self.unconfigure()  # pytest does not: there is no session yet
+                raise
             self._terminal = None if self.is_worker else own_terminal()
 
     @cached_property

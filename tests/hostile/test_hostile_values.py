@@ -73,7 +73,7 @@ def test_a_session_ends_in_words(behaviour: Any, tmp_path: Path) -> None:
     assert "INVALID" in left.terminal
     entry = json.loads(left.texts["out/report.json"])["tests"][0]
     counts = dict(entry["counts"])
-    assert counts.pop("submitted") == sum(counts.values()) == 50
+    assert counts.pop("submitted") == sum(counts.values()) > 20  # then the error budget is used up
     for name in ("terminal", "junit.xml", "out/report.html", "out/report.md", "out/minimum.txt"):
         text = left.texts[name]
         assert not any(sign in text for sign in "\x1b\x00\u202e"), name

@@ -122,7 +122,10 @@ def _killed(session: int) -> list[str]:
 def _of_the_process(folder: Path, ended: Ended) -> list[str]:
     found = [] if ended.code in (0, 1, None) else [f"pytest ended with status {ended.code}"]
     found += [f"{text!r} is said" for text in UNSAID if text in ended.terminal]
-    found += [f"a temporary file is left: {path.name}" for path in sorted((folder / "tmp").iterdir())]
+    # The user's own folder stays, for whoever comes next; empty.
+    own = folder / "tmp" / f"pytest-llmbench-{os.getuid()}"
+    left_there = [*sorted(own.iterdir() if own.is_dir() else ()), *sorted((folder / "tmp").iterdir())]
+    found += [f"a temporary file is left: {path.name}" for path in left_there if path != own]
     if ended.code is not None:
         left = json.loads((folder / "left.json").read_text("utf-8"))
         found += [f"left in the process: {kind}: {what}" for kind, listed in left.items() for what in listed]

@@ -29,6 +29,14 @@ def interruption(pytestconfig: pytest.Config, handlers: None) -> Iterator[Interr
     made.remove()
 
 
+def test_a_session_that_cannot_begin_gives_them_back(handlers: None, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_a(): ...")
+    ran = pytester.runpytest_inprocess("--llm-endpoint=replay", "--llm-compare=nobody")
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_the_first_signal_is_an_interruption(interruption: Interruption, number: signal.Signals) -> None:
     interruption.install()
