@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from http import HTTPStatus
 
 from pytest_llmbench.generator.clock import Clock
 from pytest_llmbench.generator.prepared import PreparedRequest
@@ -68,4 +69,16 @@ class Dispatcher:
         self._on_end(exchange)
 
 
-__all__ = ["Dispatcher"]
+def last_moved_ns(in_flight: Collection[Exchange]) -> int | None:
+    """The last instant at which something came in on a response under way."""
+    return max((exchange.stamps[-1] for exchange in in_flight if _flows(exchange)), default=None)
+
+
+def _flows(exchange: Exchange) -> bool:
+    """A response is coming in, and it is no error page."""
+    return bool(exchange.stamps) and (
+        exchange.status is None or exchange.status < HTTPStatus.INTERNAL_SERVER_ERROR
+    )
+
+
+__all__ = ["Dispatcher", "last_moved_ns"]

@@ -11,8 +11,7 @@ from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.generator.clock import Clock
 from pytest_llmbench.generator.deadlines import sweep
 from pytest_llmbench.generator.decoding import DecodeQueue, Steps
-from pytest_llmbench.generator.dispatcher import Dispatcher
-from pytest_llmbench.generator.failing import last_moved_ns
+from pytest_llmbench.generator.dispatcher import Dispatcher, last_moved_ns
 from pytest_llmbench.generator.heartbeat import Heartbeat
 from pytest_llmbench.generator.host_cpu import HostCpu
 from pytest_llmbench.generator.limits import exhaustion_remedy

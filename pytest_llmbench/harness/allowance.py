@@ -95,17 +95,22 @@ class Allowance:
         """
         refused = self._budgets.refusal(plan)
         count, why = self._affordable(plan)
+        short: str | None
         if refused is not None or count == 0 < plan.most_requests:
-            seen = _nothing(plan, anchor(), f"not sent: {refused or why}")
+            short = f"not sent: {refused or why}"
+            seen = _nothing(plan, anchor())
         else:
-            seen = self._within(plan, count, why, execute)
-        if "--llm-max-" in (seen.interrupted or "") and plan.phase is not Phase.MEASURE:
-            raise SuiteError(str(seen.interrupted), where=plan.label)
-        return seen
+            seen, short = self._within(plan, count, why, execute)
+        if short is None:
+            return seen
+        if plan.phase is not Phase.MEASURE:
+            raise SuiteError(short, where=plan.label)
+        return replace(seen, interrupted=short)
 
     def _within(
         self, plan: LoadPlan, count: int, why: str, execute: Callable[[LoadPlan], Observation]
-    ) -> Observation:
+    ) -> tuple[Observation, str | None]:
+        """What came of the first ``count`` requests, and which budget cut the load short, if one did."""
         most_s = self._budgets.seconds - self._seconds
         ceiling = None if plan.max_requests is None else min(plan.max_requests, count)
         # Looks are planned over all requests: of fewer there is nothing to decide.
@@ -118,11 +123,11 @@ class Allowance:
         if seen.interrupted == TIME_IS_UP:
             self._seconds = self._budgets.seconds  # its last reply may have come before
             over = raised("seconds", self._budgets.seconds, 2 * self._budgets.seconds)
-            return replace(seen, interrupted=f"the session may send for no more seconds than {over}")
+            return seen, f"the session may send for no more seconds than {over}"
         ended = seen.interrupted is not None or seen.stopped is not None
         if count < plan.most_requests and len(seen.records) >= count and not ended:
-            return replace(seen, interrupted=why)
-        return seen
+            return seen, why
+        return seen, None
 
     def _affordable(self, plan: LoadPlan) -> tuple[int, str]:
         """How many requests of the plan may leave, and why no more."""
@@ -171,10 +176,10 @@ def _asked(request: PlannedRequest) -> int:
     return request.input_tokens + request.max_tokens
 
 
-def _nothing(plan: LoadPlan, anchor: ClockAnchor, why: str) -> Observation:
+def _nothing(plan: LoadPlan, anchor: ClockAnchor) -> Observation:
     now_ns = anchor.monotonic_ns
     # Rates are over a duration, which must not be zero.
-    return Observation(plan, Records.concatenate([]), now_ns - 1, now_ns, anchor, interrupted=why)
+    return Observation(plan, Records.concatenate([]), now_ns - 1, now_ns, anchor)
 
 
 __all__ = ["Allowance", "Budgets", "raised"]

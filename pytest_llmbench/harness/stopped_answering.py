@@ -8,11 +8,8 @@ import numpy as np
 
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
-from pytest_llmbench.model.records import MISSING, BoolColumn, Records
-
-_FEWEST = 3
-_CHANCE = 0.001
-"""That so many requests in a row fail by themselves, where others had failed before."""
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.stats.failing import FEWEST, are_unanswered, is_chance
 
 
 def stopped_answering(runs: Iterable[Observation]) -> str | None:
@@ -35,17 +32,13 @@ def _last_answer_ns(run: Observation) -> int | None:
     last = max(run.started_ns, *(int(column.max()) for column in answers))
     later = (records.dispatched_ns > last) & ~records.has_outcome(Outcome.CANCELLED)
     count = int(np.count_nonzero(later))
-    if count < _FEWEST or not _of_nobody(records)[later].all():
+    unanswered = are_unanswered(records)
+    if count < FEWEST or not unanswered[later].all():
         return None
     before = (records.finished_ns != MISSING) & (records.finished_ns <= last)
-    failed = float(np.mean(~records.ok[before])) if before.any() else 0.0
-    return last if failed**count < _CHANCE else None
-
-
-def _of_nobody(records: Records) -> BoolColumn:
-    """Requests that failed as they do with a dead server, or with one whose engine is dead."""
-    ended = records.has_outcome(Outcome.DISCONNECTED) | records.has_outcome(Outcome.TIMEOUT)
-    return np.asarray(ended | (records.has_outcome(Outcome.HTTP_ERROR) & (records.http_status >= 500)))
+    if is_chance(count, int(np.count_nonzero(before)), int(np.count_nonzero(unanswered[before]))):
+        return None
+    return last
 
 
 __all__ = ["stopped_answering"]

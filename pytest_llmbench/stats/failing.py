@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from http import HTTPStatus
 
+import numpy as np
+
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import BoolColumn, Records
 
 STREAK = 20
 """Of ``stop_when_failing``: so many requests in a row without an answer are enough, if there was none for
@@ -138,9 +141,21 @@ class FailureWatch:
             return many or (quiet_ns >= LONG_NS and self._streak >= max(1, in_flight))
         if quiet_ns < PATIENT_NS or self._streak < max(FEWEST, in_flight):
             return False
-        before = self._ended - self._streak
-        share = self._unanswered_before / before if before else 0.0
-        return before * share**self._streak < CHANCE
+        return not is_chance(self._streak, self._ended - self._streak, self._unanswered_before)
+
+
+def is_chance(streak: int, before: int, unanswered_before: int) -> bool:
+    """Whether so many unanswered requests in a row may come anywhere among those before by themselves: with
+    a share p of n requests unanswered before, n p^k is the expected number of such rows."""
+    share = unanswered_before / before if before else 0.0
+    return before * share**streak >= CHANCE
+
+
+def are_unanswered(records: Records) -> BoolColumn:
+    """Of each request that has ended whether it is what :class:`FailureWatch` calls unanswered."""
+    lost = records.has_outcome(Outcome.DISCONNECTED) | records.has_outcome(Outcome.TIMEOUT)
+    broken = records.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return np.asarray(lost | (records.has_outcome(Outcome.HTTP_ERROR) & broken))
 
 
 def _is_unanswered(outcome: Outcome, status: int | None) -> bool:
@@ -149,4 +164,15 @@ def _is_unanswered(outcome: Outcome, status: int | None) -> bool:
     return outcome in (Outcome.DISCONNECTED, Outcome.TIMEOUT)
 
 
-__all__ = ["CHANCE", "FEWEST", "LONG_NS", "PATIENT_NS", "QUIET_NS", "STREAK", "Cut", "FailureWatch"]
+__all__ = [
+    "CHANCE",
+    "FEWEST",
+    "LONG_NS",
+    "PATIENT_NS",
+    "QUIET_NS",
+    "STREAK",
+    "Cut",
+    "FailureWatch",
+    "are_unanswered",
+    "is_chance",
+]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scripted_server import HEAD, REPLY, Conversation, ScriptedServer, chunk, plain, reply, text_event
 
-from pytest_llmbench.generator.failing import last_moved_ns
+from pytest_llmbench.generator.dispatcher import last_moved_ns
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.transport import Exchange

@@ -73,7 +73,7 @@ def test_failures_that_tell_no_such_thing(kinds: Sequence[Kind]) -> None:
 
 
 def test_many_in_a_row_are_no_chance() -> None:
-    assert stopped_answering([load([OK, LOST] * 20 + [LOST] * 12)]) is not None
+    assert stopped_answering([load([OK, LOST] * 20 + [LOST] * 15)]) is not None
 
 
 def test_the_first_of_several_loads_in_which_it_did() -> None:

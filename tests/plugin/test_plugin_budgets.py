@@ -53,3 +53,34 @@ def test_budgets_are_positive_numbers(suite: Suite, given: str) -> None:
     result = suite.measure("replay", given)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert given.partition("=")[0] in str(result.stderr)
+
+
+def test_a_workload_that_raises_hides_no_budget_of_others(suite: Suite) -> None:
+    """The check before the first test needs its requests; what it raises is told by its own test."""
+    suite.write(
+        """
+        from pytest_llmbench import Fixed, SyntheticWorkload, llmbench
+
+        class Broken:
+            name = "broken"
+            standard = False
+
+            def requests(self, count, seed):
+                raise RuntimeError("the file moved")
+
+            def specification(self):
+                return SyntheticWorkload("whole", Fixed(16), Fixed(8)).specification()
+
+        @llmbench.ttft(p99_ms=5000, rate=20, requests=40, workload=Broken())
+        def test_a(): ...
+
+        @llmbench.ttft(p99_ms=5000, rate=20, requests=40)
+        def test_b(): ...
+        """
+    )
+    result = suite.measure("replay", "--llm-max-tokens=1000")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "tokens (test_suite.py::test_b " in str(result.stderr)
+    result = suite.measure("replay", "--llm-max-tokens=1000", "-k", "test_a")
+    result.assert_outcomes(errors=1)
+    assert "RuntimeError: the file moved" in str(result.stdout)
