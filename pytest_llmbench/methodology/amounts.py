@@ -10,9 +10,9 @@ prolong a warm-up, and a load that this machine spoiled is measured again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice
+from itertools import islice
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.methodology.procedure import Setting
@@ -111,10 +111,8 @@ def warm_up(
     told = setting if workload is None else replace(setting, workload=workload)
     load, probe = planned_warm_up(told, concurrency, variant)
     volumes = list(_volumes(setting))
-    drawn = islice(stream_of(load.workload, load.seed), volumes[-1])
-    tokens = [0, *accumulate(request.max_tokens for request in drawn)]
-    enough = (n for n in volumes if n < len(tokens) and tokens[n] >= policy.output_tokens)
-    warm = of_plan(load.with_(requests=next(enough, volumes[-1]), variant=variant))
+    asked = (request.max_tokens for request in stream_of(load.workload, load.seed))
+    warm = of_plan(load.with_(requests=_enough(volumes, asked, policy.output_tokens), variant=variant))
     probes = of_plan(probe.with_(requests=1 + policy.probes, variant=variant))
     fewest = 1 + min(STEADY_PROBES, policy.probes)
     return [replace(warm, worst=volumes[-1], fresh=fresh), replace(probes, least=fewest, fresh=fresh)]
@@ -126,6 +124,19 @@ def _volumes(setting: Setting) -> Iterator[int]:
     while planned == 0 or planned < policy.max_requests:
         planned += max(policy.requests if planned == 0 else policy.requests // 4, 1)
         yield planned
+
+
+def _enough(volumes: Sequence[int], asked: Iterator[int], output_tokens: int) -> int:
+    """The first volume whose requests ask for so many tokens, else the last. Draws no further than that."""
+    drawn = total = 0
+    for volume in volumes:
+        more = list(islice(asked, volume - drawn))
+        drawn, total = drawn + len(more), total + sum(more)
+        if drawn < volume:
+            break
+        if total >= output_tokens:
+            return volume
+    return volumes[-1]
 
 
 @dataclass(frozen=True)

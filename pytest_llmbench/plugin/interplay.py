@@ -41,10 +41,11 @@ class HtmlReport:
             cells[2:2] = row_cells(getattr(report, "llmbench", None))
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Any:
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Any:
         report = yield
         entry = getattr(report, "llmbench", None)
-        if entry is not None:
+        # Installed is not asked for: drawing costs more than a quick load in virtual time.
+        if entry is not None and item.config.getoption("htmlpath", None):
             from pytest_html import extras
 
             from pytest_llmbench.reports.pytest_html import extra_block

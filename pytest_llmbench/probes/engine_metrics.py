@@ -1,6 +1,7 @@
 """The serving engine's own metrics page, read around and during a run (METHODOLOGY §10 and §11.8, AMB-14).
 
-While load is running a page is fetched, stamped and put away; it is parsed after the run.
+Of a page the figures are kept, not the text: an hour of load is as long in memory as a minute, but for four
+numbers a second.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-import zlib
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.model.engine_readings import GAUGES, TOTALS, EngineReadings, FloatArray
+from pytest_llmbench.model.engine_readings import GAUGES, TOTALS, EngineReadings
 from pytest_llmbench.probes.control_plane import Access, Answer, ControlPlane, without_query
 from pytest_llmbench.probes.model_list import below
 
@@ -167,13 +168,31 @@ def _one_per_engine(samples: Sequence[Sample]) -> list[float]:
     return [value for _, value in first.values()]
 
 
-@dataclass(slots=True)
 class _Kept:
-    """Pages as they came, and what did not come."""
+    """What the pages said, and how many did not come."""
 
-    pages: list[tuple[int, bytes]] = field(default_factory=list)
-    """Instant, and the page compressed: an hour of pages would be hundreds of megabytes."""
-    missed: list[tuple[int, str]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.at_ns = array("q")
+        self.gauges = {name: array("d") for name in GAUGES}
+        """NaN where a page lacked it."""
+        self.served: set[str] = set()
+        """Gauges that any page had."""
+        self.first: Mapping[str, float] = {}
+        self.last: Mapping[str, float] = {}
+        self.missed = 0
+        self.first_missed: tuple[int, str] | None = None
+        """When, and why."""
+
+    def take(self, at_ns: int, values: Mapping[str, float]) -> None:
+        self.first, self.last = self.first or values, values
+        self.at_ns.append(at_ns)
+        self.served.update(name for name in GAUGES if name in values)
+        for name, series in self.gauges.items():
+            series.append(values.get(name, math.nan))
+
+    def miss(self, at_ns: int, reason: str) -> None:
+        self.missed += 1
+        self.first_missed = self.first_missed or (at_ns, reason)
 
 
 class EngineMetricsProbe:
@@ -223,8 +242,6 @@ class EngineMetricsProbe:
             self._kept = _Kept()
             reason = self._fetch(url)
             if reason is None:
-                reason = _read(self._kept.pages[0][1])[1]
-            if reason is None:
                 self._page_url = url
                 return None
             reasons.append(f"{without_query(url)}: {reason}")
@@ -258,19 +275,19 @@ class EngineMetricsProbe:
             due_ns = max(due_ns + self._interval_ns, self._now())
 
     def _fetch(self, url: str) -> str | None:
-        """Keeps a page as it is. Returns why there is none; ``None`` when there is one."""
+        """Keeps what a page says. Returns why there is none; ``None`` when there is one."""
         asked_ns = self._now()
+        answer: Answer | SUTError
         try:
             answer = self._control.get(url)
         except SUTError as error:
-            reason: str | None = error.what
-        else:
-            reason = _unusable(answer)
+            answer = error
         now_ns = self._now()
+        values, reason = _read(answer)
         if reason is None:
-            self._kept.pages.append(((asked_ns + now_ns) // 2, zlib.compress(answer.body, 1)))
+            self._kept.take((asked_ns + now_ns) // 2, values)
         else:
-            self._kept.missed.append((now_ns, reason))
+            self._kept.miss(now_ns, reason)
         return reason
 
     def _end_thread(self) -> None:
@@ -280,18 +297,16 @@ class EngineMetricsProbe:
             self._thread = None
 
 
-def _unusable(answer: Answer) -> str | None:
+def _read(answer: Answer | SUTError) -> tuple[Mapping[str, float], str | None]:
+    """The values of a page, or why it has none."""
+    if isinstance(answer, SUTError):
+        return {}, answer.what
     if answer.status != 200:
-        return f"HTTP {answer.status}"
+        return {}, f"HTTP {answer.status}"
     if len(answer.body) > _MOST_BYTES:
-        return f"a page of more than {_MOST_BYTES // 1024} KiB"
-    return None
-
-
-def _read(compressed: bytes) -> tuple[dict[str, float], str | None]:
-    """The values of a page that was kept, or why it has none."""
+        return {}, f"a page of more than {_MOST_BYTES // 1024} KiB"
     try:
-        values = read_page(zlib.decompress(compressed).decode(errors="replace"))
+        values = read_page(answer.body.decode(errors="replace"))
     except (ValueError, OverflowError) as error:  # sums of infinite and of enormous numbers are among them
         return {}, f"a page that cannot be read: {error}"
     return values, None if values else f"none of the series that are known of {', '.join(ENGINES)}"
@@ -299,28 +314,21 @@ def _read(compressed: bytes) -> tuple[dict[str, float], str | None]:
 
 def _readings(kept: _Kept, source: str, at_the_end: str | None) -> EngineReadings:
     """What the pages say, from that before the load to that after it."""
-    read, gaps = [], list(kept.missed)
-    for at_ns, compressed in kept.pages:
-        values, unreadable = _read(compressed)
-        if unreadable is None:
-            read.append((at_ns, values))
-        else:
-            gaps.append((at_ns, unreadable))
-        if at_ns == kept.pages[-1][0] and at_the_end is None:
-            at_the_end = unreadable
-    first, last = read[0][1], read[-1][1] if at_the_end is None else {}
+    first, last = kept.first, kept.last if at_the_end is None else {}
     before, after = _totals(first), _totals(last)
     if after:  # a counter that shows up when it first counts began at 0
         before = dict.fromkeys(after, 0.0) | before
     limit = last.get(_MAX_NUM_SEQS, first.get(_MAX_NUM_SEQS))
     return EngineReadings(
-        at_ns=np.array([at_ns for at_ns, _ in read], dtype=np.int64),
-        gauges=_gauges([values for _, values in read]),
+        at_ns=np.array(kept.at_ns, dtype=np.int64),
+        gauges={
+            name: np.array(kept.gauges[name], dtype=np.float64) for name in GAUGES if name in kept.served
+        },
         totals_before=before,
         totals_after=after,
         max_num_seqs=round(limit) if limit is not None and math.isfinite(limit) else None,
         source=source,
-        gap="; ".join([*_missing(gaps, len(read), read[0][0], at_the_end), *_fallen(before, after)]) or None,
+        gap="; ".join([*_missing(kept, at_the_end), *_fallen(before, after)]) or None,
     )
 
 
@@ -328,19 +336,13 @@ def _totals(values: Mapping[str, float]) -> dict[str, float]:
     return {name: values[name] for name in TOTALS if math.isfinite(values.get(name, math.nan))}
 
 
-def _gauges(pages: Sequence[Mapping[str, float]]) -> dict[str, FloatArray]:
-    served = [name for name in GAUGES if any(name in page for page in pages)]
-    return {name: np.array([page.get(name, math.nan) for page in pages], dtype=np.float64) for name in served}
-
-
-def _missing(
-    gaps: Sequence[tuple[int, str]], read: int, began_ns: int, at_the_end: str | None
-) -> Iterator[str]:
-    if gaps:
-        at_ns, reason = min(gaps)
+def _missing(kept: _Kept, at_the_end: str | None) -> Iterator[str]:
+    if kept.first_missed is not None:
+        at_ns, reason = kept.first_missed
+        read = len(kept.at_ns)
         yield (
-            f"{len(gaps)} of {len(gaps) + read} readings of the metrics page are missing, the first"
-            f" {(at_ns - began_ns) / 1e9:.1f} s after the one before the load: {reason}"
+            f"{kept.missed} of {kept.missed + read} readings of the metrics page are missing, the first"
+            f" {(at_ns - kept.at_ns[0]) / 1e9:.1f} s after the one before the load: {reason}"
         )
     if at_the_end is not None:
         yield f"there is no reading after the load: {at_the_end}"

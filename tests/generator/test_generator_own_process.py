@@ -265,17 +265,18 @@ def test_no_key_is_in_the_process_list(serve: Serve, plan: MakePlan) -> None:
     assert not any(key in listed or "Bearer" in listed for listed in seen)
 
 
-def test_coverage_of_the_suite_stays_out(
+def test_the_environment_without_coverage_and_with_one_arena(
     serve: Serve, apart: Apart, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COV_CORE_SOURCE", "x")
     monkeypatch.setenv("COVERAGE_PROCESS_START", "y")
     monkeypatch.setenv("PYTHONTRACEMALLOC", "5")
     monkeypatch.setenv("OWN_SETTING", "kept")
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     apart(serve(lambda c: c.send(REPLY)).url).run(plan(1))
     (child,) = [p for p in psutil.Process().children() if "workers.process" in " ".join(p.cmdline())]
     inherited = child.environ()
-    assert inherited["OWN_SETTING"] == "kept"
+    assert (inherited["OWN_SETTING"], inherited["MALLOC_ARENA_MAX"]) == ("kept", "1")
     assert not {"COV_CORE_SOURCE", "COVERAGE_PROCESS_START", "PYTHONTRACEMALLOC"} & set(inherited)
     assert "Bearer" not in " ".join(child.cmdline())
 

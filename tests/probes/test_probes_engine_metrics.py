@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import threading
 import time
+import tracemalloc
 from collections.abc import Mapping
 
 import numpy as np
@@ -272,6 +274,24 @@ def test_the_interval_is_kept_and_the_clock_is_the_given_one(serve) -> None:
     assert seen.at_ns.tolist() == sorted(seen.at_ns.tolist())
     assert seen.at_ns[0] == 1_005
     assert seen.at_ns[-1] < 2_000
+
+
+def test_a_long_load_is_as_short_in_memory(serve) -> None:
+    """Of each page a few numbers are kept: pages of an hour, even compressed, were ten megabytes."""
+    server = serve({WHERE: page(1, more=f"# {random.Random(1).randbytes(20_000).hex()}\n")})
+    with EngineMetricsProbe(server.url + "/metrics", interval_s=0.001) as probe:
+        probe.before()
+        tracemalloc.start()
+        try:
+            probe.start()
+            asked(server, 20)
+            before, _ = tracemalloc.get_traced_memory()
+            asked(server, 100)
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert probe.stop() is not None
+    assert after - before < 100 * 2_000
 
 
 def test_one_probe_for_several_loads(serve) -> None:

@@ -173,12 +173,17 @@ class Crew:
 
 def _quiet_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Without what makes an interpreter trace, profile or debug itself: the worker's stamps must not pay for
-    the coverage of a suite. Our own environment stays as it is."""
-    return {
+    the coverage of a suite. Our own environment stays as it is.
+
+    One arena for malloc: requests are made in one thread and their successors in another, and with an arena
+    each glibc keeps the holes of the first while the second grows.
+    """
+    quiet = {
         name: value
         for name, value in environment.items()
         if name not in _TRACING and not name.startswith(_TRACING_PREFIXES)
     }
+    return {"MALLOC_ARENA_MAX": "1"} | quiet
 
 
 def _signal_name(number: int) -> str:
