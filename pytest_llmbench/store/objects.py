@@ -1,7 +1,7 @@
-"""Our own values as JSON that can be made into them again: ``{"$type": "workloads.lengths.Fixed", …}``.
+"""Our own values as JSON that can be made into them again: ``{"$type": "Fixed", …}``.
 
-For what a marker was given beside numbers and texts: objectives, request classes, workloads. Nothing but
-dataclasses and enumerations of this package is ever made from a file.
+For what a marker was given beside numbers and texts: objectives, request classes, workloads. Nothing but the
+dataclasses and enumerations that are listed here is ever made from a file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from enum import Enum
 from importlib import import_module
 from typing import Any
@@ -24,6 +24,32 @@ from pytest_llmbench.store.plain import plain
 _PACKAGE = "pytest_llmbench."
 _TYPE, _VALUE, _TUPLE, _MAPPING, _OPAQUE = "$type", "$value", "$tuple", "$mapping", "$opaque"
 _FACTS, _ARRAY = "$facts", "$array"
+_KINDS = {
+    "methodology.procedure": ("VariantInfo",),
+    "methodology.warmup_policy": ("WarmupPolicy",),
+    "model.engine_readings": ("EngineReadings",),
+    "model.facts": ("Fact", "Origin"),
+    "model.looks": ("Looks", "Watched"),
+    "model.objective": ("Objective",),
+    "model.observation": ("ClockAnchor", "SelfCheck"),
+    "model.outcome": ("Outcome", "Phase", "TokenSource"),
+    "model.plan": ("ClosedLoop", "Deadlines", "OpenLoop"),
+    "workloads.adapted": ("Salted", "SharedPrefix", "WithFixedOutput"),
+    "workloads.classes": ("ClassMix", "RequestClass"),
+    "workloads.code_completion": ("CodeCompletionWorkload", "CodeFunction"),
+    "workloads.conversation": ("Conversation", "ConversationWorkload"),
+    "workloads.dataset": ("DatasetIdentity", "DatasetWorkload", "Prompt"),
+    "workloads.lengths": ("Choice", "Empirical", "Fixed", "LogNormal", "Normal", "Uniform"),
+    "workloads.long_context": ("LongContextWorkload",),
+    "workloads.mixture": ("Mixture", "Part"),
+    "workloads.prefixes": ("Prefixes",),
+    "workloads.synthetic": ("SyntheticWorkload",),
+    "workloads.trace": ("TraceEntry", "TraceWorkload"),
+}
+"""Where the values live that may stand in a file. There they have the name of their class alone: modules may
+move, and what was written stays readable. Until 0.1 the module stood before the name, which is not looked at.
+"""
+_MODULES = {name: module for module, names in _KINDS.items() for name in names}
 _LARGEST = 65_536
 """Characters; a workload made of a data set holds its prompts, which are no part of a report."""
 
@@ -78,17 +104,13 @@ def encoded(value: Any) -> JsonValue:
         return {_MAPPING: [[encoded(key), encoded(entry)] for key, entry in value.items()]}
     if isinstance(value, np.ndarray):
         return {_ARRAY: plain(value), "dtype": value.dtype.name}
-    own = type(value).__module__.startswith(_PACKAGE)
-    if own and isinstance(value, Enum):
-        return {_TYPE: _path_of(type(value)), _VALUE: plain(value.value)}
-    if own and is_dataclass(value):
-        content = {each.name: encoded(getattr(value, each.name)) for each in fields(value) if each.init}
-        return {_TYPE: _path_of(type(value)), **content}
-    return {_OPAQUE: _name_of(value)}
-
-
-def _path_of(kind: type) -> str:
-    return f"{kind.__module__.removeprefix(_PACKAGE)}.{kind.__qualname__}"
+    kind = type(value)
+    if kind.__module__ != _PACKAGE + _MODULES.get(kind.__qualname__, ""):
+        return {_OPAQUE: _name_of(value)}
+    if isinstance(value, Enum):
+        return {_TYPE: kind.__qualname__, _VALUE: plain(value.value)}
+    content = {each.name: encoded(getattr(value, each.name)) for each in fields(value) if each.init}
+    return {_TYPE: kind.__qualname__, **content}
 
 
 def _name_of(value: Any) -> str:
@@ -97,16 +119,10 @@ def _name_of(value: Any) -> str:
 
 
 def _class_of(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    try:
-        found = getattr(import_module(_PACKAGE + module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise StoreError(f"there is no {path} in this version of pytest-llmbench") from error
-    # Its own: a module holds the names of all that it imports as well.
-    own = isinstance(found, type) and found.__module__ == _PACKAGE + module
-    if not own or not (is_dataclass(found) or issubclass(found, Enum)):
-        raise StoreError(f"{path} is no value of pytest-llmbench")
-    return found
+    name = path.rpartition(".")[2]
+    if name not in _MODULES:
+        raise StoreError(f"{path!r} is no value of this version of pytest-llmbench")
+    return getattr(import_module(_PACKAGE + _MODULES[name]), name)
 
 
 def _number_type(name: str) -> np.dtype[Any]:

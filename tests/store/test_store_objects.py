@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from dataclasses import is_dataclass
+from enum import Enum
+from importlib import import_module
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.methodology.catalogue import TESTS
+from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.observation import ClockAnchor
+from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import OpenLoop
-from pytest_llmbench.store.objects import described, encoded, rebuilt
+from pytest_llmbench.store.objects import _MODULES, _PACKAGE, described, encoded, rebuilt
 from pytest_llmbench.workloads.catalogue import WORKLOADS
 from pytest_llmbench.workloads.classes import LONG, SHORT, ClassMix
+from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LogNormal, Normal, Uniform
 
 
 def there_and_back(value: Any) -> Any:
@@ -78,6 +84,44 @@ def test_what_is_not_ours_or_too_large_is_only_named() -> None:
 def test_nothing_but_our_values_is_made(path: str) -> None:
     with pytest.raises(StoreError):
         rebuilt({"$type": path, "command": "true"})
+
+
+def test_names_of_before_are_understood() -> None:
+    """Reports of 0.1 name modules, some of which are elsewhere now."""
+    assert rebuilt({"$type": "workloads.lengths.Fixed", "tokens": 3}) == Fixed(3)
+    assert rebuilt({"$type": "long.since.moved.Origin", "$value": "detected"}) is Origin.DETECTED
+
+
+def _within(hint: object, found: set[type]) -> set[type]:
+    """The dataclasses and enumerations of ours that a type hint speaks of, theirs included."""
+    kind = get_origin(hint) or hint
+    own = isinstance(kind, type) and kind.__module__.startswith("pytest_llmbench.")
+    if own and kind not in found and (is_dataclass(kind) or issubclass(kind, Enum)):
+        found.add(kind)
+        for inner in get_type_hints(kind).values() if is_dataclass(kind) else ():
+            _within(inner, found)
+    for inner in get_args(hint):
+        _within(inner, found)
+    return found
+
+
+def test_everything_that_a_session_may_store_has_a_name() -> None:
+    stored = [definition.parameters for definition in TESTS.values()]
+    kinds = set[type]()
+    for kind in (*stored, Setting, Observation, *map(type, WORKLOADS.values())):
+        for name, hint in get_type_hints(kind).items():
+            if name not in ("plan", "records"):  # of an observation: stored otherwise
+                _within(hint, kinds)
+    implementations = {Fixed, Uniform, LogNormal, Normal, Empirical, Choice}  # of a protocol
+    for kind in kinds | implementations:
+        assert getattr(import_module(_PACKAGE + _MODULES[kind.__qualname__]), kind.__qualname__) is kind
+
+
+def test_every_name_is_a_value() -> None:
+    for name, module in _MODULES.items():
+        kind = getattr(import_module(_PACKAGE + module), name)
+        assert kind.__module__ == _PACKAGE + module
+        assert is_dataclass(kind) or issubclass(kind, Enum)
 
 
 @pytest.mark.parametrize("kind", ["U1000000000", "object", "V8", "M8[ns]", "no type", ""])
