@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -55,28 +56,38 @@ class LogRatio:
         """Difference beyond a margin that is found with power 0.8; None where noise cannot be told."""
         if self.error == 0.0:
             return None
-        from scipy.special import chdtri, nctdtr
-
         own = self.freedom if self.noise_freedom is None else self.noise_freedom
-        quantile = self._quantile()
-        # Noise at the middles of equal shares of what it may be, in units of the estimate.
-        noise = np.sqrt(own / chdtri(own, (np.arange(_SHARES) + 0.5) / _SHARES))
-        low, high = 0.0, 1.0
-
-        def power(difference: float) -> float:
-            return 1.0 - float(np.mean(nctdtr(self.freedom, difference / noise, quantile)))
-
-        while power(high) < POWER:
-            low, high = high, 2.0 * high
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2.0
-            low, high = (middle, high) if power(middle) < POWER else (low, middle)
-        return high * self.error
+        return _detectable(self.freedom, own, self.level) * self.error
 
     def _quantile(self) -> float:
-        from scipy.special import stdtrit
+        return _quantile(self.freedom, self.level)
 
-        return float(stdtrit(self.freedom, 0.5 + self.level / 2.0))
+
+def _quantile(freedom: float, level: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.5 + level / 2.0))
+
+
+@lru_cache(maxsize=1024)
+def _detectable(freedom: float, own: float, level: float) -> float:
+    """In standard errors, whose degrees of freedom are ``own``: the same for all metrics of paired runs."""
+    from scipy.special import chdtri, nctdtr
+
+    quantile = _quantile(freedom, level)
+    # Noise at the middles of equal shares of what it may be, in units of the estimate.
+    noise = np.sqrt(own / chdtri(own, (np.arange(_SHARES) + 0.5) / _SHARES))
+    low, high = 0.0, 1.0
+
+    def power(difference: float) -> float:
+        return 1.0 - float(np.mean(nctdtr(freedom, difference / noise, quantile)))
+
+    while power(high) < POWER:
+        low, high = high, 2.0 * high
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if power(middle) < POWER else (low, middle)
+    return high
 
 
 def log_ratio(

@@ -7,7 +7,7 @@ Here a wrong digest is an error. Reading that packaged file is the only input th
 
 from __future__ import annotations
 
-import base64
+import binascii
 import gzip
 import hashlib
 import re
@@ -202,8 +202,8 @@ def parse_ranks(name: str, packed: bytes) -> dict[bytes, int]:
     expected = RANK_FILES[name].sha256
     if digest != expected:
         raise _unusable(name, f"has sha256 {digest} instead of {expected}")
-    pairs = (line.split() for line in content.splitlines())
-    return {base64.b64decode(token): int(rank) for token, rank in pairs}
+    words = content.split()
+    return dict(zip(map(binascii.a2b_base64, words[::2]), map(int, words[1::2]), strict=True))
 
 
 def _shipped_ranks(name: str) -> bytes:
