@@ -46,7 +46,7 @@ from pytest_llmbench.methodology.itl_method import (
     FEWEST_ELIGIBLE,
     Method,
 )
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.one_load import one_load_plans
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.probing import Range
@@ -82,7 +82,7 @@ def _one_load(parameters: Any, setting: Setting) -> Loads:
 def _throughput(parameters: throughput.Parameters, setting: Setting) -> Loads:
     search = SearchAmounts(
         setting,
-        Sequence(setting.workload),
+        RequestSlice(setting.workload),
         bounds=parameters.bounds,
         load_model=parameters.model,
         law=parameters.law,
@@ -96,7 +96,9 @@ def _throughput(parameters: throughput.Parameters, setting: Setting) -> Loads:
     return [*warm_up(setting), *search.all(), *held]
 
 
-def _searched(setting: Setting, declared_rps: float | None, sequence: Sequence) -> tuple[Loads, Sequence]:
+def _searched(
+    setting: Setting, declared_rps: float | None, sequence: RequestSlice
+) -> tuple[Loads, RequestSlice]:
     """The search for the saturation rate, unless that is declared, and the part that comes before others."""
     if declared_rps is not None:
         return [], sequence
@@ -116,7 +118,7 @@ def _rated(plan: LoadPlan, capacity_rps: float | None, share: float, fixed: int 
 
 def _tradeoff(parameters: tradeoff.Parameters, setting: Setting) -> Loads:
     declared = parameters.capacity_rps
-    found, before = _searched(setting, declared, Sequence(setting.workload))
+    found, before = _searched(setting, declared, RequestSlice(setting.workload))
     grid = tradeoff.percents(parameters, setting)
     for percent in tradeoff.with_further(grid):
         plan = tradeoff.level_plan(
@@ -129,7 +131,7 @@ def _tradeoff(parameters: tradeoff.Parameters, setting: Setting) -> Loads:
 
 def _itl(parameters: itl.Parameters, setting: Setting) -> Loads:
     declared = parameters.capacity_rps
-    found, before = _searched(setting, declared, Sequence(setting.workload))
+    found, before = _searched(setting, declared, RequestSlice(setting.workload))
     shown = before.next_part(setting, "characterisation").closed_loop(
         setting,
         "characterisation",
@@ -159,7 +161,7 @@ def _itl(parameters: itl.Parameters, setting: Setting) -> Loads:
 def _itl_level(
     parameters: itl.Parameters,
     setting: Setting,
-    before: Sequence,
+    before: RequestSlice,
     percent: float,
     usual: Method,
     poor: Method,
@@ -180,7 +182,7 @@ def _capacity(parameters: capacity.Parameters, setting: Setting) -> Loads:
     told = replace(setting, workload=WithFixedOutput(setting.workload, parameters.output_tokens))
     levels = _slots_search(
         told,
-        Sequence(told.workload),
+        RequestSlice(told.workload),
         parameters.initial,
         parameters.maximum,
         SLOTS_S.at(setting.scale, parameters.duration_s),
@@ -192,7 +194,7 @@ def _capacity(parameters: capacity.Parameters, setting: Setting) -> Loads:
 
 def _slots_search(
     setting: Setting,
-    sequence: Sequence,
+    sequence: RequestSlice,
     initial: int,
     maximum: int,
     seconds: float,
@@ -247,7 +249,7 @@ def _slots_tried(initial: int, ceiling: int, end: int) -> list[int]:
 def _fairness(parameters: fairness.Parameters, setting: Setting) -> Loads:
     mix = fairness.mix_of(parameters, setting)
     told, declared = replace(setting, workload=mix), parameters.capacity_rps
-    found, before = _searched(told, declared, Sequence(mix))
+    found, before = _searched(told, declared, RequestSlice(mix))
     capacity_ = SaturationRate(1.0 if declared is None else declared, "", before)
     loads = fairness.MixLoads(parameters, told, mix, capacity_)
     plans = [(loads.alone(each.name), loads.alone_s) for each in mix.classes]
@@ -286,7 +288,7 @@ def _prefix_cache(parameters: prefix_cache.Parameters, setting: Setting) -> Load
 
 def _memory_pressure(parameters: memory_pressure.Parameters, setting: Setting) -> Loads:
     told = memory_pressure.fitted(setting)
-    sequence, declared = Sequence(told.workload), parameters.capacity
+    sequence, declared = RequestSlice(told.workload), parameters.capacity
     found = warm_up(told, workload=SYNTHETIC_UNIFORM)
     most = HIGHEST_LEVEL if declared is None else declared
     if declared is None:
@@ -304,7 +306,7 @@ def _memory_pressure(parameters: memory_pressure.Parameters, setting: Setting) -
     return [*found, _recovery(parameters, told, sequence)]
 
 
-def _recovery(parameters: memory_pressure.Parameters, setting: Setting, sequence: Sequence) -> Bounds:
+def _recovery(parameters: memory_pressure.Parameters, setting: Setting, sequence: RequestSlice) -> Bounds:
     probes = memory_pressure.probes_of(parameters, setting, sequence)
     assert probes.part is not None
     levels = len(parameters.levels_percent)
@@ -330,10 +332,10 @@ def _long_context(parameters: long_context.Parameters, setting: Setting) -> Load
 def _guardrail(parameters: guardrail.Parameters, setting: Setting) -> Loads:
     declared, baseline = parameters.capacity_rps, parameters.baseline
     found = warm_up(setting, variant=baseline)
-    searched, _ = _searched(setting, declared, Sequence(setting.workload, variant=baseline))
+    searched, _ = _searched(setting, declared, RequestSlice(setting.workload, variant=baseline))
     found += searched
     for name, variant in parameters.configurations.items():
-        sequence = Sequence(setting.workload, variant=variant)
+        sequence = RequestSlice(setting.workload, variant=variant)
         found += [] if name == guardrail.BASELINE else warm_up(setting, variant=variant)
         for percent in parameters.levels_percent:
             rate = (declared or 1.0) * percent / 100
@@ -343,7 +345,7 @@ def _guardrail(parameters: guardrail.Parameters, setting: Setting) -> Loads:
     return found
 
 
-def _guardrail_search(parameters: guardrail.Parameters, setting: Setting, sequence: Sequence) -> Loads:
+def _guardrail_search(parameters: guardrail.Parameters, setting: Setting, sequence: RequestSlice) -> Loads:
     own, declared = guardrail.search_requests(parameters, setting, sequence), parameters.capacity_rps
     low, high, step = guardrail.search_shares(setting)
     if declared is not None:

@@ -25,7 +25,7 @@ from pytest_llmbench.methodology.capacity_search import (
 )
 from pytest_llmbench.methodology.capacity_tables import capacity_plots, search_table
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics.in_flight import tokens_in_flight
@@ -88,7 +88,7 @@ class Parameters(TestParameters):
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
     found = yield from find_capacity(
         setting,
-        Sequence(setting.workload),
+        RequestSlice(setting.workload),
         parameters.criteria,
         initial=parameters.initial,
         maximum=parameters.maximum,
@@ -173,7 +173,7 @@ def _fixed(parameters: Parameters, setting: Setting) -> Setting:
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The worst case: doubling to the maximum, which fails, and a bisection that fails only at its end."""
     told = _fixed(parameters, setting)
-    sequence = Sequence(told.workload)
+    sequence = RequestSlice(told.workload)
     ceiling = min(parameters.maximum, QUICK_MAXIMUM) if setting.scale == "quick" else parameters.maximum
     levels = [min(parameters.initial, ceiling)]
     while levels[-1] < ceiling:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench.methodology.levels import Seen, level_of
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.scales import ByScale
 from pytest_llmbench.model.estimate import Estimate
@@ -86,7 +86,7 @@ class Capacity:
 
 def find_capacity(
     setting: Setting,
-    sequence: Sequence,
+    sequence: RequestSlice,
     criteria: Criteria | None = None,
     *,
     initial: int = FIRST_LEVEL,
@@ -156,12 +156,12 @@ def _most_rps(levels: list[Seen]) -> float | None:
 
 def level_requests(
     setting: Setting,
-    sequence: Sequence,
+    sequence: RequestSlice,
     concurrency: int,
     duration_s: float | None,
     initial: int,
     ceiling: int,
-) -> Sequence:
+) -> RequestSlice:
     """The same for every search from ``initial`` to ``ceiling``, whatever its criteria: they share levels."""
     asked: dict[str, Any] = {"duration_s": LEVEL_S.at(setting.scale, duration_s), "range": [initial, ceiling]}
     return sequence.next_part(setting, "level of capacity", concurrency=concurrency, **asked)
@@ -169,7 +169,7 @@ def level_requests(
 
 def level_plan(
     setting: Setting,
-    sequence: Sequence,
+    sequence: RequestSlice,
     concurrency: int,
     duration_s: float | None = None,
     most_rps: float | None = None,

@@ -19,7 +19,7 @@ from pytest_llmbench.methodology import fairness_tables
 from pytest_llmbench.methodology.class_results import ClassResult, FairnessResults, fairness_results
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.levels import Seen, level_of
-from pytest_llmbench.methodology.load_plans import Sequence as RequestSequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted
@@ -126,7 +126,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     mix = mix_of(parameters, setting)
     setting = replace(setting, workload=mix)
     warmup = yield from warm_up(setting)
-    capacity = yield from saturation_rate(setting, RequestSequence(mix), parameters.capacity_rps)
+    capacity = yield from saturation_rate(setting, RequestSlice(mix), parameters.capacity_rps)
     if capacity.rps is None:
         return _without_rate(parameters, setting, warmup, capacity)
     load = MixLoads(parameters, setting, mix, capacity)
@@ -168,7 +168,7 @@ class MixLoads:
     disturbed: list[Seen] = field(default_factory=list)
     """Runs that the generator spoiled, and that were repeated."""
     notes: list[str] = field(default_factory=list)
-    sequences: dict[str, RequestSequence] = field(default_factory=dict)
+    sequences: dict[str, RequestSlice] = field(default_factory=dict)
     """By the label of the load."""
 
     @property
@@ -215,7 +215,7 @@ class MixLoads:
         seconds = sequence.seconds_for(self.setting, load, count, least_s)
         return sequence.open_loop(self.setting, label, load, seconds)
 
-    def _sequence(self, label: str, workload: ClassMix) -> RequestSequence:
+    def _sequence(self, label: str, workload: ClassMix) -> RequestSlice:
         if label not in self.sequences:
             names = ("load_percent", "capacity_rps", "requests_per_class", "duration_s", "equal_load")
             asked = {name: getattr(self.parameters, name) for name in names}
@@ -322,7 +322,7 @@ def _notes(parameters: Parameters, load: MixLoads, results: FairnessResults) -> 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """Each class alone, then the mix; without ``capacity_rps`` rates and times follow from a search."""
     mix = mix_of(parameters, setting)
-    sequence = RequestSequence(mix)
+    sequence = RequestSlice(mix)
     found: list[LoadPlan] = []
     if parameters.capacity_rps is not None:
         load = MixLoads(parameters, setting, mix, SaturationRate(parameters.capacity_rps, "", sequence))

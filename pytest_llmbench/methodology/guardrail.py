@@ -10,8 +10,7 @@ looking, not of refusing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as Several
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.guardrail_tables import latency_table, throughput_table
 from pytest_llmbench.methodology.guardrail_throughput import REDUCTION, Maxima, at_equal_load
 from pytest_llmbench.methodology.levels import Seen, level_of, qualified
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
@@ -61,7 +60,7 @@ class Parameters(TestParameters):
     """Why the single-filter configurations cannot be run; they are left out then (AMB-20)."""
     capacity_rps: float | None = parameter("positive")
     """Capacity of the baseline, requests per second, where it is known; else it is searched for."""
-    levels_percent: Several[float] = parameter("percents", PERCENTS)
+    levels_percent: Sequence[float] = parameter("percents", PERCENTS)
     duration_s: float | None = parameter("positive")
     max_overhead_ms: float | None = parameter("positive")
     """Total: E2E with all guardrails less that of the baseline, at P50."""
@@ -115,7 +114,7 @@ class Measured:
 def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
     measured = Measured()
     yield from _warm(measured, setting, parameters.baseline)
-    sequence = Sequence(setting.workload, variant=parameters.baseline)
+    sequence = RequestSlice(setting.workload, variant=parameters.baseline)
     capacity = yield from saturation_rate(setting, sequence, parameters.capacity_rps)
     measured.order += capacity.levels
     if capacity.rps is not None:
@@ -139,7 +138,7 @@ def _configuration(
     """One configuration: its warm-up, its load levels, its throughput search."""
     if name != BASELINE:
         yield from _warm(measured, setting, variant)
-    sequence = Sequence(setting.workload, variant=variant)
+    sequence = RequestSlice(setting.workload, variant=variant)
     reference = capacity.reference if name == BASELINE else Reference()
     for percent in parameters.levels_percent:
         key = (name, percent)
@@ -159,7 +158,7 @@ def _level(
     parameters: Parameters,
     setting: Setting,
     measured: Measured,
-    sequence: Sequence,
+    sequence: RequestSlice,
     key: tuple[str, float],
     capacity: SaturationRate,
     reference: Reference,
@@ -183,7 +182,7 @@ def _level(
 
 
 def level_plan(
-    parameters: Parameters, setting: Setting, sequence: Sequence, name: str, percent: float, rate: float
+    parameters: Parameters, setting: Setting, sequence: RequestSlice, name: str, percent: float, rate: float
 ) -> LoadPlan:
     duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
     own = sequence.next_part(
@@ -192,7 +191,7 @@ def level_plan(
     return own.open_loop(setting, f"{name} at {_percent(percent)}", OpenLoop(rate), duration_s)
 
 
-def search_requests(parameters: Parameters, setting: Setting, sequence: Sequence) -> Sequence:
+def search_requests(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
     """Alike for all configurations, as their levels: what chance brings favours none of them."""
     return sequence.next_part(setting, "search of guardrails", paired=True, **_asked(parameters))
 
@@ -347,10 +346,10 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     capacity = UNKNOWN_RPS if parameters.capacity_rps is None else parameters.capacity_rps
     found: list[LoadPlan] = []
     if parameters.capacity_rps is None:
-        found += search_plans(setting, Sequence(setting.workload, variant=parameters.baseline))
-    around = _around(SaturationRate(capacity, "", Sequence(setting.workload)), setting)
+        found += search_plans(setting, RequestSlice(setting.workload, variant=parameters.baseline))
+    around = _around(SaturationRate(capacity, "", RequestSlice(setting.workload)), setting)
     for name, variant in parameters.configurations.items():
-        sequence = Sequence(setting.workload, variant=variant)
+        sequence = RequestSlice(setting.workload, variant=variant)
         found += search_plans(setting, sequence, bounds=around, constrained=True)
         for percent in parameters.levels_percent:
             rate = capacity * percent / 100

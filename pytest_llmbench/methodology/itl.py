@@ -33,7 +33,7 @@ from pytest_llmbench.methodology.levels import (
     level_of,
     qualified,
 )
-from pytest_llmbench.methodology.load_plans import Sequence as RequestSequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
@@ -103,7 +103,7 @@ class Parameters(TestParameters):
 
 
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
-    capacity = yield from saturation_rate(setting, RequestSequence(setting.workload), parameters.capacity_rps)
+    capacity = yield from saturation_rate(setting, RequestSlice(setting.workload), parameters.capacity_rps)
     method, characterised = yield from fixed_method(parameters.method, setting, capacity)
     before, levels = [*capacity.levels, *characterised], list[LevelItl]()
     notes: list[str] = []
@@ -137,8 +137,8 @@ def _level(
 
 
 def requests_of(
-    parameters: Parameters, setting: Setting, before: RequestSequence, percent: float
-) -> RequestSequence:
+    parameters: Parameters, setting: Setting, before: RequestSlice, percent: float
+) -> RequestSlice:
     asked = {name: getattr(parameters, name) for name in ("capacity_rps", "method", "requests", "duration_s")}
     return before.next_part(setting, "level of itl", percent=percent, **asked)
 
@@ -149,7 +149,7 @@ def level_plan(
     capacity: SaturationRate,
     method: Method,
     percent: float,
-    sequence: RequestSequence,
+    sequence: RequestSlice,
 ) -> LoadPlan:
     """Long enough for both floors of AMB-12 behind the ramp-up, at this rate."""
     load = OpenLoop(capacity.percent(percent))
@@ -258,7 +258,7 @@ def usual_method(setting: Setting) -> Method:
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The levels; without ``capacity_rps`` their rates and times follow from a search."""
-    sequence = RequestSequence(setting.workload)
+    sequence = RequestSlice(setting.workload)
     method, found = usual_method(setting), list[LoadPlan]()
     for percent in parameters.levels_percent:
         if parameters.capacity_rps is not None:

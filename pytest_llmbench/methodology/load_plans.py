@@ -22,7 +22,7 @@ ends early, and its window with it."""
 
 
 @dataclass
-class Sequence:
+class RequestSlice:
     """One sequence of requests, handed out in slices (METHODOLOGY §4.3: a shorter run is a prefix of a longer
     one). Every part of a test has a sequence of its own, so no prompt is sent twice and no prefix cache helps
     a later load."""
@@ -36,7 +36,7 @@ class Sequence:
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of every LoadPlan made from it."""
 
-    def next_part(self, setting: Setting, kind: str, *, paired: bool = False, **asked: Any) -> Sequence:
+    def next_part(self, setting: Setting, kind: str, *, paired: bool = False, **asked: Any) -> RequestSlice:
         """The sequence of another part, which comes after this one. ``asked``: see :func:`part_of`.
         ``paired``: every variant gets the same requests, since they are compared one with one."""
         after = "" if self.part is None else self.part.name
@@ -107,4 +107,4 @@ class Sequence:
         )
 
 
-__all__ = ["FASTEST_PER_SLOT_RPS", "MOST_REQUESTS", "Sequence"]
+__all__ = ["FASTEST_PER_SLOT_RPS", "MOST_REQUESTS", "RequestSlice"]

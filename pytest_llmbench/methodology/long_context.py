@@ -25,7 +25,7 @@ from pytest_llmbench.methodology.context_lengths import (
 )
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.levels import level_of, qualified
-from pytest_llmbench.methodology.load_plans import Sequence as RequestSequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.scales import ByScale
@@ -179,7 +179,7 @@ def lengths_of(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
 def _plan(parameters: Parameters, setting: Setting, base: LongContextWorkload, length: int) -> LoadPlan:
     # Every length is a part of its own, so that no two documents begin alike.
     count, in_flight = REQUESTS.count(setting.scale, parameters.requests), parameters.concurrency
-    sequence = RequestSequence(base.at_length(length))
+    sequence = RequestSlice(base.at_length(length))
     own = sequence.next_part(setting, "length", requests=count, concurrency=in_flight)
     return own.closed_loop(setting, f"{length} tokens", in_flight, duration_s=None, at_least=count)
 

@@ -10,14 +10,14 @@ system takes to be as fast as before; one that stops answering ends the test the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as Several
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_llmbench.methodology.capacity_search import Criteria, find_capacity, level_plan
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.levels import Seen, level_of, qualified
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.manifest import FOUND
 from pytest_llmbench.methodology.memory_pressure_tables import completion_plot, pressure_table
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
@@ -59,7 +59,7 @@ class Parameters(TestParameters):
     """Requests in flight that are 100 %, where it is known; else found by the search of test 5.5."""
     ttft_p99_ms: float | None = parameter("positive")
     """Criterion of the capacity search; else from the TTFT of one request at a time."""
-    levels_percent: Several[float] = parameter("levels", LEVELS_PERCENT)
+    levels_percent: Sequence[float] = parameter("levels", LEVELS_PERCENT)
     """Of capacity; 100 is the base."""
     duration_s: float | None = parameter("positive")
     min_completion: float | None = parameter("share")
@@ -109,7 +109,7 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
     setting = fitted(setting)
     # Short prompts warm up as well, and a hundred long ones would be a memory test by themselves.
     warmup = yield from warm_up(setting, workload=SYNTHETIC_UNIFORM)
-    overload, sequence = Overload(), Sequence(setting.workload)
+    overload, sequence = Overload(), RequestSlice(setting.workload)
     yield from _capacity(parameters, setting, overload, sequence)
     if overload.capacity is not None:
         probes = probes_of(parameters, setting, sequence)
@@ -125,7 +125,7 @@ def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Proced
 
 
 def _capacity(
-    parameters: Parameters, setting: Setting, overload: Overload, sequence: Sequence
+    parameters: Parameters, setting: Setting, overload: Overload, sequence: RequestSlice
 ) -> Procedure[None]:
     if parameters.capacity is not None:
         overload.capacity = parameters.capacity
@@ -146,7 +146,7 @@ def _capacity(
         overload.notes.append("no concurrency met the criteria, so there is no capacity to exceed")
 
 
-def _threshold_ms(setting: Setting, overload: Overload, sequence: Sequence) -> Procedure[float | None]:
+def _threshold_ms(setting: Setting, overload: Overload, sequence: RequestSlice) -> Procedure[float | None]:
     """From the TTFT of one request at a time; None where not one had any."""
     seen = level_of((yield unloaded_plan(setting, sequence)), seed=setting.seed, role=PROBE)
     overload.search.append(seen.with_(passed=bool(seen.records.ok.any())))
@@ -162,14 +162,14 @@ def _threshold_ms(setting: Setting, overload: Overload, sequence: Sequence) -> P
     return threshold_ms
 
 
-def unloaded_plan(setting: Setting, sequence: Sequence) -> LoadPlan:
+def unloaded_plan(setting: Setting, sequence: RequestSlice) -> LoadPlan:
     count = UNLOADED.count(setting.scale)
     own = sequence.next_part(setting, "one at a time", requests=count)
     return own.closed_loop(setting, "1 in flight", 1, duration_s=None, at_least=count)
 
 
 def _level(
-    parameters: Parameters, setting: Setting, overload: Overload, sequence: Sequence, percent: float
+    parameters: Parameters, setting: Setting, overload: Overload, sequence: RequestSlice, percent: float
 ) -> Procedure[None]:
     plan = pressure_plan(parameters, setting, sequence, overload.capacity or 1, percent, _rate(overload))
     seen = yield plan
@@ -182,7 +182,7 @@ def _level(
     )
 
 
-def probes_of(parameters: Parameters, setting: Setting, sequence: Sequence) -> Sequence:
+def probes_of(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
     """Of those that look for recovery: the same for all levels, none is sent twice."""
     return recovery_probes(setting, sequence, levels=parameters.levels_percent, **_asked(parameters))
 
@@ -202,7 +202,7 @@ def _rate(overload: Overload) -> float | None:
 def pressure_plan(
     parameters: Parameters,
     setting: Setting,
-    sequence: Sequence,
+    sequence: RequestSlice,
     capacity: int,
     percent: float,
     most_rps: float | None,
@@ -318,7 +318,7 @@ def _notes(overload: Overload) -> list[str]:
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The levels, and where the capacity is not declared the first doublings of the search for it."""
     told = fitted(setting)
-    sequence, found = Sequence(told.workload), []
+    sequence, found = RequestSlice(told.workload), []
     if parameters.capacity is None:
         found = [] if parameters.ttft_p99_ms is not None else [unloaded_plan(told, sequence)]
         found += [level_plan(told, sequence, concurrency) for concurrency in FIRST_LEVELS]

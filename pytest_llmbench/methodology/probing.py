@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_llmbench.methodology.levels import Seen, level_of
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.offered import is_offered
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
@@ -46,7 +46,7 @@ class Probes:
     def __init__(
         self,
         setting: Setting,
-        sequence: Sequence,
+        sequence: RequestSlice,
         load_model: LoadModel,
         law: OpenLoop,
         duration_s: float,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.metrics.latency import e2e_ms
 from pytest_llmbench.model.estimate import Estimate
@@ -45,12 +45,12 @@ class Recovery:
     restarted: bool = False
 
 
-def recovery_probes(setting: Setting, test: Sequence, **asked: Any) -> Sequence:
+def recovery_probes(setting: Setting, test: RequestSlice, **asked: Any) -> RequestSlice:
     """The sequence of all probes of a test on ``test``."""
     return replace(test, workload=_PROBE).next_part(setting, "recovery probe", **asked)
 
 
-def before_overload(setting: Setting, probes: Sequence) -> Procedure[Calm]:
+def before_overload(setting: Setting, probes: RequestSlice) -> Procedure[Calm]:
     """Median of a few probes on the idle system."""
     values = []
     for number in range(PROBES_BEFORE):
@@ -59,7 +59,9 @@ def before_overload(setting: Setting, probes: Sequence) -> Procedure[Calm]:
     return Calm(float(np.median(values)) if values else None, PROBES_BEFORE)
 
 
-def recovered(setting: Setting, probes: Sequence, calm: Calm, overload: Observation) -> Procedure[Recovery]:
+def recovered(
+    setting: Setting, probes: RequestSlice, calm: Calm, overload: Observation
+) -> Procedure[Recovery]:
     """Probe until it is as fast as before, or the probes are used up."""
     ended_ns = overload.ended_ns if overload.load_ended_ns is None else overload.load_ended_ns
     restarted = _restarted(overload)
@@ -98,7 +100,7 @@ def _restarted(overload: Observation) -> bool:
     )
 
 
-def _probe(setting: Setting, probes: Sequence, number: int) -> LoadPlan:
+def _probe(setting: Setting, probes: RequestSlice, number: int) -> LoadPlan:
     # One arrival of a slow open loop comes a gap after its start: so the probes pace themselves.
     load = OpenLoop(PROBE_RATE, "uniform")
     plan = probes.open_loop(setting, f"recovery probe {number + 1}", load, 1.0 / PROBE_RATE)

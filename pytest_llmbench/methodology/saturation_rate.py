@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmbench.methodology.levels import Seen
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.manifest import FOUND
 from pytest_llmbench.methodology.probing import lower_bound, sustainable
 from pytest_llmbench.methodology.procedure import Procedure, Setting
@@ -29,7 +29,7 @@ class SaturationRate:
     rps: float | None
     """None: no tested level held."""
     source: str
-    sequence: Sequence
+    sequence: RequestSlice
     """From which its levels were taken; a load at a share of it is a next part."""
     levels: tuple[Seen, ...] = ()
     notes: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class SaturationRate:
 
 
 def saturation_rate(
-    setting: Setting, sequence: Sequence, declared_rps: float | None
+    setting: Setting, sequence: RequestSlice, declared_rps: float | None
 ) -> Procedure[SaturationRate]:
     """``declared_rps`` as it stands; without one the highest rate of a search that is not saturated."""
     if declared_rps is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from pytest_llmbench.methodology.levels import Seen, level_of
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.offered import is_offered
 from pytest_llmbench.methodology.plateau import plateau
 from pytest_llmbench.methodology.probing import (
@@ -60,7 +60,7 @@ class Searched:
     best_carried: Seen | None = None
     """Highest level that is not overloaded, whatever the ten-fold rule says; None where not asked for."""
     notes: tuple[str, ...] = ()
-    sequence: Sequence | None = None
+    sequence: RequestSlice | None = None
     """Its further requests have not been sent yet."""
     reference: Reference = field(default_factory=Reference)
 
@@ -72,7 +72,7 @@ class Searched:
 
 def search(
     setting: Setting,
-    sequence: Sequence,
+    sequence: RequestSlice,
     *,
     bounds: Range | None = None,
     load_model: LoadModel = "open",
@@ -114,12 +114,12 @@ def search(
 
 def searching(
     setting: Setting,
-    sequence: Sequence,
+    sequence: RequestSlice,
     bounds: Range | None,
     load_model: LoadModel,
     law: OpenLoop,
     length_s: float,
-) -> Sequence:
+) -> RequestSlice:
     """The requests of a search, which all tests share that search alike; those of a part that it is given."""
     if sequence.part is not None:
         return sequence
@@ -234,7 +234,7 @@ def whole_rate(seen: Seen) -> float:
 
 def search_plans(
     setting: Setting,
-    sequence: Sequence,
+    sequence: RequestSlice,
     *,
     bounds: Range | None = None,
     load_model: LoadModel = "open",

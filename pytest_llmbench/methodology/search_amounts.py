@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pytest_llmbench.methodology.amounts import SPREAD_REQUESTS, SPREAD_SHARE, Bounds, Walk, walks
 from pytest_llmbench.methodology.held import MOST_STEPS_DOWN
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.plateau import MOST_FURTHER
 from pytest_llmbench.methodology.probing import LoadModel, Range
 from pytest_llmbench.methodology.procedure import Setting
@@ -34,7 +34,7 @@ class SearchAmounts:
     """What is asked of a search, as :func:`~pytest_llmbench.methodology.search.search` has it."""
 
     setting: Setting
-    sequence: Sequence
+    sequence: RequestSlice
     bounds: Range | None = None
     load_model: LoadModel = "open"
     law: OpenLoop = OpenLoop(1.0)
@@ -50,7 +50,7 @@ class SearchAmounts:
         return PROBE_S.at(self.setting.scale, self.duration_s)
 
     @property
-    def own(self) -> Sequence:
+    def own(self) -> RequestSlice:
         args = (self.bounds, self.load_model, self.law, self.length_s)
         return searching(self.setting, self.sequence, *args)
 
@@ -68,7 +68,7 @@ class SearchAmounts:
         """The procedure chooses the range from bursts."""
         return self.relative is None and (self.bounds is None or self.bounds.upwards)
 
-    def _like(self, sequence: Sequence, what: str) -> Bounds:
+    def _like(self, sequence: RequestSlice, what: str) -> Bounds:
         assert sequence.part is not None
         key = f"{what} {sequence.part.name} {sequence.variant} {self.setting.seed}"
         seed, workload = sequence.part.seed, sequence.workload
@@ -86,7 +86,7 @@ class SearchAmounts:
             most_s=len(sizes) * seconds,
         )
 
-    def _levels(self, sequence: Sequence, what: str, passes: int) -> Bounds:
+    def _levels(self, sequence: RequestSlice, what: str, passes: int) -> Bounds:
         like = replace(self._like(sequence, what), least_s=self.length_s)
         if self.load_model == "closed":
             return self._closed(like, passes)

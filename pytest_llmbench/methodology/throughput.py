@@ -16,7 +16,7 @@ from typing import Any
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.held import Held, held
 from pytest_llmbench.methodology.levels import Seen
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.probing import LoadModel, Range, meets, sustainable, value_of
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
@@ -150,7 +150,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     law = parameters.law
     searched = yield from search(
         setting,
-        Sequence(setting.workload),
+        RequestSlice(setting.workload),
         bounds=parameters.bounds,
         load_model=parameters.model,
         arrival=law.arrival,
@@ -242,7 +242,7 @@ procedure = framed(HEADING, measure)
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The search at its worst, and the reported levels at the highest load they may have."""
-    sequence, bounds = Sequence(setting.workload), parameters.bounds
+    sequence, bounds = RequestSlice(setting.workload), parameters.bounds
     found = search_plans(
         setting,
         sequence,

@@ -7,7 +7,7 @@ further levels until one is saturated; derive knee, saturation point and operati
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Several
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from pytest_llmbench.methodology.curve import Curve, curve_of
 from pytest_llmbench.methodology.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.levels import Seen, level_of, qualified
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.probing import meets
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
@@ -47,7 +47,7 @@ class Parameters(TestParameters):
 
     capacity_rps: float | None = parameter("positive")
     """Capacity in requests per second, from published figures or an earlier test; else found by a search."""
-    levels_percent: Several[float] = parameter("percents", GRID)
+    levels_percent: Sequence[float] = parameter("percents", GRID)
     duration_s: float | None = parameter("positive")
     """Of a level, ramp-up included."""
     ttft_p99_ms: float | None = parameter("positive")
@@ -95,7 +95,7 @@ def percents(parameters: Parameters, setting: Setting) -> tuple[float, ...]:
 
 
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
-    capacity = yield from saturation_rate(setting, Sequence(setting.workload), parameters.capacity_rps)
+    capacity = yield from saturation_rate(setting, RequestSlice(setting.workload), parameters.capacity_rps)
     sweep = _Sweep()
     if capacity.rps is not None:
         yield from _sweep(parameters, setting, capacity, sweep)
@@ -163,7 +163,7 @@ def _level(
     return (yield from attempted(plan, see, setting.remeasure, needed=needed))
 
 
-def _requests(parameters: Parameters, setting: Setting, before: Sequence, percent: float) -> Sequence:
+def _requests(parameters: Parameters, setting: Setting, before: RequestSlice, percent: float) -> RequestSlice:
     duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
     declared = parameters.capacity_rps
     return before.next_part(setting, "level", percent=percent, duration_s=duration_s, capacity_rps=declared)
@@ -191,7 +191,7 @@ def _result(
     return result_of(HEADING, parameters, setting, warmup, report)
 
 
-def _metrics(curve: Curve, levels: Several[Seen]) -> dict[str, Estimate]:
+def _metrics(curve: Curve, levels: Sequence[Seen]) -> dict[str, Estimate]:
     metrics: dict[str, Estimate] = {}
     for seen in levels:
         metrics |= qualified(seen.level.metrics, seen.level.label)
@@ -222,7 +222,7 @@ def _notes(parameters: Parameters, capacity: SaturationRate, sweep: _Sweep) -> t
 
 
 def _load(
-    parameters: Parameters, setting: Setting, capacity: SaturationRate, levels: Several[Seen]
+    parameters: Parameters, setting: Setting, capacity: SaturationRate, levels: Sequence[Seen]
 ) -> dict[str, Any]:
     limits = {"ttft_p99_ms": parameters.ttft_p99_ms, "tpot_p99_ms": parameters.tpot_p99_ms}
     stated = {key: limit for key, limit in limits.items() if limit is not None}
@@ -240,7 +240,7 @@ procedure = framed(HEADING, measure)
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     """The search, unless the capacity is declared, and the levels with those that may be added."""
-    sequence, capacity = Sequence(setting.workload), parameters.capacity_rps
+    sequence, capacity = RequestSlice(setting.workload), parameters.capacity_rps
     found = () if capacity is not None else search_plans(setting, sequence)
     rate = UNKNOWN_RPS if capacity is None else capacity
     return found + tuple(
@@ -249,7 +249,7 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     )
 
 
-def with_further(grid: Several[float]) -> tuple[float, ...]:
+def with_further(grid: Sequence[float]) -> tuple[float, ...]:
     """With the levels that are added while none is saturated."""
     chosen = list(grid)
     while chosen[-1] + FURTHER_PERCENT <= HIGHEST_PERCENT:
@@ -258,7 +258,7 @@ def with_further(grid: Several[float]) -> tuple[float, ...]:
 
 
 def level_plan(
-    parameters: Parameters, setting: Setting, before: Sequence, percent: float, capacity_rps: float
+    parameters: Parameters, setting: Setting, before: RequestSlice, percent: float, capacity_rps: float
 ) -> LoadPlan:
     """``before``: the part that comes before it, the search for the capacity."""
     rate = SaturationRate(capacity_rps, "", before).percent(percent)

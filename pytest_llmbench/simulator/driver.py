@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from pytest_llmbench.simulator.alarm import Alarm, Clock
-from pytest_llmbench.simulator.engine import Engine, Sequence, StepResult
+from pytest_llmbench.simulator.engine import Engine, EngineSequence, StepResult
 from pytest_llmbench.simulator.ground_truth import GroundTruthLog
 from pytest_llmbench.simulator.metrics_page import EngineMetrics
 from pytest_llmbench.simulator.pacing import Pacing
@@ -37,17 +37,17 @@ class EngineDriver:
         self.down_until_ns = 0
         """The engine recovers from a crash until then."""
         self.metrics = EngineMetrics(engine.config)
-        self._replies: dict[Sequence, Reply] = {}
+        self._replies: dict[EngineSequence, Reply] = {}
         self._work = asyncio.Event()
 
-    def submit(self, sequence: Sequence, reply: Reply) -> None:
+    def submit(self, sequence: EngineSequence, reply: Reply) -> None:
         """Hand a sequence to the engine; its tokens go to ``reply``. QueueFullError if it takes no more."""
         self.engine.submit(sequence)
         reply.truth.queued_ns = self.clock()
         self._replies[sequence] = reply
         self._work.set()
 
-    def abort(self, sequence: Sequence) -> None:
+    def abort(self, sequence: EngineSequence) -> None:
         """The client has gone: free the sequence's place. Does nothing for one that has ended."""
         reply = self._replies.pop(sequence, None)
         if reply is None:
@@ -99,7 +99,7 @@ class EngineDriver:
             truth = self._replies[event.sequence].truth
             truth.preemptions, truth.lost_tokens = event.sequence.preemptions, event.sequence.lost_tokens
 
-    async def _fail(self, sequence: Sequence) -> None:
+    async def _fail(self, sequence: EngineSequence) -> None:
         reply = self._replies.pop(sequence, None)
         if reply is not None:
             reply.truth.finish_reason = sequence.finish_reason

@@ -18,7 +18,7 @@ from pytest_llmbench.simulator.output_length import OutputLengthLaw
 from pytest_llmbench.simulator.preemption import Preemption, choose_victim
 from pytest_llmbench.simulator.reasoning import ThinkLaw
 from pytest_llmbench.simulator.schedulers import still_thinks, waiting_queue
-from pytest_llmbench.simulator.sequence import Sequence
+from pytest_llmbench.simulator.sequence import EngineSequence
 from pytest_llmbench.simulator.step_result import EngineTotals, StepResult
 
 
@@ -48,11 +48,11 @@ class Engine:
         self._memory = KVCache(config)
         self._waiting = waiting_queue(config.scheduler)
         self._most_thinking = config.max_num_seqs if config.max_think_seqs is None else config.max_think_seqs
-        self._prefilling: list[Sequence] = []
-        self._decoding: dict[Sequence, None] = {}
+        self._prefilling: list[EngineSequence] = []
+        self._decoding: dict[EngineSequence, None] = {}
         self._thinking = 0
-        self._ends: dict[int, list[Sequence]] = {}
-        self._answers: dict[int, list[Sequence]] = {}
+        self._ends: dict[int, list[EngineSequence]] = {}
+        self._answers: dict[int, list[EngineSequence]] = {}
         self._decoding_kv_tokens = 0
         self._moved_blocks = 0
         self._next_step = 0
@@ -89,7 +89,7 @@ class Engine:
         """Share of the KV blocks that sequences hold, 0 to 1."""
         return self._memory.used / self._memory.blocks
 
-    def submit(self, sequence: Sequence) -> None:
+    def submit(self, sequence: EngineSequence) -> None:
         """Queue a sequence.
 
         ValueError if it can never run, QueueFullError if the queue is full: refusing such a request is the
@@ -111,7 +111,7 @@ class Engine:
         self._memory.identify(sequence)
         self._waiting.push(sequence)
 
-    def _draw_lengths(self, sequence: Sequence) -> None:
+    def _draw_lengths(self, sequence: EngineSequence) -> None:
         thoughts, reason = self._thoughts.draw()
         if not sequence.thinks:
             thoughts, reason = 0, None
@@ -132,7 +132,7 @@ class Engine:
             if sequence.output_tokens <= sequence.think_tokens:
                 sequence.think_tokens, sequence.think_reason = sequence.output_tokens, None
 
-    def abort(self, sequence: Sequence) -> bool:
+    def abort(self, sequence: EngineSequence) -> bool:
         """Take a sequence out, wherever it is. False if it has finished already, or was never submitted."""
         if sequence in self._decoding or sequence in self._prefilling:
             self._take_out(sequence)
@@ -164,13 +164,13 @@ class Engine:
 
     def _work(self, index: int, admit: bool) -> StepResult:
         """The step itself, once those that decode have their blocks."""
-        admitted: list[Sequence] = []
-        resumed: tuple[Sequence, ...] = ()
+        admitted: list[EngineSequence] = []
+        resumed: tuple[EngineSequence, ...] = ()
         if admit and self._waiting:
             admitted, resumed = self._admit(index)
         decoded = list(self._decoding)
         decoding, kv_tokens, prefill_tokens, pairs = len(decoded), self._decoding_kv_tokens, 0, 0
-        first_tokens: list[Sequence] = []
+        first_tokens: list[EngineSequence] = []
         self._decoding_kv_tokens += decoding
         if self._prefilling:
             prefill_tokens, prefix_tokens, pairs = self._prefill(
@@ -220,14 +220,14 @@ class Engine:
         self.totals.critical_evictions += sum(event.critical for event in events)
         return tuple(events)
 
-    def _requeue(self, victim: Sequence, lost_tokens: int, swapped: bool) -> None:
+    def _requeue(self, victim: EngineSequence, lost_tokens: int, swapped: bool) -> None:
         victim.preemptions += 1
         victim.lost_tokens += lost_tokens
         victim.swapped = swapped
         victim.prefilled_tokens = 0
         self._waiting.push(victim)
 
-    def _fail_some(self, index: int) -> tuple[Sequence, ...]:
+    def _fail_some(self, index: int) -> tuple[EngineSequence, ...]:
         """Give up sequences that need a block, the last to join first, until the rest have enough."""
         failed = []
         while not self._memory.grow(index):
@@ -259,15 +259,15 @@ class Engine:
 
     # -- taking in -------------------------------------------------------------------------------------
 
-    def _admit(self, index: int) -> tuple[list[Sequence], tuple[Sequence, ...]]:
+    def _admit(self, index: int) -> tuple[list[EngineSequence], tuple[EngineSequence, ...]]:
         """Move sequences from the queue into the batch while there are places, tokens and blocks.
 
         Returns those that come for the first time, and the others. Nobody overtakes the head of the queue.
         """
         budget = self.config.max_num_batched_tokens - len(self._decoding)
         budget -= sum(sequence.target_tokens - sequence.prefilled_tokens for sequence in self._prefilling)
-        admitted: list[Sequence] = []
-        resumed: list[Sequence] = []
+        admitted: list[EngineSequence] = []
+        resumed: list[EngineSequence] = []
         while budget > 0 and self.running < self.config.max_num_seqs:
             sequence = self._waiting.head(self._thinking < self._most_thinking)
             if sequence is None or not self._allot(sequence, budget):
@@ -277,7 +277,7 @@ class Engine:
             budget -= self._join(sequence, index)
         return admitted, tuple(resumed)
 
-    def _allot(self, sequence: Sequence, budget: int) -> bool:
+    def _allot(self, sequence: EngineSequence, budget: int) -> bool:
         """Give a waiting sequence its blocks; False if there are too few, or the step has no room for it."""
         tokens = sequence.prompt_tokens + sequence.given_before
         if not (self.config.chunked_prefill or sequence.swapped):
@@ -298,7 +298,7 @@ class Engine:
                 self.totals.prefix_hit_tokens += found
         return True
 
-    def _join(self, sequence: Sequence, index: int) -> int:
+    def _join(self, sequence: EngineSequence, index: int) -> int:
         """Put a sequence that has its blocks into the batch: how many tokens of the step it takes."""
         sequence.joined = self._joined
         self._joined += 1
@@ -332,21 +332,21 @@ class Engine:
         self.totals.prefill_tokens += processed
         return processed, held, pairs
 
-    def _complete_prompts(self, index: int) -> tuple[list[Sequence], list[Sequence]]:
+    def _complete_prompts(self, index: int) -> tuple[list[EngineSequence], list[EngineSequence]]:
         """Prompts that are complete begin to decode: those that give their first token, the others."""
         complete = [s for s in self._prefilling if s.prefilled_tokens == s.target_tokens]
         if not complete:
             return [], []
         self._prefilling = [s for s in self._prefilling if s.prefilled_tokens < s.target_tokens]
-        first_tokens: list[Sequence] = []
-        recomputed: list[Sequence] = []
+        first_tokens: list[EngineSequence] = []
+        recomputed: list[EngineSequence] = []
         for sequence in complete:
             (recomputed if sequence.given_before else first_tokens).append(sequence)
             self._begin_decoding(sequence, index)
             self._decoding_kv_tokens += sequence.target_tokens + 1
         return first_tokens, recomputed
 
-    def _begin_decoding(self, sequence: Sequence, index: int) -> None:
+    def _begin_decoding(self, sequence: EngineSequence, index: int) -> None:
         sequence.begin_span(index)
         self._decoding[sequence] = None
         given = sequence.given_before
@@ -355,7 +355,7 @@ class Engine:
             self._answers.setdefault(index + sequence.think_tokens - given, []).append(sequence)
         self._memory.begin_decoding(sequence)
 
-    def _end_step(self, index: int) -> list[Sequence]:
+    def _end_step(self, index: int) -> list[EngineSequence]:
         """Count the step, and see out the sequences that gave their last token in it."""
         self._next_step = index + 1
         finished = self._ends.pop(index, [])
@@ -369,7 +369,7 @@ class Engine:
 
     # -- taking out ------------------------------------------------------------------------------------
 
-    def _take_out(self, sequence: Sequence) -> int:
+    def _take_out(self, sequence: EngineSequence) -> int:
         """Remove a sequence from the batch before its end: how many blocks it held."""
         if sequence not in self._decoding:
             self._prefilling.remove(sequence)
@@ -383,7 +383,7 @@ class Engine:
             self._answers[answers_at].remove(sequence)
         return self._leave_decoding(sequence)
 
-    def _leave_decoding(self, sequence: Sequence) -> int:
+    def _leave_decoding(self, sequence: EngineSequence) -> int:
         """Free what a decoding sequence holds: its prompt and the tokens it has given so far."""
         held = self._memory.free(sequence, self._next_step)
         self._thinking -= sequence.thinking
@@ -393,4 +393,4 @@ class Engine:
         return held
 
 
-__all__ = ["Engine", "EngineTotals", "Preemption", "QueueFullError", "Sequence", "StepResult"]
+__all__ = ["Engine", "EngineSequence", "EngineTotals", "Preemption", "QueueFullError", "StepResult"]

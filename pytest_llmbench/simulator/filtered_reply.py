@@ -9,7 +9,7 @@ from pytest_llmbench.simulator.alarm import Clock, LoopAlarm
 from pytest_llmbench.simulator.ground_truth import GroundTruth
 from pytest_llmbench.simulator.guardrail_stages import Release
 from pytest_llmbench.simulator.replies import Reply
-from pytest_llmbench.simulator.sequence import Sequence
+from pytest_llmbench.simulator.sequence import EngineSequence
 
 
 class FilteredReply:
@@ -23,7 +23,7 @@ class FilteredReply:
         self,
         reply: Reply,
         release: Release,
-        sequence: Sequence,
+        sequence: EngineSequence,
         clock: Clock,
         on_end: Callable[[Reply], None],
     ) -> None:

@@ -31,7 +31,7 @@ from pytest_llmbench.simulator.replies import Reply, StreamedReply, WholeReply
 from pytest_llmbench.simulator.reply_text import ReplyText
 from pytest_llmbench.simulator.request_body import Endpoint, GenerationRequest, RefusalError
 from pytest_llmbench.simulator.scenario import Scenario
-from pytest_llmbench.simulator.sequence import Sequence as EngineSequence
+from pytest_llmbench.simulator.sequence import EngineSequence
 from pytest_llmbench.simulator.stream_quirks import StreamOptions
 from pytest_llmbench.simulator.strikes import Connection, FaultyReply, strike_of
 

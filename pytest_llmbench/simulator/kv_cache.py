@@ -7,12 +7,12 @@ the size of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Tokens
+from collections.abc import Sequence
 
 from pytest_llmbench.simulator.engine_config import EngineConfig
 from pytest_llmbench.simulator.figure_checks import think_blocks
 from pytest_llmbench.simulator.prefix_cache import PrefixCache, chained_hashes
-from pytest_llmbench.simulator.sequence import Sequence
+from pytest_llmbench.simulator.sequence import EngineSequence
 
 
 class KVCache:
@@ -39,7 +39,7 @@ class KVCache:
         """Blocks to be had: free, or kept in the prefix cache without a user."""
         return self.blocks - self.used
 
-    def holding(self, sequence: Sequence, next_step: int) -> int:
+    def holding(self, sequence: EngineSequence, next_step: int) -> int:
         """Blocks a sequence in the batch holds before the step of that number."""
         if sequence.span_start < 0:
             return self.blocks_for(sequence.target_tokens)
@@ -68,22 +68,22 @@ class KVCache:
         thinking = self._due_thinking[step % self.block_tokens]
         return self._held_by_thinking + thinking > self._think_limit
 
-    def needs_block(self, sequence: Sequence, step: int) -> bool:
+    def needs_block(self, sequence: EngineSequence, step: int) -> bool:
         """Whether a decoding sequence takes a further block in this step."""
         return sequence.span_start >= 0 and self._row(sequence) == step % self.block_tokens
 
-    def _row(self, sequence: Sequence) -> int:
+    def _row(self, sequence: EngineSequence) -> int:
         # The step with g tokens given before it stores token prompt + g, the first of a block if it is 1 more
         # than a multiple of block_tokens; g = given_before + (step - span_start).
         row = sequence.span_start - sequence.given_before + 1 - sequence.prompt_tokens
         return row % self.block_tokens
 
-    def begin_decoding(self, sequence: Sequence) -> None:
+    def begin_decoding(self, sequence: EngineSequence) -> None:
         """From now on it takes its blocks as it grows. Its span has begun."""
         due = self._due_thinking if self._tiered and sequence.thinking else self._due
         due[self._row(sequence)] += 1
 
-    def stop_thinking(self, sequence: Sequence, next_step: int) -> None:
+    def stop_thinking(self, sequence: EngineSequence, next_step: int) -> None:
         """A decoding sequence begins its answer: its blocks move to the output tier."""
         if self._tiered:
             self._held_by_thinking -= self.holding(sequence, next_step)
@@ -92,19 +92,19 @@ class KVCache:
 
     # -- coming and going ------------------------------------------------------------------------------
 
-    def identify(self, sequence: Sequence) -> None:
+    def identify(self, sequence: EngineSequence) -> None:
         """Work out the hashes of a prompt whose tokens are known, if anything is shared at all."""
         if self.prefix is not None and sequence.prefix_hashes is None and sequence.token_ids is not None:
             sequence.prefix_hashes = chained_hashes(sequence.token_ids, self.block_tokens)
 
-    def found_tokens(self, sequence: Sequence, tokens: int) -> int:
+    def found_tokens(self, sequence: EngineSequence, tokens: int) -> int:
         """How many of its first ``tokens`` tokens the prefix cache has; at least one is left to compute."""
         return self._hits(self._shareable(sequence), tokens) * self.block_tokens
 
-    def _hits(self, hashes: Tokens[int], tokens: int) -> int:
+    def _hits(self, hashes: Sequence[int], tokens: int) -> int:
         return self.prefix.hits(hashes, (tokens - 1) // self.block_tokens) if self.prefix is not None else 0
 
-    def admit(self, sequence: Sequence, tokens: int, share: bool) -> int | None:
+    def admit(self, sequence: EngineSequence, tokens: int, share: bool) -> int | None:
         """Take the blocks for its first ``tokens`` tokens: how many of those tokens the prefix cache had.
 
         ``None``, and nothing taken, if there are too few. At least one token is left to compute, since only
@@ -125,7 +125,7 @@ class KVCache:
         self._take(blocks - hits)
         return hits * self.block_tokens
 
-    def keep(self, sequence: Sequence) -> None:
+    def keep(self, sequence: EngineSequence) -> None:
         """Put the full blocks of the prompt that have been computed by now into the prefix cache.
 
         A block that another sequence computed at the same time is kept once.
@@ -139,7 +139,7 @@ class KVCache:
             self._private -= 1
         sequence.shared_blocks = max(sequence.shared_blocks, computed)
 
-    def free(self, sequence: Sequence, next_step: int) -> int:
+    def free(self, sequence: EngineSequence, next_step: int) -> int:
         """Give back all it holds: how many blocks that was. Call it before its span is closed."""
         held = self.holding(sequence, next_step)
         tier = self._tiered and sequence.thinking
@@ -158,7 +158,7 @@ class KVCache:
         if self.prefix is not None:
             self.prefix.forget()
 
-    def _shareable(self, sequence: Sequence) -> Tokens[int]:
+    def _shareable(self, sequence: EngineSequence) -> Sequence[int]:
         hashes = sequence.prefix_hashes if self.prefix is not None else None
         return hashes[: sequence.prompt_tokens // self.block_tokens] if hashes else ()
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_llmbench.simulator.engine_config import VictimPolicy
-from pytest_llmbench.simulator.sequence import Sequence
+from pytest_llmbench.simulator.sequence import EngineSequence
 
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
     """A sequence was taken out of the batch to free its blocks; it waits to be taken in again."""
 
-    sequence: Sequence
+    sequence: EngineSequence
     lost_tokens: int
     """Tokens of the KV cache that were discarded, prompt included; 0 when they were moved to host memory."""
     swapped: bool
@@ -21,7 +21,7 @@ class Preemption:
     """It was in its output phase, which the scheduler ``phase`` is there to protect."""
 
 
-Weight = Callable[[Sequence, int], tuple[float, ...]]
+Weight = Callable[[EngineSequence, int], tuple[float, ...]]
 
 
 _WEIGHTS: Mapping[VictimPolicy, Weight] = {
@@ -33,8 +33,8 @@ _WEIGHTS: Mapping[VictimPolicy, Weight] = {
 
 
 def choose_victim(
-    candidates: Iterable[Sequence], policy: VictimPolicy, protect_output: bool, next_step: int
-) -> Sequence:
+    candidates: Iterable[EngineSequence], policy: VictimPolicy, protect_output: bool, next_step: int
+) -> EngineSequence:
     """The candidate of most weight under the policy; with ``protect_output`` one that thinks, if any does."""
     weight = _WEIGHTS[policy]
     return max(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence as Tokens
+from collections.abc import Sequence
 
 
-def chained_hashes(token_ids: Tokens[int], block_tokens: int) -> tuple[int, ...]:
+def chained_hashes(token_ids: Sequence[int], block_tokens: int) -> tuple[int, ...]:
     """One hash per full block, each over the block's tokens and the hash before it.
 
     So equal hashes mean equal beginnings up to that block. A block that is not full has none.
@@ -42,7 +42,7 @@ class PrefixCache:
         """Blocks that at least one sequence uses; these are never evicted."""
         return len(self._references) - len(self._unused)
 
-    def hits(self, hashes: Tokens[int], most: int) -> int:
+    def hits(self, hashes: Sequence[int], most: int) -> int:
         """How many of the first ``most`` blocks are kept, up to the first that is not."""
         found = 0
         while found < min(most, len(hashes)) and hashes[found] in self._references:
@@ -51,7 +51,7 @@ class PrefixCache:
             found += 1
         return found
 
-    def newly_used(self, hashes: Tokens[int]) -> int:
+    def newly_used(self, hashes: Sequence[int]) -> int:
         """How many of these kept blocks nobody uses at present."""
         return sum(block in self._unused for block in hashes)
 
@@ -63,7 +63,7 @@ class PrefixCache:
         self._stale.discard(block)  # somebody has computed it anew
         return count is not None
 
-    def release(self, hashes: Tokens[int]) -> None:
+    def release(self, hashes: Sequence[int]) -> None:
         """One sequence less uses these. The last is evicted first, as beginnings are shared more often."""
         for block in reversed(hashes):
             self._references[block] -= 1

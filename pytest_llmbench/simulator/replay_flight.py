@@ -8,7 +8,7 @@ from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.records import MISSING, IntColumn
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.faults import FaultKind
-from pytest_llmbench.simulator.sequence import Sequence
+from pytest_llmbench.simulator.sequence import EngineSequence
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +24,7 @@ class Flight:
     """The engine sends the headers of the response."""
     admitted_ns: int = MISSING
     """The step begins that takes it into the batch for the first time."""
-    sequence: Sequence | None = None
+    sequence: EngineSequence | None = None
     """What the engine made of it; ``None`` if it was turned away."""
     read_ns: IntColumn | None = None
     """When the client reads each token, where that is not just after the step that made it."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from array import array
-from collections.abc import Callable
-from collections.abc import Sequence as Ordered
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from pytest_llmbench.simulator.replay_gauges import GaugeSampler
 from pytest_llmbench.simulator.replay_load import Arrivals, Delays
 from pytest_llmbench.simulator.replay_patience import Patience
 from pytest_llmbench.simulator.request_body import GenerationRequest, RefusalError
-from pytest_llmbench.simulator.sequence import Sequence
+from pytest_llmbench.simulator.sequence import EngineSequence
 from pytest_llmbench.simulator.step_result import StepResult
 from pytest_llmbench.stats.failing import STREAK, FailureWatch
 from pytest_llmbench.stats.looks import look_taker
@@ -75,7 +74,7 @@ class ReplayRun:
         faults: FaultSchedule,
         delays: Delays,
         start_ns: int,
-        keep: Callable[[Ordered[Flight], Steps], Records],
+        keep: Callable[[Sequence[Flight], Steps], Records],
     ) -> None:
         self._engine = engine
         self._keep = keep
@@ -83,7 +82,7 @@ class ReplayRun:
         self._ignore_eos = plan.ignore_eos
         self._faults = faults
         self._to_client_ns = delays.to_client_ns
-        self._in_flight: dict[Sequence, Flight] = {}
+        self._in_flight: dict[EngineSequence, Flight] = {}
         self._screened: list[tuple[int, int, Flight]] = []
         """A heap of those that are with the input filter: when they join the queue, their number."""
         self._held_until_ns: list[int] = []  # a heap: ends of replies that the engine alone is through with
@@ -146,7 +145,7 @@ class ReplayRun:
             if in_flight:
                 self._step(engine.step())
 
-    def _hand_over(self, flights: Ordered[Flight]) -> None:
+    def _hand_over(self, flights: Sequence[Flight]) -> None:
         """These have come to their end; with them goes what they alone were made of."""
         ends_ns = np.array(self.step_ends_ns, dtype=np.int64)
         for flight in flights:
@@ -187,7 +186,7 @@ class ReplayRun:
         except RefusalError as refusal:
             self._refuse(flight, refusal, flight.received_ns)
             return
-        flight.sequence = Sequence(
+        flight.sequence = EngineSequence(
             "", planned.input_tokens, ceiling, ignore_eos=self._ignore_eos, token_ids=_ids_of(planned, config)
         )
         screening = self._engine.guardrails.screen(planned.input_tokens)
@@ -252,7 +251,7 @@ class ReplayRun:
         for sequence in step.failed:
             self._finish(self._in_flight.pop(sequence), sequence)
 
-    def _finish(self, flight: Flight, sequence: Sequence) -> None:
+    def _finish(self, flight: Flight, sequence: EngineSequence) -> None:
         """The engine is through with it; what is held back is read later than that."""
         at_ns = self.now_ns + self._to_client_ns
         if self._engine.guardrails.holds or flight.fate in DELAYS:
@@ -270,7 +269,7 @@ class ReplayRun:
         outcome, error = _ENDS.get(sequence.finish_reason, (Outcome.OK, None))
         self._end(flight, outcome, at_ns, error, sequence.finish_reason)
 
-    def _hold_back(self, flight: Flight, sequence: Sequence) -> int:
+    def _hold_back(self, flight: Flight, sequence: EngineSequence) -> int:
         """By the output filter, or by a fault: notes when each token is read; returns when the reply ends."""
         ns = self._token_ns(flight)
         if len(ns):
@@ -385,7 +384,7 @@ class ReplayRun:
         self._screened.clear()
 
 
-def _ids_of(planned: PlannedRequest, config: EngineConfig) -> Ordered[int] | None:
+def _ids_of(planned: PlannedRequest, config: EngineConfig) -> Sequence[int] | None:
     """What the prefix cache goes by; of a prompt that is text the ids that a real engine would make of it."""
     if planned.token_ids is not None or planned.text is None or not config.prefix_caching:
         return planned.token_ids

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_llmbench.simulator.engine_config import Scheduler
-from pytest_llmbench.simulator.sequence import Sequence
+from pytest_llmbench.simulator.sequence import EngineSequence
 from pytest_llmbench.simulator.waiting import Lane, Order, WaitingQueue
 
 
-def still_thinks(sequence: Sequence) -> bool:
+def still_thinks(sequence: EngineSequence) -> bool:
     """Whether the next token it gives is a thought."""
     return sequence.given_before < sequence.think_tokens
 
 
-def _arrival(_: Sequence) -> tuple[float, ...]:
+def _arrival(_: EngineSequence) -> tuple[float, ...]:
     return ()
 
 
-def _priority(sequence: Sequence) -> tuple[float, ...]:
+def _priority(sequence: EngineSequence) -> tuple[float, ...]:
     return (sequence.priority,)
 
 
-def _shortest(sequence: Sequence) -> tuple[float, ...]:
+def _shortest(sequence: EngineSequence) -> tuple[float, ...]:
     return (sequence.prompt_tokens,)  # the length of the answer is not known to a real engine
 
 
-def _one_lane(_: Sequence) -> int:
+def _one_lane(_: EngineSequence) -> int:
     return 0
 
 
-def _by_phase(sequence: Sequence) -> int:
+def _by_phase(sequence: EngineSequence) -> int:
     return int(still_thinks(sequence))
 
 

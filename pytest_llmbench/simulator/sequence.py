@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Tokens
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmbench.simulator.output_length import FinishReason
@@ -10,7 +10,7 @@ from pytest_llmbench.simulator.reasoning import ThinkReason
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class EngineSequence:
     """One request. The caller states the first part; the engine fills in the second."""
 
     request_id: str
@@ -22,7 +22,7 @@ class Sequence:
     """A lower number goes first, where the scheduler looks at it."""
     thinks: bool = True
     """False: asked not to reason. Without meaning for a model that never does."""
-    token_ids: Tokens[int] | None = None
+    token_ids: Sequence[int] | None = None
     """The prompt's tokens, or as many of its first ones as may be shared with other prompts."""
     prefix_hashes: tuple[int, ...] | None = None
     """Chained hashes of its full blocks instead of ``token_ids``. With neither, nothing is shared."""
@@ -100,4 +100,4 @@ class Sequence:
         self.span_start = -1
 
 
-__all__ = ["Sequence"]
+__all__ = ["EngineSequence"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_llmbench.simulator.preemption import Preemption
-from pytest_llmbench.simulator.sequence import Sequence
+from pytest_llmbench.simulator.sequence import EngineSequence
 
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made per step, and freezing would double its cost
@@ -20,21 +20,21 @@ class StepResult:
     duration_ns: int
     prefill_tokens: int
     kv_tokens: int
-    admitted: list[Sequence]
+    admitted: list[EngineSequence]
     """Left the queue for this step, for the first time."""
-    first_tokens: list[Sequence]
+    first_tokens: list[EngineSequence]
     """Prompt complete: each gives its first token."""
-    decoded: list[Sequence]
+    decoded: list[EngineSequence]
     """Each gives one further token."""
-    finished: list[Sequence]
+    finished: list[EngineSequence]
     """Have given their last token in this step; ``finish_reason`` says why it was the last."""
-    answering: list[Sequence]
+    answering: list[EngineSequence]
     """Give the first token of their output phase: their first token, unless they have been thinking."""
     preempted: tuple[Preemption, ...] = ()
     """Taken out of the batch at the beginning of the step; they go on where they were when they resume."""
-    resumed: tuple[Sequence, ...] = ()
+    resumed: tuple[EngineSequence, ...] = ()
     """Left the queue for this step, not for the first time."""
-    failed: tuple[Sequence, ...] = ()
+    failed: tuple[EngineSequence, ...] = ()
     """Ended at the beginning of the step, for want of memory."""
     crashed: bool = False
     """The engine ran out of memory: everything in it has failed, and this "step" is its recovery."""

@@ -12,7 +12,7 @@ from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.methodology import capacity
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.validity import Budget, validity
 from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
@@ -216,7 +216,7 @@ def test_facts() -> None:
 
 def test_the_search_serves_other_tests_with_their_own_sequence_and_variant() -> None:
     setting, server = canned_setting(), QueueServer(slots=16)
-    sequence = Sequence(setting.workload, variant="other")
+    sequence = RequestSlice(setting.workload, variant="other")
     found = drive(capacity.find_capacity(setting, sequence, capacity.Criteria(ttft_p99_ms=100)), server)
     assert found.concurrency == 16
     assert found.lowest_failure == 17

@@ -12,7 +12,7 @@ from replayed_sut import ReplayedSUT
 from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.methodology.guardrail import TEST, Parameters
 from pytest_llmbench.methodology.guardrail_throughput import Maxima
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.probing import Range
 from pytest_llmbench.methodology.procedure import VariantInfo
@@ -136,7 +136,7 @@ def test_throughput_is_compared_at_one_offered_rate_too(measured: tuple[Replayed
 
 def canned_search(bounds: Range) -> Searched:
     setting, yardstick = canned_setting(), Reference(20.0, applies=True, note="")
-    sequence = Sequence(setting.workload)
+    sequence = RequestSlice(setting.workload)
     steps = search(setting, sequence, bounds=bounds, arrival="uniform", reference=yardstick, and_carried=True)
     return drive(steps, QueueServer())
 

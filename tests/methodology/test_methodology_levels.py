@@ -8,7 +8,7 @@ import pytest
 from canned_levels import QueueServer, canned_setting
 
 from pytest_llmbench.methodology.levels import level_of, numbered, qualified, run_metrics
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.metrics.windows import submitted_inside, window_of
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
@@ -16,13 +16,13 @@ from pytest_llmbench.model.plan import OpenLoop
 
 def seen(rate: float = 20.0, duration_s: float = 10.0, server: QueueServer | None = None) -> Observation:
     setting = canned_setting()
-    plan = Sequence(setting.workload).open_loop(setting, "level", OpenLoop(rate, "uniform"), duration_s)
+    plan = RequestSlice(setting.workload).open_loop(setting, "level", OpenLoop(rate, "uniform"), duration_s)
     return (server or QueueServer())(plan)
 
 
 def closed(concurrency: int, duration_s: float, server: QueueServer | None = None) -> Observation:
     setting = canned_setting()
-    plan = Sequence(setting.workload).closed_loop(
+    plan = RequestSlice(setting.workload).closed_loop(
         setting, "level", concurrency, duration_s=duration_s, at_least=concurrency
     )
     return (server or QueueServer())(plan)

@@ -11,7 +11,7 @@ from canned_levels import QueueServer, canned_setting
 
 from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.methodology import itl, throughput, tradeoff
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.offered import is_offered, set_aside, shortfalls
 from pytest_llmbench.methodology.probing import Range, sustainable
 from pytest_llmbench.methodology.search import Searched, search
@@ -49,7 +49,7 @@ def above(limit: float) -> Callable[[LoadPlan, int], bool]:
 
 def found(server: WeakGenerator, bounds: Range) -> Searched:
     setting = canned_setting()
-    return drive(search(setting, Sequence(setting.workload), bounds=bounds, arrival="uniform"), server)
+    return drive(search(setting, RequestSlice(setting.workload), bounds=bounds, arrival="uniform"), server)
 
 
 def judged(result: TestResult) -> Validity:
@@ -144,7 +144,7 @@ def test_a_level_that_a_test_needs_is_run_again() -> None:
 
 def test_a_closed_loop_has_no_schedule_to_fall_behind() -> None:
     setting, server = canned_setting(), QueueServer()
-    plan = Sequence(setting.workload).closed_loop(setting, "four", 4, duration_s=1.0, at_least=4)
+    plan = RequestSlice(setting.workload).closed_loop(setting, "four", 4, duration_s=1.0, at_least=4)
     late = server(plan)
     assert shortfalls(replace(late, selfcheck=replace(late.selfcheck, send_lag_p99_ns=10**9))) == ()
 

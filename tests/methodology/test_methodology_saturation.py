@@ -9,7 +9,7 @@ import pytest
 from canned_levels import QueueServer, canned_setting
 
 from pytest_llmbench.methodology.levels import Seen, level_of
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.saturation import Reference, gain_is_spent
 from pytest_llmbench.metrics.balance import Balance, completion_balance
 from pytest_llmbench.metrics.in_flight import IN_FLIGHT, WAITING, queue_of
@@ -26,13 +26,13 @@ from pytest_llmbench.model.records import Records
 
 def run(rate: float, server: QueueServer | None = None, duration_s: float = 5.0) -> Observation:
     setting = canned_setting()
-    plan = Sequence(setting.workload).open_loop(setting, "level", OpenLoop(rate, "uniform"), duration_s)
+    plan = RequestSlice(setting.workload).open_loop(setting, "level", OpenLoop(rate, "uniform"), duration_s)
     return (server or QueueServer())(plan)
 
 
 def closed(concurrency: int, server: QueueServer) -> Observation:
     setting = canned_setting()
-    plan = Sequence(setting.workload).closed_loop(
+    plan = RequestSlice(setting.workload).closed_loop(
         setting, "level", concurrency, duration_s=2.0, at_least=concurrency
     )
     return server(plan)

@@ -6,7 +6,7 @@ import pytest
 from canned_levels import QueueServer, canned_setting
 
 from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.probing import Range, lowest_beyond, meets, sustainable, value_of
 from pytest_llmbench.methodology.saturation import Reference
 from pytest_llmbench.methodology.search import Searched, search
@@ -15,7 +15,7 @@ from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 
 def found(server: QueueServer | None = None, **options: object) -> Searched:
     setting = canned_setting()
-    steps = search(setting, Sequence(setting.workload), **options)  # type: ignore[arg-type]
+    steps = search(setting, RequestSlice(setting.workload), **options)  # type: ignore[arg-type]
     return drive(steps, server or QueueServer())
 
 

@@ -14,7 +14,7 @@ from pytest_llmbench.harness.drive import drive
 from pytest_llmbench.methodology import tradeoff
 from pytest_llmbench.methodology.curve import Curve, curve_of
 from pytest_llmbench.methodology.levels import Seen, level_of
-from pytest_llmbench.methodology.load_plans import Sequence
+from pytest_llmbench.methodology.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.probing import value_of
 from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
@@ -43,7 +43,7 @@ def swept() -> TestResult:
 @pytest.fixture(scope="module")
 def template() -> Seen:
     setting = canned_setting()
-    plan = Sequence(setting.workload).open_loop(setting, "level", OpenLoop(10), 1.0)
+    plan = RequestSlice(setting.workload).open_loop(setting, "level", OpenLoop(10), 1.0)
     return level_of(QueueServer()(plan), seed=1)
 
 
