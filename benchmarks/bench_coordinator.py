@@ -18,11 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.generator.ray.clocks import ClockLine, ClockOffset
-from pytest_llmbench.generator.ray.shifting import shifted_record, shifted_records
-from pytest_llmbench.generator.workers.columns import merged, read_columns, write_columns
+from pytest_llmbench.generator.ray.clocks import ClockLine, ClockOffset, shifted_record, shifted_records
+from pytest_llmbench.generator.records.columns import merged, read_columns, write_columns
+from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.generator.workers.sharding import Deal
-from pytest_llmbench.generator.workers.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop

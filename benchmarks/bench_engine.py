@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.target import Target
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload

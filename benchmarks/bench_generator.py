@@ -30,8 +30,8 @@ import httpx
 import numpy as np
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.target import Target
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.openai_chat import OpenAIChat

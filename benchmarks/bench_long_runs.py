@@ -24,14 +24,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.methodology import itl, ttft
+from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.sections import itl, ttft
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import ClockAnchor
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 from pytest_llmbench.store.records_reader import read_records
 from pytest_llmbench.workloads.lengths import Fixed, Uniform

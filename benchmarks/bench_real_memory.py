@@ -24,12 +24,12 @@ from typing import Any
 import psutil
 from table_servers import KnownServer, compiled
 
-from pytest_llmbench.generator.clock import MonotonicClock, anchor
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
+from pytest_llmbench.timing.clock import MonotonicClock, anchor
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

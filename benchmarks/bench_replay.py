@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.simulator.engine import Engine, Sequence
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
 REQUESTS = 10_000
@@ -47,7 +47,7 @@ def engine_alone(scenario: str, lengths: list[tuple[int, int]]) -> None:
     """All requests at once in the queue of an engine that is then stepped until it is idle."""
     engine = Engine(parse_scenario(scenario).engine)
     for prompt, output in lengths:
-        engine.submit(Sequence("", prompt, output))
+        engine.submit(EngineSequence("", prompt, output))
     while not engine.idle:
         engine.step()
 

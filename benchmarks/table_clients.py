@@ -95,11 +95,11 @@ def _measured(plan: Any, options: dict[str, Any]) -> dict[str, float]:
     """Runs a plan by the shipped path: a process of its own, records to a file."""
     port, cpus, beside = options["port"], options["cpus"], options["beside"]
     work, workers = Path(options["work"]), max(1, len(cpus))
-    from pytest_llmbench.generator.clock import MonotonicClock, anchor
     from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
     from pytest_llmbench.generator.workers.protocol import Address
     from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
     from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
+    from pytest_llmbench.timing.clock import MonotonicClock, anchor
 
     path = work / "records.jsonl"
     address = Address(f"http://127.0.0.1:{port}/v1")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError, SUTError
     from pytest_llmbench.harness.bench import Bench
-    from pytest_llmbench.harness.sut import SUT
-    from pytest_llmbench.harness.workload_factory import make_workload
+    from pytest_llmbench.harness.sut.sut import SUT
+    from pytest_llmbench.harness.workloads.factory import make_workload
     from pytest_llmbench.marks import llmbench
     from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
     from pytest_llmbench.model.estimate import Estimate
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "errors": ("GeneratorError", "LLMBenchError", "SUTError", "StoreError", "SuiteError"),
     "harness.bench": ("Bench",),
-    "harness.sut": ("SUT",),
-    "harness.workload_factory": ("make_workload",),
+    "harness.sut.sut": ("SUT",),
+    "harness.workloads.factory": ("make_workload",),
     "marks": ("llmbench",),
     "methodology.warmup_policy": ("WarmupPolicy",),
     "model.estimate": ("Estimate",),

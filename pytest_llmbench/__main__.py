@@ -21,7 +21,7 @@ Load tests themselves are run by pytest: pytest --llm-endpoint=URL
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if given[:1] == ["selftest"]:
-        from pytest_llmbench.harness.selftest_report import main as selftest
+        from pytest_llmbench.harness.selftest.report import main as selftest
 
         return selftest(given[1:])
     if given[:1] == ["recompute"]:

@@ -9,17 +9,42 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.arrivals.gamma import gamma_gaps_s
-from pytest_llmbench.arrivals.poisson import poisson_gaps_s
-from pytest_llmbench.arrivals.uniform import uniform_offsets_s
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ARRIVALS, OpenLoop
+
+
+def gamma_gaps_s(rate: float, burstiness: float, count: int, seed: int) -> npt.NDArray[np.float64]:
+    """``count`` inter-arrival times in seconds, gamma with shape k = ``burstiness`` and mean 1/``rate``.
+
+    Coefficient of variation 1/√k: 1 is Poisson, below 1 is burstier (the draft's bursty arrivals), above 1
+    is more regular. Exactly the first results of ``random.Random(seed).gammavariate(k, 1 / (k * rate))``.
+    """
+    draw = random.Random(seed).gammavariate
+    scale = 1.0 / (burstiness * rate)
+    return np.fromiter((draw(burstiness, scale) for _ in range(count)), dtype=np.float64, count=count)
+
+
+def poisson_gaps_s(rate: float, count: int, seed: int) -> npt.NDArray[np.float64]:
+    """``count`` inter-arrival times in seconds, exponential with mean 1/``rate`` (METHODOLOGY §3).
+
+    Exactly the first ``count`` results of ``random.Random(seed).expovariate(rate)``, so that anybody can
+    rebuild the schedule with a Python interpreter alone.
+    """
+    draw = random.Random(seed).expovariate
+    return np.fromiter((draw(rate) for _ in range(count)), dtype=np.float64, count=count)
+
+
+def uniform_offsets_s(rate: float, count: int) -> npt.NDArray[np.float64]:
+    """Arrival i comes (i + 1)/``rate`` seconds after the start. Computed by division, so nothing adds up."""
+    return np.arange(1, count + 1, dtype=np.float64) / rate
+
 
 _LONGEST_S = 2**63 / 1e9
 MOST_ARRIVALS = 100_000_000
@@ -131,6 +156,3 @@ def _is_positive(value: object) -> bool:
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
     )
-
-
-__all__ = ["MOST_ARRIVALS", "arrival_seed", "count_within", "schedule_ns", "schedule_sha256"]

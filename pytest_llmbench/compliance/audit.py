@@ -13,7 +13,6 @@ from pytest_llmbench.compliance.checks import (
     fairness,
     generator,
     guardrail,
-    guardrails,
     itl,
     levels,
     long_context,
@@ -22,21 +21,17 @@ from pytest_llmbench.compliance.checks import (
     records,
     reference_workloads,
     reporting,
-    streaming,
     sut,
     throughput,
-    tokenizer,
     tradeoff,
     ttft,
-    ttft_by_length,
-    ttft_report,
     warmup,
     workload,
 )
 from pytest_llmbench.compliance.checks.registry import Predicate, merged
 from pytest_llmbench.compliance.conditions import CONDITIONS
 from pytest_llmbench.compliance.evidence import BY_SIBLINGS, Evidence
-from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status
 
 PREDICATES: Mapping[str, Predicate] = MappingProxyType(
@@ -47,7 +42,6 @@ PREDICATES: Mapping[str, Predicate] = MappingProxyType(
         fairness.check,
         generator.check,
         guardrail.check,
-        guardrails.check,
         itl.check,
         levels.check,
         long_context.check,
@@ -56,14 +50,10 @@ PREDICATES: Mapping[str, Predicate] = MappingProxyType(
         records.check,
         reference_workloads.check,
         reporting.check,
-        streaming.check,
         sut.check,
         throughput.check,
-        tokenizer.check,
         tradeoff.check,
         ttft.check,
-        ttft_by_length.check,
-        ttft_report.check,
         warmup.check,
         workload.check,
     )

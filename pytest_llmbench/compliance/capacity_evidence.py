@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_llmbench.compliance.look import Look
+from pytest_llmbench.compliance.evidence_view import Look
 from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.model.estimate import EXHAUSTED
 from pytest_llmbench.model.level import PROBE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_llmbench.compliance.look import Look
+from pytest_llmbench.compliance.evidence_view import Look
 from pytest_llmbench.model.facts import Facts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_llmbench.compliance.look import Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Look, NoEvidenceError
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compliance.look import Look
+from pytest_llmbench.compliance.evidence_view import Look
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, Records

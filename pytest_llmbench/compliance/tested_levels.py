@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pytest_llmbench.compliance.look import Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.balance import Balance, completion_balance

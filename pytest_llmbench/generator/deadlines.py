@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pytest_llmbench.generator.sockets import READ_BYTES
-from pytest_llmbench.generator.transport import End, Exchange, abandon
+from pytest_llmbench.generator.http.sockets import READ_BYTES
+from pytest_llmbench.generator.http.transport import End, Exchange, abandon
 from pytest_llmbench.model.plan import Deadlines
 
 _LOOK_AGAIN_NS = 250_000_000

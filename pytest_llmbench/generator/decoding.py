@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
 
-from pytest_llmbench.generator.clock import Clock
-from pytest_llmbench.generator.transport import Exchange
+from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.timing.clock import Clock
 
 Steps = Generator[None, None, RequestRecord]
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Collection
 from http import HTTPStatus
 
-from pytest_llmbench.generator.clock import Clock
+from pytest_llmbench.generator.http.transport import End, Exchange, Transport, abandon
 from pytest_llmbench.generator.prepared import PreparedRequest
-from pytest_llmbench.generator.transport import End, Exchange, Transport, abandon
+from pytest_llmbench.timing.clock import Clock
 
 
 class Dispatcher:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from pytest_llmbench.generator.clock import Clock
+from pytest_llmbench.timing.clock import Clock
 
 BEAT_NS = 10_000_000
 CHORE_EVERY = 3
@@ -38,4 +41,38 @@ class Heartbeat:
                 self._chores(now_ns)
 
 
-__all__ = ["BEAT_NS", "CHORE_EVERY", "Heartbeat"]
+_THRESHOLD = (200_000, 50, 1_000)
+
+
+@dataclass
+class Collections:
+    """How often the collector ran, all generations together."""
+
+    count: int = 0
+
+
+@contextmanager
+def quiet_gc() -> Iterator[Collections]:
+    """Objects made so far are set aside and thresholds raised, so that a collection is rare and cheap.
+
+    The collector of the whole process is touched, so its settings are put back whatever happens. A freeze
+    that somebody else made is left alone.
+    """
+    thresholds = gc.get_threshold()
+    ours = gc.get_freeze_count() == 0
+    before = _collections()
+    seen = Collections()
+    gc.set_threshold(*_THRESHOLD)
+    if ours:
+        gc.freeze()
+    try:
+        yield seen
+    finally:
+        seen.count = _collections() - before
+        gc.set_threshold(*thresholds)
+        if ours:
+            gc.unfreeze()
+
+
+def _collections() -> int:
+    return sum(int(generation["collections"]) for generation in gc.get_stats())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from pytest_llmbench.generator.transport import Exchange
+from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.model.record import RequestRecord
 
 

@@ -8,27 +8,26 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from pytest_llmbench.errors import GeneratorError
-from pytest_llmbench.generator.clock import Clock
 from pytest_llmbench.generator.deadlines import sweep
 from pytest_llmbench.generator.decoding import DecodeQueue, Steps
 from pytest_llmbench.generator.dispatcher import Dispatcher, last_moved_ns
-from pytest_llmbench.generator.heartbeat import Heartbeat
+from pytest_llmbench.generator.heartbeat import Heartbeat, quiet_gc
 from pytest_llmbench.generator.host_cpu import HostCpu
+from pytest_llmbench.generator.http.transport import End, Exchange, Transport
 from pytest_llmbench.generator.limits import exhaustion_remedy
 from pytest_llmbench.generator.loop_thread import describe_loop
-from pytest_llmbench.generator.pacing import BehindScheduleError
+from pytest_llmbench.generator.loops import BehindScheduleError
 from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.generator.quiet_gc import quiet_gc
-from pytest_llmbench.generator.row_log import RowLog
+from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.selfcheck import Counters, context_switches, switches_since
 from pytest_llmbench.generator.suspension import SleepWatch
-from pytest_llmbench.generator.transport import End, Exchange, Transport
 from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.stats.failing import Cut, FailureWatch
-from pytest_llmbench.stats.looks import LookTaker
+from pytest_llmbench.stats.interim.looks import LookTaker
+from pytest_llmbench.timing.clock import Clock
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from functools import cache
 from itertools import accumulate, islice
 
 from pytest_llmbench.generator.decoding import Steps
-from pytest_llmbench.generator.known_replies import KnownReply
+from pytest_llmbench.generator.http.known_replies import KnownReply
+from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.late_reads import note_late_reads
 from pytest_llmbench.generator.prepared import PreparedRequest
-from pytest_llmbench.generator.transport import End, Exchange
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.wire.chunk import Chunk

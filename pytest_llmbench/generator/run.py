@@ -17,32 +17,30 @@ import numpy.typing as npt
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.generator.alarm import best_alarm
-from pytest_llmbench.generator.clock import Clock, MonotonicClock, anchor, resolution_ns
-from pytest_llmbench.generator.closed_loop import Extent, keep_full
 from pytest_llmbench.generator.dispatcher import Dispatcher
-from pytest_llmbench.generator.http1 import Http1Transport
-from pytest_llmbench.generator.http_request import RequestHead
+from pytest_llmbench.generator.http.http1 import Http1Transport
+from pytest_llmbench.generator.http.request_head import RequestHead
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.limits import mean_tokens, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop
+from pytest_llmbench.generator.loops import MOST_BEHIND_NS, Extent, Pacer, keep_full, keep_schedule
 from pytest_llmbench.generator.measurement import Gate, Load, Measurement
-from pytest_llmbench.generator.open_loop import keep_schedule
-from pytest_llmbench.generator.pacing import MOST_BEHIND_NS, Pacer
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
 from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.records.row_log import RowLog
+from pytest_llmbench.generator.records.spool import SpoolWriter
+from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.reply_reader import ReplyReader
-from pytest_llmbench.generator.row_log import RowLog
 from pytest_llmbench.generator.selfcheck import self_check
-from pytest_llmbench.generator.target import Target
-from pytest_llmbench.generator.workers.spool import SpoolWriter
-from pytest_llmbench.generator.workers.supply import DealtWorkload
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.stats.failing import FailureWatch
-from pytest_llmbench.stats.looks import look_taker
+from pytest_llmbench.stats.interim.looks import look_taker
+from pytest_llmbench.timing.alarm import best_alarm
+from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm
 from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.harness.approach import Approach
-from pytest_llmbench.harness.baseline_arm import VARIANT
+from pytest_llmbench.harness.comparison.ab import VARIANT
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut import SUT
+from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.probes.model_list import base_candidates
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.wire.catalogue import dialect
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pytest_llmbench.harness.measured import Measured
-from pytest_llmbench.harness.sut import SUT
+from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import TestParameters, build
 from pytest_llmbench.methodology.procedure import TestDefinition

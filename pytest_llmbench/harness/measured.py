@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmbench.harness.stopped_answering import stopped_answering
-from pytest_llmbench.methodology.offered import set_aside
+from pytest_llmbench.methodology.measuring.offered import set_aside
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, of_this_machine

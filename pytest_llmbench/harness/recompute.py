@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError
-from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.harness.loads import amount, read_loads
-from pytest_llmbench.harness.repeated import repeated
+from pytest_llmbench.harness.comparison.replication import repeated
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution.loads import amount, read_loads
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting

@@ -28,7 +28,8 @@ from pytest_llmbench.store.journal import (
 )
 from pytest_llmbench.store.records_file import header_of
 from pytest_llmbench.store.report_file import document_of
-from pytest_llmbench.store.schema import IncompleteEntry, Report, TestEntry, UnfinishedTest
+from pytest_llmbench.store.schema import Report, TestEntry
+from pytest_llmbench.store.session_schema import IncompleteEntry, UnfinishedTest
 
 GOOD, NOT_GOOD, NOT_RECOVERED = 0, 1, 2
 _FILES = ("records_file", "loads_file")

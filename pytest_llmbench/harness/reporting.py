@@ -21,7 +21,8 @@ from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.journal import JournalHead
 from pytest_llmbench.store.json_file import write_text
 from pytest_llmbench.store.report_file import document_of, write_report
-from pytest_llmbench.store.schema import FactEntry, Generator, IncompleteEntry, Report, Sut, TestEntry
+from pytest_llmbench.store.schema import Report, TestEntry
+from pytest_llmbench.store.session_schema import FactEntry, Generator, IncompleteEntry, Sut
 
 _NO_ENDPOINT = "not given"
 

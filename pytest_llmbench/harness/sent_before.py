@@ -1,7 +1,8 @@
 """Which prompts a server has had in this session: a prompt that comes again may be in its prefix cache.
 
-Parts of tests have prompts of their own (methodology/seeds.py), so there is nothing to find where a seed
-gives new ones. A data set or a list has no others than those in it; then the share of repeated ones is told.
+Parts of tests have prompts of their own (methodology/measuring/seeds.py), so there is nothing to find where a
+seed gives new ones. A data set or a list has no others than those in it; then the share of repeated ones is
+told.
 """
 
 from __future__ import annotations

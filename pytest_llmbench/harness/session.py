@@ -16,32 +16,31 @@ from pytest_llmbench.compare.limits import RegressionLimit
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError, SUTError
-from pytest_llmbench.harness import certified
 from pytest_llmbench.harness.allowance import Allowance
-from pytest_llmbench.harness.arming import Arming
-from pytest_llmbench.harness.baselines import Baselines, Order
 from pytest_llmbench.harness.bench import Bench
-from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.harness.exact_lengths import bound
-from pytest_llmbench.harness.loads import LoadsRecorder, files_of
+from pytest_llmbench.harness.comparison.baselines import Baselines, Order
+from pytest_llmbench.harness.comparison.planner import Arming
+from pytest_llmbench.harness.comparison.systems import Compared, Wanted
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution.loads import LoadsRecorder, files_of, records_path
+from pytest_llmbench.harness.execution.shared import SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
 from pytest_llmbench.harness.measured import Measured, unmeasured_entry
-from pytest_llmbench.harness.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.reaudit import Reaudited, light, reaudited
-from pytest_llmbench.harness.records_path import records_path
+from pytest_llmbench.harness.selftest import certificate as certified
 from pytest_llmbench.harness.sent_before import SentBefore
-from pytest_llmbench.harness.sequence_files import with_sequence_files
 from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.shared import SharedRuns
-from pytest_llmbench.harness.sut import SUT
-from pytest_llmbench.harness.systems import Compared, Wanted
+from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
+from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.harness.workloads.exact_lengths import bound
+from pytest_llmbench.harness.workloads.sequence_files import with_sequence_files
 from pytest_llmbench.methodology.advice import advised
 from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT, SENDS_AGAIN
-from pytest_llmbench.methodology.offered import set_aside
+from pytest_llmbench.methodology.measuring.offered import set_aside
+from pytest_llmbench.methodology.measuring.validity import Budget, measured, validity
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
-from pytest_llmbench.methodology.validity import Budget, measured, validity
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding, Validity

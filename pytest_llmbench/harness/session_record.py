@@ -12,7 +12,7 @@ from pytest_llmbench.store import course
 from pytest_llmbench.store.journal import Journal
 from pytest_llmbench.store.json_file import remove_unfinished
 from pytest_llmbench.store.records_file import NOT_ON_DISK
-from pytest_llmbench.store.schema import IncompleteEntry, UnfinishedTest
+from pytest_llmbench.store.session_schema import IncompleteEntry, UnfinishedTest
 
 _BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended by an error of its own"}
 """By pytest's exit status."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.methodology.measuring.warmup import STEADY_PROBES, planned_warm_up
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.methodology.warmup import STEADY_PROBES, planned_warm_up
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
@@ -148,7 +148,7 @@ class Walk:
 
 
 def walks(low: float, high: float, step: float, *, stretches: int) -> list[Walk]:
-    """Every way that a search between bounds may go (methodology/search.py): by where the system ends.
+    """Every way that a search between bounds may go (methodology/search/search.py): by where the system ends.
 
     ``stretches``: how often its upper bound is raised by half while it holds.
     """

@@ -11,7 +11,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_llmbench.methodology import (
+from pytest_llmbench.methodology.amounts import (
+    SPREAD_REQUESTS,
+    SPREAD_SHARE,
+    Bounds,
+    of_plan,
+    warm_up,
+)
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.one_load import one_load_plans
+from pytest_llmbench.methodology.measuring.scales import LEVEL_S, REPORTED_S
+from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.search.capacity_search import (
+    COMPLETIONS_PER_SLOT,
+    FIRST_LEVEL,
+    GAP_SHARE,
+    HIGHEST_LEVEL,
+    QUICK_MAXIMUM,
+    level_requests,
+)
+from pytest_llmbench.methodology.search.capacity_search import (
+    LEVEL_S as SLOTS_S,
+)
+from pytest_llmbench.methodology.search.probing import Range
+from pytest_llmbench.methodology.search.saturation_rate import SaturationRate
+from pytest_llmbench.methodology.search_amounts import SearchAmounts
+from pytest_llmbench.methodology.sections import (
     capacity,
     fairness,
     guardrail,
@@ -22,39 +48,13 @@ from pytest_llmbench.methodology import (
     throughput,
     tradeoff,
 )
-from pytest_llmbench.methodology.amounts import (
-    SPREAD_REQUESTS,
-    SPREAD_SHARE,
-    Bounds,
-    of_plan,
-    warm_up,
-)
-from pytest_llmbench.methodology.capacity_search import (
-    COMPLETIONS_PER_SLOT,
-    FIRST_LEVEL,
-    GAP_SHARE,
-    HIGHEST_LEVEL,
-    QUICK_MAXIMUM,
-    level_requests,
-)
-from pytest_llmbench.methodology.capacity_search import (
-    LEVEL_S as SLOTS_S,
-)
-from pytest_llmbench.methodology.itl_method import (
+from pytest_llmbench.methodology.sections.itl_method import (
     CHARACTERISED_CONCURRENCY,
     CHARACTERISED_REQUESTS,
     FEWEST_ELIGIBLE,
     Method,
 )
-from pytest_llmbench.methodology.load_plans import RequestSlice
-from pytest_llmbench.methodology.one_load import one_load_plans
-from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.probing import Range
-from pytest_llmbench.methodology.procedure import Setting, TestDefinition
-from pytest_llmbench.methodology.recovery import MOST_PROBES, PROBES_BEFORE
-from pytest_llmbench.methodology.saturation_rate import SaturationRate
-from pytest_llmbench.methodology.scales import LEVEL_S, REPORTED_S
-from pytest_llmbench.methodology.search_amounts import SearchAmounts
+from pytest_llmbench.methodology.sections.memory_pressure import MOST_PROBES, PROBES_BEFORE
 from pytest_llmbench.methodology.throughput_metrics import CONSTRAINED, REPORTED
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.methodology import (
+from pytest_llmbench.methodology.procedure import TestDefinition
+from pytest_llmbench.methodology.sections import (
     capacity,
     fairness,
     goodput,
@@ -18,7 +19,6 @@ from pytest_llmbench.methodology import (
     tradeoff,
     ttft,
 )
-from pytest_llmbench.methodology.procedure import TestDefinition
 
 TESTS: dict[str, TestDefinition] = {
     test.name: test

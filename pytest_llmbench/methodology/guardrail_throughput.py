@@ -14,11 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pytest_llmbench.methodology.levels import Seen
-from pytest_llmbench.methodology.offered import is_offered
-from pytest_llmbench.methodology.probing import carried, known_to_bracket, lower_bound, sustainable, value_of
-from pytest_llmbench.methodology.saturation import Reference
-from pytest_llmbench.methodology.search import Searched
+from pytest_llmbench.methodology.measuring.levels import Seen
+from pytest_llmbench.methodology.measuring.offered import is_offered
+from pytest_llmbench.methodology.measuring.saturation import Reference
+from pytest_llmbench.methodology.search.probing import (
+    carried,
+    known_to_bracket,
+    lower_bound,
+    sustainable,
+    value_of,
+)
+from pytest_llmbench.methodology.search.search import Searched
 from pytest_llmbench.metrics.differences import change, paired_throughput_reduction
 from pytest_llmbench.metrics.windows import window_of
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate

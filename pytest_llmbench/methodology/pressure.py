@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_llmbench.methodology.levels import Seen
+from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.memory_errors import out_of_memory_errors

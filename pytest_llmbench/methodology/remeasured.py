@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_llmbench.methodology.levels import Seen
-from pytest_llmbench.methodology.offered import (
+from pytest_llmbench.methodology.measuring.levels import Seen
+from pytest_llmbench.methodology.measuring.offered import (
     begun_late,
     gave_up,
     is_offered,
     lag_limit_ms,
     shortfalls,
 )
+from pytest_llmbench.methodology.measuring.validity import LOOP_LAG_WARNING_MS, stream_fidelity
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, spoiled
-from pytest_llmbench.methodology.validity import LOOP_LAG_WARNING_MS, stream_fidelity
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.level import NOT_OFFERED
 from pytest_llmbench.model.observation import Observation, SelfCheck

@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.methodology.amounts import SPREAD_REQUESTS, SPREAD_SHARE, Bounds, Walk, walks
-from pytest_llmbench.methodology.held import MOST_STEPS_DOWN
-from pytest_llmbench.methodology.load_plans import RequestSlice
-from pytest_llmbench.methodology.plateau import MOST_FURTHER
-from pytest_llmbench.methodology.probing import LoadModel, Range
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.scales import PROBE_S
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.methodology.scales import PROBE_S
-from pytest_llmbench.methodology.search import (
+from pytest_llmbench.methodology.search.probing import LoadModel, Range
+from pytest_llmbench.methodology.search.search import (
     BURST_S,
     FIRST_BURST,
     HIGHEST_SHARE,
     LARGEST_BURST,
     LOWEST_SHARE,
+    MOST_FURTHER,
     STEP_SHARE,
     STRETCHES,
     searching,
 )
+from pytest_llmbench.methodology.search.sustained import MOST_STEPS_DOWN
 from pytest_llmbench.model.plan import OpenLoop
 
 _FASTEST_RPS = 1e6
@@ -31,7 +31,7 @@ _FASTEST_RPS = 1e6
 
 @dataclass(frozen=True)
 class SearchAmounts:
-    """What is asked of a search, as :func:`~pytest_llmbench.methodology.search.search` has it."""
+    """What is asked of a search, as :func:`~pytest_llmbench.methodology.search.search.search` has it."""
 
     setting: Setting
     sequence: RequestSlice

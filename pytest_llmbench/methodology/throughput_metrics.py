@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmbench.methodology.by_run import ByRun, by_run
-from pytest_llmbench.methodology.held import Held
-from pytest_llmbench.methodology.levels import Seen, run_metrics
-from pytest_llmbench.methodology.probing import (
+from pytest_llmbench.methodology.measuring.by_run import ByRun, by_run
+from pytest_llmbench.methodology.measuring.levels import Seen, run_metrics
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.search.probing import (
     known_to_bracket,
     lower_bound,
     lowest_beyond,
@@ -20,8 +20,8 @@ from pytest_llmbench.methodology.probing import (
     sustainable,
     value_of,
 )
-from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.methodology.search import Searched
+from pytest_llmbench.methodology.search.search import Searched
+from pytest_llmbench.methodology.search.sustained import Held
 from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, batch_utilisation
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput
 from pytest_llmbench.metrics.windows import window_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_llmbench.methodology.offered import set_aside
+from pytest_llmbench.methodology.measuring.offered import set_aside
 from pytest_llmbench.metrics.uncertainty import (
     Leeway,
     Leeways,

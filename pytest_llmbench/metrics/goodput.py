@@ -18,7 +18,7 @@ from pytest_llmbench.model.looks import Quantity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import BoolColumn, Records
 from pytest_llmbench.stats.dependence import exceedances
-from pytest_llmbench.stats.look_samples import Ends, scores
+from pytest_llmbench.stats.interim.samples import Ends, scores
 from pytest_llmbench.stats.proportion import share_of
 
 Limits = Sequence[tuple[Quantity, float]]

@@ -14,7 +14,7 @@ from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION, POSITIONAL
 
 if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
-    from pytest_llmbench.harness.systems import Wanted
+    from pytest_llmbench.harness.comparison.systems import Wanted
     from pytest_llmbench.methodology.parameters import TestParameters
     from pytest_llmbench.methodology.procedure import TestDefinition
 
@@ -119,7 +119,7 @@ def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, An
     named: dict[str, Any] = {}
     path = config.stash[SESSION].settings.workloads
     if path is not None:
-        from pytest_llmbench.harness.workload_file import read_workload_file
+        from pytest_llmbench.harness.workloads.files import read_workload_file
 
         try:
             named.update(read_workload_file(path))
@@ -168,7 +168,7 @@ def _wanted(item: pytest.Item) -> Wanted | None:
     if mark is None:
         return None
     from pytest_llmbench.compare.limits import margin_mistakes, metric_mistakes
-    from pytest_llmbench.harness.systems import Wanted
+    from pytest_llmbench.harness.comparison.systems import Wanted
     from pytest_llmbench.plugin.parametrized import fed
 
     known = [each.name for each in fields(Wanted)]

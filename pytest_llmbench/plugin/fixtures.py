@@ -15,12 +15,12 @@ from pytest_llmbench.plugin.verdicts import MEASURED, note_missing, refuse_if_in
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.bench import Bench
-    from pytest_llmbench.harness.selftest import SelftestResult
-    from pytest_llmbench.harness.sut import SUT
+    from pytest_llmbench.harness.selftest.run import SelftestResult
+    from pytest_llmbench.harness.sut.sut import SUT
     from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
     from pytest_llmbench.model.request import Workload
     from pytest_llmbench.model.result import TestResult
-    from pytest_llmbench.simulator.process import EmbeddedEngine
+    from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +72,7 @@ def llm_workload() -> Callable[..., Workload]:
 
     Lengths may also be a list to choose from, a histogram or a law; ``salt="x"`` defeats prefix caches.
     """
-    from pytest_llmbench.harness.workload_factory import make_workload
+    from pytest_llmbench.harness.workloads.factory import make_workload
 
     return make_workload
 
@@ -133,7 +133,7 @@ def llm_sim() -> Iterator[Callable[..., EmbeddedEngine]]:
             my_client(engine.url, engine.model)
             assert any(truth.fault == "reset" for truth in engine.ground_truth())
     """
-    from pytest_llmbench.simulator.process import EmbeddedEngine
+    from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
     with contextlib.ExitStack() as running:
 
@@ -161,9 +161,9 @@ def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
             assert llm_selftest.highest_rate_rps >= 200
             assert llm_selftest.gentle.ttft_error.p99 <= 500  # µs
     """
-    from pytest_llmbench.harness.certified import store
     from pytest_llmbench.harness.machine_lock import machine_lock
-    from pytest_llmbench.harness.selftest import QUICK, run_selftest
+    from pytest_llmbench.harness.selftest.certificate import store
+    from pytest_llmbench.harness.selftest.run import QUICK, run_selftest
 
     with failing_in_words(), machine_lock(pytestconfig.stash[SESSION].worker):
         result = run_selftest(QUICK, workers=_local_workers(pytestconfig))

@@ -58,7 +58,7 @@ class Interruption:
             raise KeyboardInterrupt(signal.Signals(number).name)
         # No clean-up that could wait for something: measuring processes and embedded engines end with
         # their lines to this one, and the kernel lets go of its locks.
-        launched = sys.modules.get("pytest_llmbench.harness.launched")
+        launched = sys.modules.get("pytest_llmbench.harness.sut.launched")
         if launched is not None:
             launched.kill_all()
         with suppress(OSError):

@@ -286,7 +286,7 @@ class SessionReport:
         """What is to be said about the baseline of this session."""
         if exitstatus == pytest.ExitCode.INTERRUPTED:
             return [f"baseline {settings.save!r} not saved: the session was interrupted"]
-        from pytest_llmbench.harness.baselines import save
+        from pytest_llmbench.harness.comparison.baselines import save
 
         return save(settings, self.entries, time.time_ns())
 

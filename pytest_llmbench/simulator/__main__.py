@@ -11,11 +11,16 @@ import threading
 from dataclasses import asdict
 
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.simulator.faults import FaultOptions
-from pytest_llmbench.simulator.presets import DEFAULT_PRESET, PRESETS, EngineConfig
-from pytest_llmbench.simulator.presets import OPTIONS as ENGINE_OPTIONS
-from pytest_llmbench.simulator.scenario import FAULT_OPTIONS, STREAM_OPTIONS, option_meanings, parse_scenario
-from pytest_llmbench.simulator.stream_quirks import StreamOptions
+from pytest_llmbench.simulator.engine.faults import FaultOptions
+from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
+from pytest_llmbench.simulator.scenario.presets import DEFAULT_PRESET, PRESETS, EngineConfig
+from pytest_llmbench.simulator.scenario.presets import OPTIONS as ENGINE_OPTIONS
+from pytest_llmbench.simulator.scenario.scenario import (
+    FAULT_OPTIONS,
+    STREAM_OPTIONS,
+    option_meanings,
+    parse_scenario,
+)
 
 _DESCRIPTION = """\
 A simulated LLM server with known truth: continuous batching by steps, OpenAI's streaming API, and a record of
@@ -64,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if options.parent_pipe:
         threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    from pytest_llmbench.simulator.server import serve
+    from pytest_llmbench.simulator.serving.server import serve
 
     try:
         serve(scenario, options.host, options.port, options.grpc_port)

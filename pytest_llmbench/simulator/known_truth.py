@@ -21,7 +21,7 @@ Scenarios whose truth is simple, by options over those of a preset:
 
 from __future__ import annotations
 
-from pytest_llmbench.simulator.engine_config import EngineConfig
+from pytest_llmbench.simulator.engine.config import EngineConfig
 
 
 def prefill_ns(config: EngineConfig, prompt_tokens: int) -> int:

@@ -18,8 +18,8 @@ from typing import Any, Final, Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from pytest_llmbench.errors import StoreError, shown
-from pytest_llmbench.store.comparison_schema import OutputLengths
 from pytest_llmbench.store.json_file import read_object
+from pytest_llmbench.store.schema import OutputLengths
 from pytest_llmbench.store.shape import Instant, Metric, Shape
 
 BASELINE_VERSION: Final = "1.0"

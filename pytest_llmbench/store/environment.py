@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
-from pytest_llmbench.store.schema import Environment
+from pytest_llmbench.store.session_schema import Environment
 
 PACKAGES = (
     "pytest",

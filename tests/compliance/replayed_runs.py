@@ -12,7 +12,7 @@ from typing import Any
 from complete_run import DISCLOSED, vouched
 
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.harness.drive import drive
+from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition, VariantInfo
 from pytest_llmbench.model.facts import Facts, Origin
@@ -20,9 +20,9 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
-from pytest_llmbench.simulator.variants import STANDARD_VARIANTS, variant_facts, with_overrides
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, variant_facts, with_overrides
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload, CodeFunction
@@ -138,7 +138,7 @@ def setting_of(
 @cache
 def measured(test: str, options: str = "", engine: str = ENGINE, **keywords: Any) -> TestResult:
     """``options``: of the engine, beside those of ``engine``."""
-    definition: TestDefinition = importlib.import_module(f"pytest_llmbench.methodology.{test}").TEST
+    definition: TestDefinition = importlib.import_module(f"pytest_llmbench.methodology.sections.{test}").TEST
     parameters = build(definition.parameters, {**KEYWORDS[test], **keywords})
     tokenised = Tokenised(CODE) if test == "prefix_cache" else None
     setting, run = setting_of(test, parameters.workload, engine + options, tokenised)
@@ -148,7 +148,7 @@ def measured(test: str, options: str = "", engine: str = ENGINE, **keywords: Any
 @cache
 def by_itself(test: str) -> Evidence:
     """Of an engine without filters, with nothing declared but what it says of itself."""
-    definition: TestDefinition = importlib.import_module(f"pytest_llmbench.methodology.{test}").TEST
+    definition: TestDefinition = importlib.import_module(f"pytest_llmbench.methodology.sections.{test}").TEST
     parameters = build(definition.parameters, KEYWORDS[test])
     engine = ReplayEngine(parse_scenario(ENGINE.partition("&input_filter")[0]))
     frozen = Facts.of(Origin.GENERATOR, {"manifest.sha256": "0" * 64, "manifest.frozen_ns": 0})

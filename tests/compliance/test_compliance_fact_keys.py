@@ -15,8 +15,8 @@ from situations import SITUATIONS, engine_over_sse
 
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.compliance.evidence_view import Look
 from pytest_llmbench.compliance.fact_keys import FACT_KEYS
-from pytest_llmbench.compliance.look import Look
 from pytest_llmbench.model.facts import Fact, Facts
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -8,9 +8,9 @@ import pytest
 from planned_load import TextWorkload
 from scripted_server import Script, ScriptedServer
 
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.loop_thread import LoopFactory, fastest_loop
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.target import Target
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.wire.openai_chat import OpenAIChat

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.generator.ray import bridge, crew
+from pytest_llmbench.generator.ray import bridge
+from pytest_llmbench.generator.ray import pool as crew
 from pytest_llmbench.generator.ray.cluster import Lost
-from pytest_llmbench.generator.ray.foreman import Foreman, Greeting
 from pytest_llmbench.generator.ray.messages import Join, Joined, Refused
+from pytest_llmbench.generator.ray.worker_actor import Foreman, Greeting
 from pytest_llmbench.generator.workers.protocol import Line
 
 

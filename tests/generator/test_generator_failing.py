@@ -11,9 +11,9 @@ import pytest
 from scripted_server import HEAD, REPLY, Conversation, ScriptedServer, chunk, plain, reply, text_event
 
 from pytest_llmbench.generator.dispatcher import last_moved_ns
+from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.transport import Exchange
 from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop

@@ -14,16 +14,20 @@ from dataclasses import dataclass, field
 import pytest
 from scripted_server import HEAD, REPLY, Conversation, ScriptedServer, chunked, reply, text_event
 
-from pytest_llmbench.generator import kernel_times as module
-from pytest_llmbench.generator.clock import MonotonicClock, VirtualClock
-from pytest_llmbench.generator.kernel_times import SO_TIMESTAMPNS, TOLERANCE_NS, KernelTimes, kernel_times
-from pytest_llmbench.generator.link import Link
+from pytest_llmbench.generator.http import kernel_times as module
+from pytest_llmbench.generator.http.kernel_times import (
+    SO_TIMESTAMPNS,
+    TOLERANCE_NS,
+    KernelTimes,
+    kernel_times,
+)
+from pytest_llmbench.generator.http.links import Link, SocketLink
+from pytest_llmbench.generator.http.sockets import Sockets
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.socket_link import SocketLink
-from pytest_llmbench.generator.sockets import Sockets
 from pytest_llmbench.generator.stamping import KERNEL, USER_SPACE, Stamping
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.timing.clock import MonotonicClock, VirtualClock
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]

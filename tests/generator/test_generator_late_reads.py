@@ -12,16 +12,15 @@ from itertools import chain, repeat
 
 import pytest
 
-from pytest_llmbench.generator.clock import MonotonicClock
-from pytest_llmbench.generator.kernel_times import Ancillary, KernelTimes, kernel_times
+from pytest_llmbench.generator.http.kernel_times import Ancillary, KernelTimes, kernel_times
+from pytest_llmbench.generator.http.links import Link, SocketLink
+from pytest_llmbench.generator.http.sockets import LATE_NS, Sockets
+from pytest_llmbench.generator.http.transport import Exchange
 from pytest_llmbench.generator.late_reads import note_late_reads
-from pytest_llmbench.generator.link import Link
 from pytest_llmbench.generator.prepared import PreparedRequest
-from pytest_llmbench.generator.socket_link import SocketLink
-from pytest_llmbench.generator.sockets import LATE_NS, Sockets
-from pytest_llmbench.generator.transport import Exchange
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.timing.clock import MonotonicClock
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="stamps of the kernel are Linux's")
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.columns.stored import StoredRecords
-from pytest_llmbench.generator.row_log import RowLog
-from pytest_llmbench.generator.workers import columns, merging
-from pytest_llmbench.generator.workers.columns import merged, read_columns, write_columns
+from pytest_llmbench.generator.records import columns
+from pytest_llmbench.generator.records.columns import merged, read_columns, write_columns
+from pytest_llmbench.generator.records.row_log import RowLog
+from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
+from pytest_llmbench.generator.workers import merging
 from pytest_llmbench.generator.workers.merging import peak_in_flight
-from pytest_llmbench.generator.workers.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
@@ -82,11 +83,11 @@ def test_a_spool_is_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for row in made:
         writer.write(row)
     writer.close()
-    monkeypatch.setattr("pytest_llmbench.generator.workers.spool._BATCH_BYTES", 50)
+    monkeypatch.setattr("pytest_llmbench.generator.records.spool._BATCH_BYTES", 50)
     few = list(SpoolReader(tmp_path / "spool").batches())
     assert len(few) > 90, "a record that is longer than a batch is read all the same"
     assert [row for batch in few for row in batch] == made
-    monkeypatch.setattr("pytest_llmbench.generator.workers.spool._BATCH_BYTES", 5000)
+    monkeypatch.setattr("pytest_llmbench.generator.records.spool._BATCH_BYTES", 5000)
     batches = list(SpoolReader(tmp_path / "spool").batches())
     assert 2 < len(batches) < 100
     assert [row for batch in batches for row in batch] == made

@@ -17,7 +17,7 @@ from pytest_llmbench.model.looks import Looks, Watched
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
-from pytest_llmbench.stats.looks import look_taker
+from pytest_llmbench.stats.interim.looks import look_taker
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]

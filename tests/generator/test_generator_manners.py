@@ -16,11 +16,11 @@ from scripted_server import REPLY, ScriptedServer, reply
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator import run
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.limits import Limits
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.target import Target
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord

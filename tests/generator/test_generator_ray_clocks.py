@@ -9,15 +9,13 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.ray.clocks import (
+    DONE_INSTANTS,
+    INSTANTS,
     ClockLine,
     ClockOffset,
     RoundTrip,
     measured,
     mistake_of,
-)
-from pytest_llmbench.generator.ray.shifting import (
-    DONE_INSTANTS,
-    INSTANTS,
     shifted_done,
     shifted_record,
     shifted_records,

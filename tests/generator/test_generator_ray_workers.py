@@ -25,11 +25,12 @@ from scripted_server import REPLY, Conversation, Script, ScriptedServer
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.generator.ray import crew, foreman
+from pytest_llmbench.generator.ray import pool as crew
+from pytest_llmbench.generator.ray import worker_actor as foreman
 from pytest_llmbench.generator.ray.cluster import AUTHENTICATES, Cluster
 from pytest_llmbench.generator.ray.generator import RayLoadGenerator
 from pytest_llmbench.generator.ray.spec import RaySpec
-from pytest_llmbench.generator.workers import conduct
+from pytest_llmbench.generator.workers import coordinator as conduct
 from pytest_llmbench.generator.workers.protocol import Address, Requests
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.generator import http1
-from pytest_llmbench.generator.clock import MonotonicClock
 from pytest_llmbench.generator.decoding import DecodeQueue
-from pytest_llmbench.generator.http1 import Http1Transport
-from pytest_llmbench.generator.target import Target
+from pytest_llmbench.generator.http import http1
+from pytest_llmbench.generator.http.http1 import Http1Transport
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.timing.clock import MonotonicClock
 
 
 class Looked:

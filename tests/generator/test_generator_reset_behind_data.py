@@ -11,10 +11,9 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from pytest_llmbench.generator.kernel_times import KernelTimes
-from pytest_llmbench.generator.link import Link
-from pytest_llmbench.generator.socket_link import SocketLink
-from pytest_llmbench.generator.sockets import Sockets
+from pytest_llmbench.generator.http.kernel_times import KernelTimes
+from pytest_llmbench.generator.http.links import Link, SocketLink
+from pytest_llmbench.generator.http.sockets import Sockets
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 

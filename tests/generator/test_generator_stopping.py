@@ -12,9 +12,9 @@ from planned_load import TextWorkload
 from scripted_server import HEAD, REPLY, Conversation, ScriptedServer, chunk, reply, text_event
 
 from pytest_llmbench.errors import GeneratorError
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.target import Target
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop

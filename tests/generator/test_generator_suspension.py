@@ -11,7 +11,7 @@ from scripted_server import REPLY, ScriptedServer, reply
 from pytest_llmbench.generator import suspension
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.suspension import SleepWatch, asleep_ns
-from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.model.plan import LoadPlan
 
 S = 1_000_000_000

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.http_request import RequestHead
-from pytest_llmbench.generator.target import Target
+from pytest_llmbench.generator.http.request_head import RequestHead
+from pytest_llmbench.generator.http.target import Target
 
 KEY = "sk-canary-0123456789"
 

@@ -25,15 +25,15 @@ from scripted_server import (
 )
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.clock import VirtualClock
-from pytest_llmbench.generator.closed_loop import Extent, keep_full
 from pytest_llmbench.generator.dispatcher import Dispatcher
+from pytest_llmbench.generator.http.transport import End, Exchange
+from pytest_llmbench.generator.loops import Extent, keep_full
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.transport import End, Exchange
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.timing.clock import VirtualClock
 from pytest_llmbench.workloads.sequence import sequence_sha256
 
 Serve = Callable[..., ScriptedServer]

@@ -8,22 +8,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_llmbench.generator.alarm import LoopAlarm, TimerFdAlarm, best_alarm
-from pytest_llmbench.generator.clock import MonotonicClock, VirtualClock, anchor, resolution_ns
 from pytest_llmbench.generator.deadlines import overdue, sweep
 from pytest_llmbench.generator.decoding import DecodeQueue, Steps
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.heartbeat import BEAT_NS, Heartbeat
+from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.loop_thread import LoopFactory
-from pytest_llmbench.generator.open_loop import keep_schedule
-from pytest_llmbench.generator.pacing import Pacer
+from pytest_llmbench.generator.loops import Pacer, keep_schedule
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
 from pytest_llmbench.generator.stamping import Stamping
-from pytest_llmbench.generator.transport import End, Exchange
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.timing.alarm import LoopAlarm, TimerFdAlarm, best_alarm
+from pytest_llmbench.timing.clock import MonotonicClock, VirtualClock, anchor, resolution_ns
 
 S = 1_000_000_000
 MS = 1_000_000

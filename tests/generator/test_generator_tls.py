@@ -11,9 +11,9 @@ import trustme
 from planned_load import TextWorkload
 from scripted_server import HEAD, REPLY, STREAM, Conversation, ScriptedServer, reply
 
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.target import Target
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from scripted_server import DONE, FINISH, HEAD, REPLY, ScriptedServer, chunked, reply, text_event
 
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.reply_reader import MOST_COUNTED
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.target import Target
 from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES

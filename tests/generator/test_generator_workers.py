@@ -26,7 +26,9 @@ from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.measurement import SESSION_DEADLINE
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.workers import conduct, crew, distributed
+from pytest_llmbench.generator.workers import coordinator as conduct
+from pytest_llmbench.generator.workers import distributed
+from pytest_llmbench.generator.workers import pool as crew
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.generator.workers.sharding import Deal

@@ -17,7 +17,8 @@ from scripted_server import REPLY, ScriptedServer
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.limits import Limits
-from pytest_llmbench.generator.workers import conduct, distributed
+from pytest_llmbench.generator.workers import coordinator as conduct
+from pytest_llmbench.generator.workers import distributed
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.workers.columns import merged, read_columns, write_columns
-from pytest_llmbench.generator.workers.conduct import Part
+from pytest_llmbench.generator.records.columns import merged, read_columns, write_columns
+from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
+from pytest_llmbench.generator.workers.coordinator import Part
 from pytest_llmbench.generator.workers.merging import merged_selfcheck, peak_in_flight
 from pytest_llmbench.generator.workers.protocol import (
     Address,
@@ -23,7 +24,6 @@ from pytest_llmbench.generator.workers.protocol import (
     own_version,
     refuse_other_version,
 )
-from pytest_llmbench.generator.workers.spool import SpoolReader, SpoolWriter
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.record import RequestRecord
@@ -153,7 +153,7 @@ def test_a_silent_worker_is_asked_and_only_one_that_does_not_answer_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s, said, killed = [100.0], [], []
-    monkeypatch.setattr("pytest_llmbench.generator.workers.conduct.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("pytest_llmbench.generator.workers.coordinator.time.monotonic", lambda: now_s[0])
     member: Any = SimpleNamespace(
         setup=Setup(Address("http://127.0.0.1:9/v1"), "openai-chat", "m", directory=tmp_path),
         line=SimpleNamespace(say=said.append),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
-from pytest_llmbench.harness.baseline_arm import paired_runs
-from pytest_llmbench.harness.interleaved import drive_together
-from pytest_llmbench.methodology.by_run import ByRun
+from pytest_llmbench.harness.comparison.ab import paired_runs
+from pytest_llmbench.harness.comparison.interleaved import drive_together
+from pytest_llmbench.methodology.measuring.by_run import ByRun
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.methodology.ttft import TEST
+from pytest_llmbench.methodology.sections.ttft import TEST
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.comparison import Comparison
-from pytest_llmbench.simulator.presets import PRESETS
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.presets import PRESETS
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.catalogue import workload
 
 STEP_COSTS = ("step_base_us", "prefill_us_per_token", "decode_us_per_sequence", "kv_us_per_token")

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from ab_replays import session
 
-from pytest_llmbench.harness.interleaved import drive_together
+from pytest_llmbench.harness.comparison.interleaved import drive_together
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.methodology.ttft import TEST
+from pytest_llmbench.methodology.sections.ttft import TEST
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.comparison import ComparisonVerdict
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.catalogue import workload
 
 SEEDS = 25

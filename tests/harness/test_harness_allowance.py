@@ -9,15 +9,14 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.allowance import Allowance, Budgets, raised
 from pytest_llmbench.harness.exceeding import exceeding
-from pytest_llmbench.harness.foreseen import foreseen
-from pytest_llmbench.harness.plan import plan_lines
+from pytest_llmbench.harness.plan import foreseen, plan_lines
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.bounds import bounds_of
 from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT, TESTS, definition
+from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.validity import Budget, validity
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.judgement import ValidityVerdict
 from pytest_llmbench.model.looks import Looks, Watched
@@ -25,8 +24,8 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.arms import Arm, apart, runs_wanted
-from pytest_llmbench.harness.open_sut import OpenSUT
-from pytest_llmbench.harness.switchboard import Station
+from pytest_llmbench.harness.comparison.arms import Arm, apart, runs_wanted
+from pytest_llmbench.harness.sut.open_sut import OpenSUT
+from pytest_llmbench.harness.sut.variant_executor import Station
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting

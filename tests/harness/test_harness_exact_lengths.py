@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.exact_lengths import ExactLengths, TokenCounter, bound
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.workload_file import read_workload_file
+from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths, TokenCounter, bound
+from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy

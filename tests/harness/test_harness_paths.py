@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.records_path import records_path
+from pytest_llmbench.harness.execution.loads import records_path
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut import SUT
-from pytest_llmbench.harness.workload_factory import make_workload
+from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.harness.workloads.factory import make_workload
 
 
 def test_no_report_no_records() -> None:

@@ -10,24 +10,22 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.budget import Amount, Sampler, Span
-from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.harness.foreseen import foreseen
-from pytest_llmbench.harness.plan import plan_lines
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.plan import Amount, Sampler, Span, foreseen, plan_lines
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.amounts import Bounds, of_plan
 from pytest_llmbench.methodology.bounds import bounds_of
 from pytest_llmbench.methodology.catalogue import TESTS, definition
-from pytest_llmbench.methodology.levels import level_of
+from pytest_llmbench.methodology.measuring.levels import level_of
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale, Setting, TestDefinition
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
-from pytest_llmbench.simulator.variants import STANDARD_VARIANTS, with_overrides
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, with_overrides
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
 

@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.harness.foreseen import foreseen
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.execution.shared import SharedRuns
+from pytest_llmbench.harness.plan import foreseen
 from pytest_llmbench.harness.sent_before import SentBefore
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.shared import SharedRuns
 from pytest_llmbench.methodology.catalogue import SENDS_AGAIN, TESTS, definition
+from pytest_llmbench.methodology.measuring.seeds import part_of
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.methodology.seeds import part_of
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
-from pytest_llmbench.simulator.variants import STANDARD_VARIANTS, with_overrides
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, with_overrides
 from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput
 from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
 from pytest_llmbench.workloads.lengths import Fixed

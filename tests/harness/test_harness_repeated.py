@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.harness.repeated import repeated, replication
-from pytest_llmbench.methodology import catalogue, ttft
+from pytest_llmbench.harness.comparison.replication import repeated, replication
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology import catalogue
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.judgement import Finding, Validity

@@ -15,10 +15,18 @@ import pytest
 from selftest_cases import MS, SCRIPT, TINY, US, late_by, level, observed, request, result
 
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.harness import certified, selftest_report
-from pytest_llmbench.harness.certified import Certificate, beyond, certificate_path, facts_of, find, store
-from pytest_llmbench.harness.selftest import Bounds, highest, run_selftest
-from pytest_llmbench.harness.selftest_levels import LevelFigures, Spread, differences, figures
+from pytest_llmbench.harness.selftest import certificate as certified
+from pytest_llmbench.harness.selftest import report as selftest_report
+from pytest_llmbench.harness.selftest.certificate import (
+    Certificate,
+    beyond,
+    certificate_path,
+    facts_of,
+    find,
+    store,
+)
+from pytest_llmbench.harness.selftest.levels import LevelFigures, Spread, differences, figures
+from pytest_llmbench.harness.selftest.run import Bounds, highest, run_selftest
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.catalogue import definition
@@ -28,7 +36,7 @@ from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.simulator.known_delay import Script
+from pytest_llmbench.simulator.known_delay.server import Script
 
 
 @pytest.fixture(autouse=True)
@@ -407,7 +415,7 @@ def test_the_fixture_gives_the_result_and_stores_it(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canned = result(extent="quick")
-    monkeypatch.setattr("pytest_llmbench.harness.selftest.run_selftest", lambda *_, **__: canned)
+    monkeypatch.setattr("pytest_llmbench.harness.selftest.run.run_selftest", lambda *_, **__: canned)
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     pytester.makepyfile(
         """

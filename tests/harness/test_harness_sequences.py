@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.errors import StoreError, SuiteError
-from pytest_llmbench.harness.sequence_files import with_sequence_files
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.workloads.sequence_files import with_sequence_files
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.workloads.sequence import sequence_sha256

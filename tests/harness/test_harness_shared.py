@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_llmbench.harness.probed import ProbedExecutor
+from pytest_llmbench.harness.execution.shared import SharedRuns
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.shared import SharedRuns
+from pytest_llmbench.harness.sut.probed import ProbedExecutor
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

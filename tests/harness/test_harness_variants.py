@@ -13,10 +13,10 @@ import pytest
 from fake_llm_server import FakeLLMServer
 
 from pytest_llmbench.errors import SuiteError, SUTError
-from pytest_llmbench.harness.approach import Approach
-from pytest_llmbench.harness.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut import SUT
+from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
+from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.workload_file import read_workload_file
+from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
 from pytest_llmbench.workloads.trace import TraceWorkload

@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from watched_session import Ended, watched
 
-from pytest_llmbench.simulator.faults import FaultKind
+from pytest_llmbench.simulator.engine.faults import FaultKind
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hostile-servers.md"
 BEGIN, END = "<!-- faults: tests/hostile/fault_matrix.py --write -->\n", "<!-- end of faults -->\n"

@@ -20,8 +20,8 @@ from typing import Any
 from hostile_server import ABSURD_PAGE, event, words
 
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.generator.http_reply import NotHTTPError, ReplyParser
-from pytest_llmbench.harness.workload_file import read_workload_file
+from pytest_llmbench.generator.http.reply_parser import NotHTTPError, ReplyParser
+from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.probes.disclosure import read_sut_file
@@ -32,7 +32,9 @@ from pytest_llmbench.store.entries import entry_from_error
 from pytest_llmbench.store.records_file import RECORDS_SCHEMA
 from pytest_llmbench.store.records_reader import read_records
 from pytest_llmbench.store.report_file import read_report
-from pytest_llmbench.store.schema import Environment, Generator, Metric, Report, Sut
+from pytest_llmbench.store.schema import Report
+from pytest_llmbench.store.session_schema import Environment, Generator, Sut
+from pytest_llmbench.store.shape import Metric
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.claims import refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import ClientConnection, connect
 
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 DEADLINE_S = 20.0
 FEW = settings(

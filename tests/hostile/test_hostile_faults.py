@@ -10,7 +10,7 @@ import pytest
 from fault_matrix import FAULTS, SUITE, TESTS, measured, objections, scenario
 from watched_session import watched
 
-from pytest_llmbench.simulator.faults import FaultKind
+from pytest_llmbench.simulator.engine.faults import FaultKind
 
 STRUCK: list[FaultKind] = [
     "http_error", "rate_limit", "overloaded", "in_band_error", "reset", "half_close", "truncate", "crash",

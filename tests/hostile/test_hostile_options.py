@@ -12,7 +12,7 @@ import pytest
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.harness.beforehand import mistakes_of
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.workload_file import read_workload_file
+from pytest_llmbench.harness.workloads.files import read_workload_file
 from pytest_llmbench.plugin.options import OPTIONS, Option
 
 VALUES = {

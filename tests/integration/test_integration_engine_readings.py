@@ -15,8 +15,8 @@ from pytest_llmbench.metrics.server_side import batch_utilisation
 from pytest_llmbench.metrics.windows import window_of
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.simulator.ground_truth import GroundTruth
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from measured_rows import counted_rows
 
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 pytestmark = pytest.mark.timing
 SUITE = """

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_llmbench.harness.drive import drive
+from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale, Setting, TestDefinition, VariantInfo
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
-from pytest_llmbench.simulator.variants import STANDARD_VARIANTS, variant_facts, with_overrides
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS, variant_facts, with_overrides
 from pytest_llmbench.workloads.catalogue import workload
 
 Change = Callable[[Observation], Observation]

@@ -10,11 +10,11 @@ from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.methodology import goodput, ttft
-from pytest_llmbench.methodology.adaptive import MOST_REQUESTS, as_judged, watched
-from pytest_llmbench.methodology.one_load import GATE_REQUESTS, OVERSENT_REQUESTS, QUICK_REQUESTS
+from pytest_llmbench.methodology.measuring.adaptive import MOST_REQUESTS, as_judged, watched
+from pytest_llmbench.methodology.measuring.one_load import GATE_REQUESTS, OVERSENT_REQUESTS, QUICK_REQUESTS
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Scale
+from pytest_llmbench.methodology.sections import goodput, ttft
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.objective import (

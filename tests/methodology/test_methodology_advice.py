@@ -9,7 +9,11 @@ import pytest
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
-from pytest_llmbench.methodology import (
+from pytest_llmbench.methodology.advice import advised
+from pytest_llmbench.methodology.catalogue import TESTS
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.procedure import Scale, TestDefinition
+from pytest_llmbench.methodology.sections import (
     capacity,
     goodput,
     itl,
@@ -18,10 +22,6 @@ from pytest_llmbench.methodology import (
     tradeoff,
     ttft,
 )
-from pytest_llmbench.methodology.advice import advised
-from pytest_llmbench.methodology.catalogue import TESTS
-from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.procedure import Scale, TestDefinition
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective
 from pytest_llmbench.model.objective import Objective
 
@@ -130,7 +130,7 @@ def test_between_two_levels_of_a_search_more_requests_help_nothing() -> None:
 
 
 def test_a_closed_loop_that_sent_more_than_its_fewest_says_so() -> None:
-    from pytest_llmbench.methodology.validity import Budget, validity
+    from pytest_llmbench.methodology.measuring.validity import Budget, validity
 
     seen = ReplayedSUT("fast").measure(capacity.TEST, initial=4, maximum=4, duration_s=5).observations[0]
     (whole,) = [f for f in validity([seen], Budget()).findings if f.check == "all_requests_recorded"]

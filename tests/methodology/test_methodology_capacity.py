@@ -10,11 +10,11 @@ from canned_levels import QueueServer, canned_setting, prompts, replay_engine, r
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.methodology import capacity
-from pytest_llmbench.methodology.load_plans import RequestSlice
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.methodology.sections import capacity
 from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
 from pytest_llmbench.model.judgement import GateVerdict, ValidityVerdict
 from pytest_llmbench.model.observation import Observation

@@ -11,9 +11,9 @@ import pytest
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.compare.gate import gate
-from pytest_llmbench.methodology.memory_pressure import TEST, Parameters, fitted
+from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.methodology.sections.memory_pressure import TEST, Parameters, fitted
 from pytest_llmbench.model.judgement import Finding, GateVerdict
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome, Phase

@@ -9,14 +9,14 @@ from itertools import pairwise
 import pytest
 from canned_levels import QueueServer, canned_setting
 
-from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.methodology import itl, throughput, tradeoff
-from pytest_llmbench.methodology.load_plans import RequestSlice
-from pytest_llmbench.methodology.offered import is_offered, set_aside, shortfalls
-from pytest_llmbench.methodology.probing import Range, sustainable
-from pytest_llmbench.methodology.search import Searched, search
-from pytest_llmbench.methodology.validity import Budget, validity
-from pytest_llmbench.methodology.validity import measured as anything
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.offered import is_offered, set_aside, shortfalls
+from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.measuring.validity import measured as anything
+from pytest_llmbench.methodology.search.probing import Range, sustainable
+from pytest_llmbench.methodology.search.search import Searched, search
+from pytest_llmbench.methodology.sections import itl, throughput, tradeoff
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
 from pytest_llmbench.model.level import NOT_OFFERED

@@ -8,9 +8,10 @@ import pytest
 
 from pytest_llmbench.arrivals.schedule import schedule_ns
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.methodology import ttft
+from pytest_llmbench.methodology.measuring.one_load import request_count
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.sections import ttft
 from pytest_llmbench.model.objective import MetricRef, ms
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.workloads.dataset import DatasetIdentity
@@ -79,7 +80,7 @@ def test_a_trace_brings_its_own_instants() -> None:
     assert load.offsets_ns[:2] == (100_000_000, 200_000_000)
     assert load.rate == pytest.approx(10.0)
     setting = Setting(trace, 42)
-    assert ttft.request_count(parameters, setting) == 20
+    assert request_count(parameters, setting) == 20
     assert schedule_ns(load, 20, 1).tolist() == list(load.offsets_ns)
 
 

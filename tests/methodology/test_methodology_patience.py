@@ -10,13 +10,13 @@ import pytest
 from canned_levels import QueueServer, canned_setting
 from replayed_sut import ReplayedSUT
 
-from pytest_llmbench.harness.drive import drive
+from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.methodology import capacity, long_context, ttft
+from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
-from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.methodology.sections import capacity, long_context, ttft
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import Deadlines, LoadPlan

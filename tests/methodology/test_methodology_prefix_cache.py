@@ -9,9 +9,9 @@ import pytest
 from replayed_sut import ReplayedSUT
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.prefix_cache import STAND_IN, TEST, Parameters
-from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.methodology.sections.prefix_cache import STAND_IN, TEST, Parameters
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.records import MISSING

@@ -12,12 +12,12 @@ from canned_levels import QueueServer, canned_setting, prompts
 from canned_runs import answer
 from replayed_sut import ReplayedSUT
 
-from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.methodology import guardrail, itl, prefix_cache, ttft
-from pytest_llmbench.methodology.offered import shortfalls
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.measuring.offered import shortfalls
+from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, void_causes
-from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.methodology.sections import guardrail, itl, prefix_cache, ttft
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import ValidityVerdict

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from canned_levels import QueueServer, canned_setting
 
-from pytest_llmbench.methodology.levels import Seen, level_of
-from pytest_llmbench.methodology.load_plans import RequestSlice
-from pytest_llmbench.methodology.saturation import Reference, gain_is_spent
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.saturation import Reference, gain_is_spent
 from pytest_llmbench.metrics.balance import Balance, completion_balance
 from pytest_llmbench.metrics.in_flight import IN_FLIGHT, WAITING, queue_of
 from pytest_llmbench.metrics.throughput import Window

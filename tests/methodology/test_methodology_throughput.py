@@ -10,11 +10,11 @@ from canned_levels import QueueServer, canned_setting, prompts, replay_engine, r
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.methodology import throughput
-from pytest_llmbench.methodology.levels import Seen
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.probing import meets
+from pytest_llmbench.methodology.search.probing import meets
+from pytest_llmbench.methodology.sections import throughput
 from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.plan import OpenLoop

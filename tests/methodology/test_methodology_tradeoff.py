@@ -10,13 +10,13 @@ import pytest
 from canned_levels import QueueServer, canned_setting, replay_engine, replay_setting
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.drive import drive
-from pytest_llmbench.methodology import tradeoff
-from pytest_llmbench.methodology.curve import Curve, curve_of
-from pytest_llmbench.methodology.levels import Seen, level_of
-from pytest_llmbench.methodology.load_plans import RequestSlice
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.probing import value_of
+from pytest_llmbench.methodology.search.curve import Curve, curve_of
+from pytest_llmbench.methodology.search.probing import value_of
+from pytest_llmbench.methodology.sections import tradeoff
 from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Origin
@@ -150,8 +150,8 @@ def test_what_a_sweep_found_is_known_to_the_next_level_that_failed(template: See
 
 
 def test_shares_of_a_range_that_ended_are_shares_of_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_llmbench.methodology.search.LARGEST_BURST", 8)
-    monkeypatch.setattr("pytest_llmbench.methodology.search.STRETCHES", 0)
+    monkeypatch.setattr("pytest_llmbench.methodology.search.search.LARGEST_BURST", 8)
+    monkeypatch.setattr("pytest_llmbench.methodology.search.search.STRETCHES", 0)
     endless = run(QueueServer(slots=100_000), levels_percent=(50.0, 100.0))
     source = endless.facts["load.capacity_source"]
     assert source.origin is Origin.MEASURED

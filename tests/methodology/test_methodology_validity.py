@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from canned_runs import answer
 
-from pytest_llmbench.methodology.validity import Budget, validity
+from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
 from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop

@@ -6,9 +6,9 @@ import pytest
 from canned_runs import answer
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.harness.drive import drive
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.methodology.warmup import warm_up
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase

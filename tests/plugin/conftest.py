@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 QUICK_ENGINE = "fast"
 

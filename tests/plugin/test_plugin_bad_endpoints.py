@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 TWO = """
 from pytest_llmbench import llmbench

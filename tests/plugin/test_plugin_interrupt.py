@@ -14,7 +14,7 @@ import psutil
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 BODY = """
 from pytest_llmbench import WarmupPolicy, llmbench
@@ -93,7 +93,7 @@ def test_nothing_outlives_a_pytest_that_is_killed(suite: Suite, engine: Embedded
 HELD_UP = """
 import pathlib, sys, time
 import pytest
-from pytest_llmbench.harness.launched import Launch, LaunchedServer, free_port
+from pytest_llmbench.harness.sut.launched import Launch, LaunchedServer, free_port
 
 @pytest.fixture(scope="session", autouse=True)
 def slow_to_clean_up():

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 BODY = """
 from pytest_llmbench import llmbench

@@ -18,7 +18,7 @@ import pytest
 from plugin_suite import Suite
 
 from pytest_llmbench.__main__ import main
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 FOUR = """
 import os, signal

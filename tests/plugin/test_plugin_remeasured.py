@@ -16,7 +16,7 @@ import psutil
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 pytestmark = pytest.mark.timing
 BODY = """

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
 BODY = """

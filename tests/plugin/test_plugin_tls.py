@@ -15,7 +15,7 @@ import pytest
 import trustme
 from plugin_suite import Suite
 
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 SUITE = """
 from pytest_llmbench import llmbench

@@ -30,7 +30,7 @@ LAUNCHING = (
     + """
 import pytest
 from pytest_llmbench import SUT
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 @pytest.fixture(scope="session")
 def llm_sut():

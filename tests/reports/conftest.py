@@ -33,6 +33,7 @@ from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS, Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.store import entries, schema
+from pytest_llmbench.store.session_schema import DRAFT
 
 MS = 1_000_000
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
@@ -234,7 +235,7 @@ def measured_result(count: int = 1000, limit_ms: float = 600.0, failed: int = 2)
         notes=("1.2% of the requests sent non-content output first",),
         validity=_validity(),
         compliance=Compliance(
-            ComplianceVerdict.NOT_COMPLIANT, ComplianceVerdict.CONDITIONAL, schema.DRAFT, _requirements()
+            ComplianceVerdict.NOT_COMPLIANT, ComplianceVerdict.CONDITIONAL, DRAFT, _requirements()
         ),
         gate=gate,
     )

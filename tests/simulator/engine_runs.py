@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pytest_llmbench.simulator.engine import Engine, Preemption, Sequence, StepResult
-from pytest_llmbench.simulator.engine_config import EngineConfig
-from pytest_llmbench.simulator.presets import parse_preset
+from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence, Preemption, StepResult
+from pytest_llmbench.simulator.scenario.presets import parse_preset
 
 A, B, C, D = 1000.0, 10.0, 50.0, 0.5
 FIGURES: dict[str, object] = {
@@ -39,10 +39,10 @@ class Run:
     end_ns: int = 0
     steps: list[StepResult] = field(default_factory=list)
     step_ends_ns: list[int] = field(default_factory=list)
-    token_ns: dict[Sequence, list[int]] = field(default_factory=dict)
-    admitted_ns: dict[Sequence, int] = field(default_factory=dict)
-    finished: list[Sequence] = field(default_factory=list)
-    failed: list[Sequence] = field(default_factory=list)
+    token_ns: dict[EngineSequence, list[int]] = field(default_factory=dict)
+    admitted_ns: dict[EngineSequence, int] = field(default_factory=dict)
+    finished: list[EngineSequence] = field(default_factory=list)
+    failed: list[EngineSequence] = field(default_factory=list)
     preempted: list[Preemption] = field(default_factory=list)
 
     def note(self, step: StepResult) -> None:
@@ -58,7 +58,7 @@ class Run:
         self.preempted += step.preempted
 
 
-def drive(engine: Engine, arrivals: list[tuple[int, Sequence]]) -> Run:
+def drive(engine: Engine, arrivals: list[tuple[int, EngineSequence]]) -> Run:
     """Submit each sequence at its instant; what arrives during a step joins the next one."""
     run = Run(token_ns={sequence: [] for _, sequence in arrivals})
     coming = 0
@@ -72,5 +72,5 @@ def drive(engine: Engine, arrivals: list[tuple[int, Sequence]]) -> Run:
     return run
 
 
-def drive_at_once(engine: Engine, sequences: list[Sequence]) -> Run:
+def drive_at_once(engine: Engine, sequences: list[EngineSequence]) -> Run:
     return drive(engine, [(0, sequence) for sequence in sequences])

@@ -9,15 +9,15 @@ from typing import Any
 
 import httpx
 
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.target import Target
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 

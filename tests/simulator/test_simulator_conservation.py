@@ -10,8 +10,8 @@ from engine_runs import Run, config, drive
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.simulator.engine import Engine, Sequence, StepResult
-from pytest_llmbench.simulator.engine_config import EngineConfig
+from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence, StepResult
 
 CONTEXT = 64
 TEXTS = [range(100), range(1000, 1100), [*range(20), *range(2000, 2080)]]
@@ -78,16 +78,18 @@ def scenario(figures: dict[str, object], spare: int, budget: int, **rest: object
 Load = list[tuple[int, int, int, int, int, bool]]
 
 
-def arrivals_of(load: Load) -> list[tuple[int, Sequence]]:
+def arrivals_of(load: Load) -> list[tuple[int, EngineSequence]]:
     arrivals = []
     for number, (at_ns, prompt, output, priority, text, thinks) in enumerate(sorted(load)):
         known = TEXTS[text][:prompt] if text < len(TEXTS) else None
-        sequence = Sequence(str(number), prompt, output, priority=priority, thinks=thinks, token_ids=known)
+        sequence = EngineSequence(
+            str(number), prompt, output, priority=priority, thinks=thinks, token_ids=known
+        )
         arrivals.append((at_ns, sequence))
     return arrivals
 
 
-def check_tokens(run: Run, sequences: list[Sequence]) -> None:
+def check_tokens(run: Run, sequences: list[EngineSequence]) -> None:
     """Each sequence gives its tokens once, in order, in the steps that its spans say."""
     ends = {step.index: ns for step, ns in zip(run.steps, run.step_ends_ns, strict=True)}
     for sequence in sequences:
@@ -102,7 +104,7 @@ def check_blocks_free(engine: Engine) -> None:
     assert engine.idle
     assert engine.kv_usage == 0
     before = engine.totals.preemptions, engine.totals.failed
-    probe = Sequence("probe", CONTEXT - 8, 8, ignore_eos=True)
+    probe = EngineSequence("probe", CONTEXT - 8, 8, ignore_eos=True)
     run = drive(engine, [(0, probe)])
     assert run.finished == [probe]
     assert (engine.totals.preemptions, engine.totals.failed) == before
@@ -159,7 +161,7 @@ def test_the_same_submissions_give_the_same_steps(
     assert steps() == steps()
 
 
-def check_work(engine: Engine, run: Run, sequences: list[Sequence], swap: bool) -> None:
+def check_work(engine: Engine, run: Run, sequences: list[EngineSequence], swap: bool) -> None:
     """Tokens computed = tokens that came in and were not cached + tokens lost and not found again.
 
     One that is recomputed takes the step of its next token as prefill: one token more per further span.
@@ -171,7 +173,7 @@ def check_work(engine: Engine, run: Run, sequences: list[Sequence], swap: bool) 
     assert engine.totals.lost_tokens == sum(sequence.lost_tokens for sequence in sequences)
 
 
-def check_answers(run: Run, sequences: list[Sequence]) -> None:
+def check_answers(run: Run, sequences: list[EngineSequence]) -> None:
     """Each sequence that gets past its thoughts announces its answer once, in the step of that token."""
     announced = {sequence: [] for sequence in sequences}
     for step in run.steps:
@@ -247,7 +249,7 @@ def test_blocks_are_counted_rightly_at_every_step_and_whoever_gives_up(
     sequences = [sequence for _, sequence in arrivals_of(load)]
     for sequence in sequences:
         engine.submit(sequence)
-    batch: dict[Sequence, None] = {}
+    batch: dict[EngineSequence, None] = {}
     while not engine.idle:
         step = engine.step()
         follow(batch, step)
@@ -260,7 +262,7 @@ def test_blocks_are_counted_rightly_at_every_step_and_whoever_gives_up(
     check_blocks_free(engine)
 
 
-def follow(batch: dict[Sequence, None], step: StepResult) -> None:
+def follow(batch: dict[EngineSequence, None], step: StepResult) -> None:
     for each in step.preempted:
         del batch[each.sequence]
     batch.update(dict.fromkeys([*step.admitted, *step.resumed]))
@@ -268,7 +270,7 @@ def follow(batch: dict[Sequence, None], step: StepResult) -> None:
         del batch[sequence]
 
 
-def blocks_needed(engine: Engine, batch: dict[Sequence, None]) -> int:
+def blocks_needed(engine: Engine, batch: dict[EngineSequence, None]) -> int:
     block, total = engine.config.kv_block_tokens, 0
     for sequence in batch:
         if sequence.span_start < 0:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_llmbench.simulator.driver import EngineDriver
-from pytest_llmbench.simulator.engine import Engine, Sequence
-from pytest_llmbench.simulator.ground_truth import GroundTruth, GroundTruthLog, parse_ground_truth
-from pytest_llmbench.simulator.presets import parse_preset
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence
+from pytest_llmbench.simulator.scenario.presets import parse_preset
+from pytest_llmbench.simulator.serving.driver import EngineDriver
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, GroundTruthLog, parse_ground_truth
 
 MS = 1_000_000
 # A step takes 10 ms whatever it does.
@@ -64,7 +64,7 @@ class KeptReply:
 async def run_alone(driver: EngineDriver, alarm: VirtualAlarm, tokens: int) -> KeptReply:
     reply = KeptReply(alarm)
     running = asyncio.create_task(driver.run())
-    driver.submit(Sequence("r", 10, tokens), reply)
+    driver.submit(EngineSequence("r", 10, tokens), reply)
     await reply.done.wait()
     running.cancel()
     return reply
@@ -118,7 +118,7 @@ def test_an_abort_frees_the_place_and_is_recorded(tokens_before: int) -> None:
         alarm = VirtualAlarm()
         log = GroundTruthLog()
         driver = EngineDriver(Engine(CONFIG), alarm, log, alarm.clock)
-        gone, sequence = KeptReply(alarm, "gone"), Sequence("gone", 10, 1000)
+        gone, sequence = KeptReply(alarm, "gone"), EngineSequence("gone", 10, 1000)
         running = asyncio.create_task(driver.run())
         driver.submit(sequence, gone)
         while len(gone.token_ns) < tokens_before:
@@ -126,7 +126,7 @@ def test_an_abort_frees_the_place_and_is_recorded(tokens_before: int) -> None:
         driver.abort(sequence)
         driver.abort(sequence)
         after = KeptReply(alarm, "after")
-        driver.submit(Sequence("after", 10, 2), after)
+        driver.submit(EngineSequence("after", 10, 2), after)
         await after.done.wait()
         running.cancel()
         truths = {truth.request_id: truth for truth in parse_ground_truth(log.json_lines().decode())}
@@ -146,7 +146,7 @@ def test_a_wide_batch_is_handed_out_completely() -> None:
         replies = [KeptReply(alarm, str(i)) for i in range(40)]
         running = asyncio.create_task(driver.run())
         for reply in replies:
-            driver.submit(Sequence("r", 10, 3), reply)
+            driver.submit(EngineSequence("r", 10, 3), reply)
         for reply in replies:
             await reply.done.wait()
         running.cancel()

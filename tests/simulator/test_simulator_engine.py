@@ -7,11 +7,11 @@ from engine_runs import A, B, C, D, config, drive, drive_at_once, us
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.simulator.engine import Engine, Sequence
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence
 
 
 def test_one_request_alone_meets_the_formula() -> None:
-    sequence = Sequence("r", prompt_tokens=320, max_tokens=5)
+    sequence = EngineSequence("r", prompt_tokens=320, max_tokens=5)
     run = drive_at_once(Engine(config()), [sequence])
 
     ttft = us(A + B * 320)
@@ -22,7 +22,7 @@ def test_one_request_alone_meets_the_formula() -> None:
 
 def test_a_batch_of_k_shares_each_step() -> None:
     k = 8
-    sequences = [Sequence(str(i), prompt_tokens=100, max_tokens=3) for i in range(k)]
+    sequences = [EngineSequence(str(i), prompt_tokens=100, max_tokens=3) for i in range(k)]
     run = drive_at_once(Engine(config()), sequences)
 
     ttft = us(A + B * 100 * k)
@@ -32,7 +32,7 @@ def test_a_batch_of_k_shares_each_step() -> None:
 
 
 def test_a_prompt_slows_the_decoding_of_its_neighbours() -> None:
-    early, late = Sequence("early", 100, 3), Sequence("late", 1000, 1)
+    early, late = EngineSequence("early", 100, 3), EngineSequence("late", 1000, 1)
     engine = Engine(config())
     engine.submit(early)
     engine.step()
@@ -45,7 +45,7 @@ def test_a_prompt_slows_the_decoding_of_its_neighbours() -> None:
 
 def test_a_long_prompt_is_prefilled_in_chunks_that_leave_room_for_decoding() -> None:
     engine = Engine(config(max_num_seqs=4, max_num_batched_tokens=100))
-    short, long = Sequence("short", 50, 9), Sequence("long", 240, 2)
+    short, long = EngineSequence("short", 50, 9), EngineSequence("long", 240, 2)
     engine.submit(short)
     engine.submit(long)
     steps = [engine.step() for _ in range(4)]
@@ -58,7 +58,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_that_leave_room_for_decoding() -> 
 
 def test_places_are_limited_and_given_in_order_of_arrival() -> None:
     engine = Engine(config(max_num_seqs=2))
-    sequences = [Sequence(str(i), 10, 2) for i in range(5)]
+    sequences = [EngineSequence(str(i), 10, 2) for i in range(5)]
     for sequence in sequences:
         engine.submit(sequence)
     admitted = []
@@ -72,14 +72,14 @@ def test_places_are_limited_and_given_in_order_of_arrival() -> None:
 def test_the_token_budget_limits_admission_too() -> None:
     engine = Engine(config(max_num_seqs=8, max_num_batched_tokens=100))
     for i in range(4):
-        engine.submit(Sequence(str(i), 90, 1))
+        engine.submit(EngineSequence(str(i), 90, 1))
 
     assert [len(engine.step().admitted) for _ in range(3)] == [2, 1, 1]
 
 
 def test_one_output_token_means_first_is_last() -> None:
     engine = Engine(config())
-    sequence = Sequence("r", 10, 1)
+    sequence = EngineSequence("r", 10, 1)
     engine.submit(sequence)
     step = engine.step()
 
@@ -90,7 +90,11 @@ def test_one_output_token_means_first_is_last() -> None:
 @pytest.mark.parametrize("steps_before", [0, 1, 2, 5])
 def test_an_aborted_sequence_leaves_nothing_behind(steps_before: int) -> None:
     engine = Engine(config(max_num_batched_tokens=64, max_num_seqs=2))
-    gone, stays, after = Sequence("gone", 100, 50), Sequence("stays", 30, 8), Sequence("after", 10, 3)
+    gone, stays, after = (
+        EngineSequence("gone", 100, 50),
+        EngineSequence("stays", 30, 8),
+        EngineSequence("after", 10, 3),
+    )
     engine.submit(gone)
     for _ in range(steps_before):
         engine.step()
@@ -101,14 +105,14 @@ def test_an_aborted_sequence_leaves_nothing_behind(steps_before: int) -> None:
     run = drive_at_once(engine, [stays, after])
     fresh = drive_at_once(
         Engine(config(max_num_batched_tokens=64, max_num_seqs=2)),
-        [stays2 := Sequence("", 30, 8), Sequence("", 10, 3)],
+        [stays2 := EngineSequence("", 30, 8), EngineSequence("", 10, 3)],
     )
     assert run.token_ns[stays] == fresh.token_ns[stays2]
 
 
 def test_a_finished_sequence_cannot_be_aborted() -> None:
     engine = Engine(config())
-    sequence = Sequence("r", 10, 1)
+    sequence = EngineSequence("r", 10, 1)
     engine.submit(sequence)
     engine.step()
 
@@ -124,13 +128,13 @@ def test_an_idle_engine_has_no_step() -> None:
 def test_what_can_never_run_is_not_queued(prompt: int, output: int) -> None:
     engine = Engine(config(context_limit_tokens=128))
     with pytest.raises(ValueError, match=r"at least one|exceed"):
-        engine.submit(Sequence("r", prompt, output))
+        engine.submit(EngineSequence("r", prompt, output))
     assert engine.idle
 
 
 def test_latency_rises_with_load() -> None:
     def mean_gap(batch: int) -> float:
-        sequences = [Sequence(str(i), 64, 40) for i in range(batch)]
+        sequences = [EngineSequence(str(i), 64, 40) for i in range(batch)]
         times = drive_at_once(Engine(config()), sequences).token_ns[sequences[0]]
         return (times[-1] - times[0]) / 39
 
@@ -141,7 +145,7 @@ def test_latency_rises_with_load() -> None:
 
 def test_throughput_saturates_at_what_the_figures_allow() -> None:
     def output_rate(rate_hz: float) -> float:
-        arrivals = [(round(i / rate_hz * 1e9), Sequence(str(i), 100, 50)) for i in range(600)]
+        arrivals = [(round(i / rate_hz * 1e9), EngineSequence(str(i), 100, 50)) for i in range(600)]
         return 600 * 50 / drive(Engine(config(max_num_seqs=16)), arrivals).end_ns * 1e9
 
     # A full batch of 16 in steady state replaces 16/50 of its sequences per step.
@@ -176,7 +180,7 @@ def test_every_sequence_ends_and_every_token_is_given(
     engine = Engine(config(max_num_seqs=places, max_num_batched_tokens=budget, eos_mean_tokens=mean))
     arrivals = sorted(
         (
-            (at, Sequence("", prompt, most, min(least, most), ignore))
+            (at, EngineSequence("", prompt, most, min(least, most), ignore))
             for at, prompt, most, least, ignore in load
         ),
         key=lambda arrival: arrival[0],
@@ -203,7 +207,7 @@ def test_aborts_at_any_time_leave_an_idle_engine(
     load: list[tuple[int, int, int, int, bool]], cuts: list[int], every: int
 ) -> None:
     engine = Engine(config(max_num_seqs=5, max_num_batched_tokens=50))
-    sequences = [Sequence("", prompt, most) for _, prompt, most, _, _ in load]
+    sequences = [EngineSequence("", prompt, most) for _, prompt, most, _, _ in load]
     given_tokens = dict.fromkeys(sequences, 0)
     for sequence in sequences:
         engine.submit(sequence)
@@ -222,7 +226,7 @@ def test_aborts_at_any_time_leave_an_idle_engine(
     assert aborted | finished == set(sequences)
     assert not aborted & finished
     assert all(given_tokens[sequence] == sequence.output_tokens for sequence in finished)
-    probe = Sequence("probe", 10, 2)
+    probe = EngineSequence("probe", 10, 2)
     times = drive_at_once(engine, [probe]).token_ns[probe]
     assert times == [us(A + B * 10), us(A + B * 10) + us(A + C + D * 11)]
 
@@ -230,7 +234,7 @@ def test_aborts_at_any_time_leave_an_idle_engine(
 def test_the_same_seed_gives_the_same_lengths() -> None:
     def lengths(seed: int) -> list[int]:
         engine = Engine(config(eos_mean_tokens=20, seed=seed))
-        sequences = [Sequence(str(i), 10, 500) for i in range(50)]
+        sequences = [EngineSequence(str(i), 10, 500) for i in range(50)]
         drive_at_once(engine, sequences)
         return [sequence.output_tokens for sequence in sequences]
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.simulator.event_stream import EventStream, PlainStream, TokenTexts
-from pytest_llmbench.simulator.ground_truth import GroundTruth
-from pytest_llmbench.simulator.reply_text import ReplyText
-from pytest_llmbench.simulator.request_body import Endpoint
-from pytest_llmbench.simulator.stream_quirks import StreamOptions
+from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
+from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, TokenTexts
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.reply_text import ReplyText
+from pytest_llmbench.simulator.serving.request_body import Endpoint
 
 EACH_OPTION = st.builds(
     StreamOptions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.simulator.faults import FaultKind, FaultOptions, FaultSchedule
+from pytest_llmbench.simulator.engine.faults import FaultKind, FaultOptions, FaultSchedule
 
 
 def fates(options: FaultOptions, seed: int, count: int) -> list[FaultKind | None]:

@@ -9,7 +9,7 @@ import pytest
 from served_load import PATIENT, SHORT, TOKENS, load, serve_and_load
 
 from pytest_llmbench.model.outcome import Outcome
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 
 @pytest.mark.parametrize(

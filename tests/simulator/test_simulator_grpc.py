@@ -19,9 +19,9 @@ from tritonclient.grpc import service_pb2 as kserve
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.simulator.ground_truth import GroundTruth
-from pytest_llmbench.simulator.process import EmbeddedEngine
-from pytest_llmbench.simulator.server import require_grpc
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.server import require_grpc
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 DEADLINE_S = 10.0

@@ -8,8 +8,8 @@ from engine_runs import config, drive_at_once, us
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.simulator.engine import Engine, Sequence
-from pytest_llmbench.simulator.guardrail_stages import Guardrails
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence
+from pytest_llmbench.simulator.engine.guardrails import Guardrails
 
 INPUT = {"input_filter": "enabled", "input_filter_us": 3000, "input_filter_us_per_token": 2}
 OUTPUT = {
@@ -80,7 +80,7 @@ def test_prompts_are_refused_by_their_share_and_seed() -> None:
 
 def test_a_refused_answer_ends_with_its_window() -> None:
     engine = Engine(config(**OUTPUT, output_refusal_share=1))
-    sequences = [Sequence(str(i), 10, 18) for i in range(200)]
+    sequences = [EngineSequence(str(i), 10, 18) for i in range(200)]
     run = drive_at_once(engine, sequences)
     assert {sequence.finish_reason for sequence in run.finished} == {"content_filter"}
     ends = {(sequence.output_tokens, sequence.withheld_tokens) for sequence in sequences}
@@ -90,7 +90,7 @@ def test_a_refused_answer_ends_with_its_window() -> None:
 
 def test_a_share_of_answers_is_refused_and_the_others_are_whole() -> None:
     engine = Engine(config(**OUTPUT, output_refusal_share=0.25))
-    sequences = [Sequence(str(i), 10, 18) for i in range(1000)]
+    sequences = [EngineSequence(str(i), 10, 18) for i in range(1000)]
     drive_at_once(engine, sequences)
     whole = [sequence for sequence in sequences if sequence.finish_reason == "length"]
     assert len(whole) == pytest.approx(750, abs=60)

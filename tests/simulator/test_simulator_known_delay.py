@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_llmbench.simulator.known_delay import Script, payloads
-from pytest_llmbench.simulator.known_delay_process import KnownDelayServer
+from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
+from pytest_llmbench.simulator.known_delay.server import Script, payloads
 
 MS = 1_000_000
 

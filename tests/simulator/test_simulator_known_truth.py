@@ -19,8 +19,8 @@ from pytest_llmbench.simulator.known_truth import (
     prefill_ns,
     service_ns,
 )
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload

@@ -17,9 +17,11 @@ from pytest_llmbench.columns.stored import StoredRecords
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.simulator import replay_load, replay_requests, replay_run
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.replay import load as replay_load
+from pytest_llmbench.simulator.replay import load as replay_requests
+from pytest_llmbench.simulator.replay import run as replay_run
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

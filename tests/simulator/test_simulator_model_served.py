@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from served_load import TOKENS, load, raw_chat, serve_and_load
 
 from pytest_llmbench.model.outcome import Outcome
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 

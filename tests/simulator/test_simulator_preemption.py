@@ -11,14 +11,14 @@ from __future__ import annotations
 import pytest
 from engine_runs import A, B, C, D, Run, config, drive, drive_at_once, small_memory, us
 
-from pytest_llmbench.simulator.engine import Engine, Preemption, Sequence
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence, Preemption
 
 
-def pair() -> tuple[Sequence, Sequence]:
-    return Sequence("early", 7, 10), Sequence("late", 7, 10)
+def pair() -> tuple[EngineSequence, EngineSequence]:
+    return EngineSequence("early", 7, 10), EngineSequence("late", 7, 10)
 
 
-def run_pair(**overrides: object) -> tuple[Engine, Sequence, Sequence, Run]:
+def run_pair(**overrides: object) -> tuple[Engine, EngineSequence, EngineSequence, Run]:
     engine = Engine(small_memory(**overrides))
     early, late = pair()
     return engine, early, late, drive_at_once(engine, [early, late])
@@ -41,7 +41,7 @@ def test_recompute() -> None:
 def test_one_that_was_preempted_is_back_at_its_old_place_in_the_queue() -> None:
     engine = Engine(small_memory(max_num_seqs=2))
     early, late = pair()
-    third = Sequence("third", 7, 1)  # its two blocks would be there from step 3 on
+    third = EngineSequence("third", 7, 1)  # its two blocks would be there from step 3 on
     run = drive_at_once(engine, [early, late, third])
     assert [step.index for step in run.steps if late in step.resumed] == [10]
     assert [step.index for step in run.steps if third in step.admitted] == [10]
@@ -71,14 +71,14 @@ def test_without_preemption_the_sequence_fails() -> None:
 def test_without_preemption_the_engine_may_fail_with_all_it_holds() -> None:
     engine = Engine(small_memory(preemption="off", out_of_memory="engine", recovery_ms=1500, max_num_seqs=2))
     early, late = pair()
-    third = Sequence("third", 3, 1)
+    third = EngineSequence("third", 3, 1)
     run = drive_at_once(engine, [early, late, third])
     crash = run.steps[2]
     assert (crash.crashed, crash.duration_ns, crash.failed) == (True, 1_500_000_000, (early, late, third))
     assert engine.idle
     assert engine.kv_usage == 0
     assert (engine.totals.failed, engine.totals.crashes) == (3, 1)
-    after = Sequence("after", 7, 10)
+    after = EngineSequence("after", 7, 10)
     assert drive_at_once(engine, [after]).finished == [after]
     assert after.spans == [range(3, 13)]
 
@@ -89,9 +89,9 @@ def test_without_preemption_the_engine_may_fail_with_all_it_holds() -> None:
 def test_victims_by_policy(policy: str, victim: str) -> None:
     engine = Engine(config(kv_block_tokens=4, kv_blocks=8, context_limit_tokens=32, preemption_victim=policy))
     sequences = [
-        Sequence("a", 15, 8, priority=1),
-        Sequence("b", 7, 8, priority=2),
-        Sequence("c", 8, 8, priority=0),
+        EngineSequence("a", 15, 8, priority=1),
+        EngineSequence("b", 7, 8, priority=2),
+        EngineSequence("c", 8, 8, priority=0),
     ]
     run = drive_at_once(engine, sequences)  # 4 + 2 + 2 blocks: none left, and c needs one at step 1
     assert run.preempted[0].sequence.request_id == victim
@@ -109,9 +109,9 @@ def test_a_prompt_under_way_may_give_way_too() -> None:
             preemption="swap",
         )
     )
-    engine.submit(early := Sequence("early", 8, 12))
+    engine.submit(early := EngineSequence("early", 8, 12))
     engine.step()
-    engine.submit(late := Sequence("late", 22, 2))
+    engine.submit(late := EngineSequence("late", 22, 2))
     step = engine.step()  # early takes its third block, and the prompt does not fit into the other five
     assert step.admitted == []
     while early.spans == []:
@@ -128,7 +128,7 @@ def test_a_prompt_under_way_may_give_way_too() -> None:
             preemption="swap",
         )
     )
-    first, second = Sequence("first", 8, 10), Sequence("second", 20, 2)
+    first, second = EngineSequence("first", 8, 10), EngineSequence("second", 20, 2)
     run = drive(chunked, [(0, first), (us(3 * A), second)])
     assert run.preempted == [
         Preemption(second, lost_tokens=run.preempted[0].lost_tokens, swapped=False, critical=False)
@@ -141,7 +141,7 @@ def test_a_prompt_under_way_may_give_way_too() -> None:
 def test_oversubscription_costs_time_but_no_tokens() -> None:
     def run(blocks: int) -> tuple[Engine, Run]:
         engine = Engine(config(kv_blocks=blocks, context_limit_tokens=1000, max_num_seqs=16))
-        return engine, drive_at_once(engine, [Sequence(str(i), 100, 200) for i in range(32)])
+        return engine, drive_at_once(engine, [EngineSequence(str(i), 100, 200) for i in range(32)])
 
     ample, roomy = run(16 * 19)
     short, tight = run(100)

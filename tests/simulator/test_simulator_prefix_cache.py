@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from engine_runs import A, B, D, config, drive_at_once, small_memory, us
 
-from pytest_llmbench.simulator.engine import Engine, Sequence
-from pytest_llmbench.simulator.prefix_cache import PrefixCache, chained_hashes
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence
+from pytest_llmbench.simulator.engine.kv_cache import PrefixCache, chained_hashes
 
 
-def prompt(tokens: list[int], output: int = 1) -> Sequence:
-    return Sequence("r", len(tokens), output, token_ids=tokens)
+def prompt(tokens: list[int], output: int = 1) -> EngineSequence:
+    return EngineSequence("r", len(tokens), output, token_ids=tokens)
 
 
 def cached(engine: Engine, tokens: list[int]) -> int:
@@ -75,7 +75,7 @@ def test_off_and_unknown_tokens_share_nothing() -> None:
     assert [cached(off, list(range(100))) for _ in range(2)] == [0, 0]
     assert off.totals.prefix_query_tokens == 0
     unknown = Engine(config(prefix_caching="on"))
-    pair = [Sequence("r", 100, 1) for _ in range(2)]
+    pair = [EngineSequence("r", 100, 1) for _ in range(2)]
     for sequence in pair:
         drive_at_once(unknown, [sequence])
     assert [sequence.cached_tokens for sequence in pair] == [0, 0]
@@ -85,7 +85,7 @@ def test_hashes_do_as_well_as_tokens() -> None:
     engine = Engine(config(prefix_caching="on"))
     hashes = chained_hashes(range(64), 16)
     for expected in (0, 64):
-        sequence = Sequence("r", 100, 1, prefix_hashes=hashes)
+        sequence = EngineSequence("r", 100, 1, prefix_hashes=hashes)
         drive_at_once(engine, [sequence])
         assert sequence.cached_tokens == expected
 
@@ -116,7 +116,7 @@ def test_references_are_counted_per_user() -> None:
 
 def test_a_preempted_prompt_finds_its_own_blocks_again() -> None:
     engine = Engine(small_memory(prefix_caching="on"))
-    early, late = (Sequence(name, 7, 10, token_ids=[ord(name)] * 7) for name in "el")
+    early, late = (EngineSequence(name, 7, 10, token_ids=[ord(name)] * 7) for name in "el")
     run = drive_at_once(engine, [early, late])
     assert [event.sequence for event in run.preempted] == [late]
     assert engine.totals.resume_hit_tokens == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.simulator.presets import OPTIONS, PRESETS, parse_preset
+from pytest_llmbench.simulator.scenario.presets import OPTIONS, PRESETS, parse_preset
 
 
 def test_every_preset_says_where_its_figures_come_from() -> None:

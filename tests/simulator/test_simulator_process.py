@@ -16,8 +16,8 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.simulator.__main__ import main
-from pytest_llmbench.simulator.presets import PRESETS
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.scenario.presets import PRESETS
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 DEADLINE_S = 10.0
 
@@ -86,7 +86,7 @@ def test_an_engine_that_died_is_reported(capfd: pytest.CaptureFixture[str]) -> N
 
 PARENT = """
 import json, sys, time
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 engine = EmbeddedEngine.start()
 {before}
 print(json.dumps([engine.url, engine.pid]), flush=True)

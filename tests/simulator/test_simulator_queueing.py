@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 import pytest
 from engine_runs import A, B, config, drive, us
 
-from pytest_llmbench.simulator.engine import Engine, Sequence
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence
 
 SERVICE_NS = us(A + B * 100)
 
@@ -19,7 +19,7 @@ def waits_ns(utilisation: float, count: int, seed: int) -> list[int]:
     at_ns, arrivals = 0.0, []
     for i in range(count):
         at_ns += draw.expovariate(utilisation / SERVICE_NS)
-        arrivals.append((round(at_ns), Sequence(str(i), 100, 1)))
+        arrivals.append((round(at_ns), EngineSequence(str(i), 100, 1)))
     run = drive(Engine(config(max_num_seqs=1)), arrivals)
     return [run.admitted_ns[sequence] - arrived for arrived, sequence in arrivals]
 
@@ -45,7 +45,7 @@ def test_latency_has_its_knee_where_throughput_saturates() -> None:
     """16 places of 50 tokens saturate at some 100 requests/s: latency is flat below and runs away above."""
 
     def mean_ttft_ns(rate_hz: float) -> float:
-        arrivals = [(round(i / rate_hz * 1e9), Sequence(str(i), 100, 50)) for i in range(800)]
+        arrivals = [(round(i / rate_hz * 1e9), EngineSequence(str(i), 100, 50)) for i in range(800)]
         run = drive(Engine(config(max_num_seqs=16)), arrivals)
         return fmean(run.token_ns[sequence][0] - arrived for arrived, sequence in arrivals)
 

@@ -9,7 +9,7 @@ from served_load import TOKENS, Seen, chunks, load, raw_chat, serve_and_load
 
 from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.simulator.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 
 def deltas(raw: bytes) -> list[Any]:

@@ -9,8 +9,8 @@ import pytest
 from engine_runs import config, drive_at_once
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.simulator.engine import Engine, Sequence
-from pytest_llmbench.simulator.reasoning import ThinkLaw
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence
+from pytest_llmbench.simulator.engine.output_lengths import ThinkLaw
 
 
 def draws(count: int, **figures: object) -> list[tuple[int, str | None]]:
@@ -59,7 +59,7 @@ def test_a_cap_below_the_budget_comes_first() -> None:
 
 def test_thoughts_come_first_and_the_answer_is_announced() -> None:
     engine = Engine(config(think_mean_tokens=5, think_spread=0))
-    thinks, plain = Sequence("thinks", 10, 12), Sequence("plain", 10, 12, thinks=False)
+    thinks, plain = EngineSequence("thinks", 10, 12), EngineSequence("plain", 10, 12, thinks=False)
     run = drive_at_once(engine, [thinks, plain])
 
     assert (thinks.think_tokens, thinks.think_reason, thinks.output_tokens) == (5, "converged", 12)
@@ -70,7 +70,7 @@ def test_thoughts_come_first_and_the_answer_is_announced() -> None:
 
 def test_max_tokens_may_end_a_sequence_that_still_thinks() -> None:
     engine = Engine(config(think_mean_tokens=50, think_spread=0))
-    sequence = Sequence("r", 10, 12)
+    sequence = EngineSequence("r", 10, 12)
     run = drive_at_once(engine, [sequence])
     assert (sequence.think_tokens, sequence.output_tokens, sequence.think_reason) == (12, 12, None)
     assert sequence.finish_reason == "length"
@@ -80,7 +80,7 @@ def test_max_tokens_may_end_a_sequence_that_still_thinks() -> None:
 def test_reasoning_leaves_the_lengths_of_the_answers_alone() -> None:
     def answers(**figures: object) -> list[int]:
         engine = Engine(config(eos_mean_tokens=20, seed=3, **figures))
-        sequences = [Sequence(str(i), 10, 5000) for i in range(50)]
+        sequences = [EngineSequence(str(i), 10, 5000) for i in range(50)]
         drive_at_once(engine, sequences)
         return [sequence.output_tokens - sequence.think_tokens for sequence in sequences]
 
@@ -90,7 +90,10 @@ def test_reasoning_leaves_the_lengths_of_the_answers_alone() -> None:
 def test_one_that_never_answers_leaves_the_answers_of_the_others_alone() -> None:
     def answers(first_ceiling: int) -> list[int]:
         engine = Engine(config(eos_mean_tokens=20, think_mean_tokens=100, think_spread=0))
-        sequences = [Sequence("first", 10, first_ceiling), *(Sequence(str(i), 10, 5000) for i in range(9))]
+        sequences = [
+            EngineSequence("first", 10, first_ceiling),
+            *(EngineSequence(str(i), 10, 5000) for i in range(9)),
+        ]
         drive_at_once(engine, sequences)
         return [sequence.output_tokens - sequence.think_tokens for sequence in sequences]
 
@@ -100,7 +103,7 @@ def test_one_that_never_answers_leaves_the_answers_of_the_others_alone() -> None
 
 def test_min_tokens_counts_thoughts_too() -> None:
     engine = Engine(config(eos_mean_tokens=1, think_mean_tokens=8, think_spread=0))
-    sequence = Sequence("r", 10, 100, min_tokens=12)
+    sequence = EngineSequence("r", 10, 100, min_tokens=12)
     drive_at_once(engine, [sequence])
     assert (sequence.output_tokens, sequence.finish_reason) == (12, "stop")
 
@@ -109,7 +112,7 @@ def test_a_preempted_thought_goes_on_and_answers_once() -> None:
     engine = Engine(
         config(kv_block_tokens=4, kv_blocks=8, context_limit_tokens=32, think_mean_tokens=12, think_spread=0)
     )
-    sequences = [Sequence(str(i), 7, 20) for i in range(3)]
+    sequences = [EngineSequence(str(i), 7, 20) for i in range(3)]
     run = drive_at_once(engine, sequences)
     assert run.preempted
     for sequence in sequences:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.target import Target
 from pytest_llmbench.metrics.uncertainty import is_exact
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
@@ -20,11 +20,11 @@ from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.simulator.presets import parse_preset
-from pytest_llmbench.simulator.process import EmbeddedEngine
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.replay_load import Delays
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.replay.load import Delays
+from pytest_llmbench.simulator.scenario.presets import parse_preset
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload

@@ -7,9 +7,9 @@ import pytest
 from pytest_llmbench.model.looks import Looks, Watched
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
-from pytest_llmbench.stats.looks import look_taker
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.stats.interim.looks import look_taker
 from pytest_llmbench.workloads.catalogue import workload
 
 P50 = Looks((Watched(Objective("ttft.p50", "<=", 1_000.0, "ms"), "ttft", 50.0),), 0.01)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.simulator.reply_text import WORDS, ReplyText
-from pytest_llmbench.simulator.request_body import Endpoint
+from pytest_llmbench.simulator.serving.reply_text import WORDS, ReplyText
+from pytest_llmbench.simulator.serving.request_body import Endpoint
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.simulator.presets import parse_preset
-from pytest_llmbench.simulator.request_body import Endpoint, GenerationRequest, RefusalError, parse_request
+from pytest_llmbench.simulator.scenario.presets import parse_preset
+from pytest_llmbench.simulator.serving.request_body import (
+    Endpoint,
+    GenerationRequest,
+    RefusalError,
+    parse_request,
+)
 
 CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
 HELLO = [{"role": "user", "content": "hello"}]

@@ -7,11 +7,12 @@ from dataclasses import fields
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.simulator.engine_config import EngineConfig
-from pytest_llmbench.simulator.faults import FaultOptions
-from pytest_llmbench.simulator.presets import OPTIONS as ENGINE_OPTIONS
-from pytest_llmbench.simulator.presets import PRESETS
-from pytest_llmbench.simulator.scenario import (
+from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.faults import FaultOptions
+from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
+from pytest_llmbench.simulator.scenario.presets import OPTIONS as ENGINE_OPTIONS
+from pytest_llmbench.simulator.scenario.presets import PRESETS
+from pytest_llmbench.simulator.scenario.scenario import (
     FAULT_OPTIONS,
     OPTIONS,
     STREAM_OPTIONS,
@@ -19,7 +20,6 @@ from pytest_llmbench.simulator.scenario import (
     option_meanings,
     parse_scenario,
 )
-from pytest_llmbench.simulator.stream_quirks import StreamOptions
 
 
 def test_a_preset_alone_has_plain_streams_and_no_faults() -> None:

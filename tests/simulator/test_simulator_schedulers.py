@@ -6,7 +6,7 @@ import pytest
 from engine_runs import config, drive, drive_at_once, us
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.simulator.engine import Engine, QueueFullError, Sequence
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence, QueueFullError
 
 THREE = (("a", 30, 2), ("b", 10, 1), ("c", 20, 0))  # name, prompt, priority
 
@@ -16,7 +16,7 @@ THREE = (("a", 30, 2), ("b", 10, 1), ("c", 20, 0))  # name, prompt, priority
 )
 def test_the_queue_is_served_in_the_order_of_the_scheduler(scheduler: str, order: str) -> None:
     engine = Engine(config(scheduler=scheduler, max_num_seqs=1))
-    sequences = [Sequence(name, prompt, 2, priority=priority) for name, prompt, priority in THREE]
+    sequences = [EngineSequence(name, prompt, 2, priority=priority) for name, prompt, priority in THREE]
     run = drive_at_once(engine, sequences)
     assert "".join(sequence.request_id for sequence in run.finished) == order
 
@@ -24,13 +24,13 @@ def test_the_queue_is_served_in_the_order_of_the_scheduler(scheduler: str, order
 @pytest.mark.parametrize("scheduler", ["priority", "shortest"])
 def test_ties_go_by_arrival(scheduler: str) -> None:
     engine = Engine(config(scheduler=scheduler, max_num_seqs=1))
-    sequences = [Sequence(str(i), 10, 1) for i in range(20)]
+    sequences = [EngineSequence(str(i), 10, 1) for i in range(20)]
     assert drive_at_once(engine, sequences).finished == sequences
 
 
 def test_one_who_gives_up_leaves_the_queue() -> None:
     engine = Engine(config(max_num_seqs=1))
-    sequences = [Sequence(str(i), 10, 1) for i in range(4)]
+    sequences = [EngineSequence(str(i), 10, 1) for i in range(4)]
     for sequence in sequences:
         engine.submit(sequence)
     assert engine.abort(sequences[1])
@@ -43,13 +43,13 @@ def test_one_who_gives_up_leaves_the_queue() -> None:
 def test_a_full_queue_takes_nobody_in() -> None:
     engine = Engine(config(max_num_seqs=1, max_waiting=2))
     for i in range(2):
-        engine.submit(Sequence(str(i), 10, 5))
+        engine.submit(EngineSequence(str(i), 10, 5))
     assert engine.full
     with pytest.raises(QueueFullError, match="2 sequences wait"):
-        engine.submit(Sequence("r", 10, 5))
+        engine.submit(EngineSequence("r", 10, 5))
     engine.step()  # one of them leaves the queue
     assert not engine.full
-    engine.submit(Sequence("r", 10, 5))
+    engine.submit(EngineSequence("r", 10, 5))
     assert engine.full
     assert not Engine(config()).full
 
@@ -66,7 +66,7 @@ def memory_for_two(**overrides: object) -> Engine:
 def test_output_is_protected_against_thoughts_when_memory_is_short() -> None:
     def first_victim(scheduler: str) -> tuple[str, int]:
         engine = memory_for_two(scheduler=scheduler)
-        thinks, answers = Sequence("thinks", 7, 20), Sequence("answers", 7, 20, thinks=False)
+        thinks, answers = EngineSequence("thinks", 7, 20), EngineSequence("answers", 7, 20, thinks=False)
         run = drive_at_once(engine, [thinks, answers])
         assert len(run.finished) == 2
         return run.preempted[0].sequence.request_id, engine.totals.critical_evictions
@@ -77,7 +77,7 @@ def test_output_is_protected_against_thoughts_when_memory_is_short() -> None:
 
 def test_evictions_of_output_are_counted_when_only_output_is_there() -> None:
     engine = memory_for_two(scheduler="phase")
-    run = drive_at_once(engine, [Sequence(str(i), 7, 20, thinks=False) for i in range(2)])
+    run = drive_at_once(engine, [EngineSequence(str(i), 7, 20, thinks=False) for i in range(2)])
     assert [event.critical for event in run.preempted] == [True]
     assert engine.totals.critical_evictions == 1
 
@@ -95,7 +95,7 @@ def test_thoughts_may_not_use_the_blocks_kept_for_output() -> None:
             )
         )
         for i in range(10):
-            engine.submit(Sequence(str(i), 8, 30))
+            engine.submit(EngineSequence(str(i), 8, 30))
         used = []
         while not engine.idle:
             engine.step()
@@ -108,8 +108,8 @@ def test_thoughts_may_not_use_the_blocks_kept_for_output() -> None:
 
 def test_the_number_that_think_at_a_time_is_limited_and_output_overtakes() -> None:
     engine = Engine(config(scheduler="phase", max_think_seqs=2, **THINKING))
-    thinkers = [Sequence(f"t{i}", 10, 20) for i in range(5)]
-    quick = Sequence("quick", 10, 3, thinks=False)
+    thinkers = [EngineSequence(f"t{i}", 10, 20) for i in range(5)]
+    quick = EngineSequence("quick", 10, 3, thinks=False)
     run = drive(engine, [(0, thinker) for thinker in thinkers] + [(us(2000), quick)])
 
     for step in run.steps:

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from pytest_llmbench.simulator.ground_truth import GroundTruth
-from pytest_llmbench.simulator.presets import PRESETS
-from pytest_llmbench.simulator.process import EmbeddedEngine
-from pytest_llmbench.simulator.request_body import Endpoint
+from pytest_llmbench.simulator.scenario.presets import PRESETS
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+from pytest_llmbench.simulator.serving.request_body import Endpoint
 from pytest_llmbench.tokens.reference import reference_tokenizer
 
 CHAT, COMPLETIONS = str(Endpoint.CHAT), str(Endpoint.COMPLETIONS)

@@ -6,12 +6,12 @@ import pytest
 from engine_runs import A, B, C, D, config, drive_at_once, us
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.simulator.engine import Engine, Sequence
-from pytest_llmbench.simulator.presets import PRESETS
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence
+from pytest_llmbench.simulator.scenario.presets import PRESETS
 
 
 def ttft_ns(engine: Engine, prompt_tokens: int) -> int:
-    sequence = Sequence("r", prompt_tokens, 1)
+    sequence = EngineSequence("r", prompt_tokens, 1)
     return drive_at_once(engine, [sequence]).token_ns[sequence][0]
 
 
@@ -26,7 +26,7 @@ def test_attention_grows_with_the_square_of_the_prompt() -> None:
 def test_attention_costs_the_same_in_however_many_chunks() -> None:
     def cost(chunk: int) -> int:
         figures = {"max_num_seqs": 1, "max_num_batched_tokens": chunk, "kv_us_per_token": 0}
-        sequences = [Sequence("r", 1000, 1) for _ in range(2)]
+        sequences = [EngineSequence("r", 1000, 1) for _ in range(2)]
         with_attention = drive_at_once(
             Engine(config(attention_ns_per_pair=100, **figures)), sequences[:1]
         ).end_ns
@@ -43,12 +43,12 @@ def test_long_contexts_scale_above_linear_in_the_presets_of_products() -> None:
 
 def test_without_chunks_a_prompt_waits_for_a_step_that_holds_it_whole() -> None:
     figures = {"max_num_batched_tokens": 100, "max_num_seqs": 4, "context_limit_tokens": 100}
-    first, second = Sequence("first", 60, 3), Sequence("second", 60, 3)
+    first, second = EngineSequence("first", 60, 3), EngineSequence("second", 60, 3)
     run = drive_at_once(Engine(config(chunked_prefill="off", **figures)), [first, second])
     assert [step.prefill_tokens for step in run.steps] == [60, 60, 0, 0]
     assert run.steps[1].duration_ns == us(A + B * 60 + C + D * 61)
 
-    chunked = drive_at_once(Engine(config(**figures)), [Sequence("", 60, 3), Sequence("", 60, 3)])
+    chunked = drive_at_once(Engine(config(**figures)), [EngineSequence("", 60, 3), EngineSequence("", 60, 3)])
     assert [step.prefill_tokens for step in chunked.steps] == [100, 20, 0, 0]
 
 
@@ -69,7 +69,7 @@ def test_unchunked_prompts_are_fitted_by_what_the_prefix_cache_leaves() -> None:
             context_limit_tokens=100,
         )
     )
-    drive_at_once(engine, [Sequence("warm", 97, 1, token_ids=range(97))])
-    pair = [Sequence(name, 97, 1, token_ids=range(97)) for name in "ab"]
+    drive_at_once(engine, [EngineSequence("warm", 97, 1, token_ids=range(97))])
+    pair = [EngineSequence(name, 97, 1, token_ids=range(97)) for name in "ab"]
     run = drive_at_once(engine, pair)
     assert [step.prefill_tokens for step in run.steps] == [2]

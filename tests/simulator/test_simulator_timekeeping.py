@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from pytest_llmbench.simulator.alarm import Alarm, LoopAlarm, TimerfdAlarm, open_alarm
-from pytest_llmbench.simulator.ground_truth import GroundTruth, GroundTruthLog, parse_ground_truth
-from pytest_llmbench.simulator.pacing import RecentValues
+from pytest_llmbench.simulator.serving.alarm import Alarm, LoopAlarm, TimerfdAlarm, open_alarm
+from pytest_llmbench.simulator.serving.driver import RecentValues
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, GroundTruthLog, parse_ground_truth
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="timerfd is Linux's")
 

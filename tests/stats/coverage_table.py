@@ -25,8 +25,8 @@ from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.stats import fairness
 from pytest_llmbench.stats.block_bootstrap import Intervals, chosen
 from pytest_llmbench.stats.proportion import share_of

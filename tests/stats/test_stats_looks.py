@@ -14,9 +14,9 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.stats.look_estimates import estimate, is_decided
-from pytest_llmbench.stats.look_samples import Ends, values
-from pytest_llmbench.stats.looks import LookTaker, Verdict
+from pytest_llmbench.stats.interim.estimates import estimate, is_decided
+from pytest_llmbench.stats.interim.looks import LookTaker, Verdict
+from pytest_llmbench.stats.interim.samples import Ends, values
 from pytest_llmbench.stats.runs import FloatArray
 
 MS = 1_000_000

@@ -29,6 +29,7 @@ from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.store import entries, schema
+from pytest_llmbench.store.session_schema import DRAFT
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def measured_result(**changes: Any) -> TestResult:
         "objectives": (objective,),
         "validity": Validity((Finding("send_lag", True, True, "in time", 0.1, 10.0, "ms"),)),
         "compliance": Compliance(
-            ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL, schema.DRAFT, (met,)
+            ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL, DRAFT, (met,)
         ),
         "gate": Gate((unsure,)),
     }

@@ -21,6 +21,7 @@ from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, describe_loads
 from pytest_llmbench.model.result import Plot, TestResult
 from pytest_llmbench.redaction import Redactor
 from pytest_llmbench.store import entries, schema
+from pytest_llmbench.store.session_schema import DRAFT
 
 Make = Callable[..., TestResult]
 MakeObservation = Callable[..., Observation]
@@ -169,7 +170,7 @@ def _compliance(verdict: ComplianceVerdict) -> Compliance:
         one("M-2", Status.MET, "blocks"),
         one("O-1", Status.UNMET, "none"),
     )
-    return Compliance(verdict, verdict, schema.DRAFT, requirements)
+    return Compliance(verdict, verdict, DRAFT, requirements)
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,8 @@ def test_what_is_not_ours_or_too_large_is_only_named() -> None:
         "model.plan.nothing",
         "store.objects.json",
         "",
-        "generator.ray.crew.Path",
-        "harness.approach.Target",  # what a module of ours has imported
+        "generator.ray.pool.Path",
+        "harness.sut.access.Target",  # what a module of ours has imported
     ],
 )
 def test_nothing_but_our_values_is_made(path: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from pytest_llmbench.columns.stored import StoredRecords
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.methodology.levels import level_of
-from pytest_llmbench.methodology.samples import samples_of
+from pytest_llmbench.methodology.measuring.levels import level_of
+from pytest_llmbench.methodology.measuring.samples import samples_of
 from pytest_llmbench.metrics import itl, throughput
 from pytest_llmbench.metrics.server_side import PARTS_OF_TTFT
 from pytest_llmbench.metrics.summary import distribution
@@ -21,8 +21,8 @@ from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.simulator.replay import ReplayEngine
-from pytest_llmbench.simulator.scenario import parse_scenario
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.store import records_reader
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 from pytest_llmbench.store.records_reader import read_records, read_runs

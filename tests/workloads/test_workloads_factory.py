@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.workload_factory import make_workload
+from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
 from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LogNormal, Uniform
 from pytest_llmbench.workloads.mixture import Mixture

@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns
-from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.in_flight import tokens_in_flight

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_llmbench.compliance.checks.registry import Checks, stated
-from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
 from pytest_llmbench.model.result import TestResult
 
 check = Checks()

@@ -9,7 +9,7 @@ from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.levels import at_least_s
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
-from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, over, percentile, tested
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms

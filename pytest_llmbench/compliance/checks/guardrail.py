@@ -7,18 +7,12 @@ from collections import defaultdict
 
 from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.prefix_cache import in_both, unlike
-from pytest_llmbench.compliance.checks.registry import Checks
+from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows, tables_called
 from pytest_llmbench.compliance.checks.workload import advised
-from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
-from pytest_llmbench.compliance.tested_levels import (
-    FAMILIES,
-    Tested,
-    close,
-    over,
-    percentile,
-    tested,
-)
+from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, over, percentile, tested
+from pytest_llmbench.model.outcome import Outcome
 
 check = Checks()
 
@@ -227,4 +221,39 @@ def tables(look: Look) -> Answer:
     return look.answer(not lacking, "latency and throughput", f"lacking: {', '.join(lacking)}")
 
 
-__all__ = ["check"]
+_STATES = ("enabled", "disabled", "absent")
+
+check("M-4.8.1-input-filter")(one_of("guardrails.input_filter", *_STATES))
+check("M-4.8.1-output-filter")(one_of("guardrails.output_filter", *_STATES))
+check("S-4.8.2-default-enabled")(one_of("guardrails.default_config", True))
+check("M-4.8.2-disabled-noted")(stated("guardrails.disabled_note"))
+
+
+@check("M-4.8.1-system-names")
+def system_names(look: Look) -> Answer:
+    systems = look.need("guardrails.systems")
+    return look.answer(
+        isinstance(systems, list) and all(systems),
+        ", ".join(systems) if systems else "no safety system",
+        f"guardrails.systems is {systems!r}, not a list of names",
+    )
+
+
+@check("M-4.8.1-refusals")
+def refusals(look: Look) -> Answer:
+    stated_count = look.need("guardrails.refusals")
+    counted = int(look.records.has_outcome(Outcome.REFUSED).sum())
+    look.note("records_refused", counted)
+    return look.answer(
+        stated_count == counted,
+        f"{counted} requests refused",
+        f"{stated_count} refusals are reported, {counted} records were refused",
+    )
+
+
+@check("S-4.8.2-comparative-runs")
+def comparative_runs(look: Look) -> Answer:
+    """A reference to the run with the opposite state, or a guardrail test of the same report."""
+    if look.evidence.others("guardrail"):
+        return look.met("the report contains a guardrail test of this SUT")
+    return look.met(f"compared with {look.need('guardrails.comparative_run')}")

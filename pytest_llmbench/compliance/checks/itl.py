@@ -12,7 +12,7 @@ from pytest_llmbench.compliance.checks.levels import SWEEP
 from pytest_llmbench.compliance.checks.registry import Checks, one_of
 from pytest_llmbench.compliance.checks.tables import tables_called
 from pytest_llmbench.compliance.checks.tradeoff import SOURCES, shares_wrong
-from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import chunk_counts, chunk_sizes
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.itl import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate
-from pytest_llmbench.compliance.look import Answer, Look
+from pytest_llmbench.compliance.evidence_view import Answer, Look
 from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.metrics.steadiness import steadiness

@@ -7,7 +7,7 @@ import numpy as np
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
 from pytest_llmbench.compliance.checks.workload import advised
-from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.request_bodies import bodies_differ
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, over, percentile, tested

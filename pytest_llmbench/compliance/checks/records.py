@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks
-from pytest_llmbench.compliance.look import Answer, Look
+from pytest_llmbench.compliance.evidence_view import Answer, Look
 from pytest_llmbench.compliance.stored import chunk_counts, chunk_token_sums, has
 from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES, BoolColumn

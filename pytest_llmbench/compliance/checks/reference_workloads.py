@@ -6,7 +6,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.dataset_identity import sent_again
-from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.regeneration import (
     REFERENCE_DIGESTS,
     reference_digest,

@@ -6,7 +6,7 @@ None of these enters a verdict (AMB-38); they are answered as far as a run can a
 from __future__ import annotations
 
 from pytest_llmbench.compliance.checks.registry import Checks, stated
-from pytest_llmbench.compliance.look import Answer, Look
+from pytest_llmbench.compliance.evidence_view import Answer, Look
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS
 
 check = Checks()

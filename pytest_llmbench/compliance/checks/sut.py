@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pytest_llmbench.compliance.checks.registry import Checks, stated
-from pytest_llmbench.compliance.look import Answer, Look
+from pytest_llmbench.compliance.evidence_view import Answer, Look
 from pytest_llmbench.compliance.stored import has
 
 check = Checks()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.compliance.look import Look
+from pytest_llmbench.compliance.evidence_view import Look
 from pytest_llmbench.model.result import Table
 
 

@@ -10,7 +10,7 @@ from pytest_llmbench.compliance.checks.levels import REPORTED, at_least_s, overl
 from pytest_llmbench.compliance.checks.registry import Checks, one_of
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
 from pytest_llmbench.compliance.checks.ttft import workload_defined
-from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import (
     FAMILIES,
     Tested,

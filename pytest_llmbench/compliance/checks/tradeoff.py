@@ -10,7 +10,7 @@ from pytest_llmbench.compliance.checks.levels import SWEEP, at_least_s, overload
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
 from pytest_llmbench.compliance.checks.throughput import LIMITS
-from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, over, tested
 from pytest_llmbench.model.plan import OpenLoop
 

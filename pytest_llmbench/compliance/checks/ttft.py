@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
+
 from pytest_llmbench.compliance.checks.registry import Checks, one_of
 from pytest_llmbench.compliance.checks.warmup import warmup_precedes
 from pytest_llmbench.compliance.checks.workload import custom_fully_specified
-from pytest_llmbench.compliance.look import Answer, Look
+from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import (
     first_output_before_content,
     has,
@@ -13,6 +17,7 @@ from pytest_llmbench.compliance.stored import (
     reported,
     row_of,
 )
+from pytest_llmbench.model.looks import JUDGED
 
 check = Checks()
 
@@ -216,4 +221,160 @@ def queue_and_prefill(look: Look) -> Answer:
     )
 
 
-__all__ = ["check"]
+EDGES = (0, 256, 512, 1024, 2048, 4096)
+"""Half-open buckets, the last one open-ended; empty ones are omitted (AMB-04)."""
+_METRIC = re.compile(r"ttft\[(?P<label>[^\]]+)\]\.(?P<statistic>\w+)")
+_LOWER_EDGE = re.compile(r"\D*(\d+)")
+_COLUMNS = ("Input Tokens", "P50", "P95", "P99")
+
+
+def _buckets(look: Look) -> dict[str, set[str]]:
+    """Label of each bucket → the statistics that are defined for it."""
+    found: dict[str, set[str]] = {}
+    for name, estimate in look.result.metrics.items():
+        match = _METRIC.fullmatch(name)
+        if match and JUDGED not in match["label"] and estimate.point is not None:
+            found.setdefault(match["label"], set()).add(match["statistic"])
+    if not found:
+        raise NoEvidenceError("TTFT per input-length bucket")
+    look.note("buckets", sorted(found, key=_lower_edge))
+    return found
+
+
+def _lower_edge(label: str) -> int:
+    match = _LOWER_EDGE.match(label)
+    return int(match[1]) if match else -1
+
+
+@check("P-5.1.4.2-by-input-length")
+def by_input_length(look: Look) -> Answer:
+    buckets = _buckets(look)
+    poor = [label for label, statistics in buckets.items() if not {"p50", "p95", "p99"} <= statistics]
+    if poor:
+        return look.unmet(f"P50, P95 or P99 missing for {', '.join(poor)}")
+    counted = sum(look.result.metrics[f"ttft[{label}].p50"].n for label in buckets)
+    samples = int((has_first_token(look.records) & has(look.records.input_tokens)).sum())
+    look.note("samples_in_buckets", counted)
+    return look.answer(
+        counted == samples,
+        f"{len(buckets)} buckets",
+        f"the buckets hold {counted} samples, the records {samples}: a bucket is missing",
+    )
+
+
+@check("S-5.1.4.2-buckets")
+def advised_buckets(look: Look) -> Answer:
+    records = look.records
+    lengths = records.input_tokens[has_first_token(records) & has(records.input_tokens)]
+    advised = {EDGES[i] for i in np.searchsorted(EDGES, lengths, side="right") - 1}
+    used = {_lower_edge(label) for label in _buckets(look)}
+    return look.answer(
+        used == advised,
+        "the advised buckets",
+        f"buckets start at {sorted(used)}, the advised ones that are not empty at {sorted(advised)}",
+    )
+
+
+@check("M-5.1.5.3-input-length-table")
+def input_length_table(look: Look) -> Answer:
+    table = look.table("ttft_by_input_length")
+    missing = [name for name in _COLUMNS if not any(column.startswith(name) for column in table.columns)]
+    return look.answer(
+        not missing and bool(table.rows),
+        f"{len(table.rows)} rows",
+        f"the table lacks {', '.join(missing) or 'rows'}",
+    )
+
+
+_ROWS = ("Requests", "p50", "p90", "p95", "p99", "p99_9", "mean", "min", "max")
+_SEPARATOR = re.compile("(?<=\\d)[,_ '\u00a0\u202f](?=\\d{3})")
+_DURATION = re.compile(r"\d\s*(s|min|h)\b")
+
+
+def _shows(look: Look, item: str, *wanted: object) -> Answer:
+    """The summary's item names every one of the wanted values, numbers as whole numbers."""
+    text = _SEPARATOR.sub("", look.configuration(item)).lower()
+    absent = [str(value) for value in wanted if not re.search(_as_word(str(value).lower()), text)]
+    return look.answer(
+        not absent, f"the summary shows: {item}", f"{item}: the summary does not show {', '.join(absent)}"
+    )
+
+
+def _as_word(value: str) -> str:
+    return rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)"
+
+
+@check("M-5.1.5.1-sut-boundary")
+def boundary(look: Look) -> Answer:
+    components = look.fact("sut.components", [])
+    words = (
+        str(look.need("sut.boundary")).removesuffix("_system").removeprefix("application_").replace("_", " ")
+    )
+    return _shows(look, "SUT configuration and boundary", words, *components)
+
+
+@check("M-5.1.5.1-model-hardware")
+def model_and_hardware(look: Look) -> Answer:
+    undisclosed = look.fact("sut.hardware.disclosed") is False
+    hardware = "undisclosed" if undisclosed else look.need("sut.hardware.accelerator_type")
+    return _shows(look, "Model and hardware", look.need("sut.model.name"), hardware)
+
+
+@check("M-5.1.5.1-workload")
+def workload(look: Look) -> Answer:
+    """Name and seed of a reference workload, the length laws of a custom one."""
+    wanted = [look.need("workload.name")]
+    if look.fact("workload.standard") is not True:
+        (kind,) = look.need_fields("workload.input_length", "type")
+        wanted.append(kind)
+    return _shows(look, "Workload", *wanted)
+
+
+@check("M-5.1.5.1-load")
+def load(look: Look) -> Answer:
+    model = look.need("load.model")
+    if model == "open":
+        return _shows(look, "Load model", "open", f"{look.need('load.rate_rps'):g}")
+    return _shows(look, "Load model", model, look.need("load.concurrency"))
+
+
+@check("M-5.1.5.1-count-duration")
+def count_and_duration(look: Look) -> Answer:
+    item = "Request count and test duration"
+    if not _DURATION.search(look.configuration(item)):
+        return look.unmet("the summary shows no duration")
+    return _shows(look, item, len(look.records))
+
+
+@check("M-5.1.5.1-warmup")
+def warmup(look: Look) -> Answer:
+    """Requests, output tokens, drain and probes; a cold start says that there was none."""
+    if look.fact("warmup.performed") is False:
+        return _shows(look, "Warm-up", "no warm-up")
+    requests_ok, output_tokens = look.need_all("warmup.requests_ok", "warmup.output_tokens")
+    return _shows(look, "Warm-up", requests_ok, output_tokens, "drained", "probes")
+
+
+@check("M-5.1.5.1-prefix-caching")
+def prefix_caching(look: Look) -> Answer:
+    return _shows(look, "Prefix caching", look.need("sut.prefix_caching"))
+
+
+@check("M-5.1.5.1-guardrails")
+def guardrails(look: Look) -> Answer:
+    input_filter, output_filter = look.need_all("guardrails.input_filter", "guardrails.output_filter")
+    return _shows(look, "Guardrails", f"input filter {input_filter}", f"output filter {output_filter}")
+
+
+@check("S-5.1.5.2-tabular")
+def tabular(look: Look) -> Answer:
+    look.table("ttft_results")
+    missing = [name for name in _ROWS if row_of(look.result, name) is None]
+    return look.answer(not missing, "results as a table", f"rows missing: {', '.join(missing)}")
+
+
+@check("S-5.1.5.4-distribution-plot")
+def distribution_plot(look: Look) -> Answer:
+    plot = look.plot("ttft_cdf", "ttft_histogram")
+    points = max((len(x) for x, _ in plot.series.values()), default=0)
+    return look.answer(points > 1, f"{plot.id} with {points} points", f"{plot.id} has no points")

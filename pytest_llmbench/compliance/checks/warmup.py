@@ -6,7 +6,7 @@ import statistics
 from itertools import pairwise
 
 from pytest_llmbench.compliance.checks.registry import Checks
-from pytest_llmbench.compliance.look import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.model.observation import Observation
 

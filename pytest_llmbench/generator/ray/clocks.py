@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.columns.log import RecordLog
+from pytest_llmbench.generator.workers.protocol import Done
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import MISSING, Records
 
 Instants = npt.NDArray[np.int64]
 
@@ -161,4 +164,47 @@ def mistake_of(line: ClockLine, host: str) -> str | None:
     return None
 
 
-__all__ = ["WORST_ERROR_NS", "ClockLine", "ClockOffset", "RoundTrip", "measured", "mistake_of"]
+INSTANTS = (
+    "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns", "first_nonempty_ns",
+    "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns", "chunk_ns",
+)  # fmt: skip
+"""Read from the worker's clock. The server's own (``server_token_ns``) and durations are not among them."""
+DONE_INSTANTS = ("started_ns", "ended_ns", "load_ended_ns", "decoded_ns")
+
+
+def shifted_records(records: Records, line: ClockLine) -> Records:
+    """Latencies change by the drift alone, a few parts in a million at most. Long runs a block at a time."""
+    if line.same:
+        return records
+    log = RecordLog()
+    try:
+        for block in records.blocks():
+            columns: dict[str, Any] = {field.name: getattr(block, field.name) for field in fields(Records)}
+            log.extend(Records(**columns | {name: line.all_ours(columns[name]) for name in INSTANTS}))
+        return log.records()
+    finally:
+        log.close()
+
+
+def shifted_record(record: RequestRecord, line: ClockLine) -> RequestRecord:
+    # While load is running only one offset is known, and what is shifted then should cost little.
+    steady_ns = line.start.offset_ns if line.start.offset_ns == line.end.offset_ns else None
+    moved: dict[str, Any] = {}
+    for name in INSTANTS:
+        value = getattr(record, name)
+        if name == "chunk_ns":
+            moved[name] = (
+                [line.ours(each) for each in value]
+                if steady_ns is None
+                else [each + steady_ns for each in value]
+            )
+        elif value is not None:
+            moved[name] = line.ours(value) if steady_ns is None else value + steady_ns
+    return replace(record, **moved)
+
+
+def shifted_done(done: Done, line: ClockLine) -> Done:
+    moved: dict[str, Any] = {
+        name: line.ours(value) for name in DONE_INSTANTS if (value := getattr(done, name)) is not None
+    }
+    return replace(done, **moved)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pytest_llmbench.generator.ray.crew import RayCrew
+from pytest_llmbench.generator.ray.pool import RayCrew
 from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address

@@ -61,6 +61,3 @@ def stay_on(cpu: int) -> None:
     """Not allowed, no such core, not on this platform: then this process runs where the system puts it."""
     with suppress(AttributeError, OSError, ValueError):
         os.sched_setaffinity(0, {cpu})
-
-
-__all__ = ["allowed_cpus", "stay_on", "usable_cpus"]

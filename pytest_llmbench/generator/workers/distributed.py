@@ -15,12 +15,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.generator.clock import MonotonicClock, anchor
 from pytest_llmbench.generator.limits import Limits, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.generator.workers.conduct import MARGIN_NS, Conduct
-from pytest_llmbench.generator.workers.crew import Crew as LocalCrew
+from pytest_llmbench.generator.workers.coordinator import MARGIN_NS, Conduct
 from pytest_llmbench.generator.workers.merging import merged_observation
+from pytest_llmbench.generator.workers.pool import Crew as LocalCrew
 from pytest_llmbench.generator.workers.protocol import Address, Requests, Setup
 from pytest_llmbench.generator.workers.roles import Crew
 from pytest_llmbench.generator.workers.sharding import Deal, active_workers
@@ -28,6 +27,7 @@ from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.stats.failing import FailureWatch
+from pytest_llmbench.timing.clock import MonotonicClock, anchor
 from pytest_llmbench.wire.catalogue import dialect as dialect_named
 from pytest_llmbench.wire.dialect import PromptForm
 

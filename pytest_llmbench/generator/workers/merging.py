@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.generator.workers.columns import merged
-from pytest_llmbench.generator.workers.conduct import Conduct
+from pytest_llmbench.generator.records.columns import merged
+from pytest_llmbench.generator.workers.coordinator import Conduct
 from pytest_llmbench.generator.workers.protocol import Done
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck

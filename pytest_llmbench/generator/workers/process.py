@@ -18,15 +18,15 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
-from pytest_llmbench.generator.alarm import best_alarm
-from pytest_llmbench.generator.clock import MonotonicClock
 from pytest_llmbench.generator.host_cpu import raise_priority
 from pytest_llmbench.generator.limits import raise_descriptors
-from pytest_llmbench.generator.pacing import Pacer
+from pytest_llmbench.generator.loops import Pacer
 from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.generator.records.columns import write_columns
+from pytest_llmbench.generator.records.spool import SpoolWriter
+from pytest_llmbench.generator.records.supply import DealtWorkload, Supply
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.affinity import stay_on
-from pytest_llmbench.generator.workers.columns import write_columns
 from pytest_llmbench.generator.workers.protocol import (
     Done,
     Failed,
@@ -43,11 +43,11 @@ from pytest_llmbench.generator.workers.protocol import (
     Work,
     own_version,
 )
-from pytest_llmbench.generator.workers.spool import SpoolWriter
-from pytest_llmbench.generator.workers.supply import DealtWorkload, Supply
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.timing.alarm import best_alarm
+from pytest_llmbench.timing.clock import MonotonicClock
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.catalogue import dialect
 

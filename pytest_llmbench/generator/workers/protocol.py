@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.generator.target import Target
 from pytest_llmbench.model.facts import Fact
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import LoadPlan

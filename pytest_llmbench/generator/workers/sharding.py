@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.records.supply import DealtWorkload, packed
 from pytest_llmbench.generator.workers.protocol import Requests
-from pytest_llmbench.generator.workers.supply import DealtWorkload, packed
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.workloads.sequence import passing
 

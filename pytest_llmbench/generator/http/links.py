@@ -1,0 +1,253 @@
+"""The socket below a connection: what it offers, what it tells, and the event loop's own kind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from pytest_llmbench.generator.http.kernel_times import ANCILLARY_BYTES, packets_in
+from pytest_llmbench.generator.http.sockets import Sockets
+
+
+def unacknowledged(file_number: int) -> int | None:
+    """Bytes that the kernel took and the other side's kernel has not said to have received.
+
+    ``None`` where the system does not tell.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    import fcntl
+    import termios
+
+    try:
+        told = fcntl.ioctl(file_number, termios.TIOCOUTQ, bytes(4))
+    except OSError:
+        return None
+    return int.from_bytes(told, sys.byteorder)
+
+
+class Link(Protocol):
+    """Carries bytes. Nothing it does calls the connection back before it has returned."""
+
+    def write(self, data: bytes) -> bool:
+        """Sends, or keeps what the kernel does not take; True: the kernel took everything."""
+
+    def came_apart(self) -> bool:
+        """Whether what was read last may have come in several packets. What one packet brought came together,
+        however late it was read."""
+
+    def nothing_delivered(self) -> bool:
+        """At the end of the stream: whether not a byte of what was written last can have been read.
+
+        The end of a stream tells how much the other side had received when it ended it (RFC 9293, section
+        3.4). If that was nothing of it, whoever ended it has never seen it. A reset tells no such thing.
+        """
+
+    def close(self) -> None:
+        """Close at once, whatever is still on its way. Safe to call twice."""
+
+
+class Linked(Protocol):
+    """A connection, as its link sees it."""
+
+    def attach(self, link: Link) -> None:
+        """The link is up. Called once, first."""
+
+    def received(self, data: bytes, at_ns: int, since_ns: int | None = None) -> None:
+        """A read, and when the last of it arrived; of a late one also since when all of it has."""
+
+    def written(self) -> None:
+        """The kernel has taken what ``write`` could not give it at once."""
+
+    def ended(self, error: Exception | None) -> None:
+        """No more will come. May be called twice: at the end of the stream, and when the link is down."""
+
+    def dropped(self) -> None:
+        """The link is down. Called once, last."""
+
+
+class LoopLink(asyncio.Protocol):
+    """A transport of the event loop: works everywhere; reads are stamped in user space."""
+
+    def __init__(self, linked: Linked, monotonic_ns: Callable[[], int]) -> None:
+        self._linked = linked
+        self._now = monotonic_ns
+        self._written = 0
+        self._over = False
+
+    def write(self, data: bytes) -> bool:
+        self._written = len(data)
+        self._transport.write(data)
+        return self._transport.get_write_buffer_size() == 0
+
+    def came_apart(self) -> bool:
+        return True
+
+    def nothing_delivered(self) -> bool:
+        if not self._over:  # a reset, of which nothing follows
+            return False
+        taken = self._written - self._transport.get_write_buffer_size()
+        return unacknowledged(self._transport.get_extra_info("socket").fileno()) == taken
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    # Callbacks of the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, since uvloop's transports are none of asyncio's classes.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        # With a high-water mark of 0 the loop reports every byte that the kernel did not take at once.
+        transport.set_write_buffer_limits(high=0)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._linked.attach(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._linked.received(data, self._now())
+
+    def resume_writing(self) -> None:
+        self._linked.written()
+
+    def eof_received(self) -> bool:
+        self._over = True
+        self._linked.ended(None)
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._linked.ended(error)
+        self._linked.dropped()
+
+
+class SocketLink:
+    """Reads with ``recvmsg_into`` into the buffer of all. One read each time; what is left is told again.
+
+    ``_taken``: bytes of the last write that the kernel took.
+    ``_surplus``: packets that came in beyond one for each read, when that was last looked at.
+    """
+
+    def __init__(self, linked: Linked, sock: socket.socket, sockets: Sockets) -> None:
+        self._linked = linked
+        self._received = linked.received
+        self._sock = sock
+        self._sockets = sockets
+        self._times = sockets.times
+        self._buffer = sockets.buffer
+        self._buffers = [sockets.buffer]
+        self._receive = sock.recvmsg_into
+        self._unsent: list[memoryview] = []
+        self._reads = self._surplus = self._taken = 0
+        self._open = True
+        sockets.add(sock.fileno(), self._ready)
+        linked.attach(self)
+
+    @classmethod
+    async def connect(cls, linked: Linked, address: str, port: int, sockets: Sockets) -> None:
+        """Opens a link to a numeric address. Raises OSError."""
+        numeric = socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        )
+        family, kind, protocol, _, where = numeric[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sockets.times.stamp(sock)
+            await asyncio.get_running_loop().sock_connect(sock, where)
+        except BaseException:
+            sock.close()
+            raise
+        cls(linked, sock, sockets)
+
+    def write(self, data: bytes) -> bool:
+        if not self._open:
+            return True
+        if self._unsent:
+            self._unsent.append(memoryview(data))
+            return False
+        self._sockets.writes += 1
+        try:
+            sent = self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._taken = 0
+            self._down(error)
+            return True
+        self._taken = sent
+        if sent == len(data):
+            return True
+        self._unsent.append(memoryview(data)[sent:])
+        self._sockets.await_room(self._sock.fileno(), awaited=True)
+        return False
+
+    def came_apart(self) -> bool:
+        try:
+            surplus = packets_in(self._sock) - self._reads
+        except OSError:
+            return True
+        before, self._surplus = self._surplus, surplus
+        return surplus != before
+
+    def nothing_delivered(self) -> bool:
+        return not self._taken or (self._open and unacknowledged(self._sock.fileno()) == self._taken)
+
+    def close(self) -> None:
+        self._down(None)
+
+    def _ready(self, room: bool) -> None:
+        if room and self._unsent:
+            self._writable()
+        if not self._open:
+            return
+        try:
+            count, ancillary, _, _ = self._receive(self._buffers, ANCILLARY_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._down(error)
+            return
+        if count:
+            at_ns = self._times.instant(ancillary)
+            self._reads += 1
+            if self._times.waited_ns > self._sockets.late_ns:
+                self._sockets.late = True
+            since_ns = self._sockets.looked_ns if self._sockets.late else None
+            self._received(self._buffer[:count].tobytes(), at_ns, since_ns)
+        else:
+            self._linked.ended(None)
+            self._down(None)
+
+    def _writable(self) -> None:
+        try:
+            while self._unsent:
+                rest = self._unsent[0]
+                sent = self._sock.send(rest)
+                self._taken += sent
+                if sent < len(rest):
+                    self._unsent[0] = rest[sent:]
+                    return
+                del self._unsent[0]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._down(error)
+            return
+        self._sockets.await_room(self._sock.fileno(), awaited=False)
+        self._linked.written()
+
+    def _down(self, error: Exception | None) -> None:
+        """Closes; the connection hears of it later, not in the middle of what it is doing."""
+        if not self._open:
+            return
+        self._open = False
+        self._sockets.remove(self._sock.fileno())
+        self._unsent.clear()
+        self._sock.close()
+        asyncio.get_running_loop().call_soon(self._tell, error)
+
+    def _tell(self, error: Exception | None) -> None:
+        self._linked.ended(error)
+        self._linked.dropped()

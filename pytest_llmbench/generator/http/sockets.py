@@ -1,0 +1,173 @@
+"""The sockets of a loop behind one descriptor: an epoll of our own, which the loop watches in their stead.
+
+Being woken for every read costs more than the read. So with many streams, above some 10,000 wake-ups a
+second, the epoll is no longer watched, but looked at every 0.5 ms, as drivers of network cards do it
+(interrupt moderation). Stamps are the kernel's, so no latency changes by that. What would change is kept from
+mattering: streams whose chunks follow each other so closely that two might be read as one are not read in
+turns, nor are replies so short that a closed loop's replacement, 0.25 ms later, would lower its rate by more
+than a hundredth. Sends on a schedule have a timer of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+from collections.abc import Callable
+
+from pytest_llmbench.generator.http.kernel_times import KernelTimes
+from pytest_llmbench.timing.timer_fd import TimerFd
+
+READ_BYTES = 256 * 1024
+"""Most bytes of one read."""
+_AT_ONCE = 32
+"""Sockets that are read before the loop sees to anything else."""
+LATE_NS = 250_000
+"""A read whose last packet lay longer than this in its socket was late, and so is what is read after it until
+all sockets have been seen to. Less is a wake-up of the loop. In turns, so much later than a turn."""
+
+_WAKE_UPS = 256
+_BUSY_NS = _WAKE_UPS * 100_000
+"""So many wake-ups within this time are too many."""
+_TURN_NS = 500_000
+_TURNS = 64
+_FEW_READS = _TURNS
+"""Fewer than this in so many turns, and each may wake us again."""
+_CHUNKS_APART_NS = 5 * _TURN_NS
+_REQUESTS_APART_NS = 50 * _TURN_NS
+"""On one connection, on average: closer ones are not for turns."""
+
+Ready = Callable[[bool], None]
+"""Told that a socket has something: bytes, its end or an error; with ``True``: that it takes bytes again."""
+
+
+class Sockets:
+    """Tells sockets that they are ready, many for one wake-up of the loop.
+
+    Our own epoll for another reason as well: uvloop stops watching a descriptor with an error after one more
+    read, so that of a reset right behind data nothing would be heard. Here the kernel says it until the
+    socket is closed. Reads go to one buffer, as bytes are copied out of it before anything else runs.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, times: KernelTimes, *, read_bytes: int = READ_BYTES
+    ) -> None:
+        self.times = times
+        self.buffer = memoryview(bytearray(read_bytes))
+        self._loop = loop
+        self._epoll = select.epoll()
+        self._ready: dict[int, Ready] = {}
+        self._timer = _timer()
+        self.in_turns = False
+        """Looked at now and then, as being woken for each read would cost too much."""
+        self.several = False
+        """More than one socket is being read: what can be done later is better done when all have been."""
+        self.late = False
+        """Something of this round was read late."""
+        self.late_ns = LATE_NS
+        """From so much on."""
+        self.looked_ns = 0
+        """Everything that had arrived by then has been read: nothing that is read now had."""
+        self.writes = 0
+        """Requests sent, counted by whoever writes. This and what follows: since ``_since_ns``."""
+        self._reads = 0
+        self._count = 0
+        """Wake-ups, or turns."""
+        self._read: set[int] = set()
+        self._since_ns = 0
+        loop.add_reader(self._epoll.fileno(), self._woken)
+
+    def add(self, descriptor: int, ready: Ready) -> None:
+        self._ready[descriptor] = ready
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def await_room(self, descriptor: int, *, awaited: bool) -> None:
+        """Whether to tell when the socket takes bytes again."""
+        self._epoll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if awaited else 0))
+
+    def remove(self, descriptor: int) -> None:
+        """Before it is closed: its number may be another's by the next line."""
+        if self._ready.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+
+    def close(self) -> None:
+        if self.in_turns:
+            self._be_woken()
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+        if self._timer is not None:
+            self._timer.close()
+
+    def _woken(self) -> None:
+        self._look()
+        self._count += 1
+        if self._count >= _WAKE_UPS:
+            took_ns = self._lapse()
+            if self._timer is not None and took_ns < _BUSY_NS and self._suits_turns(took_ns):
+                self._take_turns(self._timer)
+            self._begin_anew()
+
+    def _turn(self, timer: TimerFd) -> None:
+        timer.heard()
+        self._look_on()
+        self._count += 1
+        if self._count >= _TURNS:
+            if self._reads < _FEW_READS or not self._suits_turns(self._lapse()):
+                self._be_woken()
+            self._begin_anew()
+
+    def _lapse(self) -> int:
+        return time.monotonic_ns() - self._since_ns
+
+    def _suits_turns(self, took_ns: int) -> bool:
+        together_ns = took_ns * len(self._read)
+        closest_ns = max(self._reads * _CHUNKS_APART_NS, self.writes * _REQUESTS_APART_NS)
+        return closest_ns <= together_ns
+
+    def _begin_anew(self) -> None:
+        self._count = self._reads = self.writes = 0
+        self._read.clear()
+        self._since_ns = time.monotonic_ns()
+
+    def _take_turns(self, timer: TimerFd) -> None:
+        self.in_turns, self.late_ns = True, LATE_NS + _TURN_NS
+        self._loop.remove_reader(self._epoll.fileno())
+        timer.ring_every(_TURN_NS)
+        self._loop.add_reader(timer.descriptor, self._turn, timer)
+
+    def _be_woken(self) -> None:
+        self.in_turns, self.late_ns = False, LATE_NS
+        if self._timer is not None:
+            self._timer.stop()
+            self._loop.remove_reader(self._timer.descriptor)
+        self._loop.add_reader(self._epoll.fileno(), self._woken)
+
+    def _look_on(self) -> None:
+        """All that is ready, with the loop's other work in between."""
+        if not self._epoll.closed and self._look() == _AT_ONCE:
+            self._loop.call_soon(self._look_on)
+
+    def _look(self) -> int:
+        ready, read, now_ns = self._ready, self._read, time.monotonic_ns()
+        found = self._epoll.poll(0, _AT_ONCE)
+        self.several = len(found) > 1
+        for descriptor, events in found:
+            read.add(descriptor)
+            told = ready.get(descriptor)
+            if told is not None:  # else it was closed by what another one has brought
+                told(events & select.EPOLLOUT != 0)
+        self.several = False
+        self._reads += len(found)
+        if len(found) < _AT_ONCE:  # all that there was
+            self.looked_ns, self.late = now_ns, False
+        return len(found)
+
+
+def _timer() -> TimerFd | None:
+    try:
+        return TimerFd()
+    except OSError:  # a sandbox that forbids it: then each read wakes us, however many there are
+        return None
+
+
+__all__ = ["LATE_NS", "READ_BYTES", "Ready", "Sockets"]

@@ -1,0 +1,127 @@
+"""What a transport is: a small protocol, and the exchange it works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Protocol
+
+from pytest_llmbench.generator.http.known_replies import KnownReply
+from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.generator.stamping import Stamping
+from pytest_llmbench.wire.uniform import Lesson
+
+
+class End(Enum):
+    """How an exchange ended, as the transport sees it."""
+
+    COMPLETE = auto()
+    """The whole response is here, whatever its status."""
+    UNREACHABLE = auto()
+    """No connection could be made."""
+    BROKEN = auto()
+    """The connection was closed or reset before the response was complete."""
+    GARBAGE = auto()
+    """The server's bytes are not of the protocol."""
+    EXHAUSTED = auto()
+    """This machine has no descriptor or local port left: our fault, not the server's."""
+    TIMEOUT = auto()
+    CANCELLED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One request on the wire: what goes out, what comes back, and when.
+
+    ``bodies[i]`` is the part of the response body that arrived with the read stamped ``stamps[i]``; until the
+    response has ended, the last reads may still lie unparsed in ``unparsed``. A response that was recognised
+    as a whole is never parsed: it has ``known`` and all its reads in ``unparsed``, but no bodies and headers.
+    """
+
+    request: PreparedRequest
+    scheduled_ns: int
+    dispatched_ns: int
+    on_end: Callable[[Exchange], None]
+    connecting_ns: int | None = None
+    """Start of the attempt to open a connection for it, if one is under way."""
+    submitted_ns: int | None = None
+    stamps: list[int] = field(default_factory=list)
+    late_reads: list[tuple[int, int]] = field(default_factory=list)
+    """Places among ``stamps`` of reads that came late, each with an instant after which all of it arrived."""
+    unparsed: list[bytes] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    status: int | None = None
+    """Known as soon as the head of the response has been parsed."""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    known: KnownReply | None = None
+    teach: Callable[[Lesson], None] | None = None
+    """For whoever finds that later responses may be recognised by this one."""
+    end: End | None = None
+    error: str | None = None
+    finished_ns: int = 0
+    stale_retries: int = 0
+    due_ns: int = 0
+    """No deadline can have run out before this instant (kept by the sweep)."""
+    channel: Channel | None = None
+    """What carries it at the moment."""
+
+    def finish(self, end: End, at_ns: int, error: str | None = None) -> None:
+        """Marks it as ended and tells its owner. Once only."""
+        if self.end is not None:
+            return
+        self.end, self.finished_ns, self.error = end, at_ns, error
+        self.channel = None
+        self.on_end(self)
+
+
+class Channel(Protocol):
+    """A connection, or the attempt to open one, as its exchange sees it."""
+
+    def inspect(self) -> None:
+        """Parse what has arrived so far: ends the exchange if it is complete."""
+
+    def abandon(self) -> None:
+        """Let go of the exchange and close; does not call ``on_end``."""
+
+
+class Transport(Protocol):
+    """Carries exchanges. Everything runs in the event loop's thread."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def opened(self) -> int:
+        """Connections opened so far."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether exchanges that seem to have ended wait to be looked at: what can wait itself had better."""
+
+    @property
+    def stamping(self) -> Stamping:
+        """How reads have been stamped so far."""
+
+    async def prewarm(self, count: int, timeout_s: float) -> int:
+        """Have ``count`` idle connections ready; returns how many there are (fewer if it cannot)."""
+
+    def send(self, exchange: Exchange) -> None:
+        """Put it on the wire. Never waits, never fails, never ends the exchange before it returns."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+def abandon(exchange: Exchange, end: End, at_ns: int, error: str) -> None:
+    """Stop an exchange from our side (deadline, cancellation); what has arrived is kept."""
+    if exchange.channel is not None:
+        exchange.channel.inspect()
+    if exchange.end is not None:
+        return
+    if exchange.channel is not None:
+        exchange.channel.abandon()
+    exchange.finish(end, at_ns, error)
+
+
+__all__ = ["Channel", "End", "Exchange", "Transport", "abandon"]

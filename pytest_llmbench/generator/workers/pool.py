@@ -1,0 +1,204 @@
+"""The worker processes: started together, kept from plan to plan, ended without leaving anything behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from pytest_llmbench.columns.own_folder import own_folder
+from pytest_llmbench.errors import GeneratorError
+from pytest_llmbench.generator.workers.protocol import Line, Setup, refuse_other_version
+
+_START_S = 60.0
+_END_S = 5.0
+_GONE_S = 2.0
+_LOG_BYTES = 16_384
+_LOG_LINES = 5
+_TRACING = frozenset(
+    {
+        "PYTHONASYNCIODEBUG", "PYTHONDEVMODE", "PYTHONDUMPREFS", "PYTHONFAULTHANDLER", "PYTHONINSPECT",
+        "PYTHONPERFSUPPORT", "PYTHONPROFILEIMPORTTIME", "PYTHONTRACEMALLOC", "PYTHONVERBOSE",
+    }
+)  # fmt: skip
+_TRACING_PREFIXES = ("COV_CORE_", "COVERAGE_PROCESS_")
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One worker process, and our end of the line to it."""
+
+    setup: Setup
+    process: subprocess.Popen[bytes]
+    line: Line
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None and not self.line.connection.closed
+
+    def ending(self) -> str:
+        """How it ended, in words, with the last lines it printed. To be asked once the line is dead."""
+        try:
+            status = self.process.wait(_GONE_S)
+        except subprocess.TimeoutExpired:
+            return "closed its connection and goes on running"
+        how = f"was killed by {_signal_name(-status)}" if status < 0 else f"ended with exit code {status}"
+        return how + _tail(self.setup.log)
+
+    def put_down(self) -> None:
+        """It does not answer: have it killed. Its line dies of that."""
+        self.process.kill()
+
+    def kill(self) -> None:
+        """At once, and whatever it may have started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.line.close()
+
+
+class Crew:
+    """Up to ``count`` workers that are set up alike. A worker that has died is replaced when it is needed."""
+
+    def __init__(self, setup: Setup, cpus: Sequence[int] = ()) -> None:
+        """``cpus``: cores to put the workers on, in turn."""
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="workers-", dir=own_folder(), ignore_cleanup_errors=True
+        )
+        self._setup = replace(setup, directory=Path(self._directory.name))
+        self._cpus = tuple(cpus)
+        self._members: dict[int, Member] = {}
+        self._strangers: set[int] = set()
+        """Started, and not greeted yet."""
+
+    def call(self, count: int) -> None:
+        """Start those of the first ``count`` that are missing; they come up by themselves. GeneratorError."""
+        for number in range(count):
+            member = self._members.get(number)
+            if member is None or not member.alive:
+                self._dismiss(number)
+                self._members[number] = self._started(number)
+                self._strangers.add(number)
+
+    def members(self, count: int) -> list[Member]:
+        """The first ``count`` workers, up and greeted. Raises GeneratorError or SuiteError."""
+        try:
+            self.call(count)
+            deadline_s = time.monotonic() + _START_S
+            for number in sorted(self._strangers):
+                self._greet(self._members[number], deadline_s)
+        except BaseException:
+            for number in list(self._strangers):
+                self._dismiss(number)
+            raise
+        self._strangers.clear()
+        return [self._members[number] for number in range(count)]
+
+    def set_up(self, setup: Setup) -> None:
+        """Give all workers another generator; none may be at work."""
+        self._setup = replace(setup, directory=self._setup.directory)
+        for number, member in self._members.items():
+            again = replace(self._setup, number=number, cpu=member.setup.cpu)
+            self._members[number] = replace(member, setup=again)
+            if number not in self._strangers:
+                member.line.say(again)
+
+    def kill(self) -> None:
+        """End all of them at once; the next plan starts new ones."""
+        for number in list(self._members):
+            self._dismiss(number)
+
+    def close(self) -> None:
+        """Let all of them end by themselves, kill the others, remove their files. Safe to call twice."""
+        for member in self._members.values():
+            member.line.close()
+        deadline_s = time.monotonic() + _END_S
+        for member in self._members.values():
+            with suppress(subprocess.TimeoutExpired):
+                member.process.wait(max(0.0, deadline_s - time.monotonic()))
+        self.kill()
+        self._directory.cleanup()
+
+    def _dismiss(self, number: int) -> None:
+        self._strangers.discard(number)
+        member = self._members.pop(number, None)
+        if member is not None:
+            member.kill()
+
+    def _started(self, number: int) -> Member:
+        cpu = self._cpus[number % len(self._cpus)] if self._cpus else None
+        setup = replace(self._setup, number=number, cpu=cpu)
+        ours, theirs = socket.socketpair()
+        try:
+            # A session of its own: Ctrl-C reaches the coordinator alone, which brings the load to its end.
+            with setup.log.open("wb") as log, theirs:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", f"{__package__}.process", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=_quiet_environment(os.environ),
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            raise GeneratorError(
+                f"cannot start a worker process: {error}",
+                where=f"worker {number + 1}",
+                remedy="lower --llm-workers, or raise the limits of processes and open files",
+            ) from error
+        return Member(setup, process, Line(Connection(ours.detach())))
+
+    def _greet(self, member: Member, deadline_s: float) -> None:
+        where = f"worker {member.setup.number + 1}"
+        remedy = f"try it by hand: {sys.executable} -P -m {__package__}.process 0"
+        if not member.line.connection.poll(max(0.0, deadline_s - time.monotonic())):
+            raise GeneratorError(f"is not up after {_START_S:g} s", where=where, remedy=remedy)
+        hello = member.line.hear()
+        if hello is None:
+            raise GeneratorError(f"did not start: it {member.ending()}", where=where, remedy=remedy)
+        refuse_other_version(hello, where)
+        member.line.say(member.setup)
+
+
+def _quiet_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without what makes an interpreter trace, profile or debug itself: the worker's stamps must not pay for
+    the coverage of a suite. Our own environment stays as it is.
+
+    One arena for malloc: requests are made in one thread and their successors in another, and with an arena
+    each glibc keeps the holes of the first while the second grows.
+    """
+    quiet = {
+        name: value
+        for name, value in environment.items()
+        if name not in _TRACING and not name.startswith(_TRACING_PREFIXES)
+    }
+    return {"MALLOC_ARENA_MAX": "1"} | quiet
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LOG_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    last = [line for line in lines if line.strip()][-_LOG_LINES:]
+    return "; it printed last: " + " | ".join(last) if last else ""

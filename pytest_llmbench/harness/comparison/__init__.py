@@ -1,0 +1,1 @@
+"""Several systems, arms and repetitions: what is compared, in which order, with what."""

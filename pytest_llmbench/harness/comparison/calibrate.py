@@ -1,0 +1,164 @@
+"""``--llm-calibrate``: A/A on one system, and what later sessions say about their limits in view of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.compare.calibration import RUNS_SHOWN, Noise, noise_of, tight_limits, tight_margins
+from pytest_llmbench.compare.identity import REQUIRED
+from pytest_llmbench.compare.limits import comparisons
+from pytest_llmbench.compare.regression import better_of
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.harness.comparison.baselines import Order
+from pytest_llmbench.harness.comparison.identity import identity_of
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.methodology.measuring.by_run import ByRun
+from pytest_llmbench.metrics.catalogue import metric_unit
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.result import Table, TestResult
+from pytest_llmbench.store.baselines import machine_id
+from pytest_llmbench.store.calibrations import (
+    Calibration,
+    NoiseEntry,
+    calibration_path,
+    read_calibration,
+    there_are_calibrations,
+    write_calibration,
+)
+from pytest_llmbench.store.instants import iso_utc
+
+RUNS = 8
+"""Without ``--llm-runs``: the noise is then known to a factor of two."""
+
+
+@dataclass(frozen=True)
+class Calibrations:
+    """Those of a session."""
+
+    settings: Settings
+
+    def calibrated(self, order: Order, result: TestResult, by_run: ByRun, *, virtual: bool) -> TestResult:
+        """The result with what its runs say about the noise, which is kept for later sessions."""
+        metrics = [each.metric for each in comparisons(by_run, by_run, paired=True)]
+        metrics += [objective.metric for objective in result.objectives]
+        noise = {
+            metric: own
+            for metric in dict.fromkeys(metrics)
+            if (better := better_of(metric)) is not None
+            and (own := noise_of(metric, metric_unit(metric), better, by_run.get(metric, ()))) is not None
+        }
+        runs = max((len(values) for values in by_run.values()), default=0)
+        identity = identity_of(order.definition, order.parameters, order.setting, virtual=virtual)
+        kept = noise and not any(run.interrupted for run in result.observations)
+        notes = [self._saved(order.nodeid, identity, runs, noise) if kept else "no calibration is saved"]
+        if result.objectives:
+            notes.append("limits are not judged while calibrating")
+        return replace(
+            result,
+            tables=(*result.tables, *([table(list(noise.values()))] if noise else [])),
+            findings=(*result.findings, *tight_limits(result.objectives, noise)),
+            objectives=(),
+            notes=(*notes, *result.notes),
+        )
+
+    def _saved(self, nodeid: str, identity: Mapping[str, Any], runs: int, noise: Mapping[str, Noise]) -> str:
+        path = self._path(identity)
+        calibration = Calibration(
+            saved=iso_utc(time.time_ns()),
+            generator_version=version("pytest-llmbench"),
+            machine=machine_id(),
+            nodeid=nodeid,
+            identity=dict(identity),
+            runs=runs,
+            noise={name: _entry(own) for name, own in noise.items()},
+        )
+        try:
+            write_calibration(path, calibration)
+        except StoreError as error:
+            return f"calibration of {runs} runs NOT saved: {error}"
+        return f"calibration of {runs} runs saved: {path}"
+
+    def flagged(self, order: Order, result: TestResult, *, virtual: bool) -> TestResult:
+        """The result with a warning for each limit that is tighter than the noise, where that is known."""
+        guarded = [each for each in result.comparisons if each.gated]
+        if not (result.objectives or guarded):
+            return result
+        if self.settings.calibrate or not there_are_calibrations(self.settings.storage, machine_id()):
+            return result
+        path = self._path(identity_of(order.definition, order.parameters, order.setting, virtual=virtual))
+        try:
+            known = read_calibration(path)
+        except StoreError as error:
+            damaged = Finding("calibration", ok=False, voids=False, message=str(error))
+            return replace(result, findings=(*result.findings, damaged))
+        if known is None:
+            return result
+        noise = {name: _noise(name, entry) for name, entry in known.noise.items()}
+        found = tight_limits(result.objectives, noise)
+        for each in guarded:
+            runs = min(len(each.baseline), len(each.candidate))
+            found += tight_margins({each.metric: each.margin}, runs, noise)
+        return replace(
+            result,
+            findings=(*result.findings, *found),
+            notes=(*result.notes, f"calibrated on {known.saved} with {known.runs} runs ({path})"),
+        )
+
+    def _path(self, identity: Mapping[str, Any]) -> Path:
+        content = {name: identity.get(name) for name in REQUIRED}
+        text = json.dumps(content, sort_keys=True, default=str)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return calibration_path(self.settings.storage, machine_id(), digest)
+
+
+def _entry(own: Noise) -> NoiseEntry:
+    return NoiseEntry(
+        unit=own.unit,
+        better=own.better,
+        runs=own.runs,
+        mean_log=own.mean_log,
+        spread_log=own.spread_log,
+        proposed=own.proposed,
+        false_alarms=own.false_alarms(own.proposed),
+    )
+
+
+def _noise(name: str, entry: NoiseEntry) -> Noise:
+    return Noise(name, entry.unit, entry.better, entry.runs, entry.mean_log, entry.spread_log)
+
+
+def table(noise: Sequence[Noise]) -> Table:
+    """What the runs of one unchanged system say: a row for each metric."""
+    columns = (
+        "Metric",
+        "Typical",
+        "Noise between runs",
+        *(f"Found with {runs} runs" for runs in RUNS_SHOWN),
+        "Proposed limit",
+        "Runs beyond it",
+    )
+    return Table("calibration", "Calibration (A/A)", columns, tuple(map(_row, noise)))
+
+
+def _row(own: Noise) -> tuple[str, ...]:
+    low, high = own.interval
+    sign = "≤" if own.better == "lower" else "≥"
+    found = (own.detectable(runs) for runs in RUNS_SHOWN)
+    return (
+        own.metric,
+        f"{own.typical:.4g} {own.unit}",
+        f"{own.cv:.2%} [{low:.2%}, {high:.2%}]",
+        *("not known" if share is None else f"{share:.1%}" for share in found),
+        f"{sign} {own.proposed:.4g} {own.unit}",
+        f"{own.false_alarms(own.proposed):.2%}",
+    )
+
+
+__all__ = ["RUNS", "Calibrations", "table"]

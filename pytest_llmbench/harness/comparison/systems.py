@@ -1,0 +1,252 @@
+"""Several systems in one session: ``--llm-endpoint`` more than once, and ``llmbench.compare`` (section 6).
+
+Each test runs on every system, whole and with a warm-up of its own, in rounds whose order is drawn. What is
+reported is the result on the first system, with the table that sets all of them side by side, what is equal
+between them, and the facts ``comparison.*`` that the rules for comparisons are checked with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pytest_llmbench.compare.equivalence import cache_apart, evidence, hardware_is_equal, rules
+from pytest_llmbench.compare.limits import SHOWN_MARGIN
+from pytest_llmbench.compare.systems import System, against_first, is_real, side_by_side, significance
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.comparison.arms import Answered, Arm, ArmRuns, apart, cached_share, measure_arms
+from pytest_llmbench.harness.settings import Settings, named
+from pytest_llmbench.harness.sut.sut_file import hourly_price
+from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.procedure import TestDefinition
+from pytest_llmbench.metrics import latency
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.judgement import Finding, Validity
+from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.redaction import without_credentials
+
+SEVERAL = "--llm-endpoint NAME=URL --llm-endpoint NAME=URL"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Keywords of ``llmbench.compare``."""
+
+    metrics: tuple[str, ...] = ()
+    """Those that are compared; the test's own choice without."""
+    margin: float = SHOWN_MARGIN
+    claim: bool = True
+    normalisation: str | None = None
+    production_configuration: str | None = None
+    same_time: str | None = None
+    differences: str | None = None
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One of the systems of the command line."""
+
+    name: str
+    endpoint: str
+    file: Path | None
+
+
+class Compared(NamedTuple):
+    result: TestResult
+    peers: tuple[TestResult, ...]
+    """Of the further systems: the audit looks at them too."""
+
+
+def listed_systems(settings: Settings) -> tuple[Listed, ...]:
+    """Empty for fewer than two. SuiteError for names that occur twice and files of systems that do not."""
+    if len(settings.endpoints) < 2:
+        return ()
+    given = [named(text) for text in settings.endpoints]
+    names = [name or _short(url) for name, url in given]
+    files = dict(named(text) for text in settings.suts)
+    common = files.pop("", None)
+    mistakes = [f"--llm-endpoint: two systems are called {name!r}: name them NAME=URL"
+                for name in dict.fromkeys(names) if names.count(name) > 1]  # fmt: skip
+    mistakes += [f"--llm-sut {name}={file}: no system is called {name!r}; there are {', '.join(names)}"
+                 for name, file in files.items() if name not in names]  # fmt: skip
+    if mistakes:
+        raise SuiteError.from_mistakes(mistakes)
+    urls = [url for _, url in given]
+    return tuple(
+        Listed(name, url, Path(file) if (file := files.get(name, common)) else None)
+        for name, url in zip(names, urls, strict=True)
+    )
+
+
+def _short(url: str) -> str:
+    return without_credentials(url).removeprefix("https://").removeprefix("http://")
+
+
+def compare_systems(
+    definition: TestDefinition,
+    parameters: TestParameters,
+    arms: Sequence[Arm],
+    runs: int,
+    wanted: Wanted,
+    systems: Sequence[Listed],
+    *,
+    answered: Answered,
+    header: Mapping[str, Any],
+    valid: Callable[[TestResult], Validity],
+) -> Compared:
+    """The first system's result with all of them in it. KeyboardInterrupt when there is none to keep."""
+    prepared, said = apart(arms, definition)
+    measured = measure_arms(
+        definition, parameters, prepared, runs, answered=answered, header=header, whole=True
+    )
+    first = measured.get(arms[0].name)
+    if first is None:
+        raise KeyboardInterrupt
+    names = ", ".join(arm.name for arm in arms)
+    notes = [f"{len(arms)} systems ({names}), {runs} runs of each with a warm-up of its own, in drawn order"]
+    notes += [said] if said is not None else []
+    findings = [finding for runs_of in measured.items() for finding in _void(*runs_of, valid)]
+    result = replace(
+        first.result, notes=(*notes, *first.result.notes), findings=(*first.result.findings, *findings)
+    )
+    counts = {name: len(own.every) for name, own in measured.items()}
+    if len(measured) < len(arms) or min(counts.values()) < runs or any(f.voids for f in findings):
+        return Compared(result, ())
+    peers = tuple(measured[arm.name].result for arm in arms[1:])
+    return Compared(_with_comparison(definition, result, measured, wanted, systems), peers)
+
+
+def _void(name: str, runs: ArmRuns, valid: Callable[[TestResult], Validity]) -> list[Finding]:
+    return [
+        Finding("systems_valid", ok=False, voids=True, message=f"{name}, run {number}: {reason}")
+        for number, result in enumerate(runs.every, start=1)
+        for reason in valid(result).reasons
+    ]
+
+
+def _with_comparison(
+    definition: TestDefinition,
+    result: TestResult,
+    measured: Mapping[str, ArmRuns],
+    wanted: Wanted,
+    listed: Sequence[Listed],
+) -> TestResult:
+    files = {each.name: each.file for each in listed}
+    systems = [_system(name, runs, files[name]) for name, runs in measured.items()]
+    found = against_first(systems, wanted.metrics, wanted.margin)
+    facts = {name: runs.result.facts for name, runs in measured.items()}
+    equal = evidence(facts, {name: _schedule(runs.result) for name, runs in measured.items()})
+    values = {
+        **equal,
+        **_claims(systems, wanted, {each.metric for each in found}),
+        "comparison.tests": significance(found, systems),
+        "comparison.normalisation": wanted.normalisation or _normalisation(systems),
+        "comparison.checklist": _checklist(wanted, facts, hardware_is_equal(equal)),
+    }
+    shares = [cached_share(runs) for runs in measured.values()]
+    caches = [] if definition.name == "prefix_cache" else [cache_apart(shares[0], s) for s in shares[1:]]
+    told = sum(is_real(each) for each in found)
+    note = (
+        f"the intervals of {told} of {len(found)} differences exclude zero, at 95 % each; by chance alone "
+        "about one in twenty would. Whether a difference matters is its verdict"
+    )
+    return replace(
+        result,
+        tables=(*result.tables, side_by_side(systems, found)),
+        comparisons=found,
+        facts=result.facts | Facts.of(Origin.MEASURED, values, "several systems"),
+        findings=(*result.findings, *rules(equal), *(finding for finding in caches if finding is not None)),
+        notes=(note, *result.notes),
+    )
+
+
+def _system(name: str, runs: ArmRuns, file: Path | None) -> System:
+    count = runs.result.facts.value("sut.hardware.accelerator_count")
+    price = hourly_price(file)
+    samples = {
+        family: np.concatenate([measure(seen.records) for one in runs.every for seen in one.observations])
+        for family, measure in latency.FAMILIES.items()
+        if family in ("ttft", "tpot", "e2e")
+    }
+    return System(
+        name,
+        runs.by_run,
+        samples,
+        accelerators=count if isinstance(count, int) and count > 0 else None,
+        dollars_per_hour=None if price is None else price.dollars,
+        price_date=None if price is None else price.date,
+    )
+
+
+def _schedule(result: TestResult) -> str | None:
+    """Digest of the arrivals, in nanoseconds from the start of each load; None without an open loop."""
+    digest, seen_any = hashlib.sha256(), False
+    for seen in result.observations:
+        if isinstance(seen.plan.load, OpenLoop) and seen.interrupted is None:
+            at = seen.records.scheduled_ns
+            digest.update((at[at != MISSING] - seen.started_ns).astype("<i8").tobytes())
+            seen_any = True
+    return digest.hexdigest() if seen_any else None
+
+
+def _claims(systems: Sequence[System], wanted: Wanted, metrics: set[str]) -> dict[str, Any]:
+    per_gpu = {s.name: _mean(s.throughput_by(s.accelerators)) for s in systems}
+    per_cost = {s.name: _mean(s.throughput_by(s.dollars_per_hour)) for s in systems}
+    priced = {
+        s.name: {
+            "value": per_cost[s.name],
+            "tokens_per_dollar": (per_cost[s.name] or 0.0) * 3600,
+            "dollars_per_hour": s.dollars_per_hour,
+            "date": s.price_date,
+        }
+        for s in systems
+        if per_cost[s.name] is not None and s.price_date is not None
+    }
+    return {
+        "comparison.claim": wanted.claim,
+        "comparison.metrics": sorted(metrics),
+        "comparison.runs": {s.name: max((len(v) for v in s.by_run.values()), default=0) for s in systems},
+        "comparison.tokens_per_gpu_second": per_gpu if None not in per_gpu.values() else None,
+        "comparison.tokens_per_dollar_hour": priced if len(priced) == len(systems) else None,
+    }
+
+
+def _mean(values: tuple[float, ...] | None) -> float | None:
+    return float(np.exp(np.log(values).mean())) if values and min(values) > 0 else None
+
+
+def _normalisation(systems: Sequence[System]) -> str | None:
+    said = []
+    if all(system.accelerators is not None for system in systems):
+        said.append("output tokens per second over the number of accelerators (tokens per GPU-second)")
+    if all(system.dollars_per_hour is not None for system in systems):
+        said.append("output tokens per second over dollars per hour, at the declared prices")
+    return "; ".join(said) or None
+
+
+def _checklist(wanted: Wanted, facts: Mapping[str, Facts], same_hardware: bool) -> dict[str, str]:
+    """The seven items of section 6.4; empty where only the tester can answer."""
+    every = [own.under("sut") for own in facts.values()]
+    keys = dict.fromkeys(key for own in every for key in own)
+    differing = [key for key in keys if len({repr(own.value(key)) for own in every}) > 1]
+    differing += [] if same_hardware else ["accelerators, or not known"]
+    warmups = {name: own.value("warmup.description", "not known") for name, own in facts.items()}
+    return {
+        "workload": "the same specification, seeds and order of requests for all systems, see same_requests",
+        "duration": "the same request counts and durations: one test, one set of parameters",
+        "warmup": "; ".join(f"{name}: {text}" for name, text in warmups.items()),
+        "success_criteria": "the same outcomes, error budget and rule for deadlines for all systems",
+        "same_time": wanted.same_time or "one session, the systems in turns, one loaded at a time",
+        "production_configuration": wanted.production_configuration or "",
+        "differences": wanted.differences or (", ".join(differing) or "none declared or detected"),
+    }
+
+
+__all__ = ["SEVERAL", "Compared", "Listed", "Wanted", "compare_systems", "listed_systems"]

@@ -1,0 +1,1 @@
+"""Loads of a test executed, shared and written down."""

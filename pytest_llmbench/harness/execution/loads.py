@@ -1,0 +1,170 @@
+"""``records/*.loads.json``: what a result is computed from beside the records of single requests.
+
+The marker's parameters and the setting, and for each load the procedure asked for its beginning and end, the
+generator's testimony and the engine's readings. ``pytest-llmbench recompute`` drives the procedure again with
+these for answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.redaction import known_secrets
+from pytest_llmbench.store.json_file import read_object, write_text
+from pytest_llmbench.store.objects import described, encoded
+from pytest_llmbench.store.plain import plain_object
+from pytest_llmbench.store.records_file import not_on_disk
+
+LOADS_SCHEMA = "pytest-llmbench/loads/1.0"
+_BY_NAME = ("workload", "plan", "records")
+"""Of a setting and of an observation: not as they are, but as far as they are needed."""
+
+
+@dataclass
+class LoadsRecorder:
+    """Notes what came of every load, in their order."""
+
+    loads: list[dict[str, Any]] = field(default_factory=list)
+    findings: tuple[Finding, ...] = ()
+    """That the file could not be written."""
+
+    def noting(self, execute: Callable[[LoadPlan], Observation]) -> Callable[[LoadPlan], Observation]:
+        def executed(plan: LoadPlan) -> Observation:
+            seen = execute(plan)
+            self.loads.append(_load(plan, seen))
+            return seen
+
+        return executed
+
+    def write(
+        self,
+        path: Path,
+        nodeid: str,
+        test: str,
+        parameters: TestParameters,
+        setting: Setting,
+        *,
+        whole: int,
+    ) -> None:
+        """Beside the records file ``path``; ``whole``: how often the whole procedure was run. A disk that
+        fails costs the file and not the result: see :attr:`findings`."""
+        content = {
+            "schema": LOADS_SCHEMA,
+            "nodeid": nodeid,
+            "test": test,
+            "whole": whole,
+            "parameters": stated(parameters),
+            "workloads": {
+                "parameters": _workload(parameters.workload),
+                "setting": _workload(setting.workload),
+            },
+            "setting": _fields(setting),
+            "loads": self.loads,
+        }
+        text = json.dumps(known_secrets().value(content), indent=None, ensure_ascii=False, allow_nan=False)
+        try:
+            write_text(loads_path(path), text + "\n")
+        except StoreError as error:
+            self.findings = (not_on_disk(error),)
+
+
+def loads_path(records: Path) -> Path:
+    return records.with_suffix(".loads.json")
+
+
+def files_of(records: Path | None, report: Path | None) -> dict[str, str]:
+    """Keys of the report entry: the files of a test that there are, relative to the report."""
+    if records is None or report is None:
+        return {}
+    found = {"records_file": records, "loads_file": loads_path(records)}
+    return {name: str(path.relative_to(report)) for name, path in found.items() if path.exists()}
+
+
+def read_loads(path: Path) -> dict[str, Any]:
+    """StoreError for a file that is missing, damaged or of another version."""
+    beside = "keep the folder records beside report.json"
+    content = read_object(path, "loads", absent=beside, damaged=beside)
+    if content.get("schema") != LOADS_SCHEMA:
+        raise StoreError(f"not a file of loads in {LOADS_SCHEMA!r}", where=str(path), remedy=beside)
+    return content
+
+
+def stated(parameters: TestParameters) -> dict[str, Any]:
+    """A marker's parameters, those that are not given left out."""
+    given = {each.name: getattr(parameters, each.name) for each in fields(parameters)}
+    return {name: described(value) for name, value in given.items() if value is not None}
+
+
+def amount(plan: LoadPlan) -> dict[str, Any]:
+    """What is sent, in JSON values that tell one load from another."""
+    return {
+        "label": plan.label,
+        "load": plan.load.describe(),
+        "requests": plan.requests,
+        "first": plan.first,
+        "seed": plan.seed,
+        "part": plan.part,
+        "phase": str(plan.phase),
+        "duration_s": plan.duration_s,
+        "max_requests": plan.max_requests,
+        "variant": plan.variant,
+        "attempt": plan.attempt,
+    }
+
+
+def _load(plan: LoadPlan, seen: Observation) -> dict[str, Any]:
+    return {**amount(plan), "key": plan.key, "rows": len(seen.records), "seen": _fields(seen)}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {
+        each.name: encoded(getattr(value, each.name)) for each in fields(value) if each.name not in _BY_NAME
+    }
+
+
+def _workload(given: str | Workload) -> Mapping[str, Any] | str:
+    if isinstance(given, str):
+        return given
+    return {
+        "name": given.name,
+        "standard": given.standard,
+        "specification": plain_object(given.specification()),
+        "object": described(given),
+    }
+
+
+_LONGEST = 80
+
+
+def records_path(report: Path | None, nodeid: str, worker: str | None) -> Path | None:
+    """``REPORT/records/NAME.jsonl``, or None without a report directory.
+
+    The name is the node id in safe characters; a digest keeps long or similar ones apart. A repeated attempt
+    gets a number, so that no attempt overwrites another.
+    """
+    if report is None:
+        return None
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", nodeid).strip("-")[-_LONGEST:]
+    digest = hashlib.sha256(nodeid.encode()).hexdigest()[:8]
+    stem = "-".join(part for part in (readable, digest, worker) if part)
+    folder = report / "records"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{stem}.jsonl"
+    attempt = 1
+    while path.exists():
+        attempt += 1
+        path = folder / f"{stem}-{attempt}.jsonl"
+    return path

@@ -1,0 +1,1 @@
+"""What the load generator can be trusted with on this host."""

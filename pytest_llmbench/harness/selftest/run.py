@@ -1,0 +1,399 @@
+"""What the load generator can be trusted with on this host, measured against a server of known delays.
+
+A gentle load first, which says how exact the figures are; then the highest open-loop rate and the highest
+number of paced streams that hold, by doubling and then bisection; then a flood of chunks. A level *holds*
+when its requests all ended well, its sends kept the schedule by the limits that void a run
+(``methodology/measuring/offered.py``) and the TTFT error at P99 is at most 1 ms. One that does not is run
+once more.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.columns.own_folder import own_folder
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
+from pytest_llmbench.generator.workers.protocol import Address
+from pytest_llmbench.harness.selftest.certificate import host_identity
+from pytest_llmbench.harness.selftest.levels import TTFT_ERROR_LIMIT_US, LevelFigures, figures
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, Load, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
+from pytest_llmbench.simulator.known_delay.server import MODEL, Script
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
+from pytest_llmbench.timing.clock import MonotonicClock, anchor
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+
+SCHEMA = "pytest-llmbench/selftest/1"
+_TTFT_US, _ITL_US = 20_000, 5_000
+_INPUT_TOKENS = 32
+_SEED = 1
+_DEADLINES = Deadlines(connect_s=5.0, first_byte_s=5.0, between_chunks_s=5.0, total_s=15.0, drain_s=5.0)
+_DESCRIPTORS_KEPT = 128
+"""File descriptors that are not for connections."""
+
+Measure = Callable[[float], LevelFigures]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of everything is measured. Rates in requests per second, times in seconds."""
+
+    name: str
+    gentle_rate: float = 20.0
+    gentle_s: float = 5.0
+    rate_tokens: int = 16
+    rate_from: float = 100.0
+    rate_s: float = 2.0
+    stream_from: int = 32
+    stream_tokens: int = 200
+    """Of each paced stream, at one token every 5 ms."""
+    flood_requests: int = 4000
+    flood_tokens: int = 256
+    flood_streams: int = 64
+    bisections: int = 3
+    search_s: float = 19.5
+    """For each of the two searches."""
+    rate_limit: float = 20_000.0
+    stream_limit: int = 8192
+
+
+FULL = Extent("full")
+QUICK = Extent(
+    "quick",
+    gentle_s=1.5,
+    rate_from=200.0,
+    rate_s=0.6,
+    stream_from=64,
+    stream_tokens=100,
+    flood_requests=800,
+    bisections=1,
+    search_s=5.6,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The highest level of a search that holds."""
+
+    highest: float | None
+    levels: tuple[LevelFigures, ...]
+    """As measured, repetitions included."""
+    ended: str
+    """Why the search ended there, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelftestResult:
+    """What ``pytest-llmbench selftest`` and ``llm_selftest`` give."""
+
+    host: Mapping[str, Any]
+    date: str
+    """UTC, ISO 8601."""
+    extent: str
+    """``quick`` or ``full``."""
+    gentle: LevelFigures
+    rates: Found
+    streams: Found
+    flood: LevelFigures
+    check: SelfCheck
+    """Of the gentle level: clock, source of the stamps, event loop, transport, garbage collections."""
+    duration_s: float
+    workers: int = 1
+    """Processes that sent the load; 0: that of the selftest itself."""
+
+    @property
+    def trusted(self) -> bool:
+        """The generator held at the lowest rate."""
+        return self.gentle.holds
+
+    @property
+    def highest_rate_rps(self) -> float | None:
+        return self.rates.highest
+
+    @property
+    def highest_streams(self) -> int | None:
+        """Most requests in flight of the levels that hold."""
+        return None if self.streams.highest is None else round(self.streams.highest)
+
+    @property
+    def worst_ttft_error_p99_us(self) -> float | None:
+        """Over all levels that hold."""
+        levels = (self.gentle, *self.rates.levels, *self.streams.levels)
+        found = [level.ttft_error.p99 for level in levels if level.holds]
+        return max((p99 for p99 in found if p99 is not None), default=None)
+
+    def plain(self) -> dict[str, Any]:
+        """JSON values; what is stored and what ``--json`` writes."""
+        check = self.check
+        return {
+            "schema": SCHEMA,
+            "date": self.date,
+            "host": dict(self.host),
+            "extent": self.extent,
+            "workers": self.workers,
+            "duration_s": round(self.duration_s, 1),
+            "criterion": f"sends keep their schedule, TTFT error P99 <= {TTFT_ERROR_LIMIT_US:.0f} us",
+            "trusted": self.trusted,
+            "highest_rate_rps": self.highest_rate_rps,
+            "highest_streams": self.highest_streams,
+            "worst_ttft_error_p99_us": self.worst_ttft_error_p99_us,
+            "generator": {
+                "clock": check.clock,
+                "clock_resolution_ns": check.clock_resolution_ns,
+                "stamp_source": check.stamp_source,
+                "event_loop": check.event_loop,
+                "transport": check.transport,
+                "gc_collections": check.gc_collections,
+            },
+            "gentle": asdict(self.gentle),
+            "rates": asdict(self.rates),
+            "streams": asdict(self.streams),
+            "flood": asdict(self.flood),
+        }
+
+
+class Bench:
+    """The known-delay server, and the generator as it is shipped: all columns, records to disk.
+
+    Its worker processes are kept from level to level. To be closed.
+    """
+
+    def __init__(self, server: KnownDelayServer, directory: Path, workers: int = 1) -> None:
+        self._server = server
+        self._directory = directory
+        self._workers = workers
+        self._sink: Callable[[RequestRecord], None] = lambda _: None
+        self._apart: DistributedLoadGenerator | None = None
+        self.check = SelfCheck()
+        """Of the last level."""
+
+    def level(self, label: str, script: Script, load: Load, requests: int) -> LevelFigures:
+        workload = SyntheticWorkload("selftest", Fixed(_INPUT_TOKENS), Fixed(script.tokens))
+        plan = LoadPlan(label, workload, load, requests, _SEED, deadlines=_DEADLINES)
+        header = RecordsHeader(anchor(MonotonicClock()), "selftest", {"load": load.describe()})
+        last_ns = 0
+        with RecordsWriter(self._directory / "records.jsonl", header) as writer:
+
+            def keep(record: RequestRecord) -> None:
+                nonlocal last_ns
+                writer.write(record, label)
+                last_ns = time.monotonic_ns()
+
+            if self._workers:
+                seen, last_ns = self._run_apart(script, plan, keep)
+            else:
+                with LoadGenerator(
+                    Target.parse(self._server.url(script)),
+                    dialect("openai-chat"),
+                    model=MODEL,
+                    on_record=keep,
+                    count_text=reference_tokenizer().count,
+                ) as generator:
+                    seen = generator.run(plan)
+        self.check = seen.selfcheck
+        return figures(seen, self._server.truth(), script, last_ns)
+
+    def _run_apart(
+        self, script: Script, plan: LoadPlan, keep: Callable[[RequestRecord], None]
+    ) -> tuple[Observation, int]:
+        """In worker processes; with the instant by which all records had been made."""
+        address = Address(self._server.url(script))
+        if self._apart is None:
+            self._apart = DistributedLoadGenerator(
+                address,
+                "openai-chat",
+                workers=self._workers,
+                model=MODEL,
+                on_record=lambda record: self._sink(record),
+                count_text=True,
+            )
+        self._apart.aim(address)
+        self._sink = keep
+        seen = self._apart.run(plan)
+        if seen.interrupted == INTERRUPTED_BY_CTRL_C:
+            raise KeyboardInterrupt
+        return seen, self._apart.decoded_ns or 0
+
+    def close(self) -> None:
+        if self._apart is not None:
+            self._apart.close()
+
+    def paced(self, label: str, load: OpenLoop, requests: int, tokens: int) -> LevelFigures:
+        return self.level(label, Script(_TTFT_US, _ITL_US, tokens), load, requests)
+
+
+def run_selftest(
+    extent: Extent = FULL, on_level: Callable[[LevelFigures], None] | None = None, *, workers: int = 1
+) -> SelftestResult:
+    """Measure this host. ``on_level`` hears of each level as it ends. ``workers``: processes that send, as in
+    ``--llm-workers``.
+
+    :raises SUTError: the known-delay server cannot be started or does not answer.
+    """
+    began, date = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    tell = on_level or (lambda _: None)
+
+    def told(level: LevelFigures) -> LevelFigures:
+        tell(level)
+        return level
+
+    with (
+        KnownDelayServer() as server,
+        tempfile.TemporaryDirectory(prefix="selftest-", dir=own_folder()) as directory,
+        closing(Bench(server, Path(directory), workers)) as bench,
+    ):
+        bench.paced("warm-up", OpenLoop(100.0), 20, 4)
+        gentle, check = _gentle(bench, extent, told)
+        rates = highest(
+            lambda rate: told(_at_rate(bench, extent, rate)), extent.rate_from, _rate_bounds(extent, gentle)
+        )
+        streams = highest(
+            lambda count: told(_with_streams(bench, extent, round(count))),
+            extent.stream_from,
+            Bounds(None, _stream_limit(extent), extent.bisections, extent.search_s),
+        )
+        flood_of = Script(0, 0, extent.flood_tokens)
+        flood = told(bench.level("flood", flood_of, ClosedLoop(extent.flood_streams), extent.flood_requests))
+    took_s = time.monotonic() - began
+    host = host_identity()
+    return SelftestResult(host, date, extent.name, gentle, rates, streams, flood, check, took_s, workers)
+
+
+def _gentle(
+    bench: Bench, extent: Extent, told: Callable[[LevelFigures], LevelFigures]
+) -> tuple[LevelFigures, SelfCheck]:
+    return _once_more(
+        lambda: (told(_at_rate(bench, extent, extent.gentle_rate, extent.gentle_s)), bench.check)
+    )
+
+
+def _once_more(measure: Callable[[], tuple[LevelFigures, SelfCheck]]) -> tuple[LevelFigures, SelfCheck]:
+    first = measure()
+    return first if first[0].holds else measure()
+
+
+def _at_rate(bench: Bench, extent: Extent, rate: float, seconds: float | None = None) -> LevelFigures:
+    requests = max(2, round(rate * (extent.rate_s if seconds is None else seconds)))
+    return bench.paced(f"{rate:g} req/s", OpenLoop(rate), requests, extent.rate_tokens)
+
+
+def _with_streams(bench: Bench, extent: Extent, streams: int) -> LevelFigures:
+    """Replies that last T seconds, begun at ``streams`` / T per second for 2 T: full for one T."""
+    lasts_s = (_TTFT_US + (extent.stream_tokens - 1) * _ITL_US) / 1e6
+    load = OpenLoop(streams / lasts_s, "uniform")
+    return bench.paced(f"{streams} streams", load, 2 * streams, extent.stream_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of a search."""
+
+    holds: float | None
+    """A lower level that is known to hold."""
+    limit: float
+    """Not to be passed: of file descriptors, or of what is worth knowing."""
+    bisections: int
+    seconds: float
+
+
+def _rate_bounds(extent: Extent, gentle: LevelFigures) -> Bounds:
+    in_flight_s = (_TTFT_US + extent.rate_tokens * _ITL_US) / 1e6
+    limit = min(extent.rate_limit, _descriptors() / (2 * in_flight_s))
+    return Bounds(extent.gentle_rate if gentle.holds else None, limit, extent.bisections, extent.search_s)
+
+
+def _stream_limit(extent: Extent) -> float:
+    return float(min(extent.stream_limit, round(_descriptors() / 1.2)))
+
+
+def _descriptors() -> int:
+    """Connections that this process, and its child the server, may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**20 if soft == resource.RLIM_INFINITY else max(soft - _DESCRIPTORS_KEPT, 32)
+
+
+def highest(
+    measure: Measure, start: float, bounds: Bounds, clock: Callable[[], float] = time.monotonic
+) -> Found:
+    """Doubles from ``start`` while levels hold, then bisects (by the geometric mean) below the first that
+    does not. A level that does not hold is measured twice. Ends when its time is up."""
+    search = _Search(measure, clock, clock() + bounds.seconds)
+    best, load = bounds.holds, min(start, bounds.limit)
+    while (held := search.holds(load)) and load < bounds.limit:
+        best, load = load, min(2 * load, bounds.limit)
+    if held:
+        return Found(load, tuple(search.levels), f"{load:g} is as far as is tested here")
+    failing: float | None = None
+    for _ in range(bounds.bisections):
+        if held is None:
+            break
+        best, failing = (load, failing) if held else (best, load)
+        assert failing is not None
+        load = float(round(math.sqrt((best or failing / 4) * failing)))
+        if load in (best, failing):
+            break
+        held = search.holds(load)
+    else:
+        best = load if held else best
+    return Found(best, tuple(search.levels), search.ending(bounds))
+
+
+class _Search:
+    """The levels of a search, and the time that it has."""
+
+    def __init__(self, measure: Measure, clock: Callable[[], float], ends: float) -> None:
+        self._measure = measure
+        self._clock = clock
+        self._ends = ends
+        self._took = 0.0
+        self.levels: list[LevelFigures] = []
+        self._failed: dict[float, LevelFigures] = {}
+
+    def holds(self, load: float) -> bool | None:
+        """None: there was no time to measure it, or to measure it again."""
+        for _ in range(2):
+            began = self._clock()
+            if self.levels and began + self._took > self._ends:
+                return None
+            self.levels.append(self._measure(load))
+            self._took = self._clock() - began
+            if self.levels[-1].holds:
+                self._failed.pop(load, None)
+                return True
+            self._failed[load] = self.levels[-1]
+        return False
+
+    def ending(self, bounds: Bounds) -> str:
+        if not self._failed:
+            return f"no limit was found in the {bounds.seconds:g} s of the search"
+        lowest = self._failed[min(self._failed)]
+        return f"{lowest.label} did not hold: {lowest.reasons[0].partition(': ')[0]}"
+
+
+__all__ = [
+    "FULL",
+    "QUICK",
+    "SCHEMA",
+    "Bench",
+    "Bounds",
+    "Extent",
+    "Found",
+    "SelftestResult",
+    "highest",
+    "run_selftest",
+]

@@ -1,0 +1,108 @@
+"""How to reach a SUT and what to ask of it: ``llm_sut`` stands before the SUT file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.ray.spec import RaySpec
+from pytest_llmbench.generator.workers.affinity import usable_cpus
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.probes.control_plane import Access
+from pytest_llmbench.probes.credentials import Credentials, read_credentials
+from pytest_llmbench.probes.disclosure import SUTFile
+from pytest_llmbench.probes.endpoint import Asking
+
+
+@dataclass(frozen=True)
+class Approach:
+    """A SUT, the file about it and the credentials for it, as one."""
+
+    sut: SUT
+    file: SUTFile | None
+    credentials: Credentials
+    insecure: bool = False
+    """``--llm-insecure``: stands before the file."""
+    workers: int = 1
+    """Processes that send the load; 0: pytest's own."""
+    cpus: tuple[int, ...] = ()
+    """Cores to put them on, in turn; empty: where the system puts them."""
+    ray: RaySpec | None = None
+    """The cluster that they run on instead of this machine."""
+
+    @classmethod
+    def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> Approach:
+        """Raises SuiteError where a key or a header is wanted and not there."""
+        key_file = settings.api_key_file or (file.api_key_file if file is not None else None)
+        credentials = read_credentials(
+            os.environ,
+            key_env=file.endpoint.api_key_env if file is not None and settings.api_key_file is None else None,
+            key_file=key_file,
+            header_env=file.header_env if file is not None else None,
+        )
+        approach = cls(sut, file, credentials, settings.insecure)
+        if isinstance(settings.workers, str):
+            return replace(approach, ray=RaySpec.parse(settings.workers))
+        return replace(approach, workers=settings.workers, cpus=usable_cpus(settings.worker_cpus))
+
+    @property
+    def access(self) -> Access:
+        if self.file is None:
+            return Access(self.credentials, insecure=self.insecure)
+        insecure = self.insecure or self.file.endpoint.insecure
+        return Access(self.credentials, ca_file=self.file.ca_file, insecure=insecure)
+
+    @property
+    def asking(self) -> Asking:
+        if self.file is None:
+            return Asking("text", self.sut.ignore_eos, dict(self.sut.extra_body))
+        request = self.file.request
+        body = {**request.extra_body, **self.sut.extra_body}
+        return Asking(request.prompt, self.sut.ignore_eos or request.ignore_eos, body)
+
+    @property
+    def model(self) -> str | None:
+        return self.sut.model or (self.file.endpoint.model if self.file is not None else None)
+
+    @property
+    def api(self) -> str:
+        return self.file.endpoint.api if self.file is not None and self.sut.api == "auto" else self.sut.api
+
+    def target(self, url: str) -> Target:
+        access = self.access
+        headers = self.credentials.headers
+        return Target.parse(url, headers=headers, ca_file=access.ca_file, insecure=access.insecure)
+
+    def told(self, facts: Facts, disclosed: Mapping[str, Any]) -> Facts:
+        """``facts``, and over them what is declared: the stronger the later."""
+        if self.file is not None:
+            facts = facts | self.file.facts
+        facts = facts | Facts.of(Origin.DECLARED, self.sut.disclosure, "llm_sut")
+        facts = facts | Facts.of(Origin.DECLARED, disclosed, "pytest_llmbench_disclosure")
+        sent = {"request.extra_body": dict(self.asking.extra_body) or None}
+        return facts | Facts.of(Origin.DECLARED, sent, "request.extra_body")  # nobody can declare it away
+
+    def asked_differently(self, extra_body: Mapping[str, Any], header_env: Mapping[str, str]) -> Approach:
+        """The same SUT with further fields and headers. Raises SuiteError for a variable that is not set."""
+        # A variable without a key is named, so that only the further headers are read here.
+        given = read_credentials(
+            {**os.environ, "LLM_API_KEY": "", "OPENAI_API_KEY": ""}, header_env=header_env
+        )
+        own = self.credentials
+        taken = {name.lower() for name in given.headers}
+        kept = {name: value for name, value in own.headers.items() if name.lower() not in taken}
+        return replace(
+            self,
+            sut=replace(self.sut, extra_body={**self.sut.extra_body, **extra_body}),
+            credentials=Credentials(
+                {**kept, **given.headers}, own.secrets | given.secrets, own.source or given.source
+            ),
+        )
+
+
+__all__ = ["Approach"]

@@ -1,0 +1,142 @@
+"""The embedded engine as a SUT with variants: served over loopback, or replayed in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytest_llmbench.errors import SuiteError, SUTError
+from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.endpoint import Ears, Reached, reach
+from pytest_llmbench.harness.sut.variant_executor import Station, Up
+from pytest_llmbench.harness.sut.variants import Variant
+from pytest_llmbench.model.facts import Fact, Facts
+from pytest_llmbench.simulator.replay.engine import ReplayEngine, VirtualClock
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario.variants import variant_facts, with_overrides
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+
+
+def overridden(scenario: str, overrides: str) -> str:
+    """``fast?seed=1`` under ``prefix_caching=on`` is ``fast?seed=1&prefix_caching=on``.
+
+    Overrides that name a preset (``h100-8b?seed=1``) replace the scenario. Raises SuiteError for others.
+    """
+    if "?" in overrides or "=" not in overrides:
+        parse_scenario(overrides)
+        return overrides
+    return with_overrides(scenario, dict(part.partition("=")[::2] for part in overrides.split("&") if part))
+
+
+def preset_station(
+    variant: Variant, base: str, make: Callable[[str, str], Up], *, restarts_itself: bool = False
+) -> Station:
+    """A variant of the embedded engine: an engine of its own, with its own figures.
+
+    ``make`` takes a name and a scenario. ``restarts_itself``: the engine looks at ``fresh_state`` (a replay).
+    """
+    try:
+        scenario = overridden(base, str(variant.table.preset))
+    except SuiteError as error:
+        raise SuiteError(error.what, where=variant.where, remedy=error.remedy) from error
+    facts = variant_facts(scenario) | variant.facts
+    return Station(
+        variant.name,
+        lambda: make(variant.name, scenario),
+        facts,
+        server=variant.name,
+        restarts=not restarts_itself,
+        reset=_nothing_to_do if restarts_itself else None,
+    )
+
+
+def _nothing_to_do() -> None:
+    return
+
+
+class Server:
+    """Starts embedded engines; knows where that of the SUT itself answers, which a restart changes."""
+
+    def __init__(self, scenario: str, approach: Approach, ears: Ears) -> None:
+        """Starts that one. Raises SuiteError or SUTError."""
+        self._scenario = scenario
+        self._approach = approach
+        self._ears = ears
+        self._waiting: Up | None
+        self._waiting, self.reached, self.facts = self._start(scenario)
+
+    def open(self) -> Up:
+        """The SUT itself: the engine that is up, and at every later call a new one."""
+        up, self._waiting = self._waiting, None
+        if up is None:
+            up, self.reached, _ = self._start(self._scenario)
+        return up
+
+    def make(self, name: str, scenario: str) -> Up:  # noqa: ARG002 - a replay's engines have names
+        """Another engine, for a variant."""
+        return self._start(scenario)[0]
+
+    def url(self) -> str:
+        return self.reached.base_url
+
+    def _start(self, scenario: str) -> tuple[Up, Reached, Facts]:
+        engine = EmbeddedEngine.start(scenario)
+        try:
+            reached = reach(engine.url, self._approach, self._ears)
+        except BaseException:
+            engine.stop()
+            raise
+        return Up(reached.executor, close=engine.stop), reached, reached.facts | engine.disclosure()
+
+
+class Replayer:
+    """Makes engines that share one virtual clock, so that instants of a session never overlap."""
+
+    def __init__(self, ears: Ears) -> None:
+        self._ears = ears
+        self.clock = VirtualClock()
+
+    def make(self, name: str, scenario: str) -> Up:
+        """The engine of a variant; of the SUT itself without a name."""
+        scene = parse_scenario(scenario)
+        return Up(ReplayEngine(scene, on_record=self._ears.on_record, clock=self.clock, name=name))
+
+    def base(self, scenario: str) -> Station:
+        """The SUT itself. The engine sees to a fresh state, so there is nothing else to reset."""
+        return Station("", lambda: self.make("", scenario), reset=_nothing_to_do)
+
+
+def refuse_what_replays_cannot(approach: Approach) -> None:
+    """Nothing is encoded in a replay, so what would stand in a request body has no effect."""
+    sut, asking = approach.sut, approach.asking
+    if asking.extra_body:
+        names = ", ".join(asking.extra_body)
+        raise SuiteError(
+            f"a replay sends no request bodies, so extra_body ({names}) would have no effect",
+            where=sut.endpoint,
+            remedy="leave it out, or measure sim in its place",
+        )
+    model = parse_scenario(sut.preset).engine.model
+    if approach.model not in (None, model):
+        raise SUTError(
+            f"the replayed engine serves {model}, not {approach.model}",
+            where=sut.endpoint,
+            remedy="leave out --llm-model",
+        )
+
+
+def differing(base: Facts, own: Facts) -> Facts:
+    """Those of ``own`` that ``base`` states otherwise, or not at all."""
+    changed: dict[str, Fact] = {
+        key: fact for key, fact in own.items() if key not in base or base[key].value != fact.value
+    }
+    return Facts(changed)
+
+
+__all__ = [
+    "Replayer",
+    "Server",
+    "differing",
+    "overridden",
+    "preset_station",
+    "refuse_what_replays_cannot",
+]

@@ -1,0 +1,96 @@
+"""From a URL to something that can be loaded: endpoint examined, generator made, facts collected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.harness.execution.executor import Executor
+from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.probed import Stoppable, with_engine_metrics
+from pytest_llmbench.harness.sut.workers import distributed
+from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.probes.endpoint import EndpointReport, examine
+from pytest_llmbench.probes.host import host_facts
+from pytest_llmbench.probes.rtt import probe_rtt
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.wire.catalogue import dialect
+
+
+class RecordSink:
+    """Where the generator's records go just now: the records file of the test that is running, if any."""
+
+    def __init__(self) -> None:
+        self.write: Callable[[RequestRecord], None] | None = None
+
+    def __call__(self, record: RequestRecord) -> None:
+        if self.write is not None:
+            self.write(record)
+
+
+@dataclass(frozen=True)
+class Ears:
+    """Who is told of records and of progress."""
+
+    on_record: RecordSink
+    on_progress: Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """An endpoint that answered, and what loads it."""
+
+    base_url: str
+    model: str
+    api: str
+    facts: Facts
+    """What was found out; nothing declared is among it."""
+    executor: Executor
+
+
+def reach(url: str, approach: Approach, ears: Ears) -> Reached:
+    """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
+    approach.target(url)  # what we cannot speak to is said before any traffic
+    asking = approach.asking
+    seen = examine(url, model=approach.model, api=approach.api, access=approach.access, asking=asking)
+    _refuse_proxy(seen)
+    target = approach.target(seen.base_url)
+    if approach.workers:
+        generator: Stoppable = distributed(
+            approach, seen, on_record=ears.on_record, on_progress=ears.on_progress
+        )
+    else:
+        generator = LoadGenerator(
+            target,
+            dialect(seen.api),
+            model=seen.model,
+            prompt_form=asking.prompt_form,
+            extra_body=asking.extra_body,
+            on_record=ears.on_record,
+            on_progress=ears.on_progress,
+            count_text=reference_tokenizer().count,
+        )
+    return Reached(
+        base_url=seen.base_url,
+        model=seen.model,
+        api=seen.api,
+        facts=seen.facts | host_facts(target.host) | probe_rtt(target.host, target.port),
+        executor=with_engine_metrics(generator, seen.base_url, approach.access),
+    )
+
+
+def _refuse_proxy(seen: EndpointReport) -> None:
+    """The measured connections are our own and direct: through a proxy we would measure something else."""
+    if seen.proxy is not None:
+        raise SUTError(
+            f"the environment routes {seen.base_url} through the proxy {seen.proxy}, "
+            "and the measured connections do not go through proxies",
+            remedy="add the host to NO_PROXY if it can be reached directly, or measure from behind the proxy",
+        )
+
+
+__all__ = ["Ears", "Reached", "RecordSink", "reach"]

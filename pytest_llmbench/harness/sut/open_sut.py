@@ -1,0 +1,235 @@
+"""From a SUT to one that can be measured: endpoint examined and generator ready, or an engine to replay."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.embedded import Replayer, Server, preset_station, refuse_what_replays_cannot
+from pytest_llmbench.harness.sut.endpoint import Ears, Reached, RecordSink, reach
+from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.harness.sut.variant_executor import Station, Switchboard, Up
+from pytest_llmbench.harness.sut.variant_servers import Surroundings, reset_of, station
+from pytest_llmbench.harness.sut.variants import Variant, declared_variants
+from pytest_llmbench.harness.sut.workers import worker_notes
+from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
+from pytest_llmbench.methodology.procedure import VariantInfo
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import ClockAnchor
+from pytest_llmbench.probes.disclosure import read_sut_file
+from pytest_llmbench.probes.sut_schema import Reset
+from pytest_llmbench.redaction import keep_secret
+from pytest_llmbench.timing.clock import MonotonicClock, anchor
+from pytest_llmbench.wire.catalogue import dialect
+
+
+@dataclass(frozen=True)
+class OpenSUT:
+    """A system under test that answered, with everything needed to load it and its variants."""
+
+    endpoint: str
+    """As the user gave it."""
+    base_url: str
+    model: str
+    api: str
+    facts: Facts
+    executor: Switchboard
+    sink: RecordSink
+    ignore_eos: bool
+    variants: Mapping[str, VariantInfo] = field(default_factory=dict)
+    """What procedures may name; the SUT itself is the one without a name."""
+    now_ns: Callable[[], int] = time.monotonic_ns
+    """The clock of the records."""
+    anchor: Callable[[], ClockAnchor] = partial(anchor, MonotonicClock())
+    notes: tuple[str, ...] = ()
+    """What has to be said with every result."""
+    key: str = ""
+    """Tells the SUTs of a session apart."""
+    virtual: bool = False
+    """Several processes may replay at once: they cannot disturb each other's measurements."""
+
+    counter: TokenCounter | None = None
+    """Counts tokens as the SUT does; None where prompts are ids, which need no counting."""
+
+    @property
+    def server(self) -> str:
+        """Two with equal ones ask the same server, as far as can be told."""
+        return self.key if self.virtual else urlsplit(self.base_url).netloc
+
+    def variant(self, name: str, where: str) -> VariantInfo:
+        """SuiteError, with those that there are, for a variant that nobody declared."""
+        if name not in self.variants or not name:
+            known = ", ".join(known for known in self.variants if known) or "none"
+            raise SuiteError(
+                f"the SUT has no variant {name!r}; it has {known}",
+                where=where,
+                remedy="declare it in the SUT file, or in pytest_llmbench_variants",
+            )
+        return self.variants[name]
+
+    def close(self) -> None:
+        try:
+            self.executor.close()
+        finally:
+            if self.counter is not None:
+                self.counter.close()
+
+
+@dataclass(frozen=True)
+class Offered:
+    """What hooks say about a SUT."""
+
+    disclosed: Mapping[str, Any] = field(default_factory=dict)
+    variants: Mapping[str, Any] = field(default_factory=dict)
+
+
+def open_sut(
+    sut: SUT,
+    settings: Settings,
+    *,
+    on_progress: Callable[[Any], None],
+    offered: Offered | None = None,
+) -> OpenSUT:
+    """Examine ``sut`` and make a generator for it. SuiteError or SUTError say what is wrong, once.
+
+    Of its variants nothing is opened yet; that happens when a plan names one.
+    """
+    offered = offered or Offered()
+    file = read_sut_file(settings.sut) if settings.sut is not None else None
+    approach = Approach.to(sut, settings, file)
+    variants = declared_variants(sut, file, offered.variants)
+    _keep_secrets(variants)
+    ears = Ears(RecordSink(), on_progress)
+    if sut.is_replay:
+        return _replayed(approach, variants, ears, offered.disclosed)
+    if sut.is_embedded:
+        return _embedded(approach, variants, ears, offered.disclosed)
+    return _real(approach, variants, ears, offered.disclosed)
+
+
+def _real(
+    approach: Approach, variants: Mapping[str, Variant], ears: Ears, disclosed: Mapping[str, Any]
+) -> OpenSUT:
+    reached = reach(approach.sut.endpoint, approach, ears)
+    reset = approach.file.endpoint.reset if approach.file is not None else Reset()
+
+    def url() -> str:
+        return reached.base_url
+
+    empties = reset_of(reset, url, approach, "the SUT")
+    base = Station("", lambda: Up(reached.executor), reset=empties)
+    around = Surroundings(approach, url, reached.facts, base, ears)
+    board = Switchboard({"": base})
+    for name, variant in variants.items():
+        board.add(name, station(variant, around))
+    return OpenSUT(
+        endpoint=approach.sut.endpoint,
+        base_url=reached.base_url,
+        model=reached.model,
+        api=reached.api,
+        facts=approach.told(reached.facts, disclosed),
+        executor=board,
+        sink=ears.on_record,
+        ignore_eos=approach.asking.ignore_eos,
+        variants=_infos(board.stations),
+        notes=worker_notes(approach.ray or approach.workers),
+        counter=_counter(approach, reached),
+    )
+
+
+def _embedded(
+    approach: Approach, variants: Mapping[str, Variant], ears: Ears, disclosed: Mapping[str, Any]
+) -> OpenSUT:
+    scenario = approach.sut.preset
+    server = Server(scenario, approach, ears)
+    base = Station("", server.open, restarts=True)
+    around = Surroundings(approach, server.url, server.facts, base, ears)
+    board = Switchboard({"": base})
+    try:
+        for name, variant in variants.items():
+            preset = variant.table.way == "preset"
+            made = preset_station(variant, scenario, server.make) if preset else station(variant, around)
+            board.add(name, made)
+    except BaseException:
+        board.close()
+        raise
+    return OpenSUT(
+        endpoint=approach.sut.endpoint,
+        base_url=server.url(),
+        model=server.reached.model,
+        api=server.reached.api,
+        facts=approach.told(server.facts, disclosed),
+        executor=board,
+        sink=ears.on_record,
+        ignore_eos=approach.asking.ignore_eos,
+        variants=_infos(board.stations),
+        notes=worker_notes(approach.ray or approach.workers),
+        counter=_counter(approach, server.reached),
+    )
+
+
+def _replayed(
+    approach: Approach, variants: Mapping[str, Variant], ears: Ears, disclosed: Mapping[str, Any]
+) -> OpenSUT:
+    """The embedded engine in virtual time: nothing to start, to reach or to examine."""
+    refuse_what_replays_cannot(approach)
+    sut = approach.sut
+    replayer = Replayer(ears)
+    board = Switchboard({"": replayer.base(sut.preset)})
+    for name, variant in variants.items():
+        board.add(name, preset_station(variant, sut.preset, replayer.make, restarts_itself=True))
+    engine: Any = board.base.executor
+    api = dialect("openai-completions" if approach.api == "auto" else approach.api).name
+    own = Facts.of(Origin.SIMULATED, {"endpoint.url": sut.endpoint, "endpoint.api": api}, "replay")
+    return OpenSUT(
+        endpoint=sut.endpoint,
+        base_url=sut.endpoint,
+        model=engine.config.model,
+        api=api,
+        facts=approach.told(own | engine.disclosure(), disclosed),
+        executor=board,
+        sink=ears.on_record,
+        ignore_eos=approach.asking.ignore_eos,
+        variants=_infos(board.stations),
+        now_ns=replayer.clock.monotonic_ns,
+        anchor=replayer.clock.anchor,
+        notes=(engine.note, *worker_notes(approach.ray or approach.workers, replay=True)),
+        virtual=True,
+    )
+
+
+def _counter(approach: Approach, reached: Reached) -> TokenCounter | None:
+    asking = approach.asking
+    if asking.prompt_form == "token_ids":  # as long as their lists of ids
+        return None
+    extra = asking.extra_body
+    return TokenCounter.of(reached.base_url, reached.model, reached.api, approach.access, extra)
+
+
+def _infos(stations: Mapping[str, Station]) -> dict[str, VariantInfo]:
+    return {
+        name: VariantInfo(name, station.facts, station.can_be_fresh) for name, station in stations.items()
+    }
+
+
+def _keep_secrets(variants: Mapping[str, Variant]) -> None:
+    """Of the variants, as far as they are set."""
+    names = {
+        reference.env
+        for variant in variants.values()
+        if variant.table.request is not None
+        for reference in variant.table.request.headers.values()
+    }
+    values = {os.environ[name].strip() for name in names if os.environ.get(name, "").strip()}
+    keep_secret(*values, *(value.rpartition(" ")[2] for value in values))
+
+
+__all__ = ["Offered", "OpenSUT", "RecordSink", "open_sut"]

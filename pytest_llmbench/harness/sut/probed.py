@@ -1,0 +1,99 @@
+"""What the serving engine says about itself, read around and during every measured load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from pytest_llmbench.harness.execution.executor import Executor
+from pytest_llmbench.model.engine_readings import EngineReadings
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.probes.control_plane import Access
+from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls
+
+FACT = "engine.metrics"
+"""URL of the metrics page, or why there is nothing to read."""
+
+
+class Probe(Protocol):
+    """The probe of one metrics page."""
+
+    def before(self) -> str | None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> EngineReadings | None: ...
+
+    def close(self) -> None: ...
+
+
+class _PageProbe(EngineMetricsProbe):
+    def close(self) -> None:
+        self.__exit__(None, None, None)
+
+
+class Stoppable(Executor, Protocol):
+    """A load generator."""
+
+    def stop(self, reason: str) -> None: ...
+
+
+class ProbedExecutor:
+    """An executor whose Observations of measured load carry the engine's own figures."""
+
+    def __init__(self, inner: Stoppable, probe: Callable[[], Probe]) -> None:
+        """``probe`` is made at the first measured load, and asked no more once there was no page."""
+        self._inner = inner
+        self._make = probe
+        self._probe: Probe | None = None
+        self._absent: str | None = None
+
+    def run(self, plan: LoadPlan) -> Observation:
+        if plan.phase is not Phase.MEASURE:
+            return self._inner.run(plan)
+        readings: EngineReadings | None = None
+        probe = self._ready()
+        if probe is None:
+            seen = self._inner.run(plan)
+        else:
+            probe.start()
+            try:
+                seen = self._inner.run(plan)
+            finally:
+                readings = probe.stop()
+        said = readings.source if readings is not None else f"not measurable: {self._absent}"
+        facts = Facts.of(Origin.DETECTED, {FACT: said}, "metrics page of the engine")
+        return replace(seen, engine=readings, facts=seen.facts | facts)
+
+    def stop(self, reason: str) -> None:
+        """End the running load early, from any thread."""
+        self._inner.stop(reason)
+
+    def close(self) -> None:
+        try:
+            self._inner.close()
+        finally:
+            if self._probe is not None:
+                self._probe.close()
+                self._probe = None
+
+    def _ready(self) -> Probe | None:
+        """The probe, the counters before the load read; None where there is no page."""
+        if self._absent is not None:
+            return None
+        if self._probe is None:
+            self._probe = self._make()
+        self._absent = self._probe.before()
+        return self._probe if self._absent is None else None
+
+
+def with_engine_metrics(executor: Stoppable, base_url: str, access: Access) -> ProbedExecutor:
+    """``executor``, with ``Observation.engine`` filled from the server's metrics page, where it has one."""
+    return ProbedExecutor(executor, lambda: _PageProbe(page_urls(base_url), access))
+
+
+__all__ = ["FACT", "Probe", "ProbedExecutor", "Stoppable", "with_engine_metrics"]

@@ -1,0 +1,263 @@
+"""Sends each plan to the SUT variant that it names, which is brought up when it is first needed.
+
+Several variants may share one server: the SUT itself, those that only ask it differently, and those that a
+control call switches it to. The others have a server of their own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from pytest_llmbench.errors import GeneratorError, SuiteError, SUTError
+from pytest_llmbench.harness.execution.executor import Executor
+from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.plan import LoadPlan
+
+_WATCH_S = 0.2
+
+
+def _never_ends() -> str | None:
+    return None
+
+
+def _nothing() -> None:
+    return
+
+
+@dataclass(frozen=True)
+class Up:
+    """A variant that can be loaded now."""
+
+    executor: Executor
+    facts: Facts = field(default_factory=Facts)
+    """What was found out about it when it came up."""
+    close: Callable[[], None] = _nothing
+    """Ends what was started for it; the executor is closed beside."""
+    ended: Callable[[], str | None] = _never_ends
+    """How its process ended, in words; None while it runs."""
+
+
+@dataclass(frozen=True)
+class Station:
+    """A variant that can be brought up. The SUT itself is the one without a name."""
+
+    name: str
+    open: Callable[[], Up] | None = None
+    """None: it is asked as the SUT itself is, once the server has been switched over."""
+    facts: Facts = field(default_factory=Facts)
+    """What it declares over the facts of the SUT."""
+    server: str = ""
+    """Name of the variant whose server it uses; empty for the server of the SUT itself."""
+    restarts: bool = False
+    """A fresh state is had by closing and opening it."""
+    reset: Callable[[], None] | None = None
+    """A fresh state is had by this call."""
+    enter: Callable[[], None] | None = None
+    """Switches the shared server to this variant …"""
+    leave: Callable[[], None] | None = None
+    """… and back again."""
+    exclusive: bool = False
+    """No other exclusive one may be up at the same time: they want the same accelerators."""
+
+    @property
+    def can_be_fresh(self) -> bool:
+        return self.restarts or self.reset is not None
+
+
+class Switchboard:
+    """An executor over all variants of one SUT, which is up from the start."""
+
+    def __init__(self, stations: Mapping[str, Station], *, watch_s: float = _WATCH_S) -> None:
+        """``stations`` holds the SUT itself under the empty name."""
+        self._stations = dict(stations)
+        self._watch_s = watch_s
+        self._up: dict[str, Up] = {}
+        self._switched_to = ""
+        self._restarts: Counter[str] = Counter()
+        self._brought_up(self._stations[""])
+
+    @property
+    def stations(self) -> Mapping[str, Station]:
+        return self._stations
+
+    def add(self, name: str, station: Station) -> None:
+        """Another variant; nothing is opened."""
+        self._stations[name] = station
+
+    @property
+    def base(self) -> Up:
+        """The SUT itself, brought up."""
+        return self._brought_up(self._stations[""])
+
+    def state(self, name: str) -> str:
+        """Changes when the server behind a variant is restarted or emptied: a warm-up before that is gone."""
+        server = self._station(name).server
+        self._bury(server)
+        return f"{server}#{self._restarts[server]}"
+
+    def run(self, plan: LoadPlan) -> Observation:
+        """What came of the plan on its variant, whose facts are then among those of the Observation.
+
+        Raises SuiteError for a variant that nobody declared, SUTError for one that does not come up.
+        """
+        station = self._station(plan.variant)
+        if plan.fresh_state:
+            self._freshen(station)
+        up = self._brought_up(station)
+        self._switch(station)
+        with _watched(up, plan, self._watch_s):
+            seen = up.executor.run(plan)
+        ended = _ended(up, seen)
+        if ended is not None:
+            seen = _told(seen, plan, f"{ended} while load was running")
+        return replace(seen, facts=seen.facts | up.facts | station.facts) if station.name else seen
+
+    def close(self) -> None:
+        """Switch the server back and end everything; the first failure is raised after all was tried."""
+        failures: list[Exception] = []
+        try:
+            self._switch_back()
+        except Exception as error:  # noqa: BLE001  # everything has to be closed all the same
+            failures.append(error)
+        while self._up:
+            try:
+                self._take_down(next(reversed(self._up)))
+            except Exception as error:  # noqa: BLE001  # the others have to be closed all the same
+                failures.append(error)
+        if failures:
+            raise GeneratorError(f"closing failed: {failures[0]}") from failures[0]
+
+    def _station(self, name: str) -> Station:
+        if name in self._stations:
+            return self._stations[name]
+        known = [known for known in self._stations if known]
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise SuiteError(
+            f"the SUT has no variant {name!r}; it has {', '.join(known) or 'none'}",
+            remedy=f"{hint}declare [variants.{name}] in the SUT file, or in pytest_llmbench_variants",
+        )
+
+    def _brought_up(self, station: Station) -> Up:
+        if station.open is None:
+            return self.base
+        self._bury(station.name)
+        up = self._up.get(station.name)
+        if up is None:
+            if station.exclusive:
+                for other in list(self._up):
+                    if self._stations[other].exclusive:
+                        self._take_down(other)
+            up = self._up[station.name] = station.open()
+        return up
+
+    def _bury(self, name: str) -> None:
+        """Take down one whose process has ended: it was told then, and is started anew when it is wanted."""
+        up = self._up.get(name)
+        if up is not None and up.ended() is not None:
+            self._take_down(name)
+
+    def _take_down(self, name: str) -> None:
+        """End a variant, and with a server all that is asked through it."""
+        own_server = self._stations[name].server == name
+        for other in list(self._up) if own_server else ():
+            if other != name and self._stations[other].server == name:
+                self._take_down(other)
+        up = self._up.pop(name)
+        if own_server:
+            self._restarts[name] += 1
+            self._switched_to = self._switched_to if name else ""
+        try:
+            up.executor.close()
+        finally:
+            up.close()
+
+    def _freshen(self, station: Station) -> None:
+        if station.restarts:
+            if station.server in self._up:
+                self._take_down(station.server)
+            return
+        if station.reset is None:
+            name = f"variant {station.name}" if station.name else "the SUT"
+            raise SuiteError(
+                f"{name} cannot be put into a fresh state",
+                remedy="declare the call that empties its caches (endpoint.reset, variants.NAME.reset)",
+            )
+        self._brought_up(station)
+        self._switch(station)
+        station.reset()
+        self._restarts[station.server] += 1
+
+    def _switch(self, station: Station) -> None:
+        """See that the shared server is in the state of ``station``."""
+        wanted = station.name if station.enter is not None else ""
+        if station.server or self._switched_to == wanted:
+            return
+        before = self._stations[self._switched_to]
+        if before.leave is not None:
+            before.leave()
+            self._switched_to = ""
+        elif self._switched_to and station.enter is None:
+            raise SUTError(
+                f"the server was switched to variant {before.name}, and nothing says how to switch it back",
+                where=f"variant {before.name}",
+                remedy="add restore = { path = … } to its table",
+            )
+        if station.enter is not None:
+            station.enter()
+            self._switched_to = station.name
+
+    def _switch_back(self) -> None:
+        if self._switched_to and self._stations[self._switched_to].leave is not None:
+            self._switch(self._stations[""])
+
+
+@contextmanager
+def _watched(up: Up, plan: LoadPlan, every_s: float) -> Generator[None, None, None]:
+    """End the load soon after the process behind it has ended, unless its end is what the plan waits for."""
+    stop: Callable[[str], None] | None = getattr(up.executor, "stop", None)
+    if up.ended is _never_ends or stop is None or plan.stop_when_failing:
+        yield
+        return
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(every_s):
+            ended = up.ended()
+            if ended is not None:
+                stop(f"{ended} while load was running")
+                return
+
+    thread = threading.Thread(target=watch, name="llmbench-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _ended(up: Up, seen: Observation) -> str | None:
+    """Whether the process behind it has ended. Its sockets close a moment before its parent sees it gone."""
+    patience = 20 if seen.records.has_outcome(Outcome.DISCONNECTED).any() else 0
+    while (ended := up.ended()) is None and patience > 0:
+        time.sleep(0.02)
+        patience -= 1
+    return ended
+
+
+def _told(seen: Observation, plan: LoadPlan, reason: str) -> Observation:
+    if plan.stop_when_failing:
+        return replace(seen, stopped=seen.stopped or reason)
+    return replace(seen, interrupted=seen.interrupted or reason)
+
+
+__all__ = ["Station", "Switchboard", "Up"]

@@ -1,0 +1,183 @@
+"""Declared variants as stations: another URL, a launched server, a control call, other requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.embedded import differing
+from pytest_llmbench.harness.sut.endpoint import Ears, Reached, reach
+from pytest_llmbench.harness.sut.launched import Launch, LaunchedServer, free_port
+from pytest_llmbench.harness.sut.variant_executor import Station, Up
+from pytest_llmbench.harness.sut.variants import Variant
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.probes.control_plane import Access, ControlPlane
+from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.probes.sut_schema import Reset
+from pytest_llmbench.probes.variant_tables import Call
+
+_SHOWN = 200
+
+
+def perform(call: Call, server_url: str, access: Access, *, where: str) -> None:
+    """Make the call and see that it succeeded. Raises SUTError with the status and what the server said."""
+    url = call.url if call.url is not None else _origin(server_url) + str(call.path)
+    body = None if call.body is None else json.dumps(call.body).encode()
+    if _origin(url) != _origin(server_url):
+        access = replace(access, credentials=Credentials())  # a key is for its server, nobody else
+    with ControlPlane(url, access) as control:
+        answer = control.call(call.method, url, body)
+    good = 200 <= answer.status < 300 if call.expect is None else answer.status == call.expect
+    if not good:
+        wanted = "200 to 299" if call.expect is None else str(call.expect)
+        said = answer.body.decode(errors="replace").strip()[:_SHOWN]
+        raise SUTError(
+            f"{call.method} {answer.url} answered with status {answer.status}, not {wanted}"
+            + (f": {said}" if said else ""),
+            where=where,
+            remedy="correct the call in the SUT file, or look at the server's log",
+        )
+
+
+def empty_caches(reset: Reset, server_url: str, access: Access, *, where: str) -> None:
+    """The call of a ``reset`` table. Raises SUTError if it fails."""
+    perform(Call(method=reset.method, path=reset.path), server_url, access, where=f"{where}: reset")
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+_LOCAL = "http://127.0.0.1:{port}/v1"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The SUT that the variants belong to, once it has answered."""
+
+    approach: Approach
+    url: Callable[[], str]
+    """Where it answers now."""
+    facts: Facts
+    base: Station
+    ears: Ears
+
+
+def station(variant: Variant, around: Surroundings) -> Station:
+    """The station of a variant by URL, command, control call or request."""
+    way = variant.table.way
+    if way == "control":
+        return _controlled(variant, around)
+    if way == "request":
+        return _asked(variant, around)
+    return _launched(variant, around) if way == "command" else _elsewhere(variant, around)
+
+
+def reset_of(
+    reset: Reset, url: Callable[[], str], approach: Approach, where: str
+) -> Callable[[], None] | None:
+    """What empties the caches of the server at ``url``; None if nothing is declared."""
+    if reset.path is None:
+        return None
+    return lambda: empty_caches(reset, url(), approach.access, where=where)
+
+
+def _elsewhere(variant: Variant, around: Surroundings) -> Station:
+    url = str(variant.table.url)
+
+    def open_() -> Up:
+        reached = reach(url, around.approach, around.ears)
+        return Up(reached.executor, _found(reached, around))
+
+    empties = reset_of(variant.table.reset, lambda: url, around.approach, variant.where)
+    return Station(variant.name, open_, variant.facts, server=variant.name, reset=empties)
+
+
+def _launched(variant: Variant, around: Surroundings) -> Station:
+    def open_() -> Up:
+        port = free_port()
+        url = variant.with_port(variant.table.url or _LOCAL, port)
+        server = LaunchedServer.start(_launch(variant, url, port))
+        try:
+            reached = reach(url, around.approach, around.ears)
+        except BaseException:
+            server.stop()
+            raise
+        return Up(reached.executor, _found(reached, around), close=server.stop, ended=lambda: server.ended)
+
+    return Station(
+        variant.name,
+        open_,
+        variant.facts,
+        server=variant.name,
+        restarts=True,
+        exclusive=not variant.table.concurrent,
+    )
+
+
+def _launch(variant: Variant, url: str, port: int) -> Launch:
+    table = variant.table
+    parts = urlsplit(url)
+    return Launch(
+        name=variant.name,
+        command=[variant.with_port(word, port) for word in table.command or ()],
+        health_url=f"{parts.scheme}://{parts.netloc}{table.health.path}",
+        health_timeout_s=table.health.timeout_s,
+        cwd=_beside(variant, table.cwd) or variant.folder,
+        env={name: variant.with_port(value, port) for name, value in table.env.items()},
+        log=_beside(variant, table.log),
+    )
+
+
+def _beside(variant: Variant, name: str | None) -> Path | None:
+    return None if name is None else variant.folder / Path(name).expanduser()
+
+
+def _controlled(variant: Variant, around: Surroundings) -> Station:
+    table, access = variant.table, around.approach.access
+    assert table.control is not None
+    enter, leave = table.control, table.restore
+    own = reset_of(table.reset, around.url, around.approach, variant.where)
+    return Station(
+        variant.name,
+        None,
+        variant.facts,
+        restarts=around.base.restarts,
+        reset=own or around.base.reset,
+        enter=lambda: perform(enter, around.url(), access, where=f"{variant.where}: control"),
+        leave=None
+        if leave is None
+        else lambda: perform(leave, around.url(), access, where=f"{variant.where}: restore"),
+    )
+
+
+def _asked(variant: Variant, around: Surroundings) -> Station:
+    request = variant.table.request
+    assert request is not None
+    header_env: Mapping[str, str] = {name: reference.env for name, reference in request.headers.items()}
+
+    def open_() -> Up:
+        approach = around.approach.asked_differently(request.extra_body, header_env)
+        return Up(reach(around.url(), approach, around.ears).executor)
+
+    own = reset_of(variant.table.reset, around.url, around.approach, variant.where)
+    body = {**around.approach.asking.extra_body, **request.extra_body}
+    sent = Facts.of(Origin.DECLARED, {"request.variant_body": body}, variant.where)
+    return Station(
+        variant.name,
+        open_,
+        variant.facts | sent,
+        restarts=around.base.restarts,
+        reset=own or around.base.reset,
+    )
+
+
+def _found(reached: Reached, around: Surroundings) -> Facts:
+    """What the variant's own endpoint showed and the SUT's did not."""
+    return differing(around.facts, reached.facts)

@@ -1,0 +1,70 @@
+"""SUT variants as declared: by the SUT file, by hook, and what the embedded engine offers by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.probes.disclosure import SUTFile, read_variants, variant_facts
+from pytest_llmbench.probes.variant_tables import PORT, VariantTable
+from pytest_llmbench.simulator.scenario.variants import STANDARD_VARIANTS
+
+HOOK = "pytest_llmbench_variants"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One variant, before anything was started."""
+
+    name: str
+    table: VariantTable
+    facts: Facts
+    """What its table declares over the facts of the SUT."""
+    folder: Path
+    """Relative paths start here."""
+
+    @property
+    def where(self) -> str:
+        return f"variant {self.name}"
+
+    def with_port(self, text: str, port: int) -> str:
+        return text.replace(PORT, str(port))
+
+
+def declared_variants(sut: SUT, file: SUTFile | None, offered: Mapping[str, Any]) -> dict[str, Variant]:
+    """Every variant by name: the embedded engine's own, then those of the SUT file, then those of the hook.
+
+    Raises SuiteError listing every mistake in the hook's, and variants that such an endpoint cannot have.
+    """
+    found: dict[str, Variant] = {}
+    here = Path.cwd()
+    if sut.is_embedded or sut.is_replay:
+        for name, overrides in STANDARD_VARIANTS.items():
+            text = "&".join(f"{option}={value}" for option, value in overrides.items())
+            found[name] = Variant(name, VariantTable(preset=text), Facts(), here)
+    if file is not None:
+        for name, table in file.variants.items():
+            found[name] = Variant(name, table, variant_facts(table, str(file.path)), file.path.parent)
+    for name, table in read_variants(offered, HOOK).items():
+        found[name] = Variant(name, table, variant_facts(table, HOOK), here)
+    mistakes = [mistake for variant in found.values() for mistake in _impossible(variant, sut)]
+    if mistakes:
+        raise SuiteError.from_mistakes(mistakes, where=sut.endpoint)
+    return found
+
+
+def _impossible(variant: Variant, sut: SUT) -> list[str]:
+    engine = sut.is_embedded or sut.is_replay
+    if variant.table.way == "preset" and not engine:
+        return [f"{variant.where} is a preset of the embedded engine, and the endpoint is not one"]
+    if sut.is_replay and variant.table.way != "preset":
+        return [f"{variant.where} is reached by {variant.table.way}, and a replay only has presets"]
+    return []
+
+
+__all__ = ["HOOK", "Variant", "declared_variants"]

@@ -1,0 +1,113 @@
+"""``--llm-workers``: the load generator in processes of its own, as the harness makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytest_llmbench.generator.ray.generator import RayLoadGenerator
+from pytest_llmbench.generator.ray.spec import RaySpec
+from pytest_llmbench.generator.workers.affinity import allowed_cpus
+from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
+from pytest_llmbench.generator.workers.protocol import Address
+from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.probed import Stoppable
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.probes.endpoint import EndpointReport
+from pytest_llmbench.probes.host import host_facts
+
+FACT = "clock.workers"
+"""Offset and error of the clock of each machine that has workers, from the generator."""
+
+
+class ClockedExecutor:
+    """A load generator, with what its workers' clocks add to what is known of the SUT's."""
+
+    def __init__(self, inner: Stoppable, known: Facts) -> None:
+        """``known``: where the SUT is, seen from this machine, and how the clocks of both are kept."""
+        self._inner = inner
+        self._known = known
+
+    def run(self, plan: LoadPlan) -> Observation:
+        seen = self._inner.run(plan)
+        return replace(seen, facts=seen.facts | clock_facts(seen.facts.value(FACT, ()), self._known))
+
+    def stop(self, reason: str) -> None:
+        self._inner.stop(reason)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
+    """Nothing, where all workers read this machine's clock.
+
+    Else the clocks are distributed. If the SUT reads this machine's clock, the round trips to the workers are
+    all the evidence that is needed; if not, their error comes on top of that between this machine and it.
+    """
+    errors_ms = [machine["error_ms"] for machine in machines if machine["method"] != "one clock"]
+    if not errors_ms:
+        return Facts()
+    values: dict[str, Any] = {"clock.topology": "distributed"}
+    accuracy_ms = known.value("clock.accuracy_ms")
+    if known.value("clock.topology") == "single_machine":
+        values |= {"clock.method": "other", "clock.accuracy_ms": max(errors_ms)}
+    elif isinstance(accuracy_ms, int | float):
+        values["clock.accuracy_ms"] = accuracy_ms + max(errors_ms)
+    return Facts.of(Origin.MEASURED, values, "round trips to the workers")
+
+
+def distributed(
+    approach: Approach,
+    seen: EndpointReport,
+    *,
+    on_record: Callable[[RequestRecord], None],
+    on_progress: Callable[[Any], None],
+) -> Stoppable:
+    """As many workers as ``approach`` says, for the endpoint that was examined. None is started yet."""
+    access, asking = approach.access, approach.asking
+    address = Address(seen.base_url, dict(approach.credentials.headers), access.ca_file, access.insecure)
+    options: dict[str, Any] = {
+        "model": seen.model,
+        "prompt_form": asking.prompt_form,
+        "extra_body": asking.extra_body,
+        "on_record": on_record,
+        "on_progress": on_progress,
+        "count_text": True,
+        "counts_early": not seen.counts_tokens,
+    }
+    if approach.ray is not None:
+        generator = RayLoadGenerator(address, seen.api, cluster=approach.ray, **options)
+        host = approach.target(seen.base_url).host
+        return ClockedExecutor(generator, approach.told(host_facts(host), {}))
+    return DistributedLoadGenerator(
+        address, seen.api, workers=approach.workers, cpus=approach.cpus, **options
+    )
+
+
+def worker_notes(
+    workers: int | RaySpec, *, replay: bool = False, cores: int | None = None
+) -> tuple[str, ...]:
+    """What has to be said with every result of a session with ``workers``."""
+    if workers == 1 or (replay and workers == 0):
+        return ()
+    if replay:
+        return (f"--llm-workers {workers} has no effect on a replay: in virtual time nothing is sent",)
+    if workers == 0:
+        return (
+            "the load was measured within pytest's own process (--llm-workers 0): its plugins, coverage, the "
+            "suite's threads and garbage share a core with the measuring loop",
+        )
+    if isinstance(workers, RaySpec):
+        return ()
+    there = len(allowed_cpus()) if cores is None else cores
+    if workers <= there:
+        return ()
+    return (
+        f"{workers} worker processes share {there} core{'' if there == 1 else 's'}: they delay one another "
+        "and what else runs on this host, see send lag and loop lag in the self-check",
+    )

@@ -1,0 +1,1 @@
+"""Workloads from files, data sets and names."""

@@ -1,0 +1,318 @@
+"""``--llm-workloads``: a TOML file of workloads that markers may name: length laws, data sets, traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths
+from pytest_llmbench.harness.workloads.factory import make_workload
+from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.store.code_functions import HOW, function_prompts
+from pytest_llmbench.store.datasets import (
+    code_texts,
+    conversations,
+    exercises,
+    file_sha256,
+    read_rows,
+    trace_entries,
+)
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.code_completion import (
+    LANGUAGES,
+    THE_STACK,
+    CodeCompletionWorkload,
+    CodeFunction,
+    contexts_from,
+)
+from pytest_llmbench.workloads.conversation import SHAREGPT, ConversationWorkload
+from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
+from pytest_llmbench.workloads.lengths import (
+    MOST_TOKENS,
+    Choice,
+    Empirical,
+    Fixed,
+    LengthLaw,
+    LogNormal,
+    Normal,
+    Uniform,
+)
+from pytest_llmbench.workloads.trace import TraceWorkload
+
+Rows = Iterable[Mapping[str, Any]]
+_Maker = Callable[[str, Mapping[str, Any], Path, Rows, DatasetIdentity], Workload]
+
+
+def dataset_workload(name: str, table: Mapping[str, Any], folder: Path) -> Workload:
+    """The workload of a ``[workloads.NAME]`` table with a ``path``. Raises SuiteError for what cannot be.
+
+    The name ``conversation`` and ``code-completion`` can only be had with the data set that the draft names.
+    """
+    path = folder / Path(str(table["path"])).expanduser()
+    kind = str(table["kind"])
+    identity = DatasetIdentity(
+        name=str(table.get("dataset", _USUAL.get(kind, ""))),
+        version=str(table["version"]),
+        subset=str(table.get("subset", "")),
+        subset_method=str(table["subset_method"]),
+        preprocessing=(*table.get("preprocessing", ()), *_DONE_HERE[kind]),
+        file_sha256=file_sha256(path),
+    )
+    return _MAKERS[kind](name, table, path, read_rows(path, table.get("format")), identity)
+
+
+def _conversation(
+    name: str,
+    table: Mapping[str, Any],  # noqa: ARG001 - one signature for all makers
+    path: Path,
+    rows: Rows,
+    identity: DatasetIdentity,
+) -> Workload:
+    return ConversationWorkload(tuple(conversations(rows, path)), identity, name)
+
+
+def _code(name: str, table: Mapping[str, Any], path: Path, rows: Rows, identity: DatasetIdentity) -> Workload:
+    texts = code_texts(rows, path, tuple(table.get("languages", LANGUAGES)))
+    functions = tuple(
+        CodeFunction(prompt, language)
+        for language, text in texts
+        for prompt in function_prompts(language, text)
+    )
+    if not functions:
+        raise SuiteError(
+            "no function was found in its source texts",
+            where=str(path),
+            remedy="give files of the data set, or functions whole, one to a row",
+        )
+    contexts = contexts_from([text for _, text in texts])
+    return CodeCompletionWorkload(functions, contexts, identity, name)
+
+
+def _prompts(
+    name: str, table: Mapping[str, Any], path: Path, rows: Rows, identity: DatasetIdentity
+) -> Workload:
+    found = exercises(rows, path, str(table.get("prompt_field", "")), str(table.get("answer_field", "")))
+    limit = table.get("max_tokens")
+    unlimited = sum(answer is None for _, answer in found)
+    if limit is None and unlimited:
+        raise SuiteError(
+            f"{unlimited} of {len(found)} rows have no answer whose length limits the output",
+            where=str(path),
+            remedy='say max_tokens = …, or name the field, answer_field = "…"',
+        )
+    count = reference_tokenizer().count
+    prompts = tuple(
+        Prompt(prompt, limit if limit is not None else max(1, count(answer or "")))
+        for prompt, answer in found
+    )
+    asked = {key: table[key] for key in ("domain", "language", "shuffled") if key in table}
+    return DatasetWorkload(name, prompts, identity, **asked)
+
+
+def _trace(
+    name: str,
+    table: Mapping[str, Any],  # noqa: ARG001 - one signature for all makers
+    path: Path,
+    rows: Rows,
+    identity: DatasetIdentity,
+) -> Workload:
+    return TraceWorkload(name, tuple(trace_entries(rows, path)), identity)
+
+
+_MAKERS: Mapping[str, _Maker] = {
+    "conversation": _conversation,
+    "code-completion": _code,
+    "dataset": _prompts,
+    "trace": _trace,
+}
+_USUAL: Mapping[str, str] = {"conversation": SHAREGPT[0], "code-completion": THE_STACK}
+_DONE_HERE: Mapping[str, tuple[str, ...]] = {
+    "conversation": (
+        "conversations without a human and a following assistant turn left out",
+        "first human turn as prompt, length of the first assistant turn as output limit",
+    ),
+    "code-completion": (HOW, "repository contexts cut from the source texts in file order"),
+    "dataset": (),
+    "trace": ("lengths and arrival times only", "requests without input or output tokens left out"),
+}
+
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Positive = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Law(_Table):
+    """``{ kind = "normal", mean = 300, sd = 50, min = 1, max = 600 }``, or just a number."""
+
+    kind: Literal["fixed", "uniform", "normal", "lognormal", "choice", "empirical"]
+    tokens: int | list[int] | None = None
+    weights: list[float] | None = None
+    min: int | None = None
+    max: int | None = None
+    mean: float | None = None
+    sd: float | None = None
+    mu: float | None = None
+    sigma: float | None = None
+
+    def law(self) -> LengthLaw:
+        """Raises SuiteError for figures that are missing, too many or impossible."""
+        needed, make = _LAWS[self.kind]
+        given = self.model_dump(exclude={"kind"}, exclude_none=True)
+        optional = {"weights"} if self.kind == "empirical" else set()
+        mistakes = [f"{name} is missing" for name in needed if name not in given]
+        mistakes += [f"{name} has no meaning here" for name in given if name not in {*needed, *optional}]
+        if mistakes:
+            raise SuiteError(f"length law {self.kind}: {', '.join(mistakes)}")
+        return make(given)
+
+
+def _listed(value: Any) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _fixed(value: Any) -> LengthLaw:
+    if isinstance(value, list):
+        raise SuiteError("length law fixed: tokens is a list, give one number")
+    return Fixed(value)
+
+
+_LAWS: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], LengthLaw]]] = {
+    "fixed": (("tokens",), lambda given: _fixed(given["tokens"])),
+    "uniform": (("min", "max"), lambda given: Uniform(given["min"], given["max"])),
+    "normal": (
+        ("mean", "sd", "min", "max"),
+        lambda given: Normal(given["mean"], given["sd"], given["min"], given["max"]),
+    ),
+    "lognormal": (
+        ("mu", "sigma", "min", "max"),
+        lambda given: LogNormal(given["mu"], given["sigma"], given["min"], given["max"]),
+    ),
+    "choice": (("tokens",), lambda given: Choice(_listed(given["tokens"]))),
+    "empirical": (
+        ("tokens",),
+        lambda given: Empirical(
+            _listed(given["tokens"]), tuple(given["weights"]) if "weights" in given else None
+        ),
+    ),
+}
+
+
+class WorkloadTable(_Table):
+    """``[workloads.NAME]``. ``kind`` decides which of the keys it takes."""
+
+    kind: Literal["synthetic", "conversation", "code-completion", "dataset", "trace"] = "synthetic"
+    # synthetic
+    input_tokens: Positive | Law | None = None
+    output_tokens: Positive | Law | None = None
+    exact: bool = False
+    # data sets
+    path: Text | None = None
+    format: Literal["json", "jsonl", "csv", "parquet"] | None = None
+    dataset: Text | None = None
+    version: Text | None = None
+    subset: Text | None = None
+    subset_method: Text | None = None
+    preprocessing: list[Text] = []
+    # kind = "dataset"
+    prompt_field: Text | None = None
+    answer_field: Text | None = None
+    max_tokens: Positive | None = None
+    domain: Text | None = None
+    language: Text | None = None
+    shuffled: bool | None = None
+    # kind = "code-completion"
+    languages: list[Text] | None = None
+
+
+_OF_EVERY_DATASET = ("path", "format", "dataset", "version", "subset", "subset_method", "preprocessing")
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "synthetic": ("input_tokens", "output_tokens", "exact"),
+    "conversation": _OF_EVERY_DATASET,
+    "code-completion": (*_OF_EVERY_DATASET, "languages"),
+    "dataset": (
+        *_OF_EVERY_DATASET,
+        "prompt_field",
+        "answer_field",
+        "max_tokens",
+        "domain",
+        "language",
+        "shuffled",
+    ),
+    "trace": _OF_EVERY_DATASET,
+}
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    "synthetic": ("input_tokens", "output_tokens"),
+    "conversation": ("path", "version", "subset_method"),
+    "code-completion": ("path", "version", "subset_method"),
+    "dataset": ("path", "dataset", "version", "subset_method"),
+    "trace": ("path", "dataset", "version", "subset_method"),
+}
+
+
+class _File(_Table):
+    workloads: dict[str, WorkloadTable] = {}
+
+
+def read_workload_file(path: Path) -> dict[str, Workload]:
+    """The workloads of the file by name. Paths in it are absolute or relative to where it lies.
+
+    Raises one SuiteError with every mistake of every table; a data set that cannot be read is one of them.
+    """
+    where = f"workload file {path}"
+    try:
+        content = parse_toml(read_bytes(path, SMALL_BYTES))
+        tables = _File.model_validate(content).workloads
+    except OSError as error:
+        raise SuiteError(f"cannot be read: {error.strerror}", where=where, remedy="check the path") from error
+    except ValidationError as error:
+        raise SuiteError.from_mistakes([_explain(found) for found in error.errors()], where=where) from error
+    except ValueError as error:  # broken TOML, or no UTF-8
+        raise SuiteError(f"broken TOML: {error}", where=where) from error
+    made: dict[str, Workload] = {}
+    mistakes: list[str] = []
+    for name, table in tables.items():
+        own = _table_mistakes(table)
+        if not own:
+            try:
+                made[name] = _workload(name, table, path.parent)
+            except SuiteError as error:
+                own = [str(error)]
+        mistakes += [f"workloads.{name}: {mistake}" for mistake in own]
+    if mistakes:
+        raise SuiteError.from_mistakes(mistakes, where=where)
+    return made
+
+
+def _explain(found: Any) -> str:
+    place = ".".join(str(part) for part in found["loc"] if part not in ("Law", "constrained-int"))
+    if found["type"] == "extra_forbidden":
+        return f"{place}: unknown key"
+    return f"{place} is {shown(found['input'])}: {found['msg'].lower()}"
+
+
+def _table_mistakes(table: WorkloadTable) -> list[str]:
+    given = table.model_fields_set - {"kind"}
+    found = [
+        f"{key} has no meaning for kind {table.kind!r}" for key in sorted(given - set(_KEYS[table.kind]))
+    ]
+    return found + [f"{key} is missing" for key in _NEEDED[table.kind] if key not in given]
+
+
+def _workload(name: str, table: WorkloadTable, folder: Path) -> Workload:
+    if table.kind != "synthetic":
+        return dataset_workload(name, table.model_dump(exclude_none=True), folder)
+    made = make_workload(name, input_tokens=_law(table.input_tokens), output_tokens=_law(table.output_tokens))
+    return ExactLengths(made) if table.exact else made
+
+
+def _law(given: int | Law | None) -> int | LengthLaw | None:
+    return given.law() if isinstance(given, Law) else given

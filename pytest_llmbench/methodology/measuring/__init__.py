@@ -1,0 +1,1 @@
+"""What the procedures of all sections share: warm-up, loads, validity, frame, manifest."""

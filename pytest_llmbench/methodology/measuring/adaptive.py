@@ -1,0 +1,221 @@
+"""How many requests it takes: a load that ends when its limits are decided, and what they are judged on.
+
+With ``requests="auto"`` the generator looks at the limits after each 100 requests (``stats/interim/looks``)
+and ends the load at the first look that decides them all; then, and at the maximum, they are judged on the
+interval of that look and on no other, so what ended the load and the verdict cannot differ.
+``failures="over_limit"`` has its own intervals too, in which a failed request is slower than any limit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.methodology.parameters import LoadParameters, parameter
+from pytest_llmbench.metrics.buckets import EDGES, LABELS
+from pytest_llmbench.metrics.latency import FAMILIES
+from pytest_llmbench.metrics.summary import PERCENTILES
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.looks import ALPHA, Looks, Quantity, Watched, judged_name
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.stats.interim.estimates import estimate
+from pytest_llmbench.stats.interim.looks import LookTaker
+from pytest_llmbench.stats.interim.samples import Ends, values
+
+AUTO = "auto"
+_WITHOUT_LOOKS = (
+    "requests='auto' does not end a load early here: it does at --llm-scale=standard, in a single run; runs "
+    "that are compared are of one length"
+)
+MOST_REQUESTS = 5_000
+"""Of ``requests="auto"`` where the marker names no maximum."""
+OVER_LIMIT = "over_limit"
+GOODPUT_SHARE = "goodput_share"
+
+_NAME = re.compile(r"(?P<base>\w+)(?:\[(?P<bucket>[^\]]*)\])?(?:\.(?P<statistic>\w+))?")
+_QUANTITIES: dict[str, Quantity] = {
+    "ttft": "ttft",
+    "ttft_scheduled": "ttft_scheduled",
+    "ttft_any": "ttft_any",
+    "ttft_first_event": "ttft_first_event",
+    "tpot": "tpot",
+    "e2e": "e2e",
+    "e2e_scheduled": "e2e_scheduled",
+}
+assert _QUANTITIES.keys() == FAMILIES.keys()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveParameters(LoadParameters):
+    """Of a test with one load that may end when its limits are decided."""
+
+    requests: int | str | None = parameter("count_or_auto")  # type: ignore[assignment]  # wider than its base
+    max_requests: int | None = parameter("count")
+    """With ``requests="auto"``: never more."""
+    max_seconds: float | None = parameter("positive")
+    """With ``requests="auto"``: never longer, the drain not counted."""
+    failures: str = parameter("failures", "left_out")
+    """``over_limit``: in percentiles and means that are limited, a failed request is beyond the limit."""
+
+    @property
+    def is_auto(self) -> bool:
+        return self.requests == AUTO
+
+    @property
+    def count(self) -> int | None:
+        """The number that was asked for, if one was."""
+        return self.requests if isinstance(self.requests, int) else None
+
+    @property
+    def limits_ms(self) -> tuple[tuple[Quantity, float], ...]:
+        """What makes a request good, for a test of goodput."""
+        return ()
+
+    def contradictions(self) -> list[str]:
+        if not self.is_auto:
+            found = replace(self, max_requests=None, max_seconds=None)._of_load()
+            given = [name for name in ("max_requests", "max_seconds") if getattr(self, name) is not None]
+            return found + [
+                f"{name} needs requests='auto': it bounds a load that may end early" for name in given
+            ]
+        found = replace(self, requests=None)._of_load()
+        if self.arrival == "trace":
+            found.append("requests='auto' needs a load that can go on; arrival='trace' is one pass")
+        if self.runs is not None and self.runs > 1:
+            found.append("requests='auto' decides on one run: leave out runs")
+        if not self.objectives:
+            found.append("requests='auto' ends when the limits are decided: give one, for example p95_ms=300")
+        return found + [
+            f"requests='auto' cannot look at {each.metric} while load is running: it can at percentiles and "
+            f"means of {', '.join(_QUANTITIES)}, and at shares of requests; give a number of requests"
+            for each in self.objectives
+            if watched(each, self) is None
+        ]
+
+    def _of_load(self) -> list[str]:
+        return LoadParameters.contradictions(self)
+
+
+def watched(objective: Objective, parameters: AdaptiveParameters) -> Watched | None:
+    """What has to be known of each request to judge it; ``None`` where that is not enough."""
+    match = _NAME.fullmatch(objective.metric)
+    if match is None:
+        return None
+    base, bucket, statistic = match["base"], match["bucket"], match["statistic"]
+    if base == "completion_rate" and bucket is None:
+        return Watched(objective, "ok")
+    if base == GOODPUT_SHARE and bucket is None and parameters.limits_ms:
+        return Watched(objective, "good", limits_ms=parameters.limits_ms)
+    quantity = _QUANTITIES.get(base)
+    if quantity is None or (statistic not in PERCENTILES and statistic != "mean"):
+        return None
+    span: dict[str, Any] = {}
+    if bucket is not None:
+        if base != "ttft" or bucket not in LABELS:
+            return None
+        place = LABELS.index(bucket)
+        below = EDGES[place + 1] if place + 1 < len(EDGES) else None
+        span = {"least_tokens": EDGES[place], "below_tokens": below}
+    over = parameters.failures == OVER_LIMIT
+    return Watched(objective, quantity, PERCENTILES.get(statistic), failures_over_limit=over, **span)
+
+
+def looks_of(parameters: AdaptiveParameters) -> Looks | None:
+    if not parameters.is_auto:
+        return None
+    every = [found for each in parameters.objectives if (found := watched(each, parameters)) is not None]
+    return Looks(tuple(every), parameters.max_error_share)
+
+
+def bounded(parameters: AdaptiveParameters, plan: LoadPlan) -> LoadPlan:
+    """The plan of ``requests="auto"``, whose requests are the most there may be: it may end early, and after
+    ``max_seconds`` it does."""
+    looks, seconds, load = looks_of(parameters), parameters.max_seconds, plan.load
+    if seconds is None:
+        return plan.with_(looks=looks)
+    if isinstance(load, OpenLoop):
+        due_ns = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed))
+        before_ns = int(due_ns[plan.first - 1]) if plan.first else 0
+        there = int(np.count_nonzero(due_ns[plan.first :] <= before_ns + seconds * 1e9))
+        return plan.with_(looks=looks, requests=max(1, there))
+    return plan.with_(looks=looks, requests=1, max_requests=plan.requests, duration_s=seconds)
+
+
+@dataclass(frozen=True)
+class AsJudged:
+    """What the limits are judged on, where that is not the plain metrics."""
+
+    metrics: dict[str, Estimate] = field(default_factory=dict)
+    """Under the names of :func:`~pytest_llmbench.model.looks.judged_name`."""
+    notes: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> AsJudged:
+    looks = seen[0].plan.looks if seen else None
+    if looks is not None:
+        return _at_last_look(looks, seen[0])
+    whole = (_WITHOUT_LOOKS,) if parameters.is_auto and seen else ()
+    if parameters.failures != OVER_LIMIT:
+        return AsJudged(notes=whole)
+    found = {}
+    for each in parameters.objectives:
+        over = watched(each, parameters)
+        if over is not None and not over.is_share:
+            samples = [values(over, Ends.of_records(run.records)) for run in seen]
+            found[judged_name(each.metric)] = estimate(over, np.concatenate(samples), ALPHA / 2).estimate
+    note = "failed requests count as slower than the limit in what is judged, and not in the other figures"
+    return AsJudged(found, (*whole, *((note,) if found else ())))
+
+
+def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
+    taker = LookTaker(looks, first=run.plan.first, most=run.plan.most_requests)
+    taker.hear_all(run.records)
+    verdict = taker.close()
+    most, sent = run.plan.most_requests, len(run.records)
+    metrics = {
+        judged_name(each.objective.metric): found
+        for each, found in zip(looks.watched, verdict.estimates, strict=True)
+    }
+    level = f"{100 * verdict.estimates[0].level:.6g} %"
+    if verdict.budget_spent:
+        told = f"ended after {sent} of at most {most} requests: the error budget is spent"
+    elif run.stopped is not None:
+        told = f"decided after {verdict.n} of at most {most} requests: {most - sent} saved"
+    else:
+        end = "decided" if verdict.decided else "not decided"
+        told = f"{end} by the whole load of {sent} requests, of at most {most}"
+    told += (
+        f" (look {verdict.looks}; limits are judged on the first {verdict.n} requests at the level of this "
+        f"look, {level}, so that all looks together are wrong no more often than one interval of "
+        f"{1 - ALPHA:.0%}; the other figures are of all {sent} requests)"
+    )
+    facts = {
+        "load.max_requests": most,
+        "load.looks": verdict.looks,
+        "load.decided": verdict.decided,
+        "load.decided_after": verdict.n,
+        "load.requests_saved": most - sent if run.stopped is not None else 0,
+    }
+    return AsJudged(metrics, (told,), facts)
+
+
+__all__ = [
+    "AUTO",
+    "GOODPUT_SHARE",
+    "MOST_REQUESTS",
+    "OVER_LIMIT",
+    "AdaptiveParameters",
+    "AsJudged",
+    "as_judged",
+    "bounded",
+    "looks_of",
+    "watched",
+]

@@ -1,0 +1,86 @@
+"""Cells of the tests' tables: estimates as finished text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_llmbench.model.estimate import Estimate
+
+NOT_MEASURED = "not measured"
+INDICATIVE_BELOW: Mapping[str, int] = {"p99": 1_000, "p99_9": 10_000}
+"""Samples under which a tail percentile is tagged ``indicative`` outside the TTFT test (AMB-47)."""
+_STEP = 1e-4
+
+
+def number(value: float, digits: int | None = None) -> str:
+    """Three or four significant digits without exponents, or exactly ``digits`` decimals."""
+    if digits is None:
+        size = abs(value)
+        digits = 3 if 0 < size < 1 else 2 if size < 10 else 1 if size < 1000 else 0
+    return f"{value:.{digits}f}"
+
+
+def share(value: float) -> str:
+    """A share as a percentage, never rounded to 0 or 100 % from outside them."""
+    rounded = round(value, 4)
+    if rounded == 0 and value > 0:
+        return f"< {_STEP:.2%}"
+    if rounded == 1 and value < 1:
+        return f"> {1 - _STEP:.2%}"
+    return f"{value:.2%}" if value not in (0.0, 1.0) else f"{value:.0%}"
+
+
+def value(estimate: Estimate | None, *, digits: int | None = None, unit: str | None = None) -> str:
+    """The point with its unit (``unit`` in place of the estimate's own); words for what is undefined."""
+    if estimate is None or estimate.point is None:
+        return NOT_MEASURED
+    shown = estimate.unit if unit is None else unit
+    return f"{number(estimate.point, digits)} {shown}".rstrip()
+
+
+def tail(estimate: Estimate | None, statistic: str) -> str:
+    """The value, tagged where the sample is too small for such a percentile (AMB-47)."""
+    text = value(estimate)
+    few = estimate is not None and estimate.n < INDICATIVE_BELOW.get(statistic, 0)
+    return f"{text} (indicative)" if few and text != NOT_MEASURED else text
+
+
+def interval(estimate: Estimate | None, *, digits: int | None = None) -> str:
+    """The interval without its unit; empty for an undefined estimate."""
+    if estimate is None or estimate.point is None:
+        return ""
+    if estimate.method.startswith("observed"):
+        return "as observed"
+    if estimate.lower is None and estimate.upper is None:
+        return "open"
+    if estimate.lower is None or estimate.upper is None:
+        bound = estimate.lower if estimate.upper is None else estimate.upper
+        assert bound is not None
+        return f"{'>' if estimate.upper is None else '<'} {number(bound, digits)}"
+    return f"{number(estimate.lower, digits)} … {number(estimate.upper, digits)}"
+
+
+def share_value(estimate: Estimate | None) -> str:
+    return NOT_MEASURED if estimate is None or estimate.point is None else share(estimate.point)
+
+
+def share_interval(estimate: Estimate | None) -> str:
+    """The interval of a share, as percentages."""
+    if estimate is None or estimate.lower is None or estimate.upper is None:
+        return interval(estimate)
+    return f"{share(estimate.lower)} … {share(estimate.upper)}"
+
+
+def cell(estimate: Estimate | None, *, interval: bool = False) -> str:
+    """``127 ms``, with ``interval`` also ``127 ms [120, 135]``; ratios as percentages."""
+    if estimate is None or estimate.point is None:
+        why = "" if estimate is None else estimate.method
+        return why if why.startswith(("not measurable", "no ")) else NOT_MEASURED
+    ratio = estimate.unit == "ratio"
+    text = share(estimate.point) if ratio else f"{number(estimate.point)} {estimate.unit}".rstrip()
+    if not interval or (estimate.lower is None and estimate.upper is None):
+        return text
+    ends = [
+        "open" if e is None else share(e) if ratio else number(e) for e in (estimate.lower, estimate.upper)
+    ]
+    return f"{text} [{ends[0]}, {ends[1]}]"

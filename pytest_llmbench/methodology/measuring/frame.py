@@ -1,0 +1,167 @@
+"""What every test with several levels has in common: warm-up, keeping all that was seen, the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pytest_llmbench.methodology.measuring.levels import Seen, numbered
+from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.offered import gave_up, is_offered
+from pytest_llmbench.methodology.measuring.summary import configuration
+from pytest_llmbench.methodology.measuring.warmup import warm_up
+from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.patience import patient
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.remeasured import void_load
+from pytest_llmbench.methodology.uncertainty import with_uncertainty
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """Which test of the draft it is."""
+
+    test: str
+    section: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a test found, beside what follows from its observations."""
+
+    levels: Sequence[Seen]
+    """In the order in which they ran."""
+    metrics: Mapping[str, Estimate]
+    tables: Sequence[Table] = ()
+    plots: Sequence[Plot] = ()
+    notes: Sequence[str] = ()
+    load: Mapping[str, Any] = field(default_factory=dict)
+    """Facts ``load.*`` of the test as a whole, such as ``load.rate_range``."""
+    facts: Facts = field(default_factory=Facts)
+    """Facts that stand over those of the SUT, such as those of the variant the result is about."""
+    budgeted: Sequence[Seen] | None = None
+    """The levels that the error budget is about; None for all. Levels beyond capacity are not among them."""
+    findings: Sequence[Finding] = ()
+
+
+Measure = Callable[[Any, Setting, WarmupReport], Procedure[TestResult]]
+
+
+def framed(heading: Heading, measure: Measure, *, warm: bool = True) -> Callable[..., Procedure[TestResult]]:
+    """The test's procedure: the warm-up (unless ``warm`` is false: the test sees to it), then ``measure``.
+
+    A load that was cut short (Ctrl-C) ends the test there; its result holds all that was seen until then and
+    is invalid.
+    """
+
+    def procedure(parameters: TestParameters, setting: Setting) -> Procedure[TestResult]:
+        warmup = (yield from warm_up(setting)) if warm else WarmupReport()
+        seen: list[Observation] = []
+        steps = measure(parameters, setting, warmup)
+        plan = next(steps)
+        while True:
+            observation = yield plan
+            if plan.phase is Phase.MEASURE:
+                seen.append(observation)
+            # A schedule that was given up may be taken up again; if not, it voids the test where it counts.
+            if observation.interrupted is not None and not gave_up(observation):
+                steps.close()
+                return _unfinished(heading, parameters, setting, warmup, seen)
+            try:
+                plan = steps.send(observation)
+            except StopIteration as stop:
+                result: TestResult = stop.value
+                return with_uncertainty(result)
+
+    return patient(procedure)
+
+
+def result_of(
+    heading: Heading, parameters: TestParameters, setting: Setting, warmup: WarmupReport, report: Report
+) -> TestResult:
+    """Manifest and configuration summary from the observations of the levels, the rest from the report."""
+    observations = tuple(seen.observation for seen in report.levels)
+    told = replace(setting, facts=setting.facts | report.facts)
+    facts = _facts(told, warmup, observations, report.load) | report.facts
+    budgeted = None
+    if report.budgeted is not None:
+        kept = {id(seen.observation) for seen in report.budgeted}
+        budgeted = tuple(index for index, run in enumerate(observations) if id(run) in kept)
+    return TestResult(
+        test=heading.test,
+        section=heading.section,
+        title=f"{heading.title} (cold start)" if setting.warmup.cold_start else heading.title,
+        metrics=report.metrics,
+        tables=tuple(report.tables),
+        plots=tuple(report.plots),
+        configuration=configuration(facts, observations),
+        observations=observations,
+        warmup=warmup,
+        facts=facts,
+        objectives=parameters.objectives,
+        notes=(*_shared_notes(observations), *report.notes),
+        levels=numbered(report.levels),
+        findings=tuple(report.findings),
+        budgeted=budgeted,
+        void_loads=tuple(
+            void_load(seen.observation, seen.level.label)
+            for seen in report.levels
+            if not is_offered(seen.level)
+        ),
+    )
+
+
+def _facts(
+    setting: Setting, warmup: WarmupReport, seen: Sequence[Observation], load: Mapping[str, Any]
+) -> Facts:
+    return setting.facts | manifest(setting, [_as_sent(run) for run in seen], warmup, seen, load)
+
+
+def _as_sent(run: Observation) -> LoadPlan:
+    """The plan with the number of requests that were really sent: a level is defined by its time."""
+    last = int(run.records.index.max()) + 1 - run.plan.first if len(run.records) else 0
+    return run.plan.with_(requests=max(len(run.records), last))
+
+
+def _shared_notes(seen: Sequence[Observation]) -> tuple[str, ...]:
+    names = dict.fromkeys(run.shared_from for run in seen if run.shared_from is not None)
+    if not names:
+        return ()
+    count = sum(run.shared_from is not None for run in seen)
+    return (f"{count} of {len(seen)} levels were measured by {', '.join(names)} and are used here too",)
+
+
+def _unfinished(
+    heading: Heading,
+    parameters: TestParameters,
+    setting: Setting,
+    warmup: WarmupReport,
+    seen: Sequence[Observation],
+) -> TestResult:
+    facts = _facts(setting, warmup, seen, {}) if seen else setting.facts
+    return TestResult(
+        test=heading.test,
+        section=heading.section,
+        title=heading.title,
+        metrics={},
+        tables=(),
+        plots=(),
+        configuration=configuration(facts, seen),
+        observations=tuple(seen),
+        warmup=warmup,
+        facts=facts,
+        objectives=parameters.objectives,
+        notes=("cut short: what was measured until then is kept in the records",),
+    )
+
+
+__all__ = ["Heading", "Measure", "Report", "framed", "result_of"]

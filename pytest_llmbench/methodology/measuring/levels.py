@@ -1,0 +1,151 @@
+"""From the observation of one load level to its Level: window, estimates, queue, saturation, criteria."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_llmbench.methodology.measuring.saturation import Reference, long_tail, overload
+from pytest_llmbench.metrics import latency, throughput
+from pytest_llmbench.metrics.in_flight import Queue, queue_of
+from pytest_llmbench.metrics.steadiness import steadiness
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.throughput import Window
+from pytest_llmbench.metrics.windows import submitted_inside, window_of
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.level import Level
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
+from pytest_llmbench.model.records import Records
+
+_SLICES = 10
+FAMILIES = ("ttft", "tpot", "e2e")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A level with the observation it came from."""
+
+    level: Level
+    observation: Observation
+
+    @property
+    def records(self) -> Records:
+        return self.observation.records
+
+    @property
+    def inside(self) -> Records:
+        """The latency samples: requests submitted inside the window."""
+        return submitted_inside(window_of(self.observation))
+
+    def point(self, metric: str) -> float | None:
+        estimate = self.level.metrics.get(metric)
+        return None if estimate is None else estimate.point
+
+    def with_(self, **changes: object) -> Seen:
+        return replace(self, level=replace(self.level, **changes))  # type: ignore[arg-type]
+
+
+def level_metrics(window: Window, *, seed: int) -> dict[str, Estimate]:
+    """Latency distributions, rates and completion rate of a level, under plain names."""
+    return run_metrics([window], seed=seed)
+
+
+def run_metrics(windows: Sequence[Window], *, seed: int) -> dict[str, Estimate]:
+    """The same over several runs of one level."""
+    inside = [submitted_inside(window) for window in windows]
+    metrics: dict[str, Estimate] = {}
+    for family in FAMILIES:
+        samples = [latency.FAMILIES[family](records) for records in inside]
+        metrics |= distribution(family, samples)
+    return metrics | {
+        "output_token_throughput": throughput.output_token_throughput(windows, seed=seed),
+        "input_token_throughput": throughput.input_token_throughput(windows, seed=seed),
+        "request_throughput": throughput.request_throughput(windows, seed=seed),
+        "completion_rate": throughput.completion_rate([window.records for window in windows]),
+    }
+
+
+def level_of(
+    seen: Observation,
+    *,
+    label: str | None = None,
+    reference: Reference | None = None,
+    seed: int,
+    **more: object,
+) -> Seen:
+    """The level; ``more`` are further fields of :class:`Level` (``role``, ``percent_of_capacity`` …)."""
+    window, counts, load = window_of(seen), seen.records.counts(), seen.plan.load
+    metrics, queue = level_metrics(window, seed=seed), queue_of(seen, window)
+    overloads = overload(seen, window, queue)
+    why = (*overloads, *long_tail(metrics["ttft.p99"], reference or Reference()))
+    level = Level(
+        label=label or seen.plan.label,
+        load_model=load.model,
+        duration_s=(window.end_ns - seen.started_ns) / 1e9,
+        window_s=window.duration_s,
+        n_submitted=counts["submitted"],
+        n_ok=counts[Outcome.OK],
+        n_failed=counts["submitted"] - counts[Outcome.OK],
+        completion_ratio=metrics["completion_rate"].point,
+        metrics=metrics,
+        offered_rps=load.rate if isinstance(load, OpenLoop) else None,
+        concurrency=load.concurrency if isinstance(load, ClosedLoop) else None,
+        variant=seen.plan.variant,
+        in_flight_means=() if queue is None else queue.growth.means,
+        queue_source="" if queue is None else queue.source,
+        queue_growing=None if queue is None else queue.growth.growing,
+        throughput_slices=_slices(window, _SLICES),
+        steady=_steady(window, queue),
+        saturated=bool(why),
+        overloaded=bool(overloads),
+        saturation_reasons=why,
+        errors=_errors(counts),
+        shared_from=seen.shared_from,
+    )
+    return Seen(replace(level, **more), seen)  # type: ignore[arg-type]
+
+
+def _errors(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count and name not in ("submitted", Outcome.OK)}
+
+
+def _slices(window: Window, count: int) -> tuple[float, ...]:
+    """Output tokens per second in equal slices; empty where a request lacks its count."""
+    per_slice = throughput.output_tokens_per_slice(window, count)
+    return () if per_slice is None else tuple((per_slice / (window.duration_s / count)).tolist())
+
+
+def _steady(window: Window, queue: Queue | None) -> bool | None:
+    """Steady state (section 5.2.3.2): queue not growing, throughput level across the window."""
+    if queue is not None and queue.growth.growing:
+        return False
+    found = steadiness(window)
+    return None if found is None else found.level
+
+
+def qualified(metrics: Mapping[str, Estimate], qualifier: str) -> dict[str, Estimate]:
+    """The same estimates under ``family[qualifier].statistic``."""
+    return {_with_qualifier(name, qualifier): estimate for name, estimate in metrics.items()}
+
+
+def _with_qualifier(name: str, qualifier: str) -> str:
+    family, dot, statistic = name.partition(".")
+    return f"{family}[{qualifier}]{dot}{statistic}"
+
+
+def numbered(levels: Sequence[Seen]) -> tuple[Level, ...]:
+    """The levels with the index of their observation, for a result that holds these in the same order."""
+    return tuple(replace(seen.level, observation=index) for index, seen in enumerate(levels))
+
+
+__all__ = [
+    "FAMILIES",
+    "Seen",
+    "level_metrics",
+    "level_of",
+    "numbered",
+    "qualified",
+    "run_metrics",
+]

@@ -1,0 +1,110 @@
+"""LoadPlans of a given length: the levels that searches, sweeps and comparisons are made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pytest_llmbench.arrivals.schedule import arrival_seed, count_within
+from pytest_llmbench.methodology.measuring.seeds import Part, part_of
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.request import Workload
+
+MOST_REQUESTS = 200_000
+"""Of one closed-loop level, whatever its rate: an error on our side must not become an endless load."""
+
+FASTEST_PER_SLOT_RPS = 50.0
+"""Where nothing is known of the rate: no request is over in less than 20 ms. A level that runs out of them
+ends early, and its window with it."""
+
+
+@dataclass
+class RequestSlice:
+    """One sequence of requests, handed out in slices (METHODOLOGY §4.3: a shorter run is a prefix of a longer
+    one). Every part of a test has a sequence of its own, so no prompt is sent twice and no prefix cache helps
+    a later load."""
+
+    workload: Workload
+    part: Part | None = None
+    """Whose sequence it is; None: nobody's yet, what is taken from it has the seed of the setting itself."""
+    first: int = 0
+    """Index of the next request that has not been sent."""
+    variant: str = ""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of every LoadPlan made from it."""
+
+    def next_part(self, setting: Setting, kind: str, *, paired: bool = False, **asked: Any) -> RequestSlice:
+        """The sequence of another part, which comes after this one. ``asked``: see :func:`part_of`.
+        ``paired``: every variant gets the same requests, since they are compared one with one."""
+        after = "" if self.part is None else self.part.name
+        variant = None if paired else self.variant
+        part = part_of(setting, self.workload, kind, after=after, variant=variant, **asked)
+        return replace(self, part=part, first=0)
+
+    def seed(self, setting: Setting) -> int:
+        return setting.seed if self.part is None else self.part.seed
+
+    def open_loop(self, setting: Setting, label: str, load: OpenLoop, duration_s: float) -> LoadPlan:
+        """All arrivals of the schedule within ``duration_s``, one at least."""
+        count = max(1, count_within(load, duration_s, arrival_seed(self.seed(setting)), self.first))
+        return self._plan(setting, label, load, requests=count, duration_s=duration_s)
+
+    def closed_loop(
+        self,
+        setting: Setting,
+        label: str,
+        concurrency: int,
+        *,
+        duration_s: float | None,
+        at_least: int,
+        most_rps: float | None = None,
+    ) -> LoadPlan:
+        """At least ``at_least`` requests and ``duration_s``. ``most_rps``: a rate that it will not exceed,
+        which bounds how many requests are drawn."""
+        ceiling = at_least
+        if duration_s is not None:
+            rate = FASTEST_PER_SLOT_RPS * concurrency if most_rps is None else most_rps
+            ceiling = min(MOST_REQUESTS, max(at_least, math.ceil(rate * duration_s) + concurrency))
+        return self._plan(
+            setting,
+            label,
+            ClosedLoop(concurrency),
+            requests=at_least,
+            duration_s=duration_s,
+            max_requests=ceiling if duration_s is not None else None,
+        )
+
+    def seconds_for(self, setting: Setting, load: OpenLoop, count: int, least_s: float = 0.0) -> float:
+        """A duration of ``least_s`` or more within which the next ``count`` requests arrive."""
+        seed, seconds = arrival_seed(self.seed(setting)), max(least_s, count / load.rate)
+        while count_within(load, seconds, seed, self.first) < count:
+            seconds *= 1.02
+        return seconds
+
+    def sent(self, seen: Observation) -> Observation:
+        """Takes the requests of a run out of what is left."""
+        # Several workers may leave gaps at the end of a load that was defined by its time.
+        last = int(seen.records.index.max()) if len(seen.records) else -1
+        self.first = max(self.first, seen.plan.first + len(seen.records), last + 1)
+        return seen
+
+    def _plan(self, setting: Setting, label: str, load: OpenLoop | ClosedLoop, **amount: Any) -> LoadPlan:
+        return LoadPlan(
+            label=label,
+            workload=self.workload,
+            load=load,
+            seed=self.seed(setting),
+            part="" if self.part is None else self.part.name,
+            first=self.first,
+            deadlines=setting.deadlines,
+            ignore_eos=setting.ignore_eos,
+            variant=self.variant,
+            **amount,
+            **self.changes,
+        )
+
+
+__all__ = ["FASTEST_PER_SLOT_RPS", "MOST_REQUESTS", "RequestSlice"]

@@ -1,0 +1,180 @@
+"""A test with one load of the author's choice: its procedure, how many requests, in how many runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from pytest_llmbench.methodology.measuring.adaptive import (
+    MOST_REQUESTS,
+    AdaptiveParameters,
+    bounded,
+    looks_of,
+)
+from pytest_llmbench.methodology.measuring.seeds import Part, part_of
+from pytest_llmbench.methodology.measuring.warmup import warm_up
+from pytest_llmbench.methodology.patience import patient
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
+from pytest_llmbench.methodology.uncertainty import with_uncertainty
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
+from pytest_llmbench.model.result import TestResult, VoidLoad, WarmupReport
+from pytest_llmbench.workloads.stream import draws_anew
+
+GATE_REQUESTS = 1_000
+"""Default of a gate: the draft's minimum for P99."""
+FULL_REQUESTS = 10_000
+"""The draft's minimum for P99.9, which a compliant run always reports (AMB-01)."""
+OVERSENT_REQUESTS = math.ceil(FULL_REQUESTS / 0.99)
+"""So many are sent that 1 % of failures, the usual budget, leaves 10,000 samples."""
+QUICK_REQUESTS = 50
+FEWEST_FAILURES = 20
+"""So many a load always goes through, whatever its error budget."""
+
+Result = Callable[[Any, Setting, WarmupReport, Sequence[Observation]], TestResult]
+
+
+def one_load_procedure(result: Result) -> Callable[[Any, Setting], Procedure[TestResult]]:
+    """The test's procedure: warm-up, the runs, then ``result`` of what was seen; Ctrl-C ends it there.
+
+    A run that this machine spoiled is measured again with the next requests of the sequence.
+    """
+
+    def procedure(parameters: AdaptiveParameters, setting: Setting) -> Procedure[TestResult]:
+        concurrency = parameters.concurrency if isinstance(parameters.load, ClosedLoop) else None
+        warmup = yield from warm_up(setting, concurrency=concurrency)
+        seen: list[Observation] = []
+        void: list[VoidLoad] = []
+        first = 0
+        for run in range(run_count(parameters, setting)):
+            first = max(first, run * request_count(parameters, setting))
+            for attempt in range(1, _attempts(parameters, setting) + 1):
+                plan = _plan(parameters, setting, run, first, attempt).with_(attempt=attempt)
+                observation = yield plan
+                first = _next(plan, observation)
+                if not disturbed(observation):
+                    break
+                void.append(void_load(observation, plan.label))
+            if disturbed(observation):
+                del void[-1]  # there is no other: it counts, and voids the test
+            seen.append(observation)
+            if observation.interrupted is not None:
+                break
+        made = result(parameters, setting, warmup, seen)
+        notes = (*made.notes, *map(measured_again, void))
+        return with_uncertainty(replace(made, void_loads=tuple(void), notes=notes))
+
+    return patient(procedure)
+
+
+def _attempts(parameters: AdaptiveParameters, setting: Setting) -> int:
+    """A trace is sent from its beginning, and a prefix cache may have kept prompts that no seed changes."""
+    again = not draws_anew(setting.workload) and setting.facts.value("sut.prefix_caching") != "disabled"
+    if _is_trace(parameters.load) and again:
+        return 1
+    return 1 + setting.remeasure
+
+
+def _is_trace(load: Load) -> bool:
+    return isinstance(load, OpenLoop) and load.arrival == "trace"
+
+
+def one_load_plans(parameters: AdaptiveParameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """One plan per run. The runs share one sequence of requests and one schedule, each taking up where the
+    one before it ended: no prompt is sent twice, and no two runs have the same arrivals."""
+    count, runs = request_count(parameters, setting), run_count(parameters, setting)
+    return tuple(_plan(parameters, setting, run, run * count) for run in range(runs))
+
+
+def run_count(parameters: AdaptiveParameters, setting: Setting) -> int:
+    return max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
+
+
+def _plan(
+    parameters: AdaptiveParameters, setting: Setting, run: int, first: int, attempt: int = 1
+) -> LoadPlan:
+    runs = run_count(parameters, setting)
+    part = _part(parameters, setting, attempt)
+    plan = LoadPlan(
+        label="measure" if runs == 1 else f"run {run + 1} of {runs}",
+        workload=setting.workload,
+        load=parameters.load,
+        requests=request_count(parameters, setting),
+        seed=part.seed,
+        part=part.name,
+        first=first,
+        deadlines=setting.deadlines,
+        ignore_eos=setting.ignore_eos,
+    )
+    if _may_end_early(parameters, setting):
+        return bounded(parameters, plan)
+    return plan.with_(most_failures=_most_failures(parameters, plan.requests * runs))
+
+
+def _most_failures(parameters: AdaptiveParameters, planned: int) -> int:
+    """What the error budget allows of all runs, and enough to see what fails and how often."""
+    return max(FEWEST_FAILURES, math.floor(parameters.max_error_share * planned + 1e-9))
+
+
+def _part(parameters: AdaptiveParameters, setting: Setting, attempt: int) -> Part:
+    """The same for all runs, each of which goes on where the one before it ended. A trace cannot go on, so
+    it is drawn anew for each attempt."""
+    load, looks = parameters.load, looks_of(parameters)
+    asked: dict[str, Any] = {"load": asdict(load), "requests": request_count(parameters, setting)}
+    if _is_trace(load):
+        asked |= {"load": "trace", "attempt": attempt}
+    if looks is not None and _may_end_early(parameters, setting):
+        asked |= {"looks": asdict(looks), "max_seconds": parameters.max_seconds}
+    return part_of(setting, setting.workload, "load", **asked)
+
+
+def _may_end_early(parameters: AdaptiveParameters, setting: Setting) -> bool:
+    """A smoke run is over before the first look, the draft wants its numbers whatever the limits say, and
+    runs that are compared have to be alike."""
+    return parameters.is_auto and run_count(parameters, setting) == 1 and setting.scale == "standard"
+
+
+def _next(plan: LoadPlan, seen: Observation) -> int:
+    """The first request that has not been sent; of a trace the first there is."""
+    if _is_trace(plan.load):
+        return plan.first
+    last = int(seen.records.index.max()) if len(seen.records) else plan.first - 1
+    return max(last + 1, plan.first + (plan.requests if plan.looks is None else 0))
+
+
+def request_count(parameters: AdaptiveParameters, setting: Setting) -> int:
+    load = parameters.load
+    if isinstance(load, OpenLoop) and load.arrival == "trace":
+        asked = parameters.count or len(load.offsets_ns)
+        return min(asked, QUICK_REQUESTS) if setting.scale == "quick" else asked
+    asked = parameters.count or GATE_REQUESTS
+    if parameters.is_auto:
+        asked = parameters.max_requests or MOST_REQUESTS
+    if setting.scale == "quick":
+        return min(asked, QUICK_REQUESTS)
+    return max(asked, OVERSENT_REQUESTS) if setting.scale == "full" else asked
+
+
+def intended(
+    parameters: AdaptiveParameters, setting: Setting, seen: Sequence[Observation]
+) -> tuple[LoadPlan, ...]:
+    """What was to be sent, as far as it came to it: what was sent. A load that may end early was to send what
+    it did."""
+    sent = [run.plan if run.plan.looks is None else run.plan.with_(requests=len(run.records)) for run in seen]
+    return (*sent, *one_load_plans(parameters, setting)[len(sent) :])
+
+
+__all__ = [
+    "FULL_REQUESTS",
+    "GATE_REQUESTS",
+    "OVERSENT_REQUESTS",
+    "QUICK_REQUESTS",
+    "intended",
+    "one_load_plans",
+    "one_load_procedure",
+    "request_count",
+    "run_count",
+]

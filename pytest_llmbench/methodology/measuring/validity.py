@@ -1,0 +1,328 @@
+"""Valid? The first of the three judgements: did the run measure the SUT, or our own shortcomings?
+
+Each check gives one Finding. A voiding one that is not ok makes the run invalid: its numbers are not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS
+from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, empty_slots, late_reads
+from pytest_llmbench.metrics.buffering import buffering
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.judgement import Finding, Validity
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.records import MISSING, Records
+
+LOOP_LAG_WARNING_MS = 10.0
+BUFFERED_VOID_SHARE = 0.5
+CACHED_WARNING_SHARE = 0.05
+DRIFT_WARNING_SHARE = 0.10
+"""By which the input tokens that the server counts may differ from those asked for. Random ids that go out as
+text are some 5 % more tokens to the very tokenizer that made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    max_error_share: float = 0.01
+
+
+def validity(
+    seen: Sequence[Observation],
+    budget: Budget,
+    budgeted: Sequence[int] | None = None,
+    set_aside: Collection[int] = (),
+) -> Validity:
+    """All findings over the measured runs; ``budgeted``: which of them the error budget is about.
+
+    ``set_aside``: those that the test itself left out because the generator fell behind in them.
+    """
+    findings = [
+        check(run)
+        for index, run in enumerate(seen)
+        for check in (_PER_RUN if index not in set_aside else _OF_WHAT_CAME)
+    ]
+    if len(seen) > 1:
+        findings = _worst_of_each([finding for finding in findings if finding is not None])
+    records = Records.concatenate([run.records for index, run in enumerate(seen) if index not in set_aside])
+    kept = [run.records for index, run in enumerate(seen) if budgeted is None or index in budgeted]
+    findings += [
+        _not_offered(seen, set_aside),
+        _error_budget(Records.concatenate(kept), budget) if kept else None,
+        stream_fidelity(records),
+        _length_drift(seen),
+        _sent_again(records),
+        _cache_state(records),
+        _client_cpu(seen),
+    ]
+    return Validity(tuple(finding for finding in findings if finding is not None))
+
+
+def _worst_of_each(findings: Sequence[Finding]) -> list[Finding | None]:
+    """Of a test with many levels one finding per check: the first that is not ok, or the highest value."""
+    by_check: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_check.setdefault(finding.check, []).append(finding)
+    return [_worst(same) for same in by_check.values()]
+
+
+def _worst(same: Sequence[Finding]) -> Finding:
+    bad = [finding for finding in same if not finding.ok]
+    return bad[0] if bad else max(same, key=lambda f: float("-inf") if f.value is None else f.value)
+
+
+def _interrupted(run: Observation) -> Finding | None:
+    if run.interrupted is None:
+        return None
+    message = (
+        f"the run was cut short ({run.interrupted}) after {len(run.records)} of "
+        f"{'at least ' if run.plan.most_requests > run.plan.requests else ''}{run.plan.requests} requests"
+    )
+    return Finding("complete", ok=False, voids=True, message=message)
+
+
+def _complete(run: Observation) -> Finding:
+    # A load that its own rule ended early is a result (memory pressure); a closed loop may send more.
+    missing = 0 if run.stopped is not None else max(run.plan.requests - len(run.records), 0)
+    return Finding(
+        "all_requests_recorded",
+        ok=missing == 0,
+        voids=True,
+        message=_recorded(run),
+        value=len(run.records),
+        limit=run.plan.requests,
+    )
+
+
+def _recorded(run: Observation) -> str:
+    """A closed loop with a duration sends as many as come, and ``requests`` are the fewest."""
+    if run.plan.most_requests > run.plan.requests:
+        return f"{len(run.records)} requests have a record, at least {run.plan.requests} were planned"
+    return f"{len(run.records)} of {run.plan.requests} planned requests have a record"
+
+
+def _promises_lengths(run: Observation) -> bool:
+    return run.plan.workload.specification().get("input_length", {}).get("exact") is True
+
+
+def _prompt_lengths(run: Observation) -> Finding | None:
+    """A workload of exact lengths promises them for every request, as the server counts them."""
+    if not _promises_lengths(run):
+        return None
+    records = run.records
+    counted = records.ok & (records.input_tokens != MISSING)
+    off = (records.input_tokens - records.requested_input_tokens)[counted]
+    wrong, most = int((off != 0).sum()), int(abs(off).max()) if len(off) else 0
+    ok = wrong == 0
+    advice = "" if ok else ": the server counts otherwise than when it was asked"
+    return Finding(
+        "prompt_lengths",
+        ok=ok,
+        voids=True,
+        message=f"{wrong} of {len(off)} prompts missed their exact length, by up to {most} tokens{advice}",
+        value=wrong,
+        limit=0,
+    )
+
+
+def _length_drift(seen: Sequence[Observation]) -> Finding | None:
+    """Input tokens that the server counts over those asked for, where nobody promised that they are equal."""
+    counted = asked = n = 0
+    for records in (run.records for run in seen if not _promises_lengths(run)):
+        known = records.ok & (records.input_tokens != MISSING) & (records.requested_input_tokens > 0)
+        counted += int(records.input_tokens[known].sum())
+        asked += int(records.requested_input_tokens[known].sum())
+        n += int(known.sum())
+    if not n:
+        return None
+    ratio = counted / asked
+    ok = abs(ratio - 1.0) <= DRIFT_WARNING_SHARE
+    why = (
+        ""
+        if ok
+        else (
+            ": it has another vocabulary or chat template than the workload, so the lengths are not those "
+            "that were asked for"
+        )
+    )
+    return Finding(
+        "prompt_length_drift",
+        ok=ok,
+        voids=False,
+        message=f"the server counts {counted / n:.1f} input tokens a prompt where {asked / n:.1f} were asked "
+        f"for, {ratio:.2f} times as many{why}",
+        value=ratio,
+        limit=1.0 + DRIFT_WARNING_SHARE,
+        unit="ratio",
+    )
+
+
+def _loop_lag(run: Observation) -> Finding | None:
+    lag = run.selfcheck.loop_lag_p99_ns
+    if lag is None:
+        return None
+    ok = lag / 1e6 <= LOOP_LAG_WARNING_MS
+    advice = "" if ok else ": something else held the measuring loop; time stamps may be late by as much"
+    return Finding(
+        "loop_lag",
+        ok=ok,
+        voids=False,
+        message=f"the measuring loop was late by {lag / 1e6:.2f} ms at P99{advice}",
+        value=lag / 1e6,
+        limit=LOOP_LAG_WARNING_MS,
+        unit="ms",
+    )
+
+
+def _drained(run: Observation) -> Finding:
+    return Finding(
+        "drained",
+        ok=run.in_flight_at_end == 0,
+        voids=False,
+        message=f"{run.in_flight_at_end} requests still in flight after the drain",
+        value=run.in_flight_at_end,
+        limit=0,
+    )
+
+
+_PER_RUN: tuple[Callable[[Observation], Finding | None], ...] = (
+    _prompt_lengths,
+    _interrupted,
+    _complete,
+    *SCHEDULE_CHECKS,
+    empty_slots,
+    late_reads,
+    _loop_lag,
+    _drained,
+)
+
+
+_OF_WHAT_CAME = (_prompt_lengths, _loop_lag, _drained)
+"""Of a load that was set aside: not that it was offered whole, nor how well it was measured."""
+
+
+def measured(metrics: Mapping[str, Estimate]) -> Finding | None:
+    """A test whose search found no load that holds has no figure, and nothing that a limit could fail."""
+    if any(estimate.point is not None for estimate in metrics.values()):
+        return None
+    message = "nothing was measured: no load was found that the system sustains, see the notes"
+    return Finding("measured", ok=False, voids=True, message=message)
+
+
+def _not_offered(seen: Sequence[Observation], set_aside: Collection[int]) -> Finding | None:
+    """A warning while other levels were offered; where none was, there is nothing to judge."""
+    if not set_aside:
+        return None
+    kinds = {type(seen[index].plan.load) for index in set_aside}
+    alike = [index for index, run in enumerate(seen) if type(run.plan.load) in kinds]
+    what = "loads on schedule" if kinds == {OpenLoop} else "loads"
+    labels = ", ".join(dict.fromkeys(seen[index].plan.label for index in set_aside))
+    return Finding(
+        "not_offered",
+        ok=False,
+        voids=all(index in set_aside for index in alike),
+        message=f"the generator fell behind in {len(set_aside)} of {len(alike)} {what}: they "
+        f"are left out, neither held nor saturated ({labels}); free the CPU of other work",
+        value=len(set_aside),
+        limit=0,
+    )
+
+
+def _error_budget(records: Records, budget: Budget) -> Finding:
+    counts = records.counts()
+    submitted = counts["submitted"]
+    failed = submitted - counts[Outcome.OK]
+    share = failed / submitted if submitted else 1.0
+    ok = submitted > 0 and share <= budget.max_error_share
+    kinds = ", ".join(
+        f"{count} {name}" for name, count in counts.items() if name not in ("submitted", Outcome.OK) and count
+    )
+    first = next((error for error in records.error if error), None)
+    detail = f" ({kinds}; first error: {first})" if failed and first else f" ({kinds})" if failed else ""
+    if counts[Outcome.TIMEOUT]:
+        detail += (
+            f"; {counts[Outcome.TIMEOUT]} were given up by the load generator's own deadlines, which "
+            "--llm-timeout or timeout_s extends"
+        )
+    return Finding(
+        "error_budget",
+        ok=ok,
+        voids=True,
+        message=f"{failed} of {submitted} requests failed, budget {budget.max_error_share:.1%}{detail}",
+        value=share,
+        limit=budget.max_error_share,
+        unit="ratio",
+    )
+
+
+def stream_fidelity(records: Records) -> Finding | None:
+    """A proxy that holds chunks back makes TTFT equal to the end-to-end latency: no stream, no TTFT."""
+    found = buffering(records)
+    if not found.replies:
+        return None
+    ok = found.share <= BUFFERED_VOID_SHARE
+    advice = "" if ok else ": something between here and the engine buffers the stream; switch it off"
+    return Finding(
+        "stream_fidelity",
+        ok=ok,
+        voids=True,
+        message=f"{found.share:.1%} of the replies arrived all at once{advice}",
+        value=found.share,
+        limit=BUFFERED_VOID_SHARE,
+        unit="ratio",
+    )
+
+
+def _cache_state(records: Records) -> Finding | None:
+    known = (records.cached_tokens != MISSING) & (records.input_tokens > 0)
+    if not known.any():
+        return None
+    share = float(records.cached_tokens[known].sum() / records.input_tokens[known].sum())
+    return Finding(
+        "prefix_cache_hits",
+        ok=share <= CACHED_WARNING_SHARE,
+        voids=False,
+        message=f"the server took {share:.1%} of the input tokens from its prefix cache",
+        value=share,
+        limit=CACHED_WARNING_SHARE,
+        unit="ratio",
+    )
+
+
+def _sent_again(records: Records) -> Finding | None:
+    """On a new connection, since the kept one had ended before a byte of them got there."""
+    count = int(records.stale_retries.clip(0).sum())
+    if not count:
+        return None
+    return Finding(
+        "sent_again",
+        ok=False,
+        voids=False,
+        message=f"{count} of {len(records)} requests were sent again on a new connection: the server had "
+        "closed the kept one before a byte of them arrived; their times count from the second sending",
+        value=count,
+        limit=0,
+    )
+
+
+def _client_cpu(seen: Sequence[Observation]) -> Finding | None:
+    shares = [run.selfcheck.cpu_share for run in seen if run.selfcheck.cpu_share is not None]
+    if not shares:
+        return None
+    worst = max(shares)
+    return Finding(
+        "client_cpu",
+        ok=worst <= FULL_CORE_SHARE,
+        voids=False,
+        message=f"the measuring process used {worst:.0%} of a core",
+        value=worst,
+        limit=FULL_CORE_SHARE,
+        unit="ratio",
+    )
+
+
+__all__ = ["FULL_CORE_SHARE", "LOOP_LAG_WARNING_MS", "Budget", "measured", "stream_fidelity", "validity"]

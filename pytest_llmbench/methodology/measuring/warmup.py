@@ -1,0 +1,220 @@
+"""Warm-up, section 4.5 (METHODOLOGY §6): load until both amounts are reached, then probe until it settles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.methodology.measuring.seeds import part_of
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.metrics.latency import e2e_ms
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.result import WarmupReport
+from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+
+_PROBE_OUTPUT_TOKENS = 64
+STEADY_PROBES = 3
+"""The last so many have to agree."""
+
+
+def warm_up(
+    setting: Setting,
+    *,
+    concurrency: int | None = None,
+    variant: str = "",
+    fresh_state: bool = False,
+    workload: Workload | None = None,
+) -> Procedure[WarmupReport]:
+    """Probe, load, probe again; returns what was done.
+
+    The load has the shape of the measured workload (or of ``workload``) and is a part of its own, so that no
+    measured prompt is already in a prefix cache. ``variant``: the SUT variant to warm up;
+    ``fresh_state``: after its restart or flush. Raises :class:`SUTError` when not one request succeeds.
+    """
+    told = setting if workload is None else replace(setting, workload=workload)
+    steps = _warm_up(told, concurrency, variant)
+    return (yield from _sent_to(variant, steps, fresh_state))
+
+
+def _sent_to(variant: str, steps: Procedure[WarmupReport], fresh_state: bool) -> Procedure[WarmupReport]:
+    """The same plans for another variant of the SUT, the first of them in a fresh state."""
+    try:
+        plan = next(steps).with_(fresh_state=fresh_state)
+        while True:
+            seen = yield plan.with_(variant=variant)
+            plan = steps.send(seen)
+    except StopIteration as stop:
+        report: WarmupReport = stop.value
+        return report
+
+
+def _warm_up(setting: Setting, concurrency: int | None, variant: str) -> Procedure[WarmupReport]:
+    policy = setting.warmup
+    if not policy.wanted:
+        return WarmupReport()
+    before = yield _probe(setting, 0, variant)
+    loads: list[Observation] = []
+    planned = 0
+    while not _enough(setting, loads) and planned < policy.max_requests:
+        in_flight = concurrency or policy.concurrency
+        plan = _load(setting, first=planned, concurrency=in_flight, variant=variant)
+        loads.append((yield plan))
+        planned += plan.requests
+        _give_up_on_a_dead_server(loads)
+    probes: list[Observation] = []
+    while len(probes) < policy.probes and not _settled(probes, policy.tolerance):
+        probes.append((yield _probe(setting, len(probes) + 1, variant)))
+    return _report(setting, before, loads, probes)
+
+
+def planned_warm_up(setting: Setting, concurrency: int | None, variant: str) -> tuple[LoadPlan, LoadPlan]:
+    """Its first load and its first probe; those after them go on in the same two sequences."""
+    in_flight = concurrency or setting.warmup.concurrency
+    return _load(setting, first=0, concurrency=in_flight, variant=variant), _probe(setting, 0, variant)
+
+
+def _load(setting: Setting, *, first: int, concurrency: int, variant: str) -> LoadPlan:
+    policy = setting.warmup
+    asked = {"requests": policy.requests, "concurrency": concurrency, "variant": variant}
+    part = part_of(setting, setting.workload, "warm-up", **asked)
+    return LoadPlan(
+        label="warm-up",
+        workload=setting.workload,
+        load=ClosedLoop(concurrency),
+        requests=max(policy.requests if first == 0 else policy.requests // 4, 1),
+        seed=part.seed,
+        part=part.name,
+        phase=Phase.WARMUP,
+        first=first,
+        deadlines=setting.deadlines,
+        ignore_eos=setting.ignore_eos,
+    )
+
+
+def _probe(setting: Setting, number: int, variant: str) -> LoadPlan:
+    # Every probe has the same lengths and another text: equal work, and no help from a prefix cache.
+    model = setting.workload.requests(1, setting.seed)[0]
+    output_tokens = min(model.max_tokens, _PROBE_OUTPUT_TOKENS)
+    workload = SyntheticWorkload("probe", Fixed(model.input_tokens), Fixed(output_tokens))
+    deviations = setting.workload.specification().get("deviations")  # the salt of one arm of a comparison
+    part = part_of(setting, workload, "probe", variant=variant, deviations=deviations)
+    return LoadPlan(
+        label="probe" if number == 0 else f"probe {number}",
+        workload=workload,
+        load=ClosedLoop(1),
+        requests=1,
+        seed=part.seed,
+        part=part.name,
+        phase=Phase.PROBE,
+        first=number,
+        deadlines=setting.deadlines,
+        ignore_eos=setting.ignore_eos,
+    )
+
+
+def _enough(setting: Setting, loads: Sequence[Observation]) -> bool:
+    requests_ok, output_tokens = _volume(loads)
+    return requests_ok >= setting.warmup.requests and output_tokens >= setting.warmup.output_tokens
+
+
+def _volume(loads: Sequence[Observation]) -> tuple[int, int]:
+    requests_ok = sum(int(load.records.ok.sum()) for load in loads)
+    tokens = sum(int(_counted(load.records).sum()) for load in loads)
+    return requests_ok, tokens
+
+
+def _counted(records: Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Output tokens of the successful requests whose count is known."""
+    known: np.ndarray[tuple[int], np.dtype[np.int64]] = records.output_tokens[
+        records.ok & (records.output_tokens != MISSING)
+    ]
+    return known
+
+
+def _give_up_on_a_dead_server(loads: Sequence[Observation]) -> None:
+    if any(load.records.ok.any() for load in loads):
+        return
+    records = loads[-1].records
+    reasons = Counter(error or "no reason given" for error in records.error)
+    commonest, count = reasons.most_common(1)[0] if reasons else ("nothing was sent", 0)
+    raise SUTError(
+        f"none of {len(records)} warm-up requests succeeded; {count} of them ended with: {commonest}",
+        remedy="send one such request by hand, and look at the server's log",
+    )
+
+
+def _latencies(probes: Sequence[Observation]) -> list[float | None]:
+    """End-to-end latency of each probe in ms; None for one that failed."""
+    values = [e2e_ms(probe.records) for probe in probes]
+    return [float(value[0]) if len(value) else None for value in values]
+
+
+def _settled(probes: Sequence[Observation], tolerance: float) -> bool:
+    latest = _latencies(probes)[-STEADY_PROBES:]
+    if len(latest) < STEADY_PROBES:
+        return False
+    return all(
+        a is not None and b is not None and a > 0 and abs(b - a) / a < tolerance for a, b in pairwise(latest)
+    )
+
+
+def _report(
+    setting: Setting, before: Observation, loads: Sequence[Observation], probes: Sequence[Observation]
+) -> WarmupReport:
+    requests_ok, output_tokens = _volume(loads)
+    every = [before, *loads, *probes]
+    settled = _settled(probes, setting.warmup.tolerance)
+    after = _latencies(probes)
+    drained = all(part.in_flight_at_end == 0 for part in every)
+    shown = ", ".join("failed" if value is None else f"{value:.1f}" for value in after[-STEADY_PROBES:])
+    return WarmupReport(
+        performed=True,
+        requests_ok=requests_ok,
+        output_tokens=output_tokens,
+        drained=drained,
+        probe_before_ms=_latencies([before])[0],
+        probes_after_ms=tuple(after),
+        stabilised=settled,
+        duration_s=sum(part.duration_s for part in every),
+        description=(
+            f"{requests_ok} requests, {output_tokens} output tokens, "
+            f"{'drained' if drained else 'NOT drained'}, {len(after)} probes "
+            f"({'settled' if settled else 'not settled'}; last: {shown or 'none'} ms)"
+        ),
+        last_finished_ns=max(part.ended_ns for part in every),
+    )
+
+
+def joined(reports: Sequence[WarmupReport], when: str) -> WarmupReport:
+    """One report for the warm-ups of several configurations: what each of them reached at least.
+
+    ``when``, for the description: ``one per configuration``.
+    """
+    last = reports[-1]
+    if not last.performed:
+        return last
+    return replace(
+        last,
+        performed=all(report.performed for report in reports),
+        requests_ok=min(report.requests_ok for report in reports),
+        output_tokens=min(report.output_tokens for report in reports),
+        drained=all(report.drained for report in reports),
+        stabilised=all(report.stabilised for report in reports),
+        duration_s=sum(report.duration_s for report in reports),
+        description=f"{len(reports)} warm-ups, {when}; the last: {last.description}",
+        # The first has to lie before the first measured request; the others lie between configurations.
+        last_finished_ns=reports[0].last_finished_ns,
+    )
+
+
+__all__ = ["STEADY_PROBES", "joined", "planned_warm_up", "warm_up"]

@@ -1,0 +1,1 @@
+"""Searches for a rate, a capacity, a saturation point."""

@@ -1,0 +1,200 @@
+"""The highest concurrency that meets criteria: doubling to the first failure, then bisection (AMB-11).
+
+The capacity test reports what it finds; the memory-pressure test starts from it, on its own workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.scales import ByScale
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.level import PROBE
+from pytest_llmbench.model.memory_errors import out_of_memory_errors, timeouts
+from pytest_llmbench.model.plan import LoadPlan
+
+LEVEL_S = ByScale(quick=3.0, standard=20.0, full=60.0)
+COMPLETIONS_PER_SLOT = ByScale(quick=2.0, standard=10.0, full=100.0)
+"""A level lasts for whichever takes longer (section 5.5.3)."""
+FIRST_LEVEL, HIGHEST_LEVEL = 8, 512
+"""Requests in flight that a search starts from, and that it goes up to."""
+QUICK_MAXIMUM = 64
+GAP_SHARE = 0.05
+"""The search ends when pass and fail differ by at most max(1, this share of the pass)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """What a level has to meet (section 5.5.2). Out-of-memory errors are never met."""
+
+    ttft_p99_ms: float | None = None
+    min_completion: float = 0.99
+
+    def failures(self, seen: Seen) -> tuple[str, ...]:
+        """Why the level fails; empty when it passes."""
+        found = [] if seen.observation.stopped is None else [f"ended early: {seen.observation.stopped}"]
+        ratio = seen.level.completion_ratio
+        if ratio is None or ratio < self.min_completion:
+            text = "nothing was sent" if ratio is None else f"completion {ratio:.2%}"
+            ours = timeouts(seen.records)
+            named = f"; {ours} were given up by the load generator's own deadline" if ours else ""
+            found.append(f"{text} (at least {self.min_completion:.0%}{named})")
+        if self.ttft_p99_ms is not None:
+            p99 = seen.point("ttft.p99")
+            if p99 is None:
+                found.append("TTFT P99 not measured")
+            elif p99 > self.ttft_p99_ms:
+                found.append(f"TTFT P99 {p99:.1f} ms (at most {self.ttft_p99_ms:g} ms)")
+        if memory := out_of_memory_errors(seen.records):
+            found.append(f"{memory} out-of-memory errors")
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a search found."""
+
+    best: Seen | None
+    """The highest level that passed; None when not even one request at a time did."""
+    lowest_failure: int | None
+    """The lowest concurrency above it that failed; None when the upper bound passed."""
+    levels: tuple[Seen, ...]
+    """All that were run, in that order."""
+    notes: tuple[str, ...]
+
+    @property
+    def concurrency(self) -> int | None:
+        return None if self.best is None else self.best.level.concurrency
+
+    @property
+    def estimate(self) -> Estimate:
+        """The bracket: at least what passed, less than what failed. 0 when nothing passed."""
+        passed = self.concurrency or 0
+        upper = None if self.lowest_failure is None else float(self.lowest_failure - 1)
+        if self.lowest_failure is None:
+            method = f"bracket of the search: {passed} passed, which is the upper bound (bound reached)"
+        else:
+            method = f"bracket of the search: {passed} passed, {self.lowest_failure} failed"
+        n = len(self.levels)
+        return Estimate(float(passed), float(passed), upper, level=0.95, n=n, method=method, unit="count")
+
+
+def find_capacity(
+    setting: Setting,
+    sequence: RequestSlice,
+    criteria: Criteria | None = None,
+    *,
+    initial: int = FIRST_LEVEL,
+    maximum: int = HIGHEST_LEVEL,
+    duration_s: float | None = None,
+) -> Procedure[Capacity]:
+    """Closed loop from ``initial`` up to ``maximum`` requests in flight, on the workload and the SUT variant
+    of ``sequence``. ``duration_s``: of a level, as a marker asks for it."""
+    asked = criteria or Criteria()
+    ceiling = min(maximum, QUICK_MAXIMUM) if setting.scale == "quick" else maximum
+    initial, levels = min(initial, ceiling), list[Seen]()
+
+    def at(concurrency: int) -> Procedure[bool]:
+        own = level_requests(setting, sequence, concurrency, duration_s, initial, ceiling)
+        plan = level_plan(setting, own, concurrency, duration_s, _most_rps(levels))
+        run = own.sent((yield plan.with_(may_break=True)))
+        seen = level_of(run, seed=setting.seed, role=PROBE)
+        failures = asked.failures(seen)
+        levels.append(seen.with_(passed=not failures, fail_reasons=failures))
+        return not failures
+
+    passed, failed = yield from _bracket(at, initial, ceiling)
+    while passed is not None and failed is not None and failed - passed > max(1.0, GAP_SHARE * passed):
+        middle = (passed + failed) // 2
+        if (yield from at(middle)):
+            passed = middle
+        else:
+            failed = middle
+    best = next((seen for seen in levels if seen.level.concurrency == passed), None)
+    return Capacity(best, failed, tuple(levels), _notes(passed, failed, ceiling, maximum))
+
+
+def _bracket(
+    at: Callable[[int], Procedure[bool]], initial: int, maximum: int
+) -> Procedure[tuple[int | None, int | None]]:
+    """(highest pass, lowest fail): doubling from the initial value, or halving down to 1 when that fails."""
+    concurrency = initial
+    if (yield from at(concurrency)):
+        while concurrency < maximum:
+            higher = min(2 * concurrency, maximum)
+            if not (yield from at(higher)):
+                return concurrency, higher
+            concurrency = higher
+        return concurrency, None
+    while concurrency > 1:
+        lower = concurrency // 2
+        if (yield from at(lower)):
+            return lower, concurrency
+        concurrency = lower
+    return None, 1
+
+
+def _notes(passed: int | None, failed: int | None, ceiling: int, maximum: int) -> tuple[str, ...]:
+    if passed is None:
+        return ("not even one request at a time meets the criteria",)
+    if failed is None:
+        what = "a quick run goes no further" if ceiling < maximum else "raise maximum to find the limit"
+        return (f"bound reached: {passed} requests in flight meet the criteria; {what}",)
+    return ()
+
+
+def _most_rps(levels: list[Seen]) -> float | None:
+    """No level is faster than four times the fastest so far: the next has at most twice its slots."""
+    rates = [rate for seen in levels if (rate := seen.point("request_throughput")) is not None and rate > 0]
+    return 4.0 * max(rates) if rates else None
+
+
+def level_requests(
+    setting: Setting,
+    sequence: RequestSlice,
+    concurrency: int,
+    duration_s: float | None,
+    initial: int,
+    ceiling: int,
+) -> RequestSlice:
+    """The same for every search from ``initial`` to ``ceiling``, whatever its criteria: they share levels."""
+    asked: dict[str, Any] = {"duration_s": LEVEL_S.at(setting.scale, duration_s), "range": [initial, ceiling]}
+    return sequence.next_part(setting, "level of capacity", concurrency=concurrency, **asked)
+
+
+def level_plan(
+    setting: Setting,
+    sequence: RequestSlice,
+    concurrency: int,
+    duration_s: float | None = None,
+    most_rps: float | None = None,
+) -> LoadPlan:
+    """All slots at once, each end replaced, for the time or the completions per slot, whichever is longer."""
+    return sequence.closed_loop(
+        setting,
+        f"{concurrency} in flight",
+        concurrency,
+        duration_s=LEVEL_S.at(setting.scale, duration_s),
+        at_least=concurrency * COMPLETIONS_PER_SLOT.count(setting.scale),
+        most_rps=most_rps,
+    )
+
+
+__all__ = [
+    "COMPLETIONS_PER_SLOT",
+    "FIRST_LEVEL",
+    "GAP_SHARE",
+    "HIGHEST_LEVEL",
+    "LEVEL_S",
+    "QUICK_MAXIMUM",
+    "Capacity",
+    "Criteria",
+    "find_capacity",
+    "level_plan",
+    "level_requests",
+]

@@ -1,0 +1,212 @@
+"""The levels of a search: each value is run once, and judged beside the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.offered import is_offered
+from pytest_llmbench.methodology.measuring.saturation import Reference, gain_is_spent
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.remeasured import attempted
+from pytest_llmbench.model.estimate import EXHAUSTED, LOWER_BOUND, Estimate
+from pytest_llmbench.model.level import BURST, PROBE
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+
+LoadModel = Literal["open", "closed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Where to search: ``load.rate_range`` or ``load.concurrency_range`` of the report (section 5.2.2.2)."""
+
+    minimum: float
+    maximum: float
+    step: float
+    chosen: bool = False
+    """Its maximum is ours, from bursts, and is raised where it does not saturate."""
+
+    @property
+    def upwards(self) -> bool:
+        """The author gave no maximum: one has to be chosen."""
+        return math.isinf(self.maximum)
+
+    def as_list(self) -> list[float]:
+        return [self.minimum, self.maximum, self.step]
+
+
+class Probes:
+    """Levels by their value (req/s or requests in flight), each run once."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        sequence: RequestSlice,
+        load_model: LoadModel,
+        law: OpenLoop,
+        duration_s: float,
+        reference: Reference | None = None,
+    ) -> None:
+        self.setting = setting
+        self.sequence = sequence
+        self.load_model = load_model
+        self.law = law
+        self.duration_s = duration_s
+        self.by_value: dict[float, Seen] = {}
+        self.run: list[Seen] = []
+        self.notes: list[str] = []
+        self.own_yardstick = reference is None
+        self.reference = reference or Reference()
+        self.most_rps: float | None = None
+
+    def at(self, value: float) -> Procedure[Seen]:
+        if value in self.by_value:
+            return self.by_value[value]
+        attempts = yield from attempted(lambda: self._plan(value), self._seen, self.setting.remeasure)
+        self.run += attempts.runs[:-1]
+        self.notes += attempts.notes
+        return self.keep(value, attempts.level)
+
+    def _plan(self, value: float) -> LoadPlan:
+        if self.load_model == "open":
+            load = replace(self.law, rate=value)
+            plan = self.sequence.open_loop(self.setting, f"{value:g} req/s", load, self.duration_s)
+            return plan.with_(may_break=True)
+        plan = self.sequence.closed_loop(
+            self.setting,
+            f"{value:g} in flight",
+            int(value),
+            duration_s=self.duration_s,
+            at_least=int(value),
+            most_rps=None if self.most_rps is None else 2.0 * self.most_rps,
+        )
+        return plan.with_(may_break=True)
+
+    def _seen(self, run: Observation) -> Seen:
+        seen = self.sequence.sent(run)
+        return level_of(seen, reference=self.reference, seed=self.setting.seed, role=PROBE)
+
+    def keep(self, value: float, seen: Seen) -> Seen:
+        self.by_value[value] = seen
+        self.run.append(seen)
+        if self.own_yardstick and len(self.by_value) == 1 and is_offered(seen.level):
+            self.reference = Reference.of(seen.level)
+            if self.reference.note:
+                self.notes.append(self.reference.note)
+        return seen
+
+    def spend(self, best: Seen) -> None:
+        """Where a level well above ``best`` gained nothing, those in between did not: all saturated."""
+        above = {value: seen for value, seen in self.by_value.items() if value > value_of(best)}
+        spent = {value: gain_is_spent(best.level, seen.level) for value, seen in above.items()}
+        nearest = next((spent[value] for value in sorted(spent) if spent[value] is not None), None)
+        for value, seen in above.items():
+            why = spent[value] or nearest
+            if why is not None:
+                reasons = (*seen.level.saturation_reasons, why)
+                told = seen.with_(saturated=True, overloaded=True, saturation_reasons=reasons)
+                self.by_value[value] = told
+                self.run = [told if other is seen else other for other in self.run]
+
+    def rounded(self, value: float) -> float:
+        """A rate with three digits, or a whole number of requests in flight."""
+        return float(int(value)) if self.load_model == "closed" else float(f"{value:.3g}")
+
+
+def meets(seen: Seen, limits: Mapping[str, float]) -> bool:
+    """Keeps up with the work, and every limited metric is measured and at or under its limit. The ten-fold
+    rule has no say: the limits tell what latency is acceptable."""
+    values = [(seen.point(metric), limit) for metric, limit in limits.items()]
+    return carried(seen) and all(value is not None and value <= limit for value, limit in values)
+
+
+def sustainable(seen: Seen) -> bool:
+    return seen.level.saturated is False
+
+
+def carried(seen: Seen) -> bool:
+    """The work was done as it came, however long the first tokens took."""
+    return is_offered(seen.level) and seen.level.overloaded is False
+
+
+def value_of(seen: Seen) -> float:
+    """What was asked for: requests per second, or requests in flight."""
+    level = seen.level
+    return float(level.concurrency or 0) if level.offered_rps is None else level.offered_rps
+
+
+def lowest_beyond(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]) -> float | None:
+    """The upper end of the bracket: the lowest value above ``best`` that was offered and did not hold."""
+    beyond = [
+        value_of(seen)
+        for seen in levels
+        if seen.level.role != BURST
+        and is_offered(seen.level)
+        and value_of(seen) > value_of(best)
+        and not holds(seen)
+    ]
+    return min(beyond, default=None)
+
+
+def beyond_generator(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]) -> float | None:
+    """The lowest value above ``best`` that the generator could not offer, where nothing that it could offer
+    tells the upper end of the bracket: then ``best`` is a lower bound."""
+    every = list(levels)
+    if lowest_beyond(best, every, holds) is not None:
+        return None
+    short = [value_of(seen) for seen in every if not is_offered(seen.level)]
+    return min((value for value in short if value > value_of(best)), default=None)
+
+
+def lower_bound(best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]) -> str | None:
+    """Why more than ``best`` may hold: what lies above was not tested, or could not be. None where a tested
+    level above did not hold."""
+    every = list(levels)
+    if lowest_beyond(best, every, holds) is not None:
+        return None
+    limit = beyond_generator(best, every, holds)
+    if limit is not None:
+        return f"{limit:g} req/s is beyond this generator"
+    return f"every tested load up to {value_of(best):g} held ({EXHAUSTED})"
+
+
+def known_to_bracket(
+    estimate: Estimate, best: Seen, levels: Iterable[Seen], holds: Callable[[Seen], bool]
+) -> Estimate:
+    """A rate of ``best`` as the highest that holds: open upwards where it is a lower bound, else in an open
+    loop up to what the next tested load, which did not hold, would have given. A closed loop ends where
+    more requests in flight gain nothing."""
+    every = list(levels)
+    why, beyond = lower_bound(best, every, holds), lowest_beyond(best, every, holds)
+    if why is not None:
+        return replace(estimate, upper=None, method=f"{estimate.method}; {LOWER_BOUND}: {why}")
+    if beyond is None or estimate.upper is None or best.level.offered_rps is None:
+        return estimate
+    method = f"{estimate.method}; up to the next tested load, {beyond:g} req/s, which did not hold"
+    return replace(estimate, upper=estimate.upper * beyond / value_of(best), method=method)
+
+
+def rate_of(seen: Seen) -> float | None:
+    offered = seen.level.offered_rps
+    return seen.point("request_throughput") if offered is None else offered
+
+
+__all__ = [
+    "LoadModel",
+    "Probes",
+    "Range",
+    "beyond_generator",
+    "carried",
+    "known_to_bracket",
+    "lower_bound",
+    "lowest_beyond",
+    "meets",
+    "rate_of",
+    "sustainable",
+    "value_of",
+]

@@ -1,0 +1,79 @@
+"""The saturation rate that tests are defined by ("75 % of maximum throughput"): declared, or searched for.
+
+The search has its defaults, so that all tests of a session that need the rate of one workload ask for the
+same plans, which are measured once (DESIGN §2.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_llmbench.methodology.measuring.levels import Seen
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.manifest import FOUND
+from pytest_llmbench.methodology.measuring.saturation import Reference
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.search.probing import lower_bound, sustainable
+from pytest_llmbench.methodology.search.search import Searched, search
+from pytest_llmbench.model.estimate import LOWER_BOUND
+
+DECLARED, SEARCHED = "declared by the marker (capacity_rps)", FOUND
+
+
+@dataclass(frozen=True)
+class SaturationRate:
+    """Requests per second, where they come from, and what was sent to find them."""
+
+    rps: float | None
+    """None: no tested level held."""
+    source: str
+    sequence: RequestSlice
+    """From which its levels were taken; a load at a share of it is a next part."""
+    levels: tuple[Seen, ...] = ()
+    notes: tuple[str, ...] = ()
+    reference: Reference = field(default_factory=Reference)
+    """The lowest level of the search, yardstick of the ten-fold rule."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """``load.capacity_rps`` and what the search adds to the facts of the load."""
+
+    def percent(self, percent: float) -> float:
+        """That share of it, with three digits as a rate of a plan. ValueError without a rate."""
+        if self.rps is None:
+            raise ValueError("there is no saturation rate to take a share of")
+        return float(f"{self.rps * percent / 100:.3g}")
+
+
+def saturation_rate(
+    setting: Setting, sequence: RequestSlice, declared_rps: float | None
+) -> Procedure[SaturationRate]:
+    """``declared_rps`` as it stands; without one the highest rate of a search that is not saturated."""
+    if declared_rps is not None:
+        facts = {"load.capacity_rps": declared_rps, "load.capacity_source": DECLARED}
+        return SaturationRate(declared_rps, DECLARED, sequence, facts=facts)
+    found = yield from search(setting, sequence)
+    source = _source(found)
+    facts = {
+        "load.capacity_rps": found.rate,
+        "load.capacity_source": source,
+        "load.rate_range": found.range.as_list(),
+    }
+    return SaturationRate(
+        rps=found.rate,
+        source=source,
+        sequence=found.sequence or sequence,
+        levels=found.levels,
+        notes=found.notes,
+        reference=found.reference,
+        facts=facts,
+    )
+
+
+def _source(found: Searched) -> str:
+    """With a word on a range that ended before saturation: its shares are of less than the capacity."""
+    why = None if found.best is None else lower_bound(found.best, found.levels, sustainable)
+    return SEARCHED if why is None else f"{SEARCHED}, {LOWER_BOUND}: {why}"
+
+
+__all__ = ["DECLARED", "SEARCHED", "SaturationRate", "saturation_rate"]

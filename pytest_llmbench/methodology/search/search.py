@@ -1,0 +1,339 @@
+"""Searching for the highest load that holds: bounds first, then bisection (section 5.2.3, AMB-17).
+
+The same search serves the throughput test and every test that is defined in terms of its outcome (tradeoff,
+itl, fairness, guardrail): asked with equal arguments it yields equal plans, which a session measures once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.offered import is_offered
+from pytest_llmbench.methodology.measuring.saturation import LEAST_GAIN, LEAST_STEP, Reference, gain_is_spent
+from pytest_llmbench.methodology.measuring.scales import PROBE_S, ByScale
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.search.probing import (
+    LoadModel,
+    Probes,
+    Range,
+    beyond_generator,
+    carried,
+    lowest_beyond,
+    meets,
+    rate_of,
+    sustainable,
+    value_of,
+)
+from pytest_llmbench.model.estimate import LOWER_BOUND
+from pytest_llmbench.model.level import BURST
+from pytest_llmbench.model.plan import Arrival, LoadPlan, OpenLoop
+
+MOST_FURTHER = 4
+_THROUGHPUT = "output_token_throughput"
+
+
+def plateau(probes: Probes, bounds: Range) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
+    """Closed loop: the lowest level from which on more requests in flight gain less than 1 % (AMB-14).
+
+    Bisection between levels that lie below the highest throughput seen and levels that reach it, then one
+    more level above the outcome, which has to gain nothing.
+    """
+    lowest = yield from probes.at(bounds.minimum)
+    if not sustainable(lowest):
+        note = f"already the lowest level ({lowest.level.label}) does not hold: there is nothing to search"
+        return None, (note,)
+    low, high = bounds.minimum, bounds.maximum
+    top = yield from probes.at(high)
+    for _ in range(MOST_FURTHER if bounds.chosen else 0):
+        if not sustainable(top) or not _gains(probes.by_value[low], top):
+            break
+        further = yield from probes.at(probes.rounded(high * 1.5))
+        if not _gains(top, further):
+            break
+        low, high, top = high, value_of(further), further
+    while high - low > bounds.step * (1 + 1e-9):
+        middle = probes.rounded((low + high) / 2)
+        if not low < middle < high:
+            break
+        seen = yield from probes.at(middle)
+        if sustainable(seen) and _still_rising(seen, probes):
+            low = middle
+        else:
+            high = middle
+    best = probes.by_value[high]
+    if not sustainable(best) or not _still_rising(probes.by_value[low], probes):
+        best = probes.by_value[low]
+    best = yield from _confirmed(probes, best, bounds)
+    if value_of(best) + bounds.step <= max(probes.by_value):
+        yield from probes.at(value_of(best) + bounds.step)  # the bracket is as narrow as the range says
+    probes.spend(best)
+    if lowest_beyond(best, probes.run, sustainable) is None:
+        why = f"the highest level ({best.level.label}) still gains: raise the maximum, or leave it out"
+        return best, (f"the range ended before saturation, what was found is {LOWER_BOUND}: {why}",)
+    return best, ()
+
+
+def _confirmed(probes: Probes, best: Seen, bounds: Range) -> Procedure[Seen]:
+    """Goes up from ``best`` while a step of 10 % still gains; the last one that did."""
+    for _ in range(MOST_FURTHER):
+        value = value_of(best)
+        further = value + max(bounds.step, math.ceil(LEAST_STEP * value))
+        if further > bounds.maximum and not bounds.chosen:
+            break
+        seen = yield from probes.at(further)
+        if not sustainable(seen) or not _gains(best, seen):
+            break
+        best = seen
+    return best
+
+
+def _gains(lower: Seen, higher: Seen) -> bool:
+    return gain_is_spent(lower.level, higher.level) is None
+
+
+def _still_rising(seen: Seen, probes: Probes) -> bool:
+    """Throughput clearly below the highest of all levels."""
+    every = [other.point(_THROUGHPUT) for other in probes.by_value.values()]
+    peak = max((value for value in every if value is not None), default=0.0)
+    own = seen.point(_THROUGHPUT)
+    return own is None or own * (1 + LEAST_GAIN) < peak
+
+
+BURST_S = ByScale(quick=1.0, standard=4.0, full=10.0)
+UNKNOWN_RPS = 10.0
+"""Stands in ``--llm-plan`` for a rate that only the search will find."""
+FIRST_BURST = 8
+LARGEST_BURST = 2048
+_BURST_GAIN = 1.1
+"""Bursts go on doubling while the request rate grows by at least this."""
+LOWEST_SHARE, HIGHEST_SHARE = 0.1, 1.3
+STEP_SHARE = ByScale(quick=0.2, standard=0.1, full=0.05)
+"""Width at which the bisection stops, as a share of the estimated capacity."""
+STRETCHES = 4
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search found. ``None`` where no tested level held."""
+
+    range: Range
+    load_model: LoadModel
+    levels: tuple[Seen, ...]
+    """Every level that was run, bursts included, in that order."""
+    best: Seen | None
+    """Highest level that is not saturated."""
+    best_constrained: Seen | None = None
+    """Highest level that is not overloaded and meets the constraints; None without constraints."""
+    best_carried: Seen | None = None
+    """Highest level that is not overloaded, whatever the ten-fold rule says; None where not asked for."""
+    notes: tuple[str, ...] = ()
+    sequence: RequestSlice | None = None
+    """Its further requests have not been sent yet."""
+    reference: Reference = field(default_factory=Reference)
+
+    @property
+    def rate(self) -> float | None:
+        """Saturation rate, requests per second: the highest offered (open) or achieved (closed) one."""
+        return None if self.best is None else rate_of(self.best)
+
+
+def search(
+    setting: Setting,
+    sequence: RequestSlice,
+    *,
+    bounds: Range | None = None,
+    load_model: LoadModel = "open",
+    arrival: Arrival = "poisson",
+    burstiness: float = 1.0,
+    limits: Mapping[str, float] | None = None,
+    duration_s: float | None = None,
+    reference: Reference | None = None,
+    and_carried: bool = False,
+) -> Procedure[Searched]:
+    """The highest level that is not saturated; with ``limits`` also the highest that meets them.
+
+    ``limits``: metric (``ttft.p99``) → highest acceptable value. ``bounds``: chosen from bursts if not given.
+    ``duration_s``: of a probing level. ``reference``: yardstick of the ten-fold rule in place of the search's
+    own lowest level. ``and_carried``: look also for the highest level without that rule. A ``sequence`` that
+    is a part already is used as it is.
+    """
+    law, length_s = OpenLoop(1.0, arrival, burstiness), PROBE_S.at(setting.scale, duration_s)
+    sequence = searching(setting, sequence, bounds, load_model, law, length_s)
+    probes = Probes(setting, sequence, load_model, law, length_s, reference)
+    if bounds is None or bounds.upwards:
+        bounds = yield from _bounds(probes, bounds)
+    highest = plateau(probes, bounds) if load_model == "closed" else _highest(probes, bounds, sustainable)
+    best, notes = yield from highest
+    constrained, more = yield from _constrained(probes, bounds, best, limits or {})
+    carrying, further = (yield from _highest(probes, bounds, carried)) if and_carried else (None, ())
+    return Searched(
+        range=bounds,
+        load_model=load_model,
+        levels=tuple(probes.run),
+        best=best,
+        best_constrained=constrained,
+        best_carried=carrying,
+        notes=tuple(dict.fromkeys((*notes, *more, *further, *probes.notes))),
+        sequence=sequence,
+        reference=probes.reference,
+    )
+
+
+def searching(
+    setting: Setting,
+    sequence: RequestSlice,
+    bounds: Range | None,
+    load_model: LoadModel,
+    law: OpenLoop,
+    length_s: float,
+) -> RequestSlice:
+    """The requests of a search, which all tests share that search alike; those of a part that it is given."""
+    if sequence.part is not None:
+        return sequence
+    return sequence.next_part(
+        setting,
+        "search",
+        bounds=None if bounds is None else bounds.as_list(),
+        load_model=load_model,
+        law=asdict(law),
+        duration_s=length_s,
+    )
+
+
+def _constrained(
+    probes: Probes, bounds: Range, best: Seen | None, limits: Mapping[str, float]
+) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
+    """The highest level that meets the limits, if there are any; at most the plateau of a closed loop."""
+    if not limits:
+        return None, ()
+    probes.sequence = probes.sequence.next_part(probes.setting, "search under limits", limits=dict(limits))
+
+    def holds(seen: Seen) -> bool:
+        return meets(seen, limits)
+
+    if probes.load_model == "closed" and best is not None:
+        plateau_end = max(value for value, seen in probes.by_value.items() if carried(seen))
+        bounds = replace(bounds, maximum=plateau_end, chosen=False)
+    found, notes = yield from _highest(probes, bounds, holds)
+    known = found is not None and lowest_beyond(found, probes.run, holds) is not None
+    return found, () if known else notes
+
+
+def _highest(
+    probes: Probes, bounds: Range, holds: Callable[[Seen], bool]
+) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
+    """Minimum and maximum, then bisection until the bracket is not wider than the step."""
+    lowest = yield from probes.at(bounds.minimum)
+    if not holds(lowest):
+        note = f"already the lowest level ({lowest.level.label}) does not hold: there is nothing to search"
+        return None, (note,) if is_offered(lowest.level) else ()
+    low, high, best = bounds.minimum, bounds.maximum, lowest
+    for stretch in range(STRETCHES + 1):
+        seen = yield from probes.at(high)
+        if not holds(seen):
+            break
+        low, best = high, seen
+        if not bounds.chosen or stretch == STRETCHES:
+            why = f"the highest level ({seen.level.label}) still holds: raise the maximum, or leave it out"
+            return best, (f"the range ended before saturation, what was found is {LOWER_BOUND}: {why}",)
+        high = probes.rounded(high * 1.5)
+    while high - low > bounds.step * (1 + 1e-9):
+        middle = probes.rounded((low + high) / 2)
+        if not low < middle < high:
+            break
+        seen = yield from probes.at(middle)
+        if holds(seen):
+            low, best = middle, seen
+        else:
+            high = middle
+    limit = beyond_generator(best, probes.run, holds)
+    if limit is None:
+        return best, ()
+    return best, (f"the generator cannot offer {limit:g} req/s: the rate found is a lower bound",)
+
+
+def _bounds(probes: Probes, asked: Range | None) -> Procedure[Range]:
+    """From a rough capacity; of a range without a maximum only that."""
+    rough = yield from _rough_bounds(probes)
+    if asked is None:
+        return rough
+    maximum = max(rough.maximum, probes.rounded(asked.minimum + asked.step))
+    return Range(asked.minimum, maximum, asked.step, chosen=True)
+
+
+def _rough_bounds(probes: Probes) -> Procedure[Range]:
+    """A rough capacity from short closed-loop bursts, doubled until the request rate stops growing."""
+    setting, sequence = probes.setting, probes.sequence
+    burst_s = min(BURST_S.at(setting.scale), probes.duration_s)
+    concurrency, rate, best = FIRST_BURST, 0.0, FIRST_BURST
+    while concurrency <= LARGEST_BURST:
+        plan = sequence.closed_loop(
+            setting,
+            f"burst of {concurrency}",
+            concurrency,
+            duration_s=burst_s,
+            at_least=2 * concurrency,
+            most_rps=2.0 * rate if rate > 0 else None,
+        )
+        burst = sequence.sent((yield plan.with_(may_break=True)))
+        seen = level_of(burst, seed=setting.seed, role=BURST)
+        probes.run.append(seen)
+        now = whole_rate(seen)
+        if now <= _BURST_GAIN * rate:
+            rate = max(rate, now)
+            break
+        rate, best = now, concurrency
+        concurrency *= 2
+    probes.most_rps = rate
+    step = STEP_SHARE.at(setting.scale)
+    if probes.load_model == "closed":
+        return Range(1.0, float(2 * best), max(1.0, float(round(step * best))), chosen=True)
+    rate = max(rate, 1e-3)
+    low, high = (float(f"{share * rate:.3g}") for share in (LOWEST_SHARE, HIGHEST_SHARE))
+    return Range(low, high, float(f"{step * rate:.2g}"), chosen=True)
+
+
+def whole_rate(seen: Seen) -> float:
+    """Requests completed per second over a whole burst, its drain included."""
+    run = seen.observation
+    return int(run.records.ok.sum()) / run.duration_s if run.duration_s > 0 else 0.0
+
+
+def search_plans(
+    setting: Setting,
+    sequence: RequestSlice,
+    *,
+    bounds: Range | None = None,
+    load_model: LoadModel = "open",
+    constrained: bool = False,
+    duration_s: float | None = None,
+) -> tuple[LoadPlan, ...]:
+    """For ``--llm-plan``: as many levels as a search runs at most, each with the highest load it may have.
+
+    Without bounds the rate is not known beforehand: the bursts are listed with the requests that they send at
+    least, the levels with :data:`UNKNOWN_RPS`.
+    """
+    length_s = PROBE_S.at(setting.scale, duration_s)
+    plans = []
+    if bounds is None or bounds.upwards:
+        bursts = [2**power for power in range(FIRST_BURST.bit_length() - 1, LARGEST_BURST.bit_length())]
+        plans = [
+            sequence.closed_loop(setting, f"burst of {n}", n, duration_s=None, at_least=2 * n) for n in bursts
+        ]
+        share = STEP_SHARE.at(setting.scale)
+        highest, widths = UNKNOWN_RPS, (HIGHEST_SHARE - LOWEST_SHARE) / share
+    else:
+        highest, widths = bounds.maximum, (bounds.maximum - bounds.minimum) / bounds.step
+    levels = 2 + max(0, math.ceil(math.log2(max(widths, 1.0))))
+    for number in range(levels * (2 if constrained else 1)):
+        label = f"search level {number + 1}" + (" (rate not known yet)" if highest == UNKNOWN_RPS else "")
+        if load_model == "open":
+            plans.append(sequence.open_loop(setting, label, OpenLoop(highest), length_s))
+        else:
+            n = max(1, int(highest))
+            plans.append(sequence.closed_loop(setting, label, n, duration_s=length_s, at_least=n))
+    return tuple(plans)

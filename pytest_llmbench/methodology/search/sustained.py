@@ -1,0 +1,183 @@
+"""The reported level of a search: what was found in short levels, held for the long duration.
+
+A load that holds for a minute need not hold for five. Where it does not, the level steps down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import product
+
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of
+from pytest_llmbench.methodology.measuring.offered import is_offered
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.remeasured import Attempts, attempted
+from pytest_llmbench.methodology.search.probing import rate_of, value_of
+from pytest_llmbench.methodology.search.search import Searched
+from pytest_llmbench.model.level import GIVEN_UP, Level
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+
+MOST_STEPS_DOWN = 4
+
+
+@dataclass(frozen=True)
+class Held:
+    runs: tuple[Seen, ...] = ()
+    """The reported level and its repetitions; empty when nothing held."""
+    tried: tuple[Seen, ...] = ()
+    """All that was run."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def value(self) -> float | None:
+        return value_of(self.runs[0]) if self.runs else None
+
+
+def held(
+    setting: Setting,
+    searched: Searched,
+    start: Seen | None,
+    holds: Callable[[Seen], bool],
+    *,
+    role: str,
+    law: OpenLoop,
+    duration_s: float,
+    runs: int,
+) -> Procedure[Held]:
+    """From ``start`` down in steps of the search until a level ``holds`` for ``duration_s``; that one is run
+    ``runs`` times. ``law``: the arrivals of an open loop."""
+    if start is None:
+        return Held()
+    seen: Seen | None = None
+    tried: list[Seen] = []
+    notes: tuple[str, ...] = ()
+    for value, look in product(_values(start, searched), _looks(setting)):
+        label = f"{role}{look}: "
+        attempts = yield from _run(setting, searched, value, start, label, role, law, duration_s)
+        notes = (*notes, *attempts.notes)
+        if attempts.offered and holds(attempts.level) and _steady_enough(attempts.level, setting):
+            seen = attempts.level
+            tried += attempts.runs
+            break
+        tried += [
+            run.with_(role=f"{role}{GIVEN_UP}") if is_offered(run.level) else run for run in attempts.runs
+        ]
+    if seen is None:
+        note = (
+            f"no level held for {duration_s:g} s in {len(tried)} runs, each a step down: nothing is reported"
+        )
+        return Held(tried=tuple(tried), notes=(*notes, note))
+    notes = (*_stepped_down(tried, duration_s), *notes)
+    again = yield from _repeated(setting, searched, seen, holds, role=role, law=law, runs=runs)
+    return Held((seen, *again.runs), (*tried, *again.tried), (*notes, *again.notes))
+
+
+def _looks(setting: Setting) -> tuple[str, ...]:
+    """A trend is found by chance in one of twenty levels, and a growing queue in some more: at full scale a
+    level gets a second look before it is given up."""
+    return ("", ", once more") if setting.scale == "full" else ("",)
+
+
+def _steady_enough(seen: Seen, setting: Setting) -> bool:
+    """Only at full scale is a level long enough to ask for a steady state."""
+    return seen.level.steady is not False or setting.scale != "full"
+
+
+def _repeated(
+    setting: Setting,
+    searched: Searched,
+    first: Seen,
+    holds: Callable[[Seen], bool],
+    *,
+    role: str,
+    law: OpenLoop,
+    runs: int,
+) -> Procedure[Held]:
+    """Runs 2 to ``runs`` of the level that held."""
+    value, duration_s = value_of(first), first.observation.plan.duration_s or first.level.duration_s
+    repeats: list[Seen] = []
+    tried: list[Seen] = []
+    notes: tuple[str, ...] = ()
+    for number in range(2, runs + 1):
+        label = f"{role}, run {number} of {runs}: "
+        attempts = yield from _run(setting, searched, value, first, label, role, law, duration_s)
+        tried += attempts.runs
+        notes = (*notes, *attempts.notes)
+        if not attempts.offered:
+            continue
+        repeats.append(attempts.level)
+        if not holds(attempts.level):
+            notes = (*notes, f"run {number} of {runs} at {value:g} did not hold as the first one did")
+    return Held(tuple(repeats), tuple(tried), notes)
+
+
+def _values(start: Seen, searched: Searched) -> list[float]:
+    """Down by the step of the search, not below its minimum."""
+    first, bounds = value_of(start), searched.range
+    below = [first - number * bounds.step for number in range(MOST_STEPS_DOWN + 1)]
+    exact = [max(value, bounds.minimum) for value in below]
+    if searched.load_model == "closed":
+        return list(dict.fromkeys(float(int(value)) for value in exact))
+    return list(dict.fromkeys(float(f"{value:.4g}") for value in exact))
+
+
+def _stepped_down(tried: list[Seen], duration_s: float) -> tuple[str, ...]:
+    given_up = [seen.level for seen in tried if seen.level.role.endswith(GIVEN_UP)]
+    return tuple(f"{level.label} did not hold for {duration_s:g} s ({_why(level)})" for level in given_up)
+
+
+def _why(level: Level) -> str:
+    if level.saturation_reasons:
+        return "; ".join(level.saturation_reasons)
+    return "throughput not level across the window" if level.steady is False else "an objective was not met"
+
+
+def _run(
+    setting: Setting,
+    searched: Searched,
+    value: float,
+    start: Seen,
+    label: str,
+    role: str,
+    law: OpenLoop,
+    duration_s: float,
+) -> Procedure[Attempts]:
+    sequence = searched.sequence
+    assert sequence is not None
+
+    def see(run: Observation) -> Seen:
+        return level_of(sequence.sent(run), reference=searched.reference, seed=setting.seed, role=role)
+
+    def plan() -> LoadPlan:
+        return _plan(setting, searched, value, start, label, law, duration_s)
+
+    return (yield from attempted(plan, see, setting.remeasure))
+
+
+def _plan(
+    setting: Setting,
+    searched: Searched,
+    value: float,
+    start: Seen,
+    label: str,
+    law: OpenLoop,
+    duration_s: float,
+) -> LoadPlan:
+    assert searched.sequence is not None
+    if searched.load_model == "open":
+        load = replace(law, rate=value)
+        return searched.sequence.open_loop(setting, f"{label}{value:g} req/s", load, duration_s)
+    rate = rate_of(start)
+    return searched.sequence.closed_loop(
+        setting,
+        f"{label}{value:g} in flight",
+        int(value),
+        duration_s=duration_s,
+        at_least=int(value),
+        most_rps=None if rate is None else 2.0 * rate,
+    )
+
+
+__all__ = ["MOST_STEPS_DOWN", "Held", "held"]

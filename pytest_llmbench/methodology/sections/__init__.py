@@ -1,0 +1,1 @@
+"""The ten tests of section 5 of the draft, a module each, and goodput."""

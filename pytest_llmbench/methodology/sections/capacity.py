@@ -1,0 +1,257 @@
+"""Concurrent Request Capacity, section 5.5 of the draft (METHODOLOGY §11.5).
+
+Objective: the largest number of simultaneous requests that still meets the latency objectives; the limits of
+memory and scheduler. Procedure: warm up; per level submit that many requests at once and replace each end
+immediately; check the criteria; double up to the first failure, then bisect; report the highest that passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, share, tail
+from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
+from pytest_llmbench.methodology.measuring.levels import Seen
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.search.capacity_search import (
+    GAP_SHARE,
+    LEVEL_S,
+    QUICK_MAXIMUM,
+    Capacity,
+    Criteria,
+    find_capacity,
+    level_plan,
+    level_requests,
+)
+from pytest_llmbench.metrics.in_flight import tokens_in_flight
+from pytest_llmbench.metrics.windows import window_of
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.memory_errors import OUT_OF_MEMORY_RULE, out_of_memory_errors
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.workloads.adapted import WithFixedOutput
+
+HEADING = Heading("capacity", "5.5", "Concurrent Request Capacity")
+
+
+OUTPUT_TOKENS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """Keywords of ``@llmbench.capacity``."""
+
+    ttft_p99_ms: float | None = parameter("positive")
+    """Criterion: a level passes only while TTFT P99 is at or under it. The draft wants one to be chosen."""
+    min_completion: float = parameter("share", 0.99)
+    """Criterion: share of requests that complete."""
+    initial: int = parameter("count", 8)
+    maximum: int = parameter("count", 512)
+    """Requests in flight of the first level, and the upper bound of the search."""
+    output_tokens: int = parameter("count", OUTPUT_TOKENS)
+    """Output limit of every request, in place of the workload's own (AMB-11)."""
+    duration_s: float | None = parameter("positive")
+    """Of a level, at least."""
+    min_concurrency: int | None = parameter("count")
+    min_output_tok_s: float | None = parameter("positive")
+
+    def contradictions(self) -> list[str]:
+        found = []
+        if self.initial > self.maximum:
+            found.append(f"initial must not be above maximum, got {self.initial} and {self.maximum}")
+        if self.min_concurrency is not None and self.min_concurrency > self.maximum:
+            found.append(f"min_concurrency {self.min_concurrency} can never pass: maximum is {self.maximum}")
+        return found
+
+    @property
+    def criteria(self) -> Criteria:
+        return Criteria(self.ttft_p99_ms, self.min_completion)
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        floors = [
+            Objective(metric, ">=", float(limit), unit)
+            for metric, limit, unit in (
+                ("max_concurrency", self.min_concurrency, "count"),
+                ("output_token_throughput", self.min_output_tok_s, "tok/s"),
+            )
+            if limit is not None
+        ]
+        return (*floors, *self.slo)
+
+
+def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
+    found = yield from find_capacity(
+        setting,
+        RequestSlice(setting.workload),
+        parameters.criteria,
+        initial=parameters.initial,
+        maximum=parameters.maximum,
+        duration_s=parameters.duration_s,
+    )
+    report = Report(
+        levels=found.levels,
+        metrics=_metrics(found),
+        tables=(search_table(found.levels),),
+        plots=capacity_plots(found, parameters.ttft_p99_ms),
+        notes=_notes(parameters, found),
+        load=_load(parameters, setting, found),
+        budgeted=(found.best,) if found.best is not None else found.levels[-1:],
+    )
+    return result_of(HEADING, parameters, setting, warmup, report)
+
+
+def _metrics(found: Capacity) -> dict[str, Estimate]:
+    """Those of the highest level that passed, under plain names."""
+    metrics = {"max_concurrency": found.estimate}
+    if found.best is not None:
+        window = window_of(found.best.observation)
+        metrics |= dict(found.best.level.metrics)
+        metrics["tokens_in_flight"] = tokens_in_flight(window)
+    return metrics
+
+
+def _notes(parameters: Parameters, found: Capacity) -> tuple[str, ...]:
+    best = found.concurrency
+    notes = [
+        f"Maximum concurrent requests meeting criteria: {'none' if best is None else best}",
+        *found.notes,
+    ]
+    if parameters.ttft_p99_ms is None:
+        notes.append(
+            "no TTFT threshold was chosen: completion and out-of-memory errors alone decide. "
+            "The draft wants one (ttft_p99_ms)"
+        )
+    realised = _realised(found)
+    if realised:
+        notes.append(f"{realised}; the limit of every request is {parameters.output_tokens}")
+    return tuple(notes)
+
+
+def _realised(found: Capacity) -> str | None:
+    """Lengths of the replies: equal work per request is what the fixed limit is for (section 5.5.2)."""
+    counts = [seen.records.output_tokens[seen.records.ok] for seen in found.levels]
+    known = np.concatenate([column[column != MISSING] for column in counts])
+    if not len(known):
+        return None
+    low, high = np.percentile(known, (5, 95))
+    return f"output tokens of the replies: P5 {low:g}, P95 {high:g}"
+
+
+def _load(parameters: Parameters, setting: Setting, found: Capacity) -> Mapping[str, Any]:
+    slo = {"min_completion": parameters.min_completion}
+    if parameters.ttft_p99_ms is not None:
+        slo["ttft_p99_ms"] = parameters.ttft_p99_ms
+    return {
+        "load.model": "closed",
+        "load.concurrency_range": [parameters.initial, parameters.maximum, 1],
+        "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
+        "load.slo": slo,
+        "load.output_tokens": parameters.output_tokens,
+        "load.out_of_memory_rule": OUT_OF_MEMORY_RULE,
+        "load.out_of_memory_errors": [out_of_memory_errors(seen.records) for seen in found.levels],
+    }
+
+
+_framed = framed(HEADING, measure)
+
+
+def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
+    """Warm-up and levels alike with the fixed output limit."""
+    return _framed(parameters, _fixed(parameters, setting))
+
+
+def _fixed(parameters: Parameters, setting: Setting) -> Setting:
+    return replace(setting, workload=WithFixedOutput(setting.workload, parameters.output_tokens))
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """The worst case: doubling to the maximum, which fails, and a bisection that fails only at its end."""
+    told = _fixed(parameters, setting)
+    sequence = RequestSlice(told.workload)
+    ceiling = min(parameters.maximum, QUICK_MAXIMUM) if setting.scale == "quick" else parameters.maximum
+    levels = [min(parameters.initial, ceiling)]
+    while levels[-1] < ceiling:
+        levels.append(min(2 * levels[-1], ceiling))
+    passed, failed = (levels[-2], levels[-1]) if len(levels) > 1 else (levels[0], levels[0])
+    while failed - passed > max(1.0, GAP_SHARE * passed):
+        passed = (passed + failed) // 2
+        levels.append(passed)
+    duration_s = parameters.duration_s
+    return tuple(
+        level_plan(told, own, level, duration_s)
+        for level in levels
+        for own in [level_requests(told, sequence, level, duration_s, levels[0], ceiling)]
+    )
+
+
+def search_table(levels: Sequence[Seen]) -> Table:
+    """Table 7: every tested concurrency in the order in which it ran."""
+    columns = ("Concurrency", "Completion", "TTFT P99", "TPOT P99", "Errors", "Status", "Reason")
+    return Table("capacity_search", "Capacity Search Results", columns, tuple(_row(seen) for seen in levels))
+
+
+def _row(seen: Seen) -> tuple[str, ...]:
+    level = seen.level
+    return (
+        f"{level.concurrency}",
+        NOT_MEASURED if level.completion_ratio is None else share(level.completion_ratio),
+        tail(level.metrics["ttft.p99"], "p99"),
+        tail(level.metrics["tpot.p99"], "p99"),
+        f"{level.n_failed}",
+        "Pass" if level.passed else "Fail",
+        "; ".join(level.fail_reasons),
+    )
+
+
+def capacity_plots(found: Capacity, threshold_ms: float | None) -> tuple[Plot, ...]:
+    """TTFT P99 and completion over the concurrency."""
+    marks = {} if found.concurrency is None else {"maximum": float(found.concurrency)}
+    return tuple(
+        plot
+        for plot in (
+            _plot(found, "ttft.p99", "capacity_ttft", "TTFT P99 over Concurrency", "TTFT P99 (ms)", marks,
+                  threshold_ms),
+            _plot(found, "completion_rate", "capacity_completion", "Completion over Concurrency",
+                  "share of requests completed", marks, None),
+        )
+        if plot is not None
+    )  # fmt: skip
+
+
+def _plot(
+    found: Capacity,
+    metric: str,
+    plot_id: str,
+    title: str,
+    y_label: str,
+    marks: dict[str, float],
+    threshold: float | None,
+) -> Plot | None:
+    rows = [
+        (float(seen.level.concurrency or 0), estimate.point, estimate.lower, estimate.upper)
+        for seen in sorted(found.levels, key=lambda seen: seen.level.concurrency or 0)
+        if (estimate := seen.level.metrics[metric]).point is not None
+    ]
+    if not rows:
+        return None
+    x = tuple(row[0] for row in rows)
+    name = y_label.partition(" (")[0]
+    series = {name: (x, tuple(float(row[1] or 0.0) for row in rows))}
+    if threshold is not None:
+        series["threshold"] = ((x[0], x[-1]), (threshold, threshold))
+    ends = [(at, low, high) for at, _, low, high in rows if low is not None and high is not None]
+    columns = tuple(zip(*ends, strict=True)) if len(ends) > 1 else ()
+    bands = {name: (columns[0], columns[1], columns[2])} if columns else {}
+    return Plot(plot_id, title, "requests in flight", y_label, series, bands=bands, marks=marks, x_log=True)
+
+
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)

@@ -1,0 +1,577 @@
+"""Scheduling Fairness, section 5.6 of the draft (METHODOLOGY §11.6).
+
+Objective: how evenly resources go to concurrent requests of different kinds; head-of-line blocking,
+starvation, priority effects. Procedure: find the saturation rate of the mix of classes; measure each class
+alone at the same total load (AMB-08); then the mix, at a percentage of the saturation rate, until every class
+has its requests; compare the classes with their own baselines and all requests with each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.methodology.measuring.cells import (
+    NOT_MEASURED,
+    interval,
+    number,
+    share_interval,
+    share_value,
+    tail,
+    value,
+)
+from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.scales import LEVEL_S, REPORTED_S, ByScale
+from pytest_llmbench.methodology.measuring.warmup import warm_up
+from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.remeasured import attempted
+from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
+from pytest_llmbench.metrics import fairness, latency
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.throughput import completion_rate
+from pytest_llmbench.metrics.windows import RAMP_UP_SHARE, submitted_inside, window_of
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.stats.ecdf import ecdf
+from pytest_llmbench.stats.runs import FloatArray
+from pytest_llmbench.workloads.classes import LONG, SHORT, ClassMix, RequestClass
+from pytest_llmbench.workloads.sequence import drawn
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_SKEWED, SyntheticWorkload
+
+FAMILIES = ("ttft", "tpot", "e2e")
+
+
+HEADING = Heading("fairness", "5.6", "Scheduling Fairness")
+
+
+LOAD_PERCENT = 80.0
+
+
+REQUESTS_PER_CLASS = ByScale(quick=10, standard=500, full=500)
+
+
+UNFAIR_BELOW = 0.9
+"""Jain's index under which the draft speaks of significant unfairness."""
+
+
+RULES = {
+    "tokens": "equal offered tokens per second: the rate of the mix times its mean tokens per request (input "
+    "and requested output) over those of the class (AMB-08)",
+    "requests": "equal request rate: each class alone at the request rate of the mix",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """Keywords of ``@llmbench.fairness``."""
+
+    workload: str | SyntheticWorkload | ClassMix = parameter("workload", SYNTHETIC_SKEWED.name)
+    classes: Sequence[RequestClass] | None = parameter("classes")
+    """Default: the draft's short and long requests, mixed 80 to 20."""
+    load_percent: float = parameter("positive", LOAD_PERCENT)
+    """Of the saturation rate of the mix; the draft advises 70 to 90."""
+    capacity_rps: float | None = parameter("positive")
+    """The saturation rate of the mix, where it is known: no search is made."""
+    requests_per_class: int | None = parameter("count")
+    """At least, in the mix and alone; the length of the load follows from the rarest class."""
+    duration_s: float | None = parameter("positive")
+    """Shortest duration of the mix."""
+    equal_load: str = parameter("equal_load", "tokens")
+    """What a class alone has in common with the mix: ``tokens`` per second, or ``requests`` per second."""
+    min_jain: float | None = parameter("share")
+    min_class_jain: float | None = parameter("share")
+    max_starvation: float | Mapping[str, float] | None = parameter("share_by_class")
+    """Share of starved requests, of all classes or by class."""
+    max_inflation: float | Mapping[str, float] | None = parameter("positive_by_class")
+    """Of the median TTFT, mix over alone; for all classes or by class."""
+    ttft_p99_ms: float | Mapping[str, float] | None = parameter("positive_by_class")
+    """In the mix, for all classes or by class."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        given = self.workload.classes if isinstance(self.workload, ClassMix) else (SHORT, LONG)
+        return tuple(each.name for each in self.classes or given)
+
+    def contradictions(self) -> list[str]:
+        found = []
+        if isinstance(self.workload, ClassMix) and self.classes is not None:
+            found.append("classes are given twice: by workload and by classes")
+        if isinstance(self.workload, ClassMix) and len(self.workload.classes) < 2:
+            found.append("workload has one class: fairness needs at least two")
+        if isinstance(self.workload, str) and self.workload != SYNTHETIC_SKEWED.name:
+            found.append(
+                f"workload has to be {SYNTHETIC_SKEWED.name!r} (section 5.6.2 requires it), a synthetic "
+                f"workload of your own or a ClassMix, got {self.workload!r}"
+            )
+        for name in ("max_starvation", "max_inflation", "ttft_p99_ms"):
+            limits = getattr(self, name)
+            unknown = [key for key in limits if key not in self.class_names] if _by_class(limits) else []
+            if unknown:
+                found.append(f"{name} limits {unknown}; the classes are {', '.join(self.class_names)}")
+        return found
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        own = [
+            Objective(name, ">=", limit, "ratio")
+            for name, limit in (("jain_index", self.min_jain), ("class_jain_index", self.min_class_jain))
+            if limit is not None
+        ]
+        by_class = (
+            ("starvation_rate", "", self.max_starvation, "ratio"),
+            ("ttft_inflation", ".p50", self.max_inflation, "ratio"),
+            ("ttft", ".p99", self.ttft_p99_ms, "ms"),
+        )
+        own += [
+            Objective(f"{family}[{name}]{statistic}", "<=", limit, unit)
+            for family, statistic, limits, unit in by_class
+            for name in self.class_names
+            if (limit := limits.get(name) if isinstance(limits, Mapping) else limits) is not None
+        ]
+        return (*own, *self.slo)
+
+
+def _by_class(limits: object) -> bool:
+    return isinstance(limits, Mapping)
+
+
+def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
+    mix = mix_of(parameters, setting)
+    setting = replace(setting, workload=mix)
+    warmup = yield from warm_up(setting)
+    capacity = yield from saturation_rate(setting, RequestSlice(mix), parameters.capacity_rps)
+    if capacity.rps is None:
+        return _without_rate(parameters, setting, warmup, capacity)
+    load = MixLoads(parameters, setting, mix, capacity)
+    alone: dict[str, Seen] = {}
+    for each in mix.classes:
+        see = partial(
+            level_of, label=f"{each.name} alone", seed=setting.seed, role="baseline", class_label=each.name
+        )
+        alone[each.name] = yield from load.level(partial(load.alone, each.name), see)
+    see = partial(
+        level_of,
+        label="mix",
+        reference=capacity.reference,
+        seed=setting.seed,
+        role="mix",
+        percent_of_capacity=parameters.load_percent,
+    )
+    mixed = yield from load.level(load.mixed, see)
+    results = fairness_results(mix, mixed, alone, seed=setting.seed)
+    return _result(parameters, setting, warmup, load, results)
+
+
+def mix_of(parameters: Parameters, setting: Setting) -> ClassMix:
+    """Section 5.6.2: Synthetic-Skewed, conditional on the classes (AMB-07)."""
+    if isinstance(setting.workload, ClassMix):
+        return setting.workload
+    base = setting.workload if isinstance(setting.workload, SyntheticWorkload) else SYNTHETIC_SKEWED
+    return ClassMix(tuple(parameters.classes or (SHORT, LONG)), base)
+
+
+@dataclass
+class MixLoads:
+    """The loads of the test."""
+
+    parameters: Parameters
+    setting: Setting
+    mix: ClassMix
+    capacity: SaturationRate
+    disturbed: list[Seen] = field(default_factory=list)
+    """Runs that the generator spoiled, and that were repeated."""
+    notes: list[str] = field(default_factory=list)
+    sequences: dict[str, RequestSlice] = field(default_factory=dict)
+    """By the label of the load."""
+
+    @property
+    def rate(self) -> float:
+        return self.capacity.percent(self.parameters.load_percent)
+
+    def rate_alone(self, name: str) -> float:
+        """AMB-08."""
+        if self.parameters.equal_load == "requests":
+            return self.rate
+        return float(f"{self.rate * self.mix.mean_tokens() / self.mix.mean_tokens(name):.4g}")
+
+    def alone(self, name: str) -> LoadPlan:
+        workload = self.mix.isolated(name)
+        return self._plan(f"{name} alone", workload, self.rate_alone(name), self.alone_s)
+
+    def mixed(self) -> LoadPlan:
+        return self._plan("mix of classes", self.mix, self.rate, self.mixed_s)
+
+    @property
+    def alone_s(self) -> float:
+        """Shortest duration of a class alone."""
+        return min(LEVEL_S.at(self.setting.scale), self.mixed_s)
+
+    @property
+    def mixed_s(self) -> float:
+        """Shortest duration of the mix."""
+        return REPORTED_S.at(self.setting.scale, self.parameters.duration_s)
+
+    def level(self, plan: Callable[[], LoadPlan], see: Callable[[Observation], Seen]) -> Procedure[Seen]:
+        def sent(run: Observation) -> Seen:
+            return see(self.sequences[run.plan.label].sent(run))
+
+        attempts = yield from attempted(plan, sent, self.setting.remeasure, needed=True)
+        self.disturbed += attempts.runs[:-1]
+        self.notes += attempts.notes
+        return attempts.level
+
+    def _plan(self, label: str, workload: ClassMix, rate: float, least_s: float) -> LoadPlan:
+        sequence = self._sequence(label, workload)
+        floor = REQUESTS_PER_CLASS.count(self.setting.scale, self.parameters.requests_per_class)
+        load = OpenLoop(rate)
+        count = requests_for(workload, sequence.seed(self.setting), sequence.first, floor)
+        seconds = sequence.seconds_for(self.setting, load, count, least_s)
+        return sequence.open_loop(self.setting, label, load, seconds)
+
+    def _sequence(self, label: str, workload: ClassMix) -> RequestSlice:
+        if label not in self.sequences:
+            names = ("load_percent", "capacity_rps", "requests_per_class", "duration_s", "equal_load")
+            asked = {name: getattr(self.parameters, name) for name in names}
+            classes = replace(self.capacity.sequence, workload=workload)
+            self.sequences[label] = classes.next_part(self.setting, label, **asked)
+        return self.sequences[label]
+
+
+def requests_for(mix: ClassMix, seed: int, first: int, floor: int) -> int:
+    """How many requests it takes for ``floor`` of every class behind the ramp-up. Arrivals vary: three
+    standard deviations more than a tenth of them may fall into it."""
+    rarest = min(each.share for each in mix.classes)
+    count = math.ceil(floor / rarest)
+    while True:
+        ramp_up = RAMP_UP_SHARE * count
+        skipped = math.ceil(ramp_up + 3 * math.sqrt(ramp_up))
+        behind = drawn(mix, first + skipped, max(count - skipped, 0), seed)
+        counted = Counter(request.class_label for request in behind)
+        if all(counted[each.name] >= floor for each in mix.classes):
+            return count
+        count = math.ceil(count * 1.05) + 1
+
+
+def _result(
+    parameters: Parameters,
+    setting: Setting,
+    warmup: WarmupReport,
+    load: MixLoads,
+    results: FairnessResults,
+) -> TestResult:
+    runs = (*(each.alone for each in results.classes), results.mixed)
+    report = Report(
+        levels=(*load.capacity.levels, *load.disturbed, *runs),
+        metrics=results.metrics,
+        tables=tables(results),
+        plots=plots(results),
+        notes=(*load.capacity.notes, *load.notes, *_notes(parameters, load, results)),
+        load=_load_facts(parameters, load.capacity, load.rate, results.mixed.level.duration_s),
+        facts=Facts.of(Origin.MEASURED, _facts(parameters, load, results)),
+        budgeted=runs,
+    )
+    return result_of(HEADING, parameters, setting, warmup, report)
+
+
+def _without_rate(
+    parameters: Parameters, setting: Setting, warmup: WarmupReport, capacity: SaturationRate
+) -> TestResult:
+    report = Report(
+        levels=capacity.levels,
+        metrics={},
+        notes=(*capacity.notes, "no load was found that the SUT sustains: there is nothing to mix at"),
+        load=_load_facts(parameters, capacity, None, None),
+        budgeted=(),
+    )
+    return result_of(HEADING, parameters, setting, warmup, report)
+
+
+def _load_facts(
+    parameters: Parameters, capacity: SaturationRate, rate: float | None, duration_s: float | None
+) -> dict[str, Any]:
+    return {
+        **capacity.facts,
+        "load.model": "open",
+        "load.arrival": "poisson",
+        "load.rate_rps": rate,
+        "load.levels_percent": [parameters.load_percent],
+        "load.duration_s": duration_s,
+    }
+
+
+def _facts(parameters: Parameters, load: MixLoads, results: FairnessResults) -> dict[str, Any]:
+    return {
+        "workload.class_mix": {each.name: each.share for each in load.mix.classes},
+        "workload.realised_class_mix": dict(results.realised_shares),
+        "fairness.equal_load": parameters.equal_load,
+        "fairness.load_rule": RULES[parameters.equal_load],
+        "fairness.wait_source": results.wait_source,
+        "fairness.jain_normalisation": "end-to-end latency / output tokens, completed requests of the mix",
+        "fairness.jain_n": results.metrics["jain_index"].n,
+        "fairness.classes": [each.facts() for each in results.classes],
+    }
+
+
+def _notes(parameters: Parameters, load: MixLoads, results: FairnessResults) -> tuple[str, ...]:
+    notes = [
+        f"the mix is at {parameters.load_percent:g}% of {load.capacity.rps:g} req/s, {load.capacity.source}",
+        f"each class alone: {RULES[parameters.equal_load]}",
+        "starved is who waits longer than five times the median wait of the class; the wait is the "
+        + results.wait_source
+        + ("" if results.wait_source != "TTFT" else ", since the server does not tell its queue"),
+    ]
+    jain = results.metrics["jain_index"].point
+    if jain is not None and jain < UNFAIR_BELOW:
+        notes.append(f"Jain's index {jain:.3f} is below {UNFAIR_BELOW:g}: significant unfairness (5.6.4)")
+    runs = [*(each.alone for each in results.classes), results.mixed]
+    notes += [
+        f"{run.level.label}: the SUT was saturated ({'; '.join(run.level.saturation_reasons)})"
+        for run in runs
+        if run.level.saturated
+    ]
+    return tuple(notes)
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """Each class alone, then the mix; without ``capacity_rps`` rates and times follow from a search."""
+    mix = mix_of(parameters, setting)
+    sequence = RequestSlice(mix)
+    found: list[LoadPlan] = []
+    if parameters.capacity_rps is not None:
+        load = MixLoads(parameters, setting, mix, SaturationRate(parameters.capacity_rps, "", sequence))
+        for each in mix.classes:
+            found.append(load.alone(each.name))
+            sequence.first += found[-1].requests
+        return (*found, load.mixed())
+    floor = REQUESTS_PER_CLASS.count(setting.scale, parameters.requests_per_class)
+    for label, workload in (
+        *((f"{each.name} alone", mix.isolated(each.name)) for each in mix.classes),
+        ("mix of classes", mix),
+    ):
+        count = requests_for(workload, setting.seed, sequence.first, floor)
+        one = replace(sequence, workload=workload)
+        found.append(one.closed_loop(setting, label, 1, duration_s=None, at_least=count))
+        sequence.first += count
+    return tuple(found)
+
+
+def warmups(parameters: Parameters, setting: Setting) -> tuple[ClassMix, ...]:
+    return (mix_of(parameters, setting),)
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """One class. ``mixed`` and ``alone`` hold its requests that were submitted in the window of the level."""
+
+    requested: RequestClass
+    mixed: Records
+    alone_records: Records
+    alone: Seen
+    metrics: Mapping[str, Estimate]
+    """Plain names, of the class in the mix; ``ttft_inflation`` and ``starvation_rate`` among them."""
+    median_wait_ms: float | None
+    """Five times of it is what nobody should wait longer than."""
+    alone_metrics: Mapping[str, Estimate]
+
+    @property
+    def name(self) -> str:
+        return self.requested.name
+
+    @property
+    def title(self) -> str:
+        return self.name[:1].upper() + self.name[1:]
+
+    def facts(self) -> dict[str, Any]:
+        """What the audit reads of it."""
+        points = {name: estimate.point for name, estimate in self.metrics.items()}
+        return {
+            "name": self.name,
+            "input": list(self.requested.input),
+            "output": list(self.requested.output),
+            "share": self.requested.share,
+            "requests": len(self.mixed),
+            "requests_ok": int(self.mixed.ok.sum()),
+            "requests_alone": len(self.alone_records),
+            "rate_alone_rps": self.alone.level.offered_rps,
+            "ttft": {q: points[f"ttft.{q}"] for q in ("p50", "p95", "p99")},
+            "tpot": {q: points[f"tpot.{q}"] for q in ("p50", "p99")},
+            "inflation": {q: points[f"ttft_inflation.{q}"] for q in fairness.TAILS},
+            "starvation_rate": points["starvation_rate"],
+            "median_wait_ms": self.median_wait_ms,
+        }
+
+
+@dataclass(frozen=True)
+class FairnessResults:
+    mixed: Seen
+    classes: tuple[ClassResult, ...]
+    metrics: Mapping[str, Estimate]
+    """Of the whole test: indices, the level's own, and every class under its qualifier."""
+    wait_source: str
+    realised_shares: Mapping[str, float]
+    """Of each class among all requests of the mix."""
+
+
+def fairness_results(mix: ClassMix, mixed: Seen, alone: Mapping[str, Seen], *, seed: int) -> FairnessResults:
+    """Everything that section 5.6.4 asks for, from the mix and the baselines."""
+    inside = submitted_inside(window_of(mixed.observation))
+    waits = fairness.waits([inside])
+    classes = tuple(
+        _class_result(each, inside, alone[each.name], waits.by_class.get(each.name, []))
+        for each in mix.classes
+    )
+    metrics = dict(mixed.level.metrics)
+    metrics["jain_index"] = fairness.jain_index([inside])
+    metrics["class_jain_index"] = fairness.class_jain_index(
+        {each.name: latency.ttft_ms(each.mixed) for each in classes},
+        {each.name: latency.ttft_ms(each.alone_records) for each in classes},
+        seed=seed,
+    )
+    for each in classes:
+        metrics |= qualified(each.metrics, each.name)
+        metrics |= qualified(each.alone_metrics, f"{each.name} alone")
+    labels = np.array(mixed.records.class_label, dtype=object)
+    shares = {each.name: float(np.mean(labels == each.name)) if len(labels) else 0.0 for each in mix.classes}
+    return FairnessResults(mixed, classes, metrics, waits.source, shares)
+
+
+def _class_result(
+    requested: RequestClass, inside: Records, alone: Seen, waits: list[FloatArray]
+) -> ClassResult:
+    own = inside.select(np.array(inside.class_label, dtype=object) == requested.name)
+    baseline = submitted_inside(window_of(alone.observation))
+    metrics = _latencies(own)
+    metrics["starvation_rate"] = fairness.starvation_rate(waits)
+    metrics |= fairness.inflation(latency.ttft_ms(own), latency.ttft_ms(baseline))
+    every = np.concatenate(waits) if waits else np.empty(0)
+    return ClassResult(
+        requested,
+        own,
+        baseline,
+        alone,
+        metrics,
+        median_wait_ms=float(np.median(every)) if len(every) else None,
+        alone_metrics=_latencies(baseline),
+    )
+
+
+def _latencies(records: Records) -> dict[str, Estimate]:
+    metrics: dict[str, Estimate] = {}
+    for family in FAMILIES:
+        metrics |= distribution(family, latency.FAMILIES[family](records))
+    return metrics | {"completion_rate": completion_rate([records])}
+
+
+def tables(results: FairnessResults) -> tuple[Table, ...]:
+    """Per class, the fairness figures, and the baselines that they stand on."""
+    return classes_table(results), metrics_table(results), baselines_table(results)
+
+
+def classes_table(results: FairnessResults) -> Table:
+    columns = (
+        "Class", "Count", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50", "TPOT P99",
+        "TTFT Inflation P50", "P95", "P99", "Completion",
+    )  # fmt: skip
+    rows = tuple(
+        (
+            each.title,
+            f"{len(each.mixed)}",
+            *(tail(each.metrics[f"ttft.{q}"], q) for q in ("p50", "p95", "p99")),
+            *(tail(each.metrics[f"tpot.{q}"], q) for q in ("p50", "p99")),
+            *(_factor(each, q) for q in ("p50", "p95", "p99")),
+            share_value(each.metrics["completion_rate"]),
+        )
+        for each in results.classes
+    )
+    return Table("fairness_classes", "Per-Class Results", columns, rows)
+
+
+def _factor(each: ClassResult, statistic: str) -> str:
+    text = value(each.metrics[f"ttft_inflation.{statistic}"], digits=2, unit="")
+    return text if text == NOT_MEASURED else f"× {text}"
+
+
+def metrics_table(results: FairnessResults) -> Table:
+    """Table 9; the rows of the draft first."""
+    jain, by_class = results.metrics["jain_index"], results.metrics["class_jain_index"]
+    rows = [("Jain's Fairness Index", value(jain, digits=3, unit=""), interval(jain, digits=3))]
+    rows += [
+        (f"{each.title} Class Starvation", share_value(rate), share_interval(rate))
+        for each in results.classes
+        for rate in [each.metrics["starvation_rate"]]
+    ]
+    rows.append(
+        ("Class-Level Fairness Index", value(by_class, digits=3, unit=""), interval(by_class, digits=3))
+    )
+    rows += [
+        (f"{each.title} Class TTFT Inflation P50", _factor(each, "p50"), interval(factor, digits=2))
+        for each in results.classes
+        for factor in [each.metrics["ttft_inflation.p50"]]
+    ]
+    rows += [
+        (f"{each.title} Class Median Wait", f"{number(each.median_wait_ms)} ms", results.wait_source)
+        for each in results.classes
+        if each.median_wait_ms is not None
+    ]
+    return Table("fairness_metrics", "Fairness Metrics", ("Metric", "Value", "95 % interval"), tuple(rows))
+
+
+def baselines_table(results: FairnessResults) -> Table:
+    columns = ("Class Alone", "Rate", "Count", "TTFT P50", "TTFT P95", "TTFT P99", "TPOT P50", "TPOT P99")
+    rows = tuple(
+        (
+            each.title,
+            f"{each.alone.level.offered_rps or 0:g} req/s",
+            f"{len(each.alone_records)}",
+            *(tail(each.alone_metrics[f"ttft.{q}"], q) for q in ("p50", "p95", "p99")),
+            *(tail(each.alone_metrics[f"tpot.{q}"], q) for q in ("p50", "p99")),
+        )
+        for each in results.classes
+    )
+    return Table("fairness_baselines", "Isolated Baselines", columns, rows)
+
+
+def plots(results: FairnessResults) -> tuple[Plot, ...]:
+    """Distribution of TTFT of each class, in the mix and alone."""
+    series = {}
+    for each in results.classes:
+        for label, records in (
+            (f"{each.name}, mix", each.mixed),
+            (f"{each.name}, alone", each.alone_records),
+        ):
+            samples = latency.ttft_ms(records)
+            if len(samples):
+                series[label] = ecdf(samples)
+    if not series:
+        return ()
+    plot = Plot(
+        id="fairness_ttft_cdf",
+        title="TTFT by class, in the mix and alone",
+        x_label="TTFT (ms)",
+        y_label="share of requests",
+        series=series,
+        step=True,
+        x_log=True,
+    )
+    return (plot,)
+
+
+procedure = framed(HEADING, measure, warm=False)
+
+TEST = TestDefinition(
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, warmups=warmups
+)

@@ -1,0 +1,138 @@
+"""Goodput: the requests that meet every limit at once, as a share of all and as a rate.
+
+No test of the draft: the terminology defines goodput and SLO attainment rate, the methodology has no
+procedure for them. This one is that of the TTFT test: warm up, send one load, judge. So it has no compliance
+class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_llmbench.methodology.measuring.adaptive import GOODPUT_SHARE, AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.by_run import by_run
+from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.one_load import intended, one_load_plans, one_load_procedure
+from pytest_llmbench.methodology.measuring.samples import samples_of
+from pytest_llmbench.methodology.measuring.summary import configuration
+from pytest_llmbench.methodology.parameters import parameter
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.sections.ttft import value_and_interval
+from pytest_llmbench.metrics.goodput import good, goodput
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.looks import Quantity
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+
+NAME = "goodput"
+SECTION = ""
+"""Of the draft: none."""
+TITLE = "Goodput"
+_OUTSIDE = "goodput is no test of the draft: there are no clauses to comply with"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(AdaptiveParameters):
+    """Keywords of ``@llmbench.goodput``. A request is good when it ends well and keeps all the limits."""
+
+    repeats = True
+
+    ttft_ms: float | None = parameter("positive")
+    tpot_ms: float | None = parameter("positive")
+    e2e_ms: float | None = parameter("positive")
+    min_share: float = parameter("share", 0.99)
+    """Of all requests, those that failed among them."""
+    max_error_share: float = parameter("share", 1.0)
+    """A failed request is not good, which is what the limit is about: it does not void the run as well."""
+
+    @property
+    def limits_ms(self) -> tuple[tuple[Quantity, float], ...]:
+        given: tuple[tuple[Quantity, float | None], ...] = (
+            ("ttft", self.ttft_ms),
+            ("tpot", self.tpot_ms),
+            ("e2e", self.e2e_ms),
+        )
+        return tuple((quantity, limit) for quantity, limit in given if limit is not None)
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        return (Objective(GOODPUT_SHARE, ">=", self.min_share, "ratio"), *self.slo)
+
+    def contradictions(self) -> list[str]:
+        found = super().contradictions()
+        if not self.limits_ms:
+            found.append("give at least one of ttft_ms, tpot_ms and e2e_ms: they say which requests are good")
+        if self.compliance is not None:
+            found.append("compliance is not for this test: goodput is no test of the draft")
+        return found
+
+
+def result(
+    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
+) -> TestResult:
+    metrics = _metrics(parameters, seen, setting.seed)
+    judged = as_judged(parameters, seen)
+    facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
+    return TestResult(
+        test=NAME,
+        section=SECTION,
+        title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
+        metrics=metrics | judged.metrics,
+        tables=(_table(parameters, metrics, seen),),
+        plots=(),
+        configuration=configuration(facts, seen),
+        observations=tuple(seen),
+        warmup=warmup,
+        facts=facts,
+        objectives=parameters.objectives,
+        notes=(*judged.notes, _OUTSIDE),
+        by_run=by_run([_metrics(parameters, [run], setting.seed) for run in seen] if len(seen) > 1 else ()),
+    )
+
+
+def _metrics(parameters: Parameters, seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
+    metrics = goodput(seen, parameters.limits_ms, seed=seed)
+    families = samples_of(seen).families()
+    for family in _NAMES:
+        metrics |= distribution(family, families[family])
+    return metrics | rates(seen, seed=seed)
+
+
+_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
+
+
+def _table(parameters: Parameters, metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Table:
+    """Which limit costs how much: each alone, then all together."""
+    total = sum(len(run.records) for run in seen)
+
+    def kept(limits: Sequence[tuple[Quantity, float]]) -> str:
+        met = sum(int(np.count_nonzero(good(run.records, limits))) for run in seen)
+        return f"{met} of {total}" + (f" ({met / total:.2%})" if total else "")
+
+    rows = [("Requests that ended well", kept(()), "")]
+    rows += [
+        (f"{_NAMES[name]} ≤ {limit:g} ms", kept([(name, limit)]), "") for name, limit in parameters.limits_ms
+    ]
+    rows.append(("All limits together", kept(parameters.limits_ms), _interval(metrics[GOODPUT_SHARE])))
+    for title, name in (("Goodput", "goodput"), ("Output token goodput", "output_token_goodput")):
+        rows.append((title, *value_and_interval(metrics[name])))
+    return Table("goodput_results", "Goodput Results", ("Metric", "Value", "95 % interval"), tuple(rows))
+
+
+def _interval(share: Estimate) -> str:
+    if share.lower is None or share.upper is None:
+        return "open"
+    return f"{share.lower:.2%} … {share.upper:.2%}"
+
+
+plans = one_load_plans
+procedure = one_load_procedure(result)
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans)
+
+__all__ = ["TEST", "Parameters", "plans", "procedure", "result"]

@@ -1,0 +1,457 @@
+"""Guardrail Overhead, section 5.10 of the draft (METHODOLOGY §11.10).
+
+Objective: what safety systems and content filtering cost in latency and throughput. Procedure: capacity of
+the baseline, all guardrails off; then every configuration (baseline, input filter, output filter, full) after
+a warm-up of its own at 25, 50 and 75 % of that capacity, the same requests at the same instants each time, so
+that they are compared one with one; then a throughput search per configuration (AMB-20), all judged by the
+baseline's yardstick (``guardrail_throughput.py``). The content is benign: what is measured is the cost of
+looking, not of refusing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from pytest_llmbench.methodology.guardrail_throughput import (
+    AT_EQUAL_LOAD,
+    MAXIMUM,
+    REDUCTION,
+    THROUGHPUT,
+    Maxima,
+    at_equal_load,
+)
+from pytest_llmbench.methodology.measuring.cells import cell
+from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.saturation import Reference
+from pytest_llmbench.methodology.measuring.scales import LEVEL_S, ByScale
+from pytest_llmbench.methodology.measuring.variants import missing_variants, variant_facts
+from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
+from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
+from pytest_llmbench.methodology.search.probing import Range
+from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
+from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
+from pytest_llmbench.metrics.differences import paired_changes, pairs
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.result import Table, TestResult, WarmupReport
+
+NAMES = {
+    "baseline": "Baseline",
+    "input_filter": "Input Filter",
+    "output_filter": "Output Filter",
+    "full": "Full Filter",
+}
+
+
+HEADING = Heading("guardrail", "5.10", "Guardrail Overhead")
+
+
+BASELINE, INPUT, OUTPUT, FULL = "baseline", "input_filter", "output_filter", "full"
+
+
+PERCENTS = (25.0, 50.0, 75.0)
+
+
+STATISTICS = ("p50", "p95", "p99", "mean")
+
+
+MOST_CACHED = 0.05
+"""Share of the input that a prefix cache may serve: the configurations get the same prompts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """Keywords of ``@llmbench.guardrail``. Limits are ceilings, at every load level."""
+
+    baseline: str = parameter("name", "guardrails_baseline")
+    """SUT variant with all guardrails off; so on for the other three."""
+    input_filter: str | None = parameter("name", "guardrails_input")
+    output_filter: str | None = parameter("name", "guardrails_output")
+    full: str = parameter("name", "guardrails_full")
+    without: str | None = parameter("name")
+    """Why the single-filter configurations cannot be run; they are left out then (AMB-20)."""
+    capacity_rps: float | None = parameter("positive")
+    """Capacity of the baseline, requests per second, where it is known; else it is searched for."""
+    levels_percent: Sequence[float] = parameter("percents", PERCENTS)
+    duration_s: float | None = parameter("positive")
+    max_overhead_ms: float | None = parameter("positive")
+    """Total: E2E with all guardrails less that of the baseline, at P50."""
+    max_overhead_p95_ms: float | None = parameter("positive")
+    max_input_overhead_ms: float | None = parameter("positive")
+    """TTFT with the input filter less that of the baseline, at P50."""
+    max_throughput_loss: float | None = parameter("share")
+    """Of maximum output throughput, with all guardrails."""
+
+    @property
+    def configurations(self) -> dict[str, str]:
+        """Configuration → SUT variant, the baseline first."""
+        single = {INPUT: self.input_filter, OUTPUT: self.output_filter} if self.without is None else {}
+        return {BASELINE: self.baseline, **{k: v for k, v in single.items() if v}, FULL: self.full}
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        ceilings = {
+            "guardrail_overhead[{}].p50": self.max_overhead_ms,
+            "guardrail_overhead[{}].p95": self.max_overhead_p95_ms,
+            "input_filter_overhead[{}].p50": self.max_input_overhead_ms,
+        }
+        own = [
+            Objective(name.format(_percent(percent)), "<=", limit, "ms")
+            for name, limit in ceilings.items()
+            if limit is not None
+            for percent in self.levels_percent
+        ]
+        if self.max_throughput_loss is not None:
+            own.append(Objective(f"{REDUCTION}[{FULL}]", "<=", self.max_throughput_loss, "ratio"))
+        return (*own, *self.slo)
+
+
+@dataclass
+class Measured:
+    """What was run, by configuration and load level."""
+
+    levels: dict[tuple[str, float], Seen] = field(default_factory=dict)
+    searches: dict[str, Searched] = field(default_factory=dict)
+    warmups: list[WarmupReport] = field(default_factory=list)
+    order: list[Seen] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    yardstick: Reference = field(default_factory=Reference)
+    """Of the baseline, for the throughput searches of all."""
+
+    @property
+    def maxima(self) -> Maxima:
+        return Maxima(self.searches, BASELINE, self.yardstick)
+
+
+def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
+    measured = Measured()
+    yield from _warm(measured, setting, parameters.baseline)
+    sequence = RequestSlice(setting.workload, variant=parameters.baseline)
+    capacity = yield from saturation_rate(setting, sequence, parameters.capacity_rps)
+    measured.order += capacity.levels
+    if capacity.rps is not None:
+        for name, variant in parameters.configurations.items():
+            yield from _configuration(parameters, setting, measured, name, variant, capacity)
+    return _result(parameters, setting, measured, capacity)
+
+
+def _warm(measured: Measured, setting: Setting, variant: str) -> Procedure[None]:
+    measured.warmups.append((yield from warm_up(setting, variant=variant)))
+
+
+def _configuration(
+    parameters: Parameters,
+    setting: Setting,
+    measured: Measured,
+    name: str,
+    variant: str,
+    capacity: SaturationRate,
+) -> Procedure[None]:
+    """One configuration: its warm-up, its load levels, its throughput search."""
+    if name != BASELINE:
+        yield from _warm(measured, setting, variant)
+    sequence = RequestSlice(setting.workload, variant=variant)
+    reference = capacity.reference if name == BASELINE else Reference()
+    for percent in parameters.levels_percent:
+        key = (name, percent)
+        seen = yield from _level(parameters, setting, measured, sequence, key, capacity, reference)
+        if reference.ttft_p50_ms is None:  # what the filter adds is no sign of load: its own lowest level
+            reference = Reference.of(seen.level)
+    if name == BASELINE:
+        measured.yardstick = replace(reference, of_level="the baseline's lowest level")
+    bounds, yardstick = _around(capacity, setting), measured.yardstick
+    own = search_requests(parameters, setting, sequence)
+    found = yield from search(setting, own, bounds=bounds, reference=yardstick, and_carried=True)
+    measured.searches[name] = found
+    measured.order += [seen.with_(label=f"{name}: {seen.level.label}") for seen in found.levels]
+
+
+def _level(
+    parameters: Parameters,
+    setting: Setting,
+    measured: Measured,
+    sequence: RequestSlice,
+    key: tuple[str, float],
+    capacity: SaturationRate,
+    reference: Reference,
+) -> Procedure[Seen]:
+    """A further attempt sends the same requests: they are compared with those of the other configurations."""
+    name, percent = key
+    variant, again = sequence.variant, same_requests_again(setting, sequence.variant)
+
+    def prepare() -> Procedure[None]:
+        info = setting.variants.get(variant)
+        fresh = info is not None and info.can_be_fresh
+        measured.warmups.append((yield from warm_up(setting, variant=variant, fresh_state=fresh)))
+
+    plan = level_plan(parameters, setting, sequence, name, percent, capacity.percent(percent))
+    see = partial(level_of, reference=reference, seed=setting.seed, percent_of_capacity=percent, role=name)
+    attempts = yield from attempted(lambda: plan, see, again, needed=True, prepare=prepare)
+    measured.notes += attempts.notes
+    measured.levels[key] = attempts.level
+    measured.order += attempts.runs
+    return attempts.level
+
+
+def level_plan(
+    parameters: Parameters, setting: Setting, sequence: RequestSlice, name: str, percent: float, rate: float
+) -> LoadPlan:
+    duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
+    own = sequence.next_part(
+        setting, "level of guardrails", paired=True, percent=percent, **_asked(parameters)
+    )
+    return own.open_loop(setting, f"{name} at {_percent(percent)}", OpenLoop(rate), duration_s)
+
+
+def search_requests(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
+    """Alike for all configurations, as their levels: what chance brings favours none of them."""
+    return sequence.next_part(setting, "search of guardrails", paired=True, **_asked(parameters))
+
+
+def _asked(parameters: Parameters) -> dict[str, Any]:
+    """What the author said of the loads: all configurations get them alike."""
+    return {name: getattr(parameters, name) for name in ("capacity_rps", "levels_percent", "duration_s")}
+
+
+def _around(capacity: SaturationRate, setting: Setting) -> Range:
+    """Guardrails take away, so the baseline's capacity is near the top of where to search."""
+    shares = search_shares(setting)
+    low, high, step = (float(f"{capacity.percent(100) * share:.3g}") for share in shares)
+    return Range(low, high, step, chosen=True)
+
+
+def search_shares(setting: Setting) -> tuple[float, float, float]:
+    """Lowest, highest and step of the searches, in shares of the baseline's capacity."""
+    return 0.2, 1.2, ByScale(quick=0.4, standard=0.2, full=0.1).at(setting.scale)
+
+
+def _result(
+    parameters: Parameters, setting: Setting, measured: Measured, capacity: SaturationRate
+) -> TestResult:
+    metrics = _metrics(parameters, measured)
+    tables = [
+        latency_table(percent, {name: seen for (name, at), seen in measured.levels.items() if at == percent})
+        for percent in parameters.levels_percent
+        if (BASELINE, percent) in measured.levels
+    ]
+    if measured.searches:
+        tables.append(throughput_table(measured.searches, measured.levels, metrics))
+    levels = list(measured.levels.values())
+    report = Report(
+        levels=measured.order,
+        metrics=metrics,
+        tables=tables,
+        notes=(*capacity.notes, *_notes(parameters, measured, capacity)),
+        load={
+            **capacity.facts,
+            "load.model": "open",
+            "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
+            "load.levels_percent": list(parameters.levels_percent),
+        },
+        facts=variant_facts(setting, parameters.full) | _declared(parameters, measured),
+        budgeted=levels,
+        findings=_findings(measured),
+    )
+    return result_of(HEADING, parameters, setting, joined(measured.warmups, "one per configuration"), report)
+
+
+def _declared(parameters: Parameters, measured: Measured) -> Facts:
+    refusals = {
+        name: sum(
+            int(seen.records.has_outcome(Outcome.REFUSED).sum())
+            for (other, _), seen in measured.levels.items()
+            if other == name
+        )
+        for name in parameters.configurations
+    }
+    values = {
+        "guardrails.comparative_run": "this test runs with and without them",
+        "guardrails.configurations": list(parameters.configurations),
+        "guardrails.impossible": parameters.without,
+        "guardrails.refusals_by_configuration": refusals,
+    }
+    return Facts.of(Origin.DECLARED, values, "marker")
+
+
+def _metrics(parameters: Parameters, measured: Measured) -> dict[str, Estimate]:
+    metrics: dict[str, Estimate] = {}
+    for (name, percent), seen in measured.levels.items():
+        metrics |= qualified(seen.level.metrics, f"{name}@{_percent(percent)}")
+    for percent in parameters.levels_percent:
+        overheads = _overheads(measured, percent)
+        # Levels ascend, so the plain names are left to the highest.
+        metrics |= qualified(overheads, _percent(percent)) | overheads
+    full = max((percent for name, percent in measured.levels if name == FULL), default=None)
+    if full is not None:
+        metrics |= measured.levels[FULL, full].level.metrics
+    metrics |= at_equal_load(measured.levels, BASELINE) | measured.maxima.metrics()
+    if f"{REDUCTION}[{FULL}]" in metrics:
+        metrics[REDUCTION] = metrics[f"{REDUCTION}[{FULL}]"]
+    return metrics
+
+
+def _overheads(measured: Measured, percent: float) -> dict[str, Estimate]:
+    """Of paired requests, at one load level; undefined where a configuration was not run."""
+    found: dict[str, Estimate] = {}
+    for metric, family, name in (
+        ("input_filter_overhead", "ttft", INPUT),
+        ("guardrail_overhead", "e2e", FULL),
+    ):
+        base, filtered = measured.levels.get((BASELINE, percent)), measured.levels.get((name, percent))
+        if base is None or filtered is None:
+            missing = Estimate.undefined(unit="ms", method=f"not measurable: no run with {name}")
+            found |= {f"{metric}.{statistic}": missing for statistic in STATISTICS}
+            continue
+        arms = pairs(family, [base.inside], [filtered.inside])
+        found |= paired_changes(metric, arms, statistics=STATISTICS)
+    return found
+
+
+def _notes(parameters: Parameters, measured: Measured, capacity: SaturationRate) -> list[str]:
+    found = [*measured.notes, *measured.maxima.notes()]
+    if capacity.rps is None:
+        found.append("the capacity of the baseline was not found, so no level could be set")
+    if parameters.without is not None:
+        found.append(f"the single filters were not run: {parameters.without}")
+    for (name, percent), seen in measured.levels.items():
+        refused = int(seen.records.has_outcome(Outcome.REFUSED).sum())
+        if refused:
+            share = refused / max(len(seen.records), 1)
+            found.append(f"{name} at {_percent(percent)}: {refused} requests refused ({share:.1%})")
+    return found
+
+
+def _findings(measured: Measured) -> list[Finding]:
+    """Equal prompts reach every configuration: a prefix cache would favour the later ones."""
+    cached = {key: _cached_share(seen.records) for key, seen in measured.levels.items()}
+    known = {key: share for key, share in cached.items() if share is not None}
+    if not known:
+        return []
+    (name, percent), worst = max(known.items(), key=lambda entry: entry[1])
+    ok = worst <= MOST_CACHED
+    advice = "" if ok else ": switch prefix caching off, or reset the cache between configurations"
+    return [
+        Finding(
+            "equal_work",
+            ok=ok,
+            voids=True,
+            message=f"{name} at {_percent(percent)}: {worst:.1%} of its input from a prefix cache{advice}",
+            value=worst,
+            limit=MOST_CACHED,
+            unit="ratio",
+        )
+    ]
+
+
+def _cached_share(records: Records) -> float | None:
+    known = records.ok & (records.cached_tokens != MISSING) & (records.input_tokens > 0)
+    total = int(records.input_tokens[known].sum())
+    return int(records.cached_tokens[known].sum()) / total if total else None
+
+
+def _percent(value: float) -> str:
+    return f"{value:g}%"
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """The levels and searches; where the capacity is not declared with a stand-in for it."""
+    capacity = UNKNOWN_RPS if parameters.capacity_rps is None else parameters.capacity_rps
+    found: list[LoadPlan] = []
+    if parameters.capacity_rps is None:
+        found += search_plans(setting, RequestSlice(setting.workload, variant=parameters.baseline))
+    around = _around(SaturationRate(capacity, "", RequestSlice(setting.workload)), setting)
+    for name, variant in parameters.configurations.items():
+        sequence = RequestSlice(setting.workload, variant=variant)
+        found += search_plans(setting, sequence, bounds=around, constrained=True)
+        for percent in parameters.levels_percent:
+            rate = capacity * percent / 100
+            found.append(level_plan(parameters, setting, sequence, name, percent, rate))
+    return tuple(found)
+
+
+def needs(parameters: Parameters, setting: Setting) -> list[str]:
+    states: Mapping[str, str] = {
+        BASELINE: "all guardrails off",
+        INPUT: "input filtering only; or say in without= why it cannot be run",
+        OUTPUT: "output filtering only; or say in without= why it cannot be run",
+        FULL: "all production guardrails on",
+    }
+    wanted = {variant: states[name] for name, variant in parameters.configurations.items()}
+    found = missing_variants(setting, wanted)
+    if not found and variant_boundary(setting, parameters.full) == "model_engine":
+        found.append(
+            "the SUT boundary is model_engine, and guardrails lie outside of it (AMB-40): declare "
+            'sut.boundary = "application_gateway" for the variants, and measure the gateway'
+        )
+    return found
+
+
+def variant_boundary(setting: Setting, variant: str) -> str | None:
+    boundary: str | None = (setting.facts | setting.variants[variant].facts).value("sut.boundary")
+    return boundary
+
+
+def latency_table(percent: float, by_configuration: Mapping[str, Seen]) -> Table:
+    """Table 13, once per load level."""
+    columns = (
+        "Configuration", "TTFT P50", "TTFT P95", "TTFT P99", "E2E P50", "E2E P95", "E2E P99", "Refused"
+    )  # fmt: skip
+    rows = tuple(
+        (
+            NAMES[name],
+            *(cell(seen.level.metrics[f"ttft.{q}"], interval=q == "p50") for q in ("p50", "p95", "p99")),
+            *(cell(seen.level.metrics[f"e2e.{q}"], interval=q == "p50") for q in ("p50", "p95", "p99")),
+            f"{seen.level.errors.get('refused', 0)}",
+        )
+        for name, seen in by_configuration.items()
+    )
+    rate = next((seen.level.offered_rps for seen in by_configuration.values()), None)
+    at = "" if rate is None else f" ({rate:g} req/s)"
+    return Table("guardrail_latency", f"Guardrail Overhead at {percent:g} % of Capacity{at}", columns, rows)
+
+
+def throughput_table(
+    configurations: Iterable[str], levels: Mapping[tuple[str, float], Seen], metrics: Mapping[str, Estimate]
+) -> Table:
+    """Table 14: highest sustainable throughput, and the throughput at the highest load that all were offered;
+    Reduction is signed, negative for a loss (AMB-20)."""
+    percent = max(percent for _, percent in levels)
+    rows = tuple(
+        (
+            NAMES[name],
+            cell(metrics[f"{MAXIMUM}[{name}]"], interval=True),
+            _signed(metrics.get(f"{REDUCTION}[{name}]")),
+            cell(metrics.get(f"{THROUGHPUT}[{name}@{percent:g}%]")),
+            _signed(metrics.get(f"{AT_EQUAL_LOAD}[{name}@{percent:g}%]")),
+        )
+        for name in configurations
+    )
+    at = f"at {percent:g} %"
+    columns = ("Configuration", "Max Throughput", "Reduction", f"Throughput {at}", f"Reduction {at}")
+    return Table("guardrail_throughput", "Throughput Impact", columns, rows)
+
+
+def _signed(reduction: Estimate | None) -> str:
+    if reduction is None:
+        return "-"
+    if reduction.point is None:
+        return cell(reduction)
+    ends = ["open" if end is None else f"{-100 * end:+.1f}%" for end in (reduction.upper, reduction.lower)]
+    return f"{-100 * reduction.point:+.1f}% [{ends[0]}, {ends[1]}]"
+
+
+procedure = framed(HEADING, measure, warm=False)
+
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs)

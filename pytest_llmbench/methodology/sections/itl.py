@@ -1,0 +1,513 @@
+"""Inter-Token Latency Distribution, section 5.4 of the draft (METHODOLOGY §11.4).
+
+Objective: the variability of token delivery in decode; how smooth a stream is for the user. Procedure: warm
+up; per load level, a percentage of the saturation rate, store the arrival of each token after the first,
+compute the gaps of consecutive tokens and pool them over all requests; per request the standard deviation of
+its gaps (jitter) and its longest pause. The way tokens are timed (AMB-13) is fixed before the first level,
+from the search for the saturation rate or from a short characterisation run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, interval, number, share, tail, value
+from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.scales import LEVEL_S, ByScale
+from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.remeasured import Attempts, attempted
+from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
+from pytest_llmbench.methodology.sections.itl_method import (
+    FEWEST_ELIGIBLE,
+    HANDLING,
+    Method,
+    findings,
+    fixed_method,
+    method_facts,
+    method_notes,
+)
+from pytest_llmbench.methodology.spoiled import late_gaps
+from pytest_llmbench.metrics.chunking import tokens_per_chunk
+from pytest_llmbench.metrics.differences import change
+from pytest_llmbench.metrics.itl import (
+    FEWEST_TOKENS,
+    ItlCounts,
+    Option,
+    itl_distribution,
+    itl_samples,
+    jitter_ms,
+    longest_pause_ms,
+)
+from pytest_llmbench.metrics.summary import PERCENTILES, distribution
+from pytest_llmbench.metrics.windows import RAMP_UP_SHARE, submitted_inside, window_of
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.stats.counted_order import look_up
+from pytest_llmbench.stats.ecdf import ecdf, ecdf_ranks
+from pytest_llmbench.stats.percentiles import percentile_ranks
+from pytest_llmbench.stats.shape import Modality, modality, tail_class, tail_variation
+
+_PERCENTILES = (("P50", "p50"), ("P90", "p90"), ("P95", "p95"), ("P99", "p99"), ("P99.9", "p99_9"))
+_MOMENTS = (("Mean", "mean"), ("Std Dev", "std"))
+_PER_REQUEST = (("Jitter", "jitter"), ("Longest Pause", "longest_pause"))
+_TAIL_WORDS = {"heavy": "heavy-tailed", "exponential": "exponential", "light": "light"}
+
+
+HEADING = Heading("itl", "5.4", "Inter-Token Latency Distribution")
+
+
+LEVELS_PERCENT = (25.0, 50.0, 75.0, 90.0)
+
+
+REQUESTS = ByScale(quick=0, standard=100, full=100)
+
+
+SAMPLES = ByScale(quick=0, standard=5_000, full=5_000)
+"""Of every level (AMB-12); a quick level takes what its few seconds bring."""
+
+
+STATISTICS = ("p50", "p90", "p95", "p99", "p99_9")
+
+
+_MARGIN = 1.15
+"""Requests planned beyond the floors: what arrives in the ramp-up varies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """Keywords of ``@llmbench.itl``. Limits are ceilings that every level has to keep."""
+
+    levels_percent: Sequence[float] = parameter("percents", LEVELS_PERCENT)
+    """Loads, in percent of the saturation rate."""
+    capacity_rps: float | None = parameter("positive")
+    """The saturation rate, where it is known: no search is made."""
+    method: str | None = parameter("itl_method")
+    """How tokens are timed: ``direct``, ``A``, ``B``, ``C`` (section 4.6.3); AMB-13 decides if not given."""
+    requests: int | None = parameter("count")
+    """Requests of at least 50 output tokens per level; the length of the schedule follows."""
+    duration_s: float | None = parameter("positive")
+    """Shortest duration of a level."""
+    p50_ms: float | None = parameter("positive")
+    p90_ms: float | None = parameter("positive")
+    p95_ms: float | None = parameter("positive")
+    p99_ms: float | None = parameter("positive")
+    p99_9_ms: float | None = parameter("positive")
+    jitter_p99_ms: float | None = parameter("positive")
+    longest_pause_p99_ms: float | None = parameter("positive")
+    max_tail_ratio: float | None = parameter("positive")
+    """Of P99 / P50."""
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        limits = [("itl", f".{name}", getattr(self, f"{name}_ms"), "ms") for name in STATISTICS]
+        limits += [
+            ("jitter", ".p99", self.jitter_p99_ms, "ms"),
+            ("longest_pause", ".p99", self.longest_pause_p99_ms, "ms"),
+            ("itl_tail_ratio", "", self.max_tail_ratio, "ratio"),
+        ]
+        own = [
+            Objective(f"{family}[{percent:g}%]{statistic}", "<=", limit, unit)
+            for percent in self.levels_percent
+            for family, statistic, limit, unit in limits
+            if limit is not None
+        ]
+        return (*own, *self.slo)
+
+
+def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
+    capacity = yield from saturation_rate(setting, RequestSlice(setting.workload), parameters.capacity_rps)
+    method, characterised = yield from fixed_method(parameters.method, setting, capacity)
+    before, levels = [*capacity.levels, *characterised], list[LevelItl]()
+    notes: list[str] = []
+    for percent in parameters.levels_percent if capacity.rps is not None else ():
+        attempts = yield from _level(parameters, setting, capacity, method, percent)
+        before += attempts.runs[:-1]
+        notes += attempts.notes
+        levels.append(level_itl(attempts.level, method.option))
+    result = _result(parameters, setting, warmup, capacity, method, before, levels)
+    return replace(result, notes=(*result.notes, *notes))
+
+
+def _level(
+    parameters: Parameters, setting: Setting, capacity: SaturationRate, method: Method, percent: float
+) -> Procedure[Attempts]:
+    sequence = requests_of(parameters, setting, capacity.sequence, percent)
+
+    def see(run: Observation) -> Seen:
+        return level_of(
+            sequence.sent(run),
+            label=f"{percent:g}%",
+            reference=capacity.reference,
+            seed=setting.seed,
+            role="level",
+            percent_of_capacity=percent,
+        )
+
+    plan = partial(level_plan, parameters, setting, capacity, method, percent, sequence)
+    gaps = method.option != "C"
+    return (yield from attempted(plan, see, setting.remeasure, needed=True, gaps=gaps))
+
+
+def requests_of(
+    parameters: Parameters, setting: Setting, before: RequestSlice, percent: float
+) -> RequestSlice:
+    asked = {name: getattr(parameters, name) for name in ("capacity_rps", "method", "requests", "duration_s")}
+    return before.next_part(setting, "level of itl", percent=percent, **asked)
+
+
+def level_plan(
+    parameters: Parameters,
+    setting: Setting,
+    capacity: SaturationRate,
+    method: Method,
+    percent: float,
+    sequence: RequestSlice,
+) -> LoadPlan:
+    """Long enough for both floors of AMB-12 behind the ramp-up, at this rate."""
+    load = OpenLoop(capacity.percent(percent))
+    least_s = LEVEL_S.at(setting.scale, parameters.duration_s)
+    count = requests_of_level(parameters, setting, method)
+    seconds = sequence.seconds_for(setting, load, count, least_s)
+    return sequence.open_loop(setting, f"{percent:g}% of saturation", load, seconds)
+
+
+def _late_gaps(method: Method, runs: Sequence[Seen]) -> list[Finding]:
+    """The worst level. Of instants that the server gives it is no matter when they were read."""
+    found = [late_gaps(run.observation) for run in runs if method.option != "C"]
+    known = [finding for finding in found if finding is not None]
+    return sorted(known, key=lambda finding: (finding.value or 0.0) / (finding.limit or 1.0))[-1:]
+
+
+def requests_of_level(parameters: Parameters, setting: Setting, method: Method) -> int:
+    """How many have to be sent for the floors to be reached; 1 at quick scale, where the time decides."""
+    floor = REQUESTS.count(setting.scale, parameters.requests) if setting.scale != "quick" else 0
+    samples = SAMPLES.count(setting.scale)
+    eligible = max(floor, samples / max(method.gaps_per_request, 1.0))
+    return max(1, math.ceil(eligible / method.eligible_share / (1 - RAMP_UP_SHARE) * _MARGIN))
+
+
+def _result(
+    parameters: Parameters,
+    setting: Setting,
+    warmup: WarmupReport,
+    capacity: SaturationRate,
+    method: Method,
+    before: Sequence[Seen],
+    levels: Sequence[LevelItl],
+) -> TestResult:
+    runs = [level.seen for level in levels]
+    report = Report(
+        levels=(*before, *runs),
+        metrics=_metrics(levels, method.option),
+        tables=tables(levels, method, [run.records for run in runs]),
+        plots=plots(levels, parameters.objectives),
+        notes=(*capacity.notes, *_notes(capacity, levels), *method_notes(method, runs)),
+        load=_load(parameters, capacity, runs),
+        facts=method_facts(method, runs or before)
+        | Facts.of(Origin.MEASURED, {"itl.levels": [level.facts() for level in levels]}),
+        budgeted=runs,
+        findings=(
+            *findings(method, [(level.label, level.seen.records, level.samples) for level in levels]),
+            *_late_gaps(method, runs),
+        ),
+    )
+    return result_of(HEADING, parameters, setting, warmup, report)
+
+
+def _metrics(levels: Sequence[LevelItl], option: Option) -> dict[str, Estimate]:
+    """Every level under its qualifier; the plain names are those of the highest level."""
+    if not levels:
+        nothing = itl_samples(Records.from_rows(()), option)
+        return itl_distribution(nothing)
+    metrics = dict(levels[-1].seen.level.metrics)
+    for level in levels:
+        metrics |= qualified(level.seen.level.metrics, level.label)
+    return metrics
+
+
+def _load(parameters: Parameters, capacity: SaturationRate, runs: Sequence[Seen]) -> dict[str, Any]:
+    return {
+        **capacity.facts,
+        "load.model": "open",
+        "load.arrival": "poisson",
+        "load.levels_percent": list(parameters.levels_percent),
+        "load.duration_s": min((run.level.duration_s for run in runs), default=None),
+    }
+
+
+def _notes(capacity: SaturationRate, levels: Sequence[LevelItl]) -> tuple[str, ...]:
+    if capacity.rps is None:
+        return ("no load was found that the SUT sustains: there is no level to take a percentage of",)
+    found = [f"levels are percentages of {capacity.rps:g} req/s, {capacity.source}"]
+    found += [
+        f"at {level.label}: {level.samples.excluded} of {level.samples.eligible + level.samples.excluded} "
+        "replies ended before 50 output tokens and are left out"
+        for level in levels
+        if level.samples.excluded
+    ]
+    found += [
+        f"at {level.label} the SUT was saturated: {'; '.join(level.seen.level.saturation_reasons)}"
+        for level in levels
+        if level.seen.level.saturated
+    ]
+    found += [
+        f"at {level.label}: {level.samples.zeros} gaps of no length are left out of the shape"
+        for level in levels
+        if level.samples.zeros
+    ]
+    return tuple(found)
+
+
+def usual_method(setting: Setting) -> Method:
+    """What the streams are like where replies are as long as asked for and come a token at a time."""
+    asked = [
+        request.max_tokens for request in setting.workload.requests(REQUESTS.count("full"), setting.seed)
+    ]
+    eligible = [tokens for tokens in asked if tokens >= FEWEST_TOKENS]
+    share = max(len(eligible) / len(asked), FEWEST_ELIGIBLE)
+    return Method("direct", "", share, float(np.mean(eligible)) - 1 if eligible else FEWEST_TOKENS - 1)
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """The levels; without ``capacity_rps`` their rates and times follow from a search."""
+    sequence = RequestSlice(setting.workload)
+    method, found = usual_method(setting), list[LoadPlan]()
+    for percent in parameters.levels_percent:
+        if parameters.capacity_rps is not None:
+            capacity = SaturationRate(parameters.capacity_rps, "", sequence)
+            own = requests_of(parameters, setting, sequence, percent)
+            plan = level_plan(parameters, setting, capacity, method, percent, own)
+        else:
+            count = requests_of_level(parameters, setting, method)
+            label = f"{percent:g}% of saturation"
+            plan = sequence.closed_loop(setting, label, 1, duration_s=None, at_least=count)
+        found.append(plan)
+        sequence.first += plan.requests
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class LevelItl:
+    """One load level and what its gaps say. Requests of the ramp-up are left out."""
+
+    seen: Seen
+    samples: ItlCounts
+    metrics: Mapping[str, Estimate]
+    modality: Modality
+    tail: str | None
+    """heavy, exponential or light; None with too few samples beyond P90."""
+    cdf: tuple[tuple[float, ...], tuple[float, ...]]
+    """Empirical distribution of the gaps."""
+
+    @property
+    def label(self) -> str:
+        return self.seen.level.label
+
+    def facts(self) -> dict[str, Any]:
+        """What the audit reads of it."""
+        planned = self.seen.records.requested_max_tokens
+        return {
+            "level": self.label,
+            "percent_of_capacity": self.seen.level.percent_of_capacity,
+            "eligible": self.samples.eligible,
+            "excluded": self.samples.excluded,
+            "excluded_share": self.samples.excluded_share,
+            "samples": self.samples.gaps,
+            "zero_gaps": self.samples.zeros,
+            "fewest_requested_tokens": int(planned.min()) if len(planned) else None,
+            "modality": modality_word(self.modality),
+            "modes_ms": list(self.modality.modes),
+            "tail_class": self.tail,
+            "p99_over_p50": self.metrics["itl_tail_ratio"].point,
+        }
+
+
+def level_itl(seen: Seen, option: Option) -> LevelItl:
+    """The gaps of the requests that were submitted in the window of the level, and their statistics."""
+    samples = itl_samples(submitted_inside(window_of(seen.observation)), option)
+    gaps = samples.clusters
+    # Where gaps are too many to be sorted, what is going to be asked for is counted together.
+    look_up(gaps.ordered, (*percentile_ranks(len(gaps), (*PERCENTILES.values(),)), *ecdf_ranks(len(gaps))))
+    shape = modality(gaps)
+    variation = tail_variation(gaps)
+    metrics = {
+        **itl_distribution(samples),
+        **distribution("jitter", jitter_ms(samples)),
+        **distribution("longest_pause", longest_pause_ms(samples)),
+    }
+    metrics["itl_tail_ratio"] = _tail_ratio(metrics)
+    metrics["itl_modes"] = _observed(len(shape.modes) or None, "count", samples.counts)
+    metrics["itl_tail_variation"] = _observed(variation, "ratio", samples.counts)
+    with_itl = seen.with_(metrics={**seen.level.metrics, **metrics})
+    tail = None if variation is None else tail_class(variation)
+    return LevelItl(with_itl, samples.counts, metrics, shape, tail, ecdf(gaps.ordered))
+
+
+def _tail_ratio(metrics: Mapping[str, Estimate]) -> Estimate:
+    """P99 / P50. Both are taken as independent, which they are not quite: what slows all tokens moves both,
+    so the interval is rather too wide than too narrow."""
+    return change(metrics["itl.p50"], metrics["itl.p99"], "ratio")
+
+
+def _observed(value: float | None, unit: str, samples: ItlCounts) -> Estimate:
+    n = samples.gaps
+    if value is None:
+        return Estimate.undefined(unit=unit, method="too few samples", n=n)
+    return Estimate(float(value), None, None, 0.95, n, "observed", unit)
+
+
+def modality_word(shape: Modality) -> str | None:
+    if not shape.modes:
+        return None
+    return "multimodal" if shape.multimodal else "unimodal"
+
+
+def tables(levels: Sequence[LevelItl], method: Method, runs: Sequence[Records]) -> tuple[Table, ...]:
+    """Table 6 once per level, the levels side by side, and the chunk sizes where a chunk is not one token."""
+    found = [results_table(level) for level in levels]
+    if len(levels) > 1:
+        found.append(by_level_table(levels))
+    chunks = chunk_sizes_table(method, runs)
+    return (*found, *((chunks,) if chunks is not None else ()))
+
+
+def results_table(level: LevelItl) -> Table:
+    label, metrics = level.samples.label, level.metrics
+    rows = [(f"{label} Samples", f"{level.samples.gaps}", "")]
+    rows += [
+        (f"{label} {name}", tail(metrics[f"itl.{key}"], key), interval(metrics[f"itl.{key}"]))
+        for name, key in _PERCENTILES
+    ]
+    rows += [
+        (f"{label} {name}", value(metrics[f"itl.{key}"]), interval(metrics[f"itl.{key}"]))
+        for name, key in _MOMENTS
+    ]
+    ratio = metrics["itl_tail_ratio"]
+    rows.append(("P99/P50 Ratio", value(ratio, digits=2, unit=""), interval(ratio, digits=2)))
+    rows += [
+        (f"{title} {name}", tail(estimate, key), interval(estimate))
+        for title, family in _PER_REQUEST
+        for name, key in (("P50", "p50"), ("P95", "p95"), ("P99", "p99"))
+        for estimate in [metrics[f"{family}.{key}"]]
+    ]
+    rows += [("Modality", _modality(level.modality), ""), ("Tail", _tail(level), "")]
+    rows += [
+        ("Requests", f"{level.samples.eligible}", ""),
+        ("Left Out (under 50 tokens)", _left_out(level), ""),
+    ]
+    rate = level.seen.level.offered_rps
+    at = f"{level.label} of saturation" + ("" if rate is None else f", {rate:g} req/s")
+    return Table("itl_results", f"{label} Results at {at}", ("Metric", "Value", "95 % interval"), tuple(rows))
+
+
+def by_level_table(levels: Sequence[LevelItl]) -> Table:
+    label = levels[0].samples.label
+    rows = tuple(
+        (
+            level.label,
+            f"{level.seen.level.offered_rps or 0:g} req/s",
+            *(tail(level.metrics[f"itl.{key}"], key) for key in ("p50", "p95", "p99", "p99_9")),
+            value(level.metrics["itl_tail_ratio"], digits=2, unit=""),
+            tail(level.metrics["jitter.p99"], "p99"),
+            tail(level.metrics["longest_pause.p99"], "p99"),
+        )
+        for level in levels
+    )
+    names = ("P50", "P95", "P99", "P99.9")
+    columns = (
+        "Load",
+        "Rate",
+        *(f"{label} {name}" for name in names),
+        "P99/P50",
+        "Jitter P99",
+        "Longest Pause P99",
+    )
+    return Table("itl_by_level", f"{label} by Load Level", columns, rows)
+
+
+def chunk_sizes_table(method: Method, runs: Sequence[Records]) -> Table | None:
+    """The chunk-size distribution, which option A owes (section 4.6.3); None where all are one token."""
+    sizes = tokens_per_chunk(runs)
+    if sizes is None:
+        if method.option != "A":
+            return None
+        rows: tuple[tuple[str, str], ...] = (
+            ("Tokens per chunk", f"{NOT_MEASURED}: the server does not say"),
+        )
+    elif sizes.max == 1:
+        return None
+    else:
+        rows = (
+            ("Chunks", f"{sizes.chunks}"),
+            ("Tokens per chunk, mean", number(sizes.mean)),
+            ("Tokens per chunk, P50", f"{sizes.p50:g}"),
+            ("Tokens per chunk, P99", f"{sizes.p99:g}"),
+            ("Tokens per chunk, max", f"{sizes.max}"),
+        )
+    return Table(
+        "chunk_sizes", "Chunk Sizes", ("Metric", "Value"), (*rows, ("Timing", HANDLING[method.option]))
+    )
+
+
+def plots(levels: Sequence[LevelItl], objectives: Sequence[Objective]) -> tuple[Plot, ...]:
+    """Empirical distribution of the gaps of every level, with the limits on it as marks."""
+    series = {level.label: level.cdf for level in levels if level.samples.gaps}
+    if not series:
+        return ()
+    marks: dict[str, float] = {}
+    for objective in objectives:
+        family, _, statistic = objective.metric.partition(".")
+        if family.partition("[")[0] == "itl":
+            marks[f"limit {statistic.replace('p99_9', 'p99.9').upper()}"] = objective.limit
+    label = levels[0].samples.label
+    plot = Plot(
+        id="itl_cdf",
+        title=f"Distribution of {label} by load level",
+        x_label=f"{label} (ms)",
+        y_label="share of gaps",
+        series=series,
+        marks=marks,
+        step=True,
+        x_log=all(x[0] > 0 for x, _ in series.values()),
+    )
+    return (plot,)
+
+
+def _modality(shape: Modality) -> str:
+    word = modality_word(shape)
+    if word is None:
+        return NOT_MEASURED
+    return f"{word}: {', '.join(number(mode) for mode in shape.modes)} ms"
+
+
+def _tail(level: LevelItl) -> str:
+    variation = level.metrics["itl_tail_variation"].point
+    if level.tail is None or variation is None:
+        return "not measurable: too few samples beyond P90"
+    return f"{_TAIL_WORDS[level.tail]} (coefficient of variation beyond P90: {variation:.2f})"
+
+
+def _left_out(level: LevelItl) -> str:
+    samples = level.samples
+    of = samples.excluded_share
+    return f"{samples.excluded}" if of is None else f"{samples.excluded} ({share(of)})"
+
+
+procedure = framed(HEADING, measure)
+
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)

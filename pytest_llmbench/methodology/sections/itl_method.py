@@ -1,0 +1,221 @@
+"""How the tokens of a stream are timed: fixed before the levels run (sections 4.6.3 and B.2.1, AMB-13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of
+from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.search.saturation_rate import SaturationRate
+from pytest_llmbench.metrics import chunking
+from pytest_llmbench.metrics.itl import FEWEST_TOKENS, TBC, ItlCounts, Option, choose_option, itl_samples
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.level import CHARACTERISATION
+from pytest_llmbench.model.records import Records
+
+CHARACTERISED_REQUESTS, CHARACTERISED_CONCURRENCY = 20, 2
+"""The characterisation run, where no search has shown the stream yet."""
+MOST_EXCLUDED = 0.05
+"""Share of replies under 50 tokens that may be left out (AMB-12)."""
+MOST_COALESCED = 0.1
+FEWEST_ELIGIBLE = 0.2
+"""More than five times the requests are not sent for the sake of replies that reach 50 tokens."""
+
+HANDLING = {
+    "direct": "the gap between chunks, which hold one token; what else a chunk holds arrives with it (gap 0)",
+    "A": "the gap between chunks, whatever they hold: Time Between Chunks, not ITL",
+    "B": "all tokens of a chunk arrive with it: its gap, then gaps of 0; ITL variance comes out too small",
+    "C": "the server's own instant of every token, free of network effects",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """The chosen option, and what the streams that it was chosen by were like."""
+
+    option: Option
+    reason: str
+    eligible_share: float = 1.0
+    """Of the replies that reach 50 tokens."""
+    gaps_per_request: float = FEWEST_TOKENS - 1
+    """Where no gap was seen, that of the shortest eligible reply: levels must not grow for nothing."""
+
+    @property
+    def asked(self) -> bool:
+        return self.reason.startswith("asked")
+
+
+def fixed_method(
+    asked: str | None, setting: Setting, capacity: SaturationRate
+) -> Procedure[tuple[Method, tuple[Seen, ...]]]:
+    """The method, and the level that was run to find it, if one was needed."""
+    shown = next((seen for seen in capacity.levels if _streams_known(seen.records)), None)
+    if shown is not None:
+        return _method(asked, shown), ()
+    sequence = capacity.sequence.next_part(setting, "characterisation")
+    plan = sequence.closed_loop(
+        setting,
+        "characterisation",
+        CHARACTERISED_CONCURRENCY,
+        duration_s=None,
+        at_least=CHARACTERISED_REQUESTS,
+    )
+    seen = level_of(sequence.sent((yield plan)), seed=setting.seed, role=CHARACTERISATION)
+    return _method(asked, seen), (seen,)
+
+
+def _streams_known(records: Records) -> bool:
+    """Shared runs may have been kept without their streams."""
+    return bool(records.ok.any()) and len(records.chunk_ns) > 0
+
+
+def _method(asked: str | None, seen: Seen) -> Method:
+    chosen: Option
+    if asked is None:
+        chosen = choose_option(seen.records)
+        share = chunking.single_token_share(seen.records)
+        shown = "unknown" if share is None else f"{share:.1%}"
+        reason = f"chosen by AMB-13 from {seen.level.label!r}: single-token chunks {shown}"
+    else:
+        chosen = next(option for option in get_args(Option) if option == asked)
+        reason = "asked for by the marker"
+    samples = itl_samples(seen.records, chosen).counts
+    every = samples.eligible + samples.excluded
+    return Method(
+        chosen,
+        reason,
+        eligible_share=max(samples.eligible / every, FEWEST_ELIGIBLE) if every else 1.0,
+        gaps_per_request=samples.gaps / samples.eligible if samples.gaps else FEWEST_TOKENS - 1,
+    )
+
+
+def method_facts(method: Method, runs: Sequence[Seen]) -> Facts:
+    """``streaming.*``: option, reason, the chunk-size distribution, and whether the server gives instants."""
+    sizes = chunking.tokens_per_chunk([run.records for run in runs])
+    values: dict[str, Any] = {
+        "streaming.itl_option": method.option,
+        "streaming.itl_option_reason": method.reason,
+        "streaming.chunk_handling": f"ITL: {HANDLING[method.option]}. TTFT and TPOT use the first and the "
+        "last content chunk and the server's token total, so several tokens in a chunk do not enter them",
+        "streaming.server_timestamps_available": any(server_instants(run.records) for run in runs),
+        "streaming.chunk_sizes": None
+        if sizes is None
+        else {
+            "chunks": sizes.chunks, "mean": sizes.mean, "p50": sizes.p50, "p99": sizes.p99, "max": sizes.max
+        },
+    }  # fmt: skip
+    return Facts.of(Origin.MEASURED, values)
+
+
+def server_instants(records: Records) -> bool:
+    return len(records.server_token_ns) > 0
+
+
+def method_notes(method: Method, runs: Sequence[Seen]) -> tuple[str, ...]:
+    notes = [f"tokens are timed by method {method.option} ({method.reason}): {HANDLING[method.option]}"]
+    if method.option == "A":
+        notes.append(f"every figure is a {TBC}")
+    if method.option == "direct":
+        shares = [chunking.single_token_share(run.records) for run in runs]
+        several = [1 - share for share in shares if share is not None and share < 1]
+        if several:
+            notes.append(f"up to {max(several):.1%} of the chunks hold several tokens, taken as by option B")
+    if not method.asked:
+        notes += [
+            f"the streams at {run.level.label} would by themselves have called for method {other}"
+            for run in runs
+            if run.records.ok.any() and (other := choose_option(run.records)) != method.option
+        ]
+    return tuple(notes)
+
+
+def findings(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -> tuple[Finding, ...]:
+    """Validity findings of the test, each for the level where it looks worst."""
+    if not levels:
+        return ()
+    found = [_samples(method, levels), _excluded(levels), _fewest_asked_for(levels)]
+    if method.option != "C":
+        found.append(_coalesced(levels))
+    return tuple(finding for finding in found if finding is not None)
+
+
+def _samples(method: Method, levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding:
+    empty = [label for label, _, samples in levels if samples.eligible and not samples.gaps]
+    cause = {
+        "C": "the server gives no instants of its tokens: switch them on, or leave method out",
+        "B": "the tokens of its chunks are not known: leave method out",
+    }.get(method.option, "its replies come in one chunk each")
+    message = f"gaps at every level by method {method.option}"
+    if empty:
+        message = f"no gap at {', '.join(empty)} by method {method.option}: {cause}"
+    return Finding("itl_samples", ok=not empty, voids=True, message=message)
+
+
+def _excluded(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
+    shares = [(samples.excluded_share, label) for label, _, samples in levels]
+    known = [(share, label) for share, label in shares if share is not None]
+    if not known:
+        return None
+    worst, label = max(known)
+    return Finding(
+        "itl_short_replies",
+        ok=worst <= MOST_EXCLUDED,
+        voids=False,
+        message=f"at {label} {worst:.1%} of the replies ended before 50 output tokens and are left out "
+        f"(limit {MOST_EXCLUDED:.0%})",
+        value=worst,
+        limit=MOST_EXCLUDED,
+        unit="ratio",
+    )
+
+
+def _fewest_asked_for(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
+    fewest = [int(records.requested_max_tokens.min()) for _, records, _ in levels if len(records)]
+    if not fewest or min(fewest) < 0:
+        return None
+    return Finding(
+        "itl_requested_tokens",
+        ok=min(fewest) >= FEWEST_TOKENS,
+        voids=False,
+        message=f"the shortest output asked for is {min(fewest)} tokens (5.4.2: at least {FEWEST_TOKENS})",
+        value=min(fewest),
+        limit=FEWEST_TOKENS,
+        unit="tokens",
+    )
+
+
+def _coalesced(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | None:
+    shares = [(chunking.coalesced_share(records), label) for label, records, _ in levels]
+    known = [(share, label) for share, label in shares if share is not None]
+    if not known:
+        return None
+    worst, label = max(known)
+    ok = worst <= MOST_COALESCED
+    return Finding(
+        "coalesced_chunks",
+        ok=ok,
+        voids=False,
+        message=f"at {label} {worst:.1%} of the chunks shared a read with an earlier one"
+        + ("" if ok else ": they have no spacing of their own, and the short gaps are not to be trusted"),
+        value=worst,
+        limit=MOST_COALESCED,
+        unit="ratio",
+    )
+
+
+__all__ = [
+    "CHARACTERISED_CONCURRENCY",
+    "CHARACTERISED_REQUESTS",
+    "FEWEST_ELIGIBLE",
+    "HANDLING",
+    "MOST_EXCLUDED",
+    "Method",
+    "findings",
+    "fixed_method",
+    "method_facts",
+    "method_notes",
+    "server_instants",
+]

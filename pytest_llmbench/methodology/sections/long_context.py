@@ -1,0 +1,543 @@
+"""Long Context Scaling, section 5.9 of the draft (METHODOLOGY §11.9).
+
+Objective: how latency and throughput grow with the length of the context. Procedure: warm up with short
+contexts; per length, ascending, send documents of that length in a closed loop of one to four requests and
+store TTFT and total latency; fit a power law and a straight line to the means (AMB-21).
+
+A length that the server refuses is a result: it is named and left out of the fit, and no longer one is tried.
+A length whose prompts the server silently cut short is not measured at all, and voids the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.methodology.measuring.cells import interval, number, value
+from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
+from pytest_llmbench.methodology.measuring.levels import FAMILIES, Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.scales import ByScale
+from pytest_llmbench.methodology.measuring.warmup import warm_up
+from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.metrics import latency
+from pytest_llmbench.metrics.scaling import PrefillScaling, length_group, ms_per_1k_tokens, prefill_scaling
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.judgement import Finding
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.outcome import TokenSource
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.workloads.lengths import Choice
+from pytest_llmbench.workloads.long_context import (
+    LONG_CONTEXT,
+    OUTPUT_TOKENS,
+    QUESTION_TOKENS,
+    SCALING_TARGETS,
+    UNIFORM_NAME,
+    LongContextWorkload,
+    fitting_targets,
+)
+from pytest_llmbench.workloads.sequence import drawn, sequence_sha256
+
+CUT_SHARE = 0.9
+"""Fewer of the tokens asked for, by the server's own count: it cut the prompt. The words of the documents are
+one token each in the common vocabularies, and the template only adds to them."""
+GROWTH_SHARE = 0.5
+"""From one length to the next the server's count grows by at least this share of what was asked for."""
+_REFUSALS = (400, 413, 422)
+
+
+_CURVE_POINTS = 40
+
+
+HEADING = Heading("long_context", "5.9", "Long Context Scaling")
+
+
+REQUESTS = ByScale(quick=3, standard=20, full=20)
+"""Per length."""
+
+
+QUICK_LONGEST = 8192
+"""Longest length of a quick run that names none."""
+
+
+FEWEST_LENGTHS, MOST_IN_FLIGHT = 3, 4
+
+
+_SHORTEST = 2 * QUESTION_TOKENS
+
+
+_WARMUP_TOKENS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """Keywords of ``@llmbench.long_context``."""
+
+    workload: str | LongContextWorkload = parameter("workload", LONG_CONTEXT.name)
+    lengths: Sequence[int] | None = parameter("counts")
+    """Input lengths in tokens; default: the powers of two from 1024 to 131072. What does not fit the model's
+    context together with the output is left out."""
+    concurrency: int = parameter("count", 1)
+    """Requests in flight, 1 to 4."""
+    requests: int | None = parameter("count")
+    """Per length; 20 support a mean and a median. A limit on P95 needs more: about 80."""
+    output_tokens: int = parameter("count", OUTPUT_TOKENS)
+    max_exponent: float | None = parameter("positive")
+    """Of k in TTFT ∝ length^k."""
+    max_slope_us: float | None = parameter("positive")
+    """Of the straight line, in µs per input token."""
+    ttft_p95_ms: Mapping[int, float] | None = parameter("positive_by_length")
+    """Limits by length: ``{8192: 1500}``."""
+
+    def contradictions(self) -> list[str]:
+        found = []
+        names = (LONG_CONTEXT.name, UNIFORM_NAME)
+        if not isinstance(self.workload, LongContextWorkload) and self.workload not in names:
+            found.append(f"workload has to be {LONG_CONTEXT.name!r}: section 5.9.2 requires it for this test")
+        if self.concurrency > MOST_IN_FLIGHT:
+            found.append(f"concurrency must lie between 1 and {MOST_IN_FLIGHT}, got {self.concurrency}")
+        if self.lengths is not None and len(self.lengths) < FEWEST_LENGTHS:
+            found.append(f"lengths must have at least {FEWEST_LENGTHS} entries: two points fit any line")
+        short = [length for length in self.lengths or () if length < _SHORTEST]
+        if short:
+            found.append(f"lengths must be at least {_SHORTEST}, a document and its question, got {short}")
+        known = self.lengths or SCALING_TARGETS
+        unknown = [length for length in self.ttft_p95_ms or () if length not in known]
+        if unknown:
+            found.append(f"ttft_p95_ms limits {unknown}, which are not among the lengths {list(known)}")
+        return found
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        own = []
+        if self.max_exponent is not None:
+            own.append(Objective("prefill_exponent", "<=", self.max_exponent, "ratio"))
+        if self.max_slope_us is not None:
+            own.append(Objective("prefill_slope", "<=", self.max_slope_us, "us/token"))
+        own += [
+            Objective(f"ttft[{length}].p95", "<=", limit, "ms")
+            for length, limit in (self.ttft_p95_ms or {}).items()
+        ]
+        return (*own, *self.slo)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """All lengths that were tried."""
+
+    measured: tuple[Measured, ...]
+    """What the results rest on."""
+    truncated: tuple[Measured, ...]
+    refused: tuple[Measured, ...]
+    untried: tuple[int, ...]
+    omitted: tuple[int, ...]
+    limit_tokens: int | None
+
+    @property
+    def all(self) -> tuple[Measured, ...]:
+        return tuple(sorted((*self.measured, *self.truncated, *self.refused), key=lambda m: m.length))
+
+
+def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
+    base = workload_of(parameters, setting)
+    wanted = lengths_of(parameters, setting)
+    (short,) = warmups(parameters, setting)
+    warmup = yield from warm_up(setting, workload=short)
+    tried: list[Measured] = []
+    for length in wanted:
+        plan = _plan(parameters, setting, base, length)
+        seen = level_of((yield plan), label=f"{length}", seed=setting.seed, role="length")
+        tried.append(measured_at(length, seen, seed=setting.seed))
+        if is_refused(seen.records):
+            break
+    truncated = truncated_lengths(tried)
+    run = _Run(
+        measured=tuple(m for m in tried if m.length not in truncated and not is_refused(m.records)),
+        truncated=tuple(m for m in tried if m.length in truncated),
+        refused=tuple(m for m in tried if is_refused(m.records)),
+        untried=wanted[len(tried) :],
+        omitted=tuple(length for length in _asked(parameters, setting) if length not in wanted),
+        limit_tokens=setting.facts.value("sut.context_limit_tokens"),
+    )
+    lengths = tuple(m.length for m in tried)
+    told = replace(setting, workload=replace(base, targets=Choice(lengths)))
+    return _result(parameters, told, warmup, run)
+
+
+def workload_of(parameters: Parameters, setting: Setting) -> LongContextWorkload:
+    """The workload with the wanted output; another one than 256 tokens makes it a custom workload."""
+    base = setting.workload if isinstance(setting.workload, LongContextWorkload) else LONG_CONTEXT
+    if parameters.output_tokens == base.output_tokens:
+        return base
+    return replace(base, output_tokens=parameters.output_tokens, name=f"{LONG_CONTEXT.name} (custom output)")
+
+
+def _asked(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
+    if parameters.lengths is not None:
+        return tuple(parameters.lengths)
+    if setting.scale == "quick":
+        return tuple(length for length in SCALING_TARGETS if length <= QUICK_LONGEST)
+    return SCALING_TARGETS
+
+
+def lengths_of(parameters: Parameters, setting: Setting) -> tuple[int, ...]:
+    """The lengths that fit the model's context; all where it is unknown. SuiteError for fewer than three."""
+    limit = setting.facts.value("sut.context_limit_tokens")
+    return fitting_targets(
+        _asked(parameters, setting), limit, at_least=FEWEST_LENGTHS, output_tokens=parameters.output_tokens
+    )
+
+
+def _plan(parameters: Parameters, setting: Setting, base: LongContextWorkload, length: int) -> LoadPlan:
+    # Every length is a part of its own, so that no two documents begin alike.
+    count, in_flight = REQUESTS.count(setting.scale, parameters.requests), parameters.concurrency
+    sequence = RequestSlice(base.at_length(length))
+    own = sequence.next_part(setting, "length", requests=count, concurrency=in_flight)
+    return own.closed_loop(setting, f"{length} tokens", in_flight, duration_s=None, at_least=count)
+
+
+def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, run: _Run) -> TestResult:
+    scaling = prefill_scaling([m.records for m in run.measured])
+    best = best_fit(scaling, run.measured)
+    facts = {
+        **sequence_facts(run.all),
+        "warmup.longest_input_tokens": min(_WARMUP_TOKENS, run.all[0].length) if warmup.performed else None,
+        "long_context.lengths": [m.facts() for m in run.measured],
+        "long_context.refused": [m.length for m in run.refused],
+        "long_context.truncated": [m.length for m in run.truncated],
+        "long_context.omitted": [*run.omitted, *run.untried],
+        "long_context.fit": fit_facts(scaling, run.measured),
+        "long_context.best_fit": best,
+    }
+    report = Report(
+        levels=[m.seen for m in run.all],
+        metrics=_metrics(run.measured, scaling),
+        tables=tables(run.measured, scaling, parameters.concurrency, best),
+        plots=plots(run.measured, scaling),
+        notes=_notes(run, best),
+        load={"load.model": "closed", "load.concurrency": parameters.concurrency},
+        facts=Facts.of(Origin.MEASURED, facts),
+        budgeted=[m.seen for m in (*run.measured, *run.truncated)],
+        findings=(truncation_finding(run.truncated),),
+    )
+    return result_of(HEADING, parameters, setting, warmup, report)
+
+
+def _metrics(measured: Sequence[Measured], scaling: PrefillScaling) -> dict[str, Estimate]:
+    """Every length under its own name, and the fits."""
+    metrics = {name: value for name, value in scaling.metrics.items() if name != "prefill_intercept"}
+    for level in measured:
+        metrics |= qualified(level.seen.level.metrics, f"{level.length}")
+    return metrics
+
+
+def _notes(run: _Run, best: str | None) -> tuple[str, ...]:
+    notes = [] if best is None else [f"best fit: {best}"]
+    if run.limit_tokens is None:
+        notes.append(
+            "the model's context limit is not known (sut.context_limit_tokens): lengths were tried in "
+            "ascending order until one was refused"
+        )
+    if run.omitted:
+        notes.append(
+            f"left out, since they do not fit a context of {run.limit_tokens} tokens with the output: "
+            f"{', '.join(map(str, run.omitted))}"
+        )
+    for level in run.refused:
+        told = next((error for error in level.records.error if error), "no reason given")
+        rest = f"; not tried: {', '.join(map(str, run.untried))}" if run.untried else ""
+        notes.append(f"the server refused prompts of {level.length} tokens ({told}){rest}")
+    if best is None:
+        notes.append(f"no fit: fewer than {FEWEST_LENGTHS} lengths were measured")
+    return tuple(notes)
+
+
+def needs(parameters: Parameters, setting: Setting) -> Sequence[str]:
+    """A context that holds at least three of the lengths."""
+    try:
+        lengths_of(parameters, setting)
+    except SuiteError as error:
+        return (error.what,)
+    return ()
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """One per length."""
+    base = workload_of(parameters, setting)
+    return tuple(_plan(parameters, setting, base, length) for length in lengths_of(parameters, setting))
+
+
+def warmups(parameters: Parameters, setting: Setting) -> tuple[LongContextWorkload, ...]:
+    """With a short context (section 5.9.3)."""
+    shortest = lengths_of(parameters, setting)[0]
+    return (workload_of(parameters, setting).at_length(min(_WARMUP_TOKENS, shortest)),)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One length. Its level's metrics are of all its requests: a closed loop of one has no ramp-up."""
+
+    length: int
+    seen: Seen
+    ms_per_1k: Estimate
+
+    @property
+    def records(self) -> Records:
+        return self.seen.records
+
+    @property
+    def metrics(self) -> Mapping[str, Estimate]:
+        return self.seen.level.metrics
+
+    @property
+    def mean_input_tokens(self) -> float | None:
+        lengths = length_group(self.records).lengths
+        return float(np.mean(lengths)) if len(lengths) else None
+
+    def facts(self) -> dict[str, Any]:
+        """What the audit reads of it."""
+        points = {name: self.metrics[name].point for name in ("ttft.mean", "ttft.p50", "ttft.p95")}
+        return {
+            "length": self.length,
+            "concurrency": self.seen.level.concurrency,
+            "requests_ok": int(self.records.ok.sum()),
+            "mean_input_tokens": self.mean_input_tokens,
+            "ttft_mean_ms": points["ttft.mean"],
+            "ttft_p50_ms": points["ttft.p50"],
+            "ttft_p95_ms": points["ttft.p95"],
+            "ms_per_1k_tokens": self.ms_per_1k.point,
+            "output_tok_s": self.metrics["output_token_throughput"].point,
+            "input_tok_s": self.metrics["input_token_throughput"].point,
+        }
+
+
+def measured_at(length: int, seen: Seen, *, seed: int) -> Measured:
+    records = seen.records
+    metrics: dict[str, Estimate] = {}
+    for family in FAMILIES:
+        metrics |= distribution(family, latency.FAMILIES[family](records))
+    metrics |= rates([seen.observation], seed=seed)
+    return Measured(length, seen.with_(metrics=metrics), ms_per_1k_tokens(records, seed=seed))
+
+
+def is_refused(records: Records) -> bool:
+    """Not one success, and the server turned every request down as too long or malformed."""
+    return len(records) > 0 and not records.ok.any() and bool(np.isin(records.http_status, _REFUSALS).all())
+
+
+def truncated_lengths(levels: Sequence[Measured]) -> frozenset[int]:
+    """Lengths of which the server counts clearly fewer input tokens than were sent, or hardly more than of
+    the length before. Only where the server counts: our own count says nothing about what it processed."""
+    counted = [(m.length, tokens) for m in levels if (tokens := _server_count(m.records)) is not None]
+    cut = {length for length, tokens in counted if tokens < CUT_SHARE * length}
+    for (length, tokens), (longer, more) in pairwise(counted):
+        if more - tokens < GROWTH_SHARE * (longer - length):
+            cut.add(longer)
+    return frozenset(cut)
+
+
+def _server_count(records: Records) -> float | None:
+    """Mean input tokens by the server's own usage."""
+    own = [TOKEN_SOURCES.index(TokenSource.SERVER_USAGE)]
+    told = records.ok & np.isin(records.token_source, own) & (records.input_tokens != MISSING)
+    return float(np.mean(records.input_tokens[told])) if told.any() else None
+
+
+def truncation_finding(truncated: Sequence[Measured]) -> Finding:
+    """Not ok where prompts were cut: the run did not measure the lengths that it names."""
+    if not truncated:
+        return Finding(
+            "context_truncated", ok=True, voids=True, message="the server processed every length whole"
+        )
+    named = ", ".join(f"{m.length} (counted {_server_count(m.records):.0f})" for m in truncated)
+    return Finding(
+        "context_truncated",
+        ok=False,
+        voids=True,
+        message=f"the server cut prompts of {named} tokens short: raise its limit, or leave them out",
+    )
+
+
+def sequence_facts(levels: Sequence[Measured]) -> dict[str, Any]:
+    """``workload.*`` of the whole test: its sequence is that of the lengths, one after another.
+
+    ``workload.targets[i]`` is the length of the requests in ``workload.slices[i]``; the digest is of all of
+    them together.
+    """
+    plans = [m.seen.observation.plan for m in levels]
+    parts = [(plan, len(m.records)) for plan, m in zip(plans, levels, strict=True)]
+    requests = (
+        request for plan, count in parts for request in drawn(plan.workload, plan.first, count, plan.seed)
+    )
+    return {
+        "workload.n_requests": sum(count for _, count in parts),
+        "workload.targets": [m.length for m in levels],
+        "workload.slices": [[plan.first, count] for plan, count in parts],
+        "workload.parts": [[plan.part, plan.seed] for plan, _ in parts],
+        "workload.sequence_sha256": sequence_sha256(requests),
+    }
+
+
+def tables(
+    measured: Sequence[Measured], scaling: PrefillScaling, concurrency: int, best: str | None
+) -> tuple[Table, ...]:
+    """Table 12, with the median that the text asks for, and the two fits."""
+    return (_lengths_table(measured, concurrency), _fit_table(scaling, measured, best))
+
+
+def _lengths_table(measured: Sequence[Measured], concurrency: int) -> Table:
+    at = f"at {concurrency} in flight"
+    columns = (
+        "Context (tokens)", "TTFT Mean", "TTFT P50", "TTFT P95", "ms/1K tokens", "Requests",
+        f"Output tok/s {at}", f"Input tok/s {at}",
+    )  # fmt: skip
+    rows = tuple(
+        (
+            f"{level.length}",
+            *(_with_interval(level, f"ttft.{statistic}") for statistic in ("mean", "p50", "p95")),
+            value(level.ms_per_1k, unit=""),
+            f"{level.seen.level.n_ok}",
+            value(level.metrics["output_token_throughput"], unit=""),
+            value(level.metrics["input_token_throughput"], unit=""),
+        )
+        for level in measured
+    )
+    return Table("long_context", "Long Context Scaling", columns, rows)
+
+
+def _with_interval(level: Measured, name: str) -> str:
+    estimate = level.metrics[name]
+    ends = interval(estimate)
+    return value(estimate) + (f" ({ends})" if ends not in ("", "open") else "")
+
+
+def _fit_table(scaling: PrefillScaling, measured: Sequence[Measured], best: str | None) -> Table:
+    exponent, slope = scaling.metrics["prefill_exponent"], scaling.metrics["prefill_slope"]
+    crossing = scaling.metrics["prefill_intercept"]
+    logarithmic, straight = r_squared(scaling, measured)
+    rows = (
+        ("Power law exponent k", value(exponent, digits=3, unit=""), interval(exponent, digits=3)),
+        ("R² (logarithms)", _plain(scaling.metrics["prefill_exponent_fit"].point), ""),
+        ("R² (original scale)", _plain(logarithmic), ""),
+        ("Straight line, slope", value(slope, unit="µs per token"), interval(slope)),
+        ("Straight line, intercept", value(crossing), interval(crossing)),
+        ("R² (straight line)", _plain(straight), ""),
+        ("Best fit", best or "not measured: fewer than three lengths", ""),
+    )
+    return Table(
+        "long_context_fit", "Scaling of TTFT with Length", ("Metric", "Value", "95 % interval"), rows
+    )
+
+
+def best_fit(scaling: PrefillScaling, measured: Sequence[Measured]) -> str | None:
+    """The line of the report: the fit with the better R² on the original scale (AMB-21)."""
+    exponent, slope = scaling.metrics["prefill_exponent"].point, scaling.metrics["prefill_slope"].point
+    logarithmic, straight = r_squared(scaling, measured)
+    if exponent is None or slope is None or logarithmic is None or straight is None:
+        return None
+    if straight >= logarithmic:
+        return f"Linear (R² = {_plain(straight)}), about {number(slope)} µs per input token"
+    return f"Power law (R² = {_plain(logarithmic)}), TTFT grows with length to the power {exponent:.3f}"
+
+
+def r_squared(scaling: PrefillScaling, measured: Sequence[Measured]) -> tuple[float | None, float | None]:
+    """R² of the power law and of the straight line, both about the mean TTFTs themselves."""
+    if scaling.power is None or scaling.line is None:
+        return None, scaling.line.r_squared if scaling.line is not None else None
+    lengths, means = _points(measured)
+    about = float(np.sum(np.square(means - means.mean())))
+    if about == 0:
+        return None, scaling.line.r_squared
+    power = math.exp(scaling.power.intercept) * lengths**scaling.power.slope
+    return 1 - float(np.sum(np.square(means - power))) / about, scaling.line.r_squared
+
+
+def fit_facts(scaling: PrefillScaling, measured: Sequence[Measured]) -> dict[str, Any] | None:
+    """Both fits, as the audit reads them."""
+    if scaling.power is None or scaling.line is None:
+        return None
+    exponent = scaling.metrics["prefill_exponent"]
+    logarithmic, straight = r_squared(scaling, measured)
+    return {
+        "power": {
+            "k": exponent.point,
+            "k_interval": [exponent.lower, exponent.upper],
+            "r2": scaling.power.r_squared,
+            "r2_original_scale": logarithmic,
+        },
+        "linear": {
+            "slope_us_per_token": scaling.metrics["prefill_slope"].point,
+            "intercept_ms": scaling.line.intercept,
+            "r2": straight,
+        },
+    }
+
+
+def plots(measured: Sequence[Measured], scaling: PrefillScaling) -> tuple[Plot, ...]:
+    """Mean TTFT over length on logarithmic axes, with the power law and the straight line."""
+    lengths, means = _points(measured)
+    if not len(lengths):
+        return ()
+    series = {"mean TTFT": (tuple(lengths.tolist()), tuple(means.tolist()))}
+    if scaling.power is not None and scaling.line is not None:
+        x = np.geomspace(lengths.min(), lengths.max(), _CURVE_POINTS)
+        power = math.exp(scaling.power.intercept) * x**scaling.power.slope
+        straight = scaling.line.intercept + scaling.line.slope * x
+        series[f"power law, k = {scaling.power.slope:.3f}"] = (tuple(x.tolist()), tuple(power.tolist()))
+        above = straight > 0
+        series["straight line"] = (tuple(x[above].tolist()), tuple(straight[above].tolist()))
+    plot = Plot(
+        id="long_context_scaling",
+        title="TTFT by context length",
+        x_label="input tokens",
+        y_label="mean TTFT (ms)",
+        series=series,
+        bands=_bands(measured),
+        x_log=True,
+        y_log=True,
+    )
+    return (plot,)
+
+
+def _bands(
+    measured: Sequence[Measured],
+) -> dict[str, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]]:
+    """Intervals of the means, where every length has one."""
+    found = [(level.mean_input_tokens, level.metrics["ttft.mean"]) for level in measured]
+    ends = [(x, e.lower, e.upper) for x, e in found if x and e.lower is not None and e.upper is not None]
+    if not ends or len(ends) < len(measured):
+        return {}
+    x, lower, upper = zip(*ends, strict=True)
+    return {"mean TTFT": (x, lower, upper)}
+
+
+def _points(measured: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean input tokens and mean TTFT of each length that has them."""
+    found = [(level.mean_input_tokens, level.metrics["ttft.mean"].point) for level in measured]
+    known = [(x, y) for x, y in found if x is not None and y is not None]
+    points = np.array(known, dtype=np.float64).reshape(-1, 2)
+    return points[:, 0], points[:, 1]
+
+
+def _plain(share: float | None) -> str:
+    return "not measured" if share is None else f"{share:.4f}"
+
+
+procedure = framed(HEADING, measure, warm=False)
+
+TEST = TestDefinition(
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
+)

@@ -1,0 +1,496 @@
+"""Memory Pressure Behavior, section 5.8 of the draft (METHODOLOGY §11.8).
+
+Objective: what the system does when memory is short: preemption, swapping, degradation. Procedure: capacity
+by the search of test 5.5 on the same workload, with a threshold for TTFT from one request at a time where the
+marker has none; then levels at 100, 110, 125 and 150 % of it (AMB-19), at least 120 s each, watching
+completions, preemptions, latency and out-of-memory errors. After each level short probes tell how long the
+system takes to be as fast as before; one that stops answering ends the test there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.methodology.measuring.cells import cell
+from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.manifest import FOUND
+from pytest_llmbench.methodology.measuring.scales import ByScale
+from pytest_llmbench.methodology.measuring.warmup import warm_up
+from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.pressure import PRESSED, pressed_levels, pressure_finding
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.search.capacity_search import Criteria, find_capacity, level_plan
+from pytest_llmbench.metrics.latency import e2e_ms
+from pytest_llmbench.metrics.preemption import preemption_loss, preemption_rate, preemption_recovery_rate
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.level import PROBE
+from pytest_llmbench.model.memory_errors import out_of_memory_errors, timeouts
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.long_context import LONG_CONTEXT, MIXED_TARGETS, OUTPUT_TOKENS, long_context
+from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM, SyntheticWorkload
+
+_COLUMNS = (
+    "Oversub Level", "Concurrency", "Complete", "Preempt", "Recovered", "Lost per preemption", "Fail Rate",
+    "TTFT P99", "Recovery",
+)  # fmt: skip
+
+
+PROBES_BEFORE = 3
+SLOWER = 1.5
+"""A probe within this factor of the ones before the overload is as fast as they were."""
+PROBE_RATE = 2.0
+"""Probes per second while waiting: they come after an overload and must not be one."""
+MOST_PROBES = 120
+_PROBE = SyntheticWorkload("recovery probe", Fixed(128), Fixed(16))
+
+
+HEADING = Heading("memory_pressure", "5.8", "Memory Pressure Behavior")
+
+
+LEVELS_PERCENT = (100.0, 110.0, 125.0, 150.0)
+
+
+UNLOADED = ByScale(quick=5, standard=20, full=40)
+"""Requests one at a time, whose TTFT the criterion of the search is made from."""
+
+
+TIMES_P50, TIMES_P99 = 10.0, 2.0
+"""The criterion: ten times that median, the draft's mark of a saturated system (section 5.2.3.1), or twice
+that P99 where the lengths of the workload alone spread further."""
+
+
+FIRST_LEVELS = (8, 16)
+"""Of the search for the capacity, for a plan ahead of it."""
+
+
+LEVEL_S = ByScale(quick=5.0, standard=30.0, full=120.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """Keywords of ``@llmbench.memory_pressure``. Limits hold at every level beyond 100 %."""
+
+    workload: str | Workload = parameter("workload", "long-context")
+    capacity: int | None = parameter("count")
+    """Requests in flight that are 100 %, where it is known; else found by the search of test 5.5."""
+    ttft_p99_ms: float | None = parameter("positive")
+    """Criterion of the capacity search; else from the TTFT of one request at a time."""
+    levels_percent: Sequence[float] = parameter("levels", LEVELS_PERCENT)
+    """Of capacity; 100 is the base."""
+    duration_s: float | None = parameter("positive")
+    min_completion: float | None = parameter("share")
+    max_preemption_rate: float | None = parameter("share")
+    max_recovery_s: float | None = parameter("positive")
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        limits = (
+            ("completion_rate", ">=", self.min_completion, "ratio"),
+            ("preemption_rate", "<=", self.max_preemption_rate, "ratio"),
+            ("recovery_time", "<=", self.max_recovery_s, "s"),
+        )
+        own = [
+            Objective(f"{metric}[{percent:g}%]", "<=" if op == "<=" else ">=", limit, unit)
+            for metric, op, limit, unit in limits
+            if limit is not None
+            for percent in self.levels_percent
+            if percent > 100
+        ]
+        return (*own, *self.slo, PRESSED)
+
+
+@dataclass
+class Overload:
+    """What was run, level by level."""
+
+    capacity: int | None = None
+    levels: dict[float, Seen] = field(default_factory=dict)
+    recoveries: dict[float, Recovery] = field(default_factory=dict)
+    search: list[Seen] = field(default_factory=list)
+    facts: dict[str, object] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def fitted(setting: Setting) -> Setting:
+    """With the lengths of Long Context that the model accepts (AMB-03); a smoke run takes the shortest."""
+    limit = setting.facts.value("sut.context_limit_tokens")
+    if setting.workload != LONG_CONTEXT:
+        return setting
+    if setting.scale == "quick":
+        limit = min(MIXED_TARGETS) + OUTPUT_TOKENS if limit is None else min(limit, 2 * min(MIXED_TARGETS))
+    return setting if limit is None else replace(setting, workload=long_context(limit))
+
+
+def measure(parameters: Parameters, setting: Setting, _: WarmupReport) -> Procedure[TestResult]:
+    setting = fitted(setting)
+    # Short prompts warm up as well, and a hundred long ones would be a memory test by themselves.
+    warmup = yield from warm_up(setting, workload=SYNTHETIC_UNIFORM)
+    overload, sequence = Overload(), RequestSlice(setting.workload)
+    yield from _capacity(parameters, setting, overload, sequence)
+    if overload.capacity is not None:
+        probes = probes_of(parameters, setting, sequence)
+        calm = yield from before_overload(setting, probes)
+        for percent in parameters.levels_percent:
+            yield from _level(parameters, setting, overload, sequence, percent)
+            recovery = yield from recovered(setting, probes, calm, overload.levels[percent].observation)
+            overload.recoveries[percent] = recovery
+            if recovery.gave_up is not None:
+                overload.notes.append(f"stopped after {percent:g} %: {recovery.gave_up}")
+                break
+    return _result(parameters, setting, warmup, overload)
+
+
+def _capacity(
+    parameters: Parameters, setting: Setting, overload: Overload, sequence: RequestSlice
+) -> Procedure[None]:
+    if parameters.capacity is not None:
+        overload.capacity = parameters.capacity
+        overload.facts = {"load.capacity_source": "declared by the marker (capacity)"}
+        return
+    threshold_ms = parameters.ttft_p99_ms
+    if threshold_ms is None:
+        threshold_ms = yield from _threshold_ms(setting, overload, sequence)
+    found = yield from find_capacity(setting, sequence, Criteria(ttft_p99_ms=threshold_ms))
+    overload.capacity = found.concurrency
+    overload.search += found.levels
+    overload.facts = {
+        "load.capacity_source": f"{FOUND}, on the same workload",
+        "load.capacity_ttft_p99_ms": threshold_ms,
+    }
+    overload.notes += found.notes
+    if found.concurrency is None:
+        overload.notes.append("no concurrency met the criteria, so there is no capacity to exceed")
+
+
+def _threshold_ms(setting: Setting, overload: Overload, sequence: RequestSlice) -> Procedure[float | None]:
+    """From the TTFT of one request at a time; None where not one had any."""
+    seen = level_of((yield unloaded_plan(setting, sequence)), seed=setting.seed, role=PROBE)
+    overload.search.append(seen.with_(passed=bool(seen.records.ok.any())))
+    p50, p99 = seen.point("ttft.p50"), seen.point("ttft.p99")
+    if p50 is None or p99 is None:
+        return None
+    threshold_ms = max(TIMES_P50 * p50, TIMES_P99 * p99)
+    overload.notes.append(
+        f"criterion of the search: TTFT P99 at most {threshold_ms:.1f} ms, {TIMES_P50:g} times the P50 "
+        f"({p50:.1f} ms) or {TIMES_P99:g} times the P99 ({p99:.1f} ms) of one request at a time; choose "
+        "another with ttft_p99_ms"
+    )
+    return threshold_ms
+
+
+def unloaded_plan(setting: Setting, sequence: RequestSlice) -> LoadPlan:
+    count = UNLOADED.count(setting.scale)
+    own = sequence.next_part(setting, "one at a time", requests=count)
+    return own.closed_loop(setting, "1 in flight", 1, duration_s=None, at_least=count)
+
+
+def _level(
+    parameters: Parameters, setting: Setting, overload: Overload, sequence: RequestSlice, percent: float
+) -> Procedure[None]:
+    plan = pressure_plan(parameters, setting, sequence, overload.capacity or 1, percent, _rate(overload))
+    seen = yield plan
+    lowest = percent == min(parameters.levels_percent)
+    overload.levels[percent] = level_of(
+        seen,
+        seed=setting.seed,
+        percent_of_capacity=percent,
+        role="baseline" if lowest and percent == 100 else "overload",
+    )
+
+
+def probes_of(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
+    """Of those that look for recovery: the same for all levels, none is sent twice."""
+    return recovery_probes(setting, sequence, levels=parameters.levels_percent, **_asked(parameters))
+
+
+def _asked(parameters: Parameters) -> dict[str, Any]:
+    """What the author said of the loads, beside the workload."""
+    names = ("capacity", "ttft_p99_ms", "duration_s")
+    return {name: getattr(parameters, name) for name in names}
+
+
+def _rate(overload: Overload) -> float | None:
+    """Twice what the search saw at most: more than that no closed loop of half as many more will reach."""
+    rates = [rate for seen in overload.search if (rate := seen.point("request_throughput")) is not None]
+    return 2.0 * max(rates) if rates and max(rates) > 0 else None
+
+
+def pressure_plan(
+    parameters: Parameters,
+    setting: Setting,
+    sequence: RequestSlice,
+    capacity: int,
+    percent: float,
+    most_rps: float | None,
+) -> LoadPlan:
+    concurrency = math.ceil(capacity * percent / 100)
+    own = sequence.next_part(setting, "level of pressure", percent=percent, **_asked(parameters))
+    plan = own.closed_loop(
+        setting,
+        f"{percent:g}% of capacity",
+        concurrency,
+        duration_s=LEVEL_S.at(setting.scale, parameters.duration_s),
+        at_least=2 * concurrency,
+        most_rps=most_rps,
+    )
+    return plan.with_(stop_when_failing=True)
+
+
+def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, overload: Overload) -> TestResult:
+    metrics: dict[str, Estimate] = {}
+    for percent, seen in overload.levels.items():
+        own = _level_metrics(seen, overload.recoveries.get(percent), setting.seed)
+        # Levels ascend, so the plain names are left to the highest.
+        metrics |= qualified(own, f"{percent:g}%") | own
+    levels = overload.levels
+    if levels:
+        metrics["pressed_levels"] = pressed_levels(levels)
+    report = Report(
+        levels=[*overload.search, *levels.values()],
+        metrics=metrics,
+        tables=(pressure_table(levels, metrics),) if levels else (),
+        plots=(completion_plot(levels),) if levels else (),
+        notes=[*overload.notes, *_notes(overload)],
+        load={
+            **overload.facts,
+            "load.model": "closed",
+            "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
+            "load.levels_percent": list(parameters.levels_percent),
+            "load.capacity_concurrency": overload.capacity,
+            "isolation.health_probe": "a probe request after every level",
+        },
+        budgeted=[seen for percent, seen in levels.items() if percent <= 100],
+        findings=(pressure_finding(levels),) if levels else (),
+    )
+    return result_of(HEADING, parameters, setting, warmup, report)
+
+
+def _level_metrics(seen: Seen, recovery: Recovery | None, seed: int) -> dict[str, Estimate]:
+    runs = [seen.records]
+    completion = seen.level.metrics["completion_rate"]
+    own = {
+        "fail_rate": _complement(completion),
+        "preemption_rate": preemption_rate(runs),
+        "preemption_recovery_rate": preemption_recovery_rate(runs),
+        "preemption_loss": preemption_loss(runs, seed=seed),
+        "preemptions_per_request": _events_per_request(seen.observation),
+    }
+    if recovery is not None:
+        own["recovery_time"] = recovery.estimate
+    return dict(seen.level.metrics) | own
+
+
+def _complement(share: Estimate) -> Estimate:
+    if share.point is None:
+        return share
+    return Estimate(
+        point=1 - share.point,
+        lower=None if share.upper is None else 1 - share.upper,
+        upper=None if share.lower is None else 1 - share.lower,
+        level=share.level,
+        n=share.n,
+        method=share.method,
+        unit="ratio",
+    )
+
+
+def _events_per_request(seen: Observation) -> Estimate:
+    """Preemption events over requests, from the engine's counter: it counts events, not requests."""
+    events = None if seen.engine is None else seen.engine.grown("preemptions")
+    if events is None or not len(seen.records):
+        return Estimate.undefined(
+            unit="ratio", method="not measurable: the engine serves no counter of preemptions"
+        )
+    return Estimate(
+        point=events / len(seen.records),
+        lower=None,
+        upper=None,
+        level=0.95,
+        n=len(seen.records),
+        method="observed: events of the engine's counter / requests",
+        unit="ratio",
+    )
+
+
+def _notes(overload: Overload) -> list[str]:
+    found = []
+    for percent, seen in overload.levels.items():
+        errors = out_of_memory_errors(seen.records)
+        if errors:
+            found.append(f"{percent:g}%: {errors} out-of-memory errors")
+        if ours := timeouts(seen.records):
+            found.append(
+                f"{percent:g}%: {ours} requests were given up by the load generator's own deadline, which "
+                "says nothing of the memory"
+            )
+        if seen.observation.stopped is not None:
+            found.append(f"{percent:g}%: ended early, {seen.observation.stopped}")
+    for percent, recovery in overload.recoveries.items():
+        if recovery.restarted:
+            found.append(f"{percent:g}%: the engine's counters fell: it was restarted")
+    return found
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """The levels, and where the capacity is not declared the first doublings of the search for it."""
+    told = fitted(setting)
+    sequence, found = RequestSlice(told.workload), []
+    if parameters.capacity is None:
+        found = [] if parameters.ttft_p99_ms is not None else [unloaded_plan(told, sequence)]
+        found += [level_plan(told, sequence, concurrency) for concurrency in FIRST_LEVELS]
+    capacity = parameters.capacity or FIRST_LEVELS[-1]
+    found += [
+        pressure_plan(parameters, told, sequence, capacity, percent, None)
+        for percent in parameters.levels_percent
+    ]
+    return tuple(found)
+
+
+def needs(parameters: Parameters, setting: Setting) -> list[str]:  # noqa: ARG001 - the signature is the contract
+    if setting.overload_allowed:
+        return []
+    return [
+        "this test overloads the system on purpose, up to failure: run it on an isolated system only, with a "
+        "recovery plan at hand, and say so with --llm-allow-overload"
+    ]
+
+
+def warmups(parameters: Parameters, setting: Setting) -> tuple[Workload, ...]:  # noqa: ARG001 - the signature is the contract
+    return (SYNTHETIC_UNIFORM,)
+
+
+@dataclass(frozen=True, slots=True)
+class Calm:
+    """The probes before the overload."""
+
+    e2e_ms: float | None
+    sent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What the probes after one level saw."""
+
+    estimate: Estimate
+    """``recovery_time`` in seconds: from the end of sending to the answer of the first probe that is fast."""
+    gave_up: str | None = None
+    """Why the test has to end here."""
+    restarted: bool = False
+
+
+def pressure_table(levels: Mapping[float, Seen], metrics: Mapping[str, Estimate]) -> Table:
+    """Table 11: the draft's columns, and what the server tells about preemptions."""
+    rows = tuple(_row(percent, seen, metrics) for percent, seen in levels.items())
+    return Table("memory_pressure", "Memory Pressure Degradation", _COLUMNS, rows)
+
+
+def _row(percent: float, seen: Seen, metrics: Mapping[str, Estimate]) -> tuple[str, ...]:
+    at = f"{percent:g}%"
+    names = ("completion_rate", "preemption_rate", "preemption_recovery_rate", "preemption_loss", "fail_rate")
+    return (
+        f"{at} (base)" if percent == 100 else at,
+        f"{seen.level.concurrency}",
+        *(cell(metrics.get(f"{name}[{at}]")) for name in names),
+        cell(metrics.get(f"ttft[{at}].p99")),
+        cell(metrics.get(f"recovery_time[{at}]")),
+    )
+
+
+def completion_plot(levels: Mapping[float, Seen]) -> Plot:
+    """Completion and throughput against the level of oversubscription."""
+    points = [
+        (percent, seen.level.completion_ratio)
+        for percent, seen in levels.items()
+        if seen.level.completion_ratio is not None
+    ]
+    x = tuple(percent for percent, _ in points)
+    y = tuple(100 * completion for _, completion in points)
+    return Plot(
+        id="memory_pressure",
+        title="Completion under oversubscription",
+        x_label="requests in flight, % of capacity",
+        y_label="completed (%)",
+        series={"completed": (x, y)},
+    )
+
+
+def recovery_probes(setting: Setting, test: RequestSlice, **asked: Any) -> RequestSlice:
+    """The sequence of all probes of a test on ``test``."""
+    return replace(test, workload=_PROBE).next_part(setting, "recovery probe", **asked)
+
+
+def before_overload(setting: Setting, probes: RequestSlice) -> Procedure[Calm]:
+    """Median of a few probes on the idle system."""
+    values = []
+    for number in range(PROBES_BEFORE):
+        seen = probes.sent((yield _probe(setting, probes, number)))
+        values += e2e_ms(seen.records).tolist()
+    return Calm(float(np.median(values)) if values else None, PROBES_BEFORE)
+
+
+def recovered(
+    setting: Setting, probes: RequestSlice, calm: Calm, overload: Observation
+) -> Procedure[Recovery]:
+    """Probe until it is as fast as before, or the probes are used up."""
+    ended_ns = overload.ended_ns if overload.load_ended_ns is None else overload.load_ended_ns
+    restarted = _restarted(overload)
+    answered, number = False, 0
+    while number < MOST_PROBES:
+        seen = probes.sent((yield _probe(setting, probes, calm.sent + number)))
+        number += 1
+        values = e2e_ms(seen.records)
+        answered = answered or len(values) > 0
+        if len(values) and calm.e2e_ms is not None and values[0] <= SLOWER * calm.e2e_ms:
+            return Recovery(_seconds((seen.ended_ns - ended_ns) / 1e9, number), restarted=restarted)
+    state = "answers, but slower than before" if answered else "does not answer any more"
+    method = f"not recovered within {MOST_PROBES} probes: the system {state}"
+    return Recovery(Estimate.undefined(unit="s", method=method), gave_up=method, restarted=restarted)
+
+
+def _seconds(value: float, probes: int) -> Estimate:
+    """The probe before the last was slow, so the moment lies up to one probe earlier."""
+    return Estimate(
+        point=value,
+        lower=max(value - 1.0 / PROBE_RATE, 0.0) if probes > 1 else 0.0,
+        upper=value,
+        level=0.95,
+        n=probes,
+        method="probes after the load, to the nearest one",
+        unit="s",
+    )
+
+
+def _restarted(overload: Observation) -> bool:
+    engine = overload.engine
+    if engine is None:
+        return False
+    return any(
+        engine.totals_after.get(name, before) < before for name, before in engine.totals_before.items()
+    )
+
+
+def _probe(setting: Setting, probes: RequestSlice, number: int) -> LoadPlan:
+    # One arrival of a slow open loop comes a gap after its start: so the probes pace themselves.
+    load = OpenLoop(PROBE_RATE, "uniform")
+    plan = probes.open_loop(setting, f"recovery probe {number + 1}", load, 1.0 / PROBE_RATE)
+    return plan.with_(phase=Phase.PROBE, requests=1, duration_s=None)
+
+
+procedure = framed(HEADING, measure, warm=False)
+
+TEST = TestDefinition(
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
+)

@@ -1,0 +1,398 @@
+"""Output Token Throughput, section 5.2 of the draft (METHODOLOGY §11.2).
+
+Objective: the highest rate of output tokens at a latency that is acceptable; what the system carries.
+Procedure: warm up, search for the highest load that is not saturated and, with objectives, for the highest
+that meets them, then hold what was found for the long duration and report that level. What latency is
+acceptable the objectives say; where there are none, the ten-fold rule of saturation stands in for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_llmbench.methodology.measuring.cells import (
+    INDICATIVE_BELOW,
+    NOT_MEASURED,
+    interval,
+    number,
+    share,
+)
+from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
+from pytest_llmbench.methodology.measuring.levels import Seen
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.scales import REPORTED_S
+from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.search.probing import LoadModel, Range, meets, sustainable, value_of
+from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
+from pytest_llmbench.methodology.search.sustained import Held, held
+from pytest_llmbench.methodology.throughput_metrics import (
+    CONSTRAINED,
+    REPORTED,
+    Found,
+    found_of,
+    metrics_of,
+    raw_throughput,
+    runs_of,
+)
+from pytest_llmbench.metrics.server_side import NOT_MEASURABLE
+from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
+from pytest_llmbench.model.level import BURST
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.plan import ARRIVALS, LoadPlan, OpenLoop
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+
+_LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("End-to-End", "e2e"))
+
+
+HEADING = Heading("throughput", "5.2", "Output Token Throughput")
+
+
+_OPEN, _CLOSED = ("min_rate", "max_rate", "rate_step"), (
+    "min_concurrency", "max_concurrency", "concurrency_step",
+)  # fmt: skip
+
+
+_FLOORS = {
+    "min_output_tok_s": ("max_output_token_throughput", "tok/s"),
+    "min_request_s": ("max_request_throughput", "req/s"),
+    "min_input_tok_s": ("max_input_token_throughput", "tok/s"),
+    "min_constrained_tok_s": ("constrained_output_token_throughput", "tok/s"),
+    "min_tokens_per_gpu_s": ("output_tokens_per_gpu_second", "tok/s"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """Keywords of ``@llmbench.throughput``. Without a range the search chooses one from short bursts; a range
+    without a maximum goes on upwards until it saturates."""
+
+    repeats = True
+
+    load_model: str | None = parameter("load_model")
+    """``open`` (default), or ``closed``; a concurrency range makes it closed."""
+    min_rate: float | None = parameter("positive")
+    max_rate: float | None = parameter("positive")
+    rate_step: float | None = parameter("positive")
+    """Open loop: range of the search in requests per second, and the width at which it stops."""
+    arrival: str | None = parameter("arrival")
+    burstiness: float | None = parameter("positive")
+    min_concurrency: int | None = parameter("count")
+    max_concurrency: int | None = parameter("count")
+    concurrency_step: int | None = parameter("count")
+    """Closed loop: range of the search in requests in flight."""
+    duration_s: float | None = parameter("positive")
+    """Of the reported level, ramp-up included."""
+    probe_s: float | None = parameter("positive")
+    """Of a level of the search."""
+    ttft_p99_ms: float | None = parameter("positive")
+    tpot_p99_ms: float | None = parameter("positive")
+    """Objectives on latency: the constrained throughput is the highest that meets them."""
+    min_output_tok_s: float | None = parameter("positive")
+    min_request_s: float | None = parameter("positive")
+    min_input_tok_s: float | None = parameter("positive")
+    min_constrained_tok_s: float | None = parameter("positive")
+    min_tokens_per_gpu_s: float | None = parameter("positive")
+
+    def contradictions(self) -> list[str]:
+        found = []
+        for names in (_OPEN, _CLOSED):
+            low, high, step = (getattr(self, name) for name in names)
+            missing = [name for name in (names[0], names[2]) if getattr(self, name) is None]
+            if missing and (low, high, step) != (None, None, None):
+                found.append(f"{', '.join(names)} belong together: {', '.join(missing)} is missing")
+            elif not missing and high is not None and high <= low:
+                found.append(f"{names[1]} must be above {names[0]}, got {high:g}")
+        given = [
+            names for names in (_OPEN, _CLOSED) if any(getattr(self, name) is not None for name in names)
+        ]
+        if len(given) == 2:
+            found.append("give a range of rates (open loop) or of concurrency (closed loop), not both")
+        if given == [_OPEN] and self.load_model == "closed":
+            found.append("load_model='closed' takes a concurrency range, not a range of rates")
+        if given == [_CLOSED] and self.load_model == "open":
+            found.append("load_model='open' takes a range of rates, not a concurrency range")
+        if self.model == "closed" and (self.arrival is not None or self.burstiness is not None):
+            found.append("arrival and burstiness describe an open loop")
+        if (self.arrival == "gamma") != (self.burstiness is not None):
+            found.append("arrival='gamma' and burstiness belong together")
+        if self.min_constrained_tok_s is not None and not self.limits:
+            found.append("min_constrained_tok_s needs ttft_p99_ms or tpot_p99_ms: the constraint it is under")
+        return found
+
+    @property
+    def model(self) -> LoadModel:
+        closed = self.load_model == "closed" or self.min_concurrency is not None
+        return "closed" if closed else "open"
+
+    @property
+    def bounds(self) -> Range | None:
+        names = _CLOSED if self.model == "closed" else _OPEN
+        low, high, step = (getattr(self, name) for name in names)
+        if low is None or step is None:
+            return None
+        return Range(float(low), math.inf if high is None else float(high), float(step), chosen=high is None)
+
+    @property
+    def law(self) -> OpenLoop:
+        arrival = next(name for name in ARRIVALS if name == (self.arrival or "poisson"))
+        return OpenLoop(1.0, arrival, 1.0 if self.burstiness is None else self.burstiness)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Of the constrained search."""
+        named = {"ttft.p99": self.ttft_p99_ms, "tpot.p99": self.tpot_p99_ms}
+        return {metric: limit for metric, limit in named.items() if limit is not None}
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        floors = [
+            Objective(metric, ">=", limit, unit)
+            for name, (metric, unit) in _FLOORS.items()
+            if (limit := getattr(self, name)) is not None
+        ]
+        return (*floors, *self.slo)
+
+
+def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
+    law = parameters.law
+    searched = yield from search(
+        setting,
+        RequestSlice(setting.workload),
+        bounds=parameters.bounds,
+        load_model=parameters.model,
+        arrival=law.arrival,
+        burstiness=law.burstiness,
+        limits=parameters.limits,
+        duration_s=parameters.probe_s,
+    )
+    tenfold = yield from _hold(parameters, setting, searched, searched.best, sustainable, REPORTED)
+    constrained = None
+    if parameters.limits:
+        constrained = yield from _constrained(parameters, setting, searched, tenfold)
+    found = found_of(searched, parameters.limits, tenfold, constrained)
+    return _result(parameters, setting, warmup, found)
+
+
+def _hold(
+    parameters: Parameters,
+    setting: Setting,
+    searched: Searched,
+    start: Seen | None,
+    holds: Callable[[Seen], bool],
+    role: str,
+) -> Procedure[Held]:
+    duration_s = REPORTED_S.at(setting.scale, parameters.duration_s)
+    runs = max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
+    assert searched.sequence is not None
+    limits = parameters.limits if role == CONSTRAINED else {}
+    own = searched.sequence.next_part(setting, role, duration_s=duration_s, limits=limits)
+    return (
+        yield from held(
+            setting,
+            replace(searched, sequence=own),
+            start,
+            holds,
+            role=role,
+            law=parameters.law,
+            duration_s=duration_s,
+            runs=runs,
+        )
+    )
+
+
+def _constrained(
+    parameters: Parameters, setting: Setting, searched: Searched, tenfold: Held
+) -> Procedure[Held]:
+    """The long level under the objectives: that of the ten-fold rule where it is the same, else its own."""
+
+    def holds(seen: Seen) -> bool:
+        return meets(seen, parameters.limits)
+
+    start, highest = searched.best_constrained, max(map(value_of, tenfold.tried), default=0.0)
+    same = start is not None and tenfold.value is not None and tenfold.value <= value_of(start) <= highest
+    above = [seen for seen in tenfold.tried if value_of(seen) > (tenfold.value or 0.0)]
+    if same and all(map(holds, tenfold.runs)) and not any(map(holds, above)):
+        return replace(tenfold, tried=())
+    return (yield from _hold(parameters, setting, searched, start, holds, CONSTRAINED))
+
+
+def _result(parameters: Parameters, setting: Setting, warmup: WarmupReport, found: Found) -> TestResult:
+    metrics = metrics_of(found, setting)
+    searched_levels = [seen for seen in found.levels if seen.level.role != BURST]
+    report = Report(
+        levels=found.levels,
+        metrics=metrics,
+        tables=(summary_table(metrics, found), latency_at_max_table(metrics)),
+        plots=(throughput_plot(searched_levels, found.reported),),
+        notes=found.notes,
+        load=_load(parameters, setting, found.searched),
+        facts=raw_throughput(found.reported),
+        budgeted=[seen for held_ in found.held for seen in held_.runs] or searched_levels[:1],
+    )
+    result = result_of(HEADING, parameters, setting, warmup, report)
+    return replace(result, by_run=runs_of(found, setting))
+
+
+def _load(parameters: Parameters, setting: Setting, searched: Searched) -> Mapping[str, Any]:
+    name = "load.rate_range" if searched.load_model == "open" else "load.concurrency_range"
+    limits = {"ttft_p99_ms": parameters.ttft_p99_ms, "tpot_p99_ms": parameters.tpot_p99_ms}
+    stated = {key: limit for key, limit in limits.items() if limit is not None}
+    return {
+        "load.model": searched.load_model,
+        name: searched.range.as_list(),
+        "load.duration_s": REPORTED_S.at(setting.scale, parameters.duration_s),
+    } | ({"load.slo": stated} if stated else {})
+
+
+procedure = framed(HEADING, measure)
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """The search at its worst, and the reported levels at the highest load they may have."""
+    sequence, bounds = RequestSlice(setting.workload), parameters.bounds
+    found = search_plans(
+        setting,
+        sequence,
+        bounds=bounds,
+        load_model=parameters.model,
+        constrained=bool(parameters.limits),
+        duration_s=parameters.probe_s,
+    )
+    duration_s = REPORTED_S.at(setting.scale, parameters.duration_s)
+    runs = max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
+    highest = UNKNOWN_RPS if bounds is None or bounds.upwards else bounds.maximum
+    for _ in range(runs * (2 if parameters.limits else 1)):
+        if parameters.model == "open":
+            found += (sequence.open_loop(setting, "reported", OpenLoop(highest), duration_s),)
+        else:
+            n = int(highest)
+            found += (sequence.closed_loop(setting, "reported", n, duration_s=duration_s, at_least=n),)
+    return found
+
+
+def summary_table(metrics: Mapping[str, Estimate], found: Found) -> Table:
+    """Table 3: the draft's five rows, then what the objectives and the engine's gauges add."""
+    rows = [
+        _rate("Max Output Throughput", metrics["max_output_token_throughput"], "tok/s"),
+        _rate("Max Request Throughput", metrics["max_request_throughput"], "req/s"),
+        _rate("Max Input Throughput", metrics["max_input_token_throughput"], "tok/s"),
+        ("Sustainable Load", *_load_cell(metrics)),
+        _rate("Tokens per GPU-second", metrics["output_tokens_per_gpu_second"], "tok/s/GPU"),
+        _batch(metrics["batch_utilisation"]),
+    ]
+    if found.constrained is None or found.tenfold is None:
+        rows.append(("Latency Constraint", "none: the rows above are unconstrained", ""))
+    else:
+        under = metrics["constrained_output_token_throughput"]
+        rows.append(("Latency Constraint", ", ".join(_constraint(found.limits)), ""))
+        rows.append(_rate("Output Throughput under it", under, "tok/s", "no tested level meets it"))
+        rows.append(("Load under it", _at(found.constrained) or "none", ""))
+        tenfold = metrics["tenfold_output_token_throughput"]
+        rows.append(
+            _rate("Output Throughput by the Ten-fold Rule", tenfold, "tok/s", "no tested level keeps it")
+        )
+        rows.append(("Load by the Ten-fold Rule", _at(found.tenfold) or "none", ""))
+    return Table(
+        "throughput_summary", "Throughput Summary", ("Metric", "Value", "95 % interval"), tuple(rows)
+    )
+
+
+def _rate(title: str, estimate: Estimate, unit: str, undefined: str = "") -> tuple[str, str, str]:
+    if estimate.point is None:
+        return title, undefined or why_not(estimate), ""
+    least = "at least " if LOWER_BOUND in estimate.method else ""
+    return title, f"{least}{number(estimate.point)} {unit}", interval(estimate)
+
+
+def _batch(estimate: Estimate) -> tuple[str, str, str]:
+    text = why_not(estimate) if estimate.point is None else share(estimate.point)
+    ends = (estimate.lower, estimate.upper)
+    return "Batch Utilisation", text, " … ".join(share(end) for end in ends if end is not None)
+
+
+def why_not(estimate: Estimate) -> str:
+    """``not measurable: …`` where the estimate says so."""
+    return estimate.method if estimate.method.startswith(NOT_MEASURABLE) else NOT_MEASURED
+
+
+def _load_cell(metrics: Mapping[str, Estimate]) -> tuple[str, str]:
+    """The offered load, not the completed one; its bracket in place of an interval."""
+    rate = metrics.get("sustainable_rate")
+    found = rate or metrics["sustainable_concurrency"]
+    if found.point is None:
+        return "not reached: no tested load held", ""
+    text = f"{found.point:g} req/s (offered)" if rate else f"{found.point:g} requests in flight"
+    text = f"at least {text}" if LOWER_BOUND in found.method else text
+    end = "not reached" if found.upper is None else f"{found.upper:g}"
+    return text, f"{found.point:g} … {end} (bracket of the search)"
+
+
+def _at(run: Held) -> str:
+    return run.runs[0].level.label.partition(": ")[2] if run.runs else ""
+
+
+def _constraint(limits: Mapping[str, float]) -> list[str]:
+    named = {"ttft.p99": "TTFT P99", "tpot.p99": "TPOT P99"}
+    return [f"{named[metric]} <= {limit:g} ms" for metric, limit in limits.items()]
+
+
+def latency_at_max_table(metrics: Mapping[str, Estimate]) -> Table:
+    """Table 4: latencies at the sustainable maximum, with the samples they rest on."""
+    rows = tuple(
+        (
+            title,
+            *(latency_cell(metrics[f"{family}.{key}"], tail=key == "p99") for key in ("p50", "p95", "p99")),
+            f"{metrics[f'{family}.p99'].n}",
+        )
+        for title, family in _LATENCIES
+    )
+    columns = ("Metric", "P50", "P95", "P99", "Samples")
+    return Table("latency_at_max", "Latency at Maximum Throughput", columns, rows)
+
+
+def latency_cell(estimate: Estimate | None, *, tail: bool = False, long_s: float = 10.0) -> str:
+    """``312 ms``, ``18.7 s`` from ``long_s`` on; a tail of few samples is marked (AMB-47)."""
+    if estimate is None or estimate.point is None:
+        return NOT_MEASURED
+    value = estimate.point
+    text = f"{value / 1000:.1f} s" if value >= 1000 * long_s else f"{number(value)} ms"
+    return text + (" (indicative)" if tail and estimate.n < INDICATIVE_BELOW["p99"] else "")
+
+
+def throughput_plot(levels: Sequence[Seen], reported: Held) -> Plot:
+    """Output tokens per second over the load, with the intervals as a band."""
+    found = [
+        (value_of(seen), estimate.point, estimate.lower, estimate.upper)
+        for seen in sorted(levels, key=value_of)
+        if (estimate := seen.level.metrics["output_token_throughput"]).point is not None
+    ]
+    open_loop = not levels or levels[0].level.load_model == "open"
+    closed_ends = [(x, low, high) for x, _, low, high in found if low is not None and high is not None]
+    x, y = tuple(row[0] for row in found), tuple(float(row[1] or 0.0) for row in found)
+    band = {"Output tokens/s": _columns(closed_ends)} if len(closed_ends) > 1 else {}
+    return Plot(
+        id="throughput_load",
+        title="Throughput over Load",
+        x_label="offered load (req/s)" if open_loop else "requests in flight",
+        y_label="output tokens/s",
+        series={"Output tokens/s": (x, y)},
+        bands=band,
+        marks={} if reported.value is None else {"sustainable": reported.value},
+    )
+
+
+def _columns(
+    rows: Sequence[tuple[float, float, float]],
+) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    return (
+        tuple(row[0] for row in rows),
+        tuple(row[1] for row in rows),
+        tuple(row[2] for row in rows),
+    )
+
+
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)

@@ -1,0 +1,416 @@
+"""Throughput-Latency Tradeoff, section 5.3 of the draft (METHODOLOGY §11.3).
+
+Objective: the curve between throughput and latency over the whole operating range. Procedure: estimate the
+capacity; offer 10 % to 120 % of it in ascending levels, open loop, each drained before the next; on with
+further levels until one is saturated; derive knee, saturation point and operating point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, interval, number, share
+from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
+from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
+from pytest_llmbench.methodology.measuring.saturation import Reference
+from pytest_llmbench.methodology.measuring.scales import LEVEL_S
+from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.remeasured import Attempts, attempted
+from pytest_llmbench.methodology.search.curve import NO_SLO, NONE_MEETS, NOT_REACHED, Curve, curve_of, knee
+from pytest_llmbench.methodology.search.probing import meets, value_of
+from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
+from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, search_plans
+from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+
+_FAMILIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
+_PERCENTILES = (("P50", "p50"), ("P95", "p95"), ("P99", "p99"))
+_CURVES = (
+    ("TTFT P50", "ttft.p50"),
+    ("TTFT P99", "ttft.p99"),
+    ("TPOT P99", "tpot.p99"),
+    ("E2E P99", "e2e.p99"),
+)
+_X = "output_token_throughput"
+_DROP = "first level with less throughput than the one before, beyond their intervals"
+
+
+HEADING = Heading("tradeoff", "5.3", "Throughput-Latency Tradeoff")
+
+
+GRID = tuple(float(percent) for percent in range(10, 130, 10))
+"""Percent of capacity (section 5.3.3)."""
+
+
+QUICK_LEVELS = 5
+
+
+HIGHEST_PERCENT, FURTHER_PERCENT = 200.0, 10.0
+"""Levels are added in such steps, up to there, while none is saturated."""
+
+
+MUST_BE_OFFERED_PERCENT = 100.0
+"""Up to here the curve needs every level. Beyond, one that the generator cannot offer ends the sweep."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """Keywords of ``@llmbench.tradeoff``. The load is open: a closed loop shows nothing beyond capacity."""
+
+    capacity_rps: float | None = parameter("positive")
+    """Capacity in requests per second, from published figures or an earlier test; else found by a search."""
+    levels_percent: Sequence[float] = parameter("percents", GRID)
+    duration_s: float | None = parameter("positive")
+    """Of a level, ramp-up included."""
+    ttft_p99_ms: float | None = parameter("positive")
+    tpot_p99_ms: float | None = parameter("positive")
+    """Objectives on latency that the operating point has to meet."""
+    min_knee_rate: float | None = parameter("positive")
+    min_saturation_rate: float | None = parameter("positive")
+    min_operating_tok_s: float | None = parameter("positive")
+
+    def contradictions(self) -> list[str]:
+        if self.min_operating_tok_s is not None and not self.limits:
+            return [
+                "min_operating_tok_s needs ttft_p99_ms or tpot_p99_ms: what an operating point has to meet"
+            ]
+        return []
+
+    @property
+    def limits(self) -> dict[str, float]:
+        named = {"ttft.p99": self.ttft_p99_ms, "tpot.p99": self.tpot_p99_ms}
+        return {metric: limit for metric, limit in named.items() if limit is not None}
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        floors = [
+            Objective(metric, ">=", limit, unit)
+            for metric, limit, unit in (
+                ("knee_rate", self.min_knee_rate, "req/s"),
+                ("saturation_rate", self.min_saturation_rate, "req/s"),
+                ("operating_point_throughput", self.min_operating_tok_s, "tok/s"),
+            )
+            if limit is not None
+        ]
+        return (*floors, *self.slo)
+
+
+def percents(parameters: Parameters, setting: Setting) -> tuple[float, ...]:
+    """``quick``: five of the levels, first and last among them. ``full``: the draft's grid in addition."""
+    asked = tuple(float(percent) for percent in parameters.levels_percent)
+    if setting.scale == "full":
+        return tuple(sorted({*asked, *GRID}))
+    if setting.scale == "quick" and len(asked) > QUICK_LEVELS:
+        places = (round(i * (len(asked) - 1) / (QUICK_LEVELS - 1)) for i in range(QUICK_LEVELS))
+        return tuple(asked[place] for place in places)
+    return asked
+
+
+def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
+    capacity = yield from saturation_rate(setting, RequestSlice(setting.workload), parameters.capacity_rps)
+    sweep = _Sweep()
+    if capacity.rps is not None:
+        yield from _sweep(parameters, setting, capacity, sweep)
+    return _result(parameters, setting, warmup, capacity, sweep)
+
+
+@dataclass
+class _Sweep:
+    levels: list[Seen] = field(default_factory=list)
+    """Those that make up the curve, ascending."""
+    run: list[Seen] = field(default_factory=list)
+    """All that were sent."""
+    notes: list[str] = field(default_factory=list)
+    over: bool = False
+    """The generator cannot offer more."""
+
+    @property
+    def saturated(self) -> bool:
+        return any(seen.level.saturated for seen in self.levels)
+
+    def take(self, attempts: Attempts) -> None:
+        self.notes += attempts.notes
+        self.run += attempts.runs
+        self.over = not attempts.offered
+        if attempts.offered:
+            self.levels.append(attempts.level)
+
+
+def _sweep(
+    parameters: Parameters, setting: Setting, capacity: SaturationRate, sweep: _Sweep
+) -> Procedure[None]:
+    last = 0.0
+    for percent in percents(parameters, setting):
+        last = percent
+        sweep.take((yield from _level(parameters, setting, capacity, percent, sweep.levels)))
+        if sweep.over:
+            return
+    # Beyond the grid only where it did not show saturation: then the estimate of the capacity was low.
+    while not sweep.saturated and last + FURTHER_PERCENT <= HIGHEST_PERCENT:
+        last += FURTHER_PERCENT
+        sweep.take((yield from _level(parameters, setting, capacity, last, sweep.levels)))
+        if sweep.over:
+            return
+
+
+def _level(
+    parameters: Parameters, setting: Setting, capacity: SaturationRate, percent: float, before: list[Seen]
+) -> Procedure[Attempts]:
+    load, duration_s = OpenLoop(capacity.percent(percent)), LEVEL_S.at(setting.scale, parameters.duration_s)
+    sequence = _requests(parameters, setting, capacity.sequence, percent)
+    reference = Reference.of(before[0].level) if before else Reference()
+
+    def see(run: Observation) -> Seen:
+        seen = level_of(
+            sequence.sent(run),
+            reference=reference,
+            seed=setting.seed,
+            role="level",
+            percent_of_capacity=percent,
+        )
+        return seen.with_(passed=meets(seen, parameters.limits)) if parameters.limits else seen
+
+    plan = partial(sequence.open_loop, setting, f"{percent:g}%", load, duration_s)
+    needed = percent <= MUST_BE_OFFERED_PERCENT
+    return (yield from attempted(plan, see, setting.remeasure, needed=needed))
+
+
+def _requests(parameters: Parameters, setting: Setting, before: RequestSlice, percent: float) -> RequestSlice:
+    duration_s = LEVEL_S.at(setting.scale, parameters.duration_s)
+    declared = parameters.capacity_rps
+    return before.next_part(setting, "level", percent=percent, duration_s=duration_s, capacity_rps=declared)
+
+
+def _result(
+    parameters: Parameters,
+    setting: Setting,
+    warmup: WarmupReport,
+    capacity: SaturationRate,
+    sweep: _Sweep,
+) -> TestResult:
+    levels = tuple(sweep.levels)
+    curve = curve_of(levels, wanted=bool(parameters.limits))
+    stable = [seen for seen in levels if not seen.level.saturated]
+    report = Report(
+        levels=(*capacity.levels, *sweep.run),
+        metrics=_metrics(curve, levels),
+        tables=(levels_table(levels), points_table(curve, capacity)) if levels else (),
+        plots=(curve_plot(curve),) if levels else (),
+        notes=_notes(parameters, capacity, sweep),
+        load=_load(parameters, setting, capacity, levels),
+        budgeted=stable or levels[:1] or capacity.levels[:1],
+    )
+    return result_of(HEADING, parameters, setting, warmup, report)
+
+
+def _metrics(curve: Curve, levels: Sequence[Seen]) -> dict[str, Estimate]:
+    metrics: dict[str, Estimate] = {}
+    for seen in levels:
+        metrics |= qualified(seen.level.metrics, seen.level.label)
+    metrics |= {"knee_rate": curve.knee_rate, "saturation_rate": curve.saturation_rate}
+    metrics |= {
+        "operating_point_rate": curve.operating_rate,
+        "operating_point_throughput": curve.operating_throughput,
+    }
+    if (most := curve.sustained_throughput) is not None:
+        metrics["max_output_token_throughput"] = most
+    return metrics
+
+
+def _notes(parameters: Parameters, capacity: SaturationRate, sweep: _Sweep) -> tuple[str, ...]:
+    levels, notes = sweep.levels, [*capacity.notes, *sweep.notes]
+    if capacity.rps is None:
+        notes.append("no capacity was found, so there are no levels to take a share of it")
+    if levels:
+        further = [s.level.label for s in levels if (s.level.percent_of_capacity or 0) > max(GRID)]
+        if further and max(parameters.levels_percent) <= max(GRID):
+            notes.append(f"nothing was saturated up to {max(GRID):g}%: levels added up to {further[-1]}")
+        if not sweep.saturated:
+            why = "the generator offers no more" if sweep.over else "the capacity was estimated too low"
+            notes.append(f"no level was saturated: {why}")
+        note = Reference.of(levels[0].level).note
+        notes += [note] if note else []
+    return tuple(dict.fromkeys(notes))
+
+
+def _load(
+    parameters: Parameters, setting: Setting, capacity: SaturationRate, levels: Sequence[Seen]
+) -> dict[str, Any]:
+    limits = {"ttft_p99_ms": parameters.ttft_p99_ms, "tpot_p99_ms": parameters.tpot_p99_ms}
+    stated = {key: limit for key, limit in limits.items() if limit is not None}
+    return {
+        **capacity.facts,
+        "load.model": "open",
+        "load.arrival": "poisson",
+        "load.levels_percent": [seen.level.percent_of_capacity for seen in levels],
+        "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
+    } | ({"load.slo": stated} if stated else {})
+
+
+procedure = framed(HEADING, measure)
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """The search, unless the capacity is declared, and the levels with those that may be added."""
+    sequence, capacity = RequestSlice(setting.workload), parameters.capacity_rps
+    found = () if capacity is not None else search_plans(setting, sequence)
+    rate = UNKNOWN_RPS if capacity is None else capacity
+    return found + tuple(
+        level_plan(parameters, setting, sequence, percent, rate)
+        for percent in with_further(percents(parameters, setting))
+    )
+
+
+def with_further(grid: Sequence[float]) -> tuple[float, ...]:
+    """With the levels that are added while none is saturated."""
+    chosen = list(grid)
+    while chosen[-1] + FURTHER_PERCENT <= HIGHEST_PERCENT:
+        chosen.append(chosen[-1] + FURTHER_PERCENT)
+    return tuple(chosen)
+
+
+def level_plan(
+    parameters: Parameters, setting: Setting, before: RequestSlice, percent: float, capacity_rps: float
+) -> LoadPlan:
+    """``before``: the part that comes before it, the search for the capacity."""
+    rate = SaturationRate(capacity_rps, "", before).percent(percent)
+    own, seconds = (
+        _requests(parameters, setting, before, percent),
+        LEVEL_S.at(setting.scale, parameters.duration_s),
+    )
+    return own.open_loop(setting, f"{percent:g}%", OpenLoop(rate), seconds)
+
+
+def levels_table(levels: Sequence[Seen]) -> Table:
+    """Table 5; latencies in milliseconds."""
+    latencies = tuple(f"{family} {name}" for family, _ in _FAMILIES for name, _ in _PERCENTILES)
+    columns = (
+        "Level", "Offered (r/s)", "Achieved (tok/s)", "95 % interval", *latencies, "Success", "Queue",
+        "Samples",
+    )  # fmt: skip
+    return Table(
+        "tradeoff_levels",
+        "Throughput-Latency Table (latencies in ms)",
+        columns,
+        tuple(_row(seen) for seen in levels),
+    )
+
+
+def _row(seen: Seen) -> tuple[str, ...]:
+    metrics, level = seen.level.metrics, seen.level
+    latencies = (_cell(metrics[f"{family}.{key}"]) for _, family in _FAMILIES for _, key in _PERCENTILES)
+    success = level.completion_ratio
+    return (
+        level.label,
+        f"{value_of(seen):g}",
+        _cell(metrics[_X]),
+        interval(metrics[_X]),
+        *latencies,
+        NOT_MEASURED if success is None else share(success),
+        _queue(seen),
+        f"{metrics['ttft.p99'].n}",
+    )
+
+
+def _cell(estimate: Estimate) -> str:
+    return NOT_MEASURED if estimate.point is None else number(estimate.point)
+
+
+def _queue(seen: Seen) -> str:
+    growing = seen.level.queue_growing
+    text = NOT_MEASURED if growing is None else "growing" if growing else "stable"
+    return f"{text}, saturated" if seen.level.saturated else text
+
+
+def points_table(curve: Curve, capacity: SaturationRate) -> Table:
+    """The draft's two lines below the table, and the operating point."""
+    rows = (
+        ("Knee point", _knee(curve, "ttft.p99"), "TTFT P99 above twice its minimum"),
+        (
+            "Saturation point",
+            _saturation(curve),
+            _DROP,
+        ),
+        ("Optimal operating point", _operating(curve), "highest throughput that meets the SLO"),
+        ("Knee of TPOT", _knee(curve, "tpot.p99"), "TPOT P99 above twice its minimum"),
+        ("Knee of end-to-end latency", _knee(curve, "e2e.p99"), "E2E P99 above twice its minimum"),
+        (
+            "Estimated capacity",
+            _capacity(capacity),
+            capacity.source,
+        ),
+    )
+    return Table("tradeoff_points", "Points of the Curve", ("Point", "Value", "What it is"), rows)
+
+
+def _capacity(capacity: SaturationRate) -> str:
+    if capacity.rps is None:
+        return "none"
+    return f"{'at least ' if LOWER_BOUND in capacity.source else ''}{capacity.rps:g} req/s"
+
+
+def _knee(curve: Curve, metric: str) -> str:
+    found = knee(curve.levels, metric)
+    return NOT_REACHED if found is None else _at(found)
+
+
+def _saturation(curve: Curve) -> str:
+    if curve.saturation is not None:
+        return _at(curve.saturation)
+    highest = "" if curve.highest is None else f"; highest throughput at {_at(curve.highest)}"
+    flagged = curve.first_flagged
+    rules = "no level flagged" if flagged is None else f"first flagged: {_at(flagged)}"
+    return f"{NOT_REACHED}{highest}; {rules}"
+
+
+def _operating(curve: Curve) -> str:
+    if curve.operating is None:
+        return NONE_MEETS if curve.wanted else NO_SLO
+    point = curve.operating.point(_X)
+    return _at(curve.operating) + ("" if point is None else f", {number(point)} tok/s")
+
+
+def _at(seen: Seen) -> str:
+    return f"{value_of(seen):g} req/s ({seen.level.label})"
+
+
+def curve_plot(curve: Curve) -> Plot:
+    """Latency over achieved throughput, level by level, with the intervals of the latencies as bands."""
+    series, bands = {}, {}
+    for name, metric in _CURVES:
+        rows = [
+            (x, seen.level.metrics[metric])
+            for seen in curve.levels
+            if (x := seen.point(_X)) is not None and seen.point(metric) is not None
+        ]
+        if not rows:
+            continue
+        series[name] = (tuple(x for x, _ in rows), tuple(float(e.point or 0.0) for _, e in rows))
+        ends = [(x, e.lower, e.upper) for x, e in rows if e.lower is not None and e.upper is not None]
+        if len(ends) > 1:
+            columns = tuple(zip(*ends, strict=True))
+            bands[name] = (columns[0], columns[1], columns[2])
+    points = {"knee": curve.knee, "saturation": curve.saturation, "operating point": curve.operating}
+    return Plot(
+        id="throughput_latency",
+        title="Latency over Throughput",
+        x_label="achieved output tokens/s",
+        y_label="latency (ms)",
+        series=series,
+        bands=bands,
+        marks={
+            name: x for name, seen in points.items() if seen is not None and (x := seen.point(_X)) is not None
+        },
+        y_log=True,
+    )
+
+
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)

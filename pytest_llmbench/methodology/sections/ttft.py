@@ -1,0 +1,293 @@
+"""Time to First Token, section 5.1 of the draft (METHODOLOGY §11.1).
+
+Objective: the latency from submission to the first content token under a given load; what a user feels as
+responsiveness. Procedure: warm up, start the load, store T_submit, T_first and the input length of every
+request until the count is reached, compute the statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.by_run import ByRun, by_run
+from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.one_load import (
+    intended,
+    one_load_plans,
+    one_load_procedure,
+)
+from pytest_llmbench.methodology.measuring.samples import RunSamples, samples_of
+from pytest_llmbench.methodology.measuring.summary import configuration
+from pytest_llmbench.methodology.parameters import STATISTICS, parameter
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.metrics.buckets import Bucket, by_input_length
+from pytest_llmbench.metrics.server_side import FROM_PAGE, NOT_MEASURABLE, PARTS_OF_TTFT, mean_parts_of_ttft
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.stats.ecdf import ecdf
+
+_ROWS = (
+    ("P50", "p50"),
+    ("P90", "p90"),
+    ("P95", "p95"),
+    ("P99", "p99"),
+    ("P99.9", "p99_9"),
+    ("Mean", "mean"),
+    ("Min", "min"),
+    ("Max", "max"),
+)
+SAMPLES_REQUIRED = {"p99": 1_000, "p99_9": 10_000}
+"""Below these the draft allows no such claim in a TTFT report (section 5.1.4.3, AMB-01)."""
+
+
+_PARTS = (("Queue wait", "ttft_queue_wait"), ("Prefill", "ttft_prefill"))
+
+
+SECTION = "5.1"
+
+
+TITLE = "Time to First Token"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(AdaptiveParameters):
+    """Keywords of ``@llmbench.ttft``. Limits are ceilings in milliseconds on the whole interval."""
+
+    repeats = True
+
+    mean_ms: float | None = parameter("positive")
+    p50_ms: float | None = parameter("positive")
+    p90_ms: float | None = parameter("positive")
+    p95_ms: float | None = parameter("positive")
+    p99_ms: float | None = parameter("positive")
+    p99_9_ms: float | None = parameter("positive")
+    bucket_limits: Mapping[str, Mapping[str, float]] | None = parameter("bucket_limits")
+    """Limits per input-length bucket: ``{"0-256": {"p95_ms": 300}}``."""
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        own = [
+            Objective(f"ttft.{statistic}", "<=", limit, "ms")
+            for statistic in STATISTICS
+            if (limit := getattr(self, f"{statistic}_ms")) is not None
+        ]
+        bucketed = [
+            Objective(f"ttft[{label}].{name.removesuffix('_ms')}", "<=", limit, "ms")
+            for label, limits in (self.bucket_limits or {}).items()
+            for name, limit in limits.items()
+        ]
+        return (*own, *bucketed, *self.slo)
+
+
+def result(
+    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
+) -> TestResult:
+    """Statistics, tables and plots from the observed runs."""
+    samples = samples_of(seen)
+    metrics = _metrics(samples, seen, setting.seed)
+    buckets = _buckets(samples)
+    for bucket in buckets:
+        metrics |= bucket.metrics
+    judged = as_judged(parameters, seen)
+    facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
+    return TestResult(
+        test="ttft",
+        section=SECTION,
+        title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
+        metrics=metrics | judged.metrics,
+        tables=(
+            results_table(metrics, samples),
+            *((by_input_length_table(buckets),) if buckets else ()),
+            *((parts_table(metrics),) if _parts(metrics) else ()),
+            *((any_token_table(metrics),) if samples.noncontent_share > 0 else ()),
+        ),
+        plots=(cdf_plot(samples, parameters.objectives),) if samples.ttft_count else (),
+        configuration=configuration(facts, seen),
+        observations=tuple(seen),
+        warmup=warmup,
+        facts=facts,
+        objectives=parameters.objectives,
+        notes=(*judged.notes, *_notes(samples, metrics)),
+        by_run=_by_run(seen, setting.seed),
+    )
+
+
+def _buckets(samples: RunSamples) -> Sequence[Bucket]:
+    return by_input_length(samples.ttft, samples.ttft_input_tokens)
+
+
+def _by_run(seen: Sequence[Observation], seed: int) -> ByRun:
+    """Every metric of each run taken alone."""
+    runs = []
+    for run in seen if len(seen) > 1 else ():
+        own = samples_of([run])
+        metrics = _metrics(own, [run], seed)
+        for bucket in _buckets(own):
+            metrics |= bucket.metrics
+        runs.append(metrics)
+    return by_run(runs)
+
+
+def _metrics(samples: RunSamples, seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
+    metrics: dict[str, Estimate] = mean_parts_of_ttft([run.engine for run in seen])
+    for family, runs in samples.families().items():
+        metrics |= distribution(family, runs)
+    for family, measure in PARTS_OF_TTFT.items():
+        runs = [measure(run.records) for run in seen]
+        if any(len(run) for run in runs):
+            metrics |= distribution(family, runs)
+    return metrics | rates(seen, seed=seed)
+
+
+def _parts(metrics: Mapping[str, Estimate]) -> list[str]:
+    """Components of TTFT that the server reports, with a reply or in sum (section 5.1.4.2)."""
+    return [family for family in PARTS_OF_TTFT if f"{family}.mean" in metrics]
+
+
+def _notes(samples: RunSamples, metrics: Mapping[str, Estimate]) -> tuple[str, ...]:
+    notes = []
+    if samples.noncontent_share > 0:
+        notes.append(
+            f"{samples.noncontent_share:.1%} of the requests sent non-content output before the first "
+            "content token; TTFT runs to the first content token, ttft_any to the first output of any kind"
+        )
+    plain, scheduled = metrics["ttft.p99"].point, metrics["ttft_scheduled.p99"].point
+    if plain is not None and scheduled is not None and scheduled > plain * 1.05 + 1.0:
+        notes.append(
+            f"from the scheduled arrival TTFT P99 is {scheduled:.1f} ms, {scheduled - plain:.1f} ms "
+            "more than from submission: requests waited in the generator"
+        )
+    if not _parts(metrics):
+        notes.append(f"queue wait and prefill latency: {NOT_MEASURABLE}, the server reports neither")
+    if any(metrics[f"{family}.mean"].method == FROM_PAGE for family in _parts(metrics)):
+        notes.append(
+            "components of TTFT: the replies do not state them, so there are no percentiles; the means are "
+            "from the engine's metrics page, which counts every request that it served meanwhile"
+        )
+    if samples.reasoning_share > 0:
+        notes.append(
+            f"{samples.reasoning_share:.1%} of the output tokens are reasoning, which is no content for TTFT"
+        )
+    if not np.isfinite(samples.duration_s) or samples.ttft_count == 0:
+        notes.append("no request produced a content token: there is no TTFT to report")
+    return tuple(notes)
+
+
+def results_table(metrics: Mapping[str, Estimate], samples: RunSamples) -> Table:
+    """Table 1, with the interval beside each value."""
+    rows: list[tuple[str, str, str]] = [("Requests", f"{samples.ttft_count}", "")]
+    rows += [
+        (f"TTFT {name}", *value_and_interval(metrics[f"ttft.{key}"], SAMPLES_REQUIRED.get(key, 1)))
+        for name, key in _ROWS
+    ]
+    return Table("ttft_results", "TTFT Results", ("Metric", "Value", "95 % interval"), tuple(rows))
+
+
+def value_and_interval(estimate: Estimate, samples_required: int = 1) -> tuple[str, str]:
+    """Two cells. What the sample does not support is said in words, never printed as a number."""
+    if estimate.point is None:
+        return "not measured", ""
+    if estimate.n < samples_required:
+        return f"n < {samples_required}, not reported", ""
+    point = f"{_number(estimate.point)} {estimate.unit}"
+    if estimate.method == "observed":
+        return point, "as observed"
+    if estimate.lower is None and estimate.upper is None:
+        return point, "open"
+    if estimate.upper is None:
+        return point, f"> {_number(estimate.lower)}"
+    if estimate.lower is None:
+        return point, f"< {_number(estimate.upper)}"
+    return point, f"{_number(estimate.lower)} … {_number(estimate.upper)}"
+
+
+def _number(value: float | None) -> str:
+    """Three or four significant digits without exponents."""
+    if value is None:
+        return "open"
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 1000 else 0
+    return f"{value:.{digits}f}"
+
+
+def by_input_length_table(buckets: Sequence[Bucket]) -> Table:
+    """Table 2: one row per non-empty bucket (AMB-04)."""
+    rows = tuple(
+        (
+            bucket.label,
+            f"{bucket.count}",
+            *(_bucket_cell(bucket.metrics[f"ttft[{bucket.label}].{key}"]) for key in ("p50", "p95", "p99")),
+        )
+        for bucket in buckets
+    )
+    columns = ("Input Tokens", "Requests", "P50 (ms)", "P95 (ms)", "P99 (ms)")
+    return Table("ttft_by_input_length", "TTFT by Input Length", columns, rows)
+
+
+def _bucket_cell(estimate: Estimate) -> str:
+    # The floor of 1000 binds the test's headline percentiles (AMB-47); in a bucket the open interval tells.
+    if estimate.point is None:
+        return "not measured"
+    open_above = estimate.upper is None and estimate.method != "observed"
+    return _number(estimate.point) + (" (indicative)" if open_above else "")
+
+
+def parts_table(metrics: Mapping[str, Estimate]) -> Table:
+    """The components of TTFT that the server states for each request, or only in sum (section 5.1.4.2)."""
+    statistics = ("p50", "p95", "p99", "mean")
+    rows = []
+    for title, family in _PARTS:
+        estimates = [metrics.get(f"{family}.{key}") for key in statistics]
+        cells = [
+            NOT_MEASURABLE if each is None or each.point is None else _number(each.point)
+            for each in estimates
+        ]
+        count = next((f"{each.n}" for each in estimates if each is not None), "0")
+        rows.append((title, *cells, count))
+    columns = ("Component", "P50 (ms)", "P95 (ms)", "P99 (ms)", "Mean (ms)", "Requests")
+    return Table("ttft_components", "Components of TTFT", columns, tuple(rows))
+
+
+def any_token_table(metrics: Mapping[str, Estimate]) -> Table:
+    """Both readings of "first token", where the system sends other output ahead of content (AMB-29)."""
+    rows = tuple(
+        (name, *(value_and_interval(metrics[f"{family}.{key}"], SAMPLES_REQUIRED.get(key, 1))[0]
+                 for family in ("ttft", "ttft_any")))
+        for name, key in _ROWS
+    )  # fmt: skip
+    columns = ("Metric", "To the first content token", "To the first token of any kind")
+    return Table("ttft_any_token", "Time to Any Token", columns, rows)
+
+
+def cdf_plot(samples: RunSamples, objectives: Sequence[Objective]) -> Plot:
+    """Empirical distribution of TTFT over all runs, with the limits on it as marks."""
+    x, y = ecdf(np.concatenate(samples.ttft))
+    marks = {
+        f"limit {objective.metric.removeprefix('ttft.').replace('p99_9', 'p99.9').upper()}": objective.limit
+        for objective in objectives
+        if objective.metric.startswith("ttft.")
+    }
+    return Plot(
+        id="ttft_cdf",
+        title="Distribution of TTFT",
+        x_label="TTFT (ms)",
+        y_label="share of requests",
+        series={"TTFT": (tuple(x), tuple(y))},
+        marks=marks,
+        step=True,
+        x_log=True,
+    )
+
+
+plans = one_load_plans
+
+procedure = one_load_procedure(result)
+
+TEST = TestDefinition("ttft", SECTION, TITLE, Parameters, procedure, plans)

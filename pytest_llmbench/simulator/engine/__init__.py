@@ -1,0 +1,1 @@
+"""The model of an engine: batching, caches, schedulers, preemption, reasoning, guardrails."""

@@ -1,0 +1,294 @@
+"""All figures of the embedded engine, and what makes them impossible."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from pytest_llmbench.errors import SuiteError
+
+_ABOVE_ZERO = ("step_base_us", "accelerator_memory_gib", "kv_kib_per_token")
+_ZERO_OR_MORE = (
+    "prefill_us_per_token",
+    "decode_us_per_sequence",
+    "kv_us_per_token",
+    "attention_ns_per_pair",
+    "weights_gib",
+    "swap_us_per_block",
+    "recovery_ms",
+    "think_spread",
+    "input_filter_us",
+    "input_filter_us_per_token",
+    "output_filter_us",
+    "output_filter_us_per_token",
+)
+_SHARES = ("overthinking_detected", "input_refusal_share", "output_refusal_share")
+_LEAST = {
+    "max_num_seqs": 1,
+    "context_limit_tokens": 2,
+    "default_max_tokens": 1,
+    "seed": 0,
+    "accelerator_count": 1,
+    "kv_block_tokens": 1,
+    "kv_blocks": 1,
+    "output_filter_window_tokens": 1,
+}
+_LEAST_OR_NONE = {
+    "eos_mean_tokens": 1,
+    "max_waiting": 1,
+    "max_think_seqs": 1,
+    "think_mean_tokens": 1,
+    "think_budget_tokens": 1,
+    "think_hard_cap_tokens": 1,
+}
+
+
+def impossible_figures(figures: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the fields of an EngineConfig, by name; empty if nothing is."""
+    mistakes = list(_out_of_range(figures))
+    if not mistakes:  # the sums below would only repeat that a figure is wrong
+        mistakes += [*_step_too_small(figures), *_memory_too_small(figures), *_without_effect(figures)]
+    return mistakes
+
+
+def _out_of_range(figures: Mapping[str, Any]) -> Iterator[str]:
+    for name in _ABOVE_ZERO:
+        if not (math.isfinite(figures[name]) and figures[name] > 0):
+            yield f"{name} is {figures[name]:g}; it has to be above 0"
+    for name in _ZERO_OR_MORE:
+        if not (math.isfinite(figures[name]) and figures[name] >= 0):
+            yield f"{name} is {figures[name]:g}; it has to be 0 or more"
+    for name in _SHARES:
+        if not 0 <= figures[name] <= 1:
+            yield f"{name} is {figures[name]:g}; it has to be a share from 0 to 1"
+    if not 0 <= figures["output_kv_share"] < 1:
+        yield f"output_kv_share is {figures['output_kv_share']:g}; it has to be 0 or more and below 1"
+    for name, least in _LEAST.items():
+        if figures[name] < least:
+            yield f"{name} is {figures[name]}; it has to be {least} or more"
+    for name, least in _LEAST_OR_NONE.items():
+        value = figures[name]
+        if value is not None and not (math.isfinite(value) and value >= least):
+            yield f"{name} is {value:g}; it has to be {least} or more, or none"
+
+
+def _step_too_small(figures: Mapping[str, Any]) -> Iterator[str]:
+    budget, places = figures["max_num_batched_tokens"], figures["max_num_seqs"]
+    if budget < places:
+        yield (
+            f"max_num_batched_tokens ({budget}) is below max_num_seqs ({places}); "
+            "every running sequence needs one token of a step"
+        )
+    context = figures["context_limit_tokens"]
+    if not figures["chunked_prefill"] and budget < context:
+        yield (
+            f"max_num_batched_tokens ({budget}) is below context_limit_tokens ({context}) and "
+            "chunked_prefill is off; a prompt that fills the context has to fit into one step"
+        )
+
+
+def _memory_too_small(figures: Mapping[str, Any]) -> Iterator[str]:
+    block, blocks, context = (
+        figures[name] for name in ("kv_block_tokens", "kv_blocks", "context_limit_tokens")
+    )
+    needed = -(-context // block)
+    if blocks < needed:
+        yield (
+            f"the KV cache of {blocks} blocks of {block} tokens holds {blocks * block} tokens, less than one "
+            f"sequence of context_limit_tokens ({context}); raise kv_blocks to {needed} or lower the context"
+        )
+    elif figures["scheduler"] == "phase":
+        open_blocks = think_blocks(blocks, figures["output_kv_share"])
+        if open_blocks < needed:
+            yield (
+                f"output_kv_share {figures['output_kv_share']:g} leaves {open_blocks} of {blocks} blocks to "
+                f"sequences that think, and one that fills the context needs {needed}"
+            )
+    cache_gib = blocks * block * figures["kv_kib_per_token"] / 2**20
+    memory_gib = figures["accelerator_memory_gib"] * figures["accelerator_count"]
+    if figures["weights_gib"] + cache_gib > memory_gib:
+        yield (
+            f"{figures['weights_gib']:g} GiB of weights and {cache_gib:.1f} GiB of KV cache ({blocks} blocks "
+            f"of {block} tokens) exceed the {memory_gib:g} GiB of the accelerators"
+        )
+
+
+def _without_effect(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Settings that only mean something beside another one: better refused than silently ignored."""
+    if figures["scheduler"] != "phase":
+        for name in ("max_think_seqs", "output_kv_share"):
+            if figures[name] not in (None, 0.0):
+                yield f"{name} is {figures[name]:g}, but only scheduler=phase tells think from output"
+    if figures["think_mean_tokens"] is None:
+        for name in ("think_budget_tokens", "think_hard_cap_tokens"):
+            if figures[name] is not None:
+                yield f"{name} is {figures[name]}, but the model does not think: think_mean_tokens is none"
+
+
+def think_blocks(blocks: int, output_kv_share: float) -> int:
+    """Blocks open to sequences that think, when a share is kept for those that answer."""
+    return blocks - math.ceil(blocks * output_kv_share)
+
+
+Scheduler = Literal["fcfs", "priority", "shortest", "phase"]
+PreemptionMode = Literal["recompute", "swap", "off"]
+VictimPolicy = Literal["latest", "lowest_priority", "largest", "smallest"]
+OutOfMemory = Literal["sequence", "engine"]
+FilterState = Literal["absent", "disabled", "enabled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """All that decides how the engine behaves. Impossible figures raise SuiteError, all of them at once.
+
+    One step (one forward pass of the batch) takes
+
+        step_base_us + prefill_us_per_token · prefill_tokens
+                     + decode_us_per_sequence · decode_sequences + kv_us_per_token · kv_tokens
+                     + attention_ns_per_pair / 1000 · prefill_pairs + swap_us_per_block · swapped_blocks
+
+    where ``prefill_tokens`` are the prompt tokens processed in this step, ``decode_sequences`` the sequences
+    that produce a further token, ``kv_tokens`` the tokens that the sequences of the step already hold in
+    the KV cache when it starts, and ``prefill_pairs`` the pairs of a prompt token of this step and a token
+    it attends to, itself included: n(n + 1)/2 for a whole prompt of n tokens, in however many chunks.
+    """
+
+    name: str
+    """Preset the figures come from; the model is served as ``sim-<name>``."""
+    provenance: str
+    """Where the figures come from."""
+    step_base_us: float
+    """Cost of any step: reading the weights once, launching kernels, scheduling."""
+    prefill_us_per_token: float
+    decode_us_per_sequence: float
+    kv_us_per_token: float
+    """Reading one cached token's keys and values."""
+    attention_ns_per_pair: float = 0.0
+    """Attention within a prompt: the part of prefill that grows with the square of its length."""
+    max_num_seqs: int
+    """Sequences that run at a time; the others wait."""
+    max_num_batched_tokens: int
+    """Prompt tokens plus decoding sequences of one step; longer prompts are prefilled in chunks."""
+    chunked_prefill: bool = True
+    """Off: a prompt is processed whole, in one step; the next in the queue waits for a step it fits in."""
+    context_limit_tokens: int
+    """Prompt plus output of one sequence."""
+    default_max_tokens: int = 256
+    """Output ceiling of a request that sets none."""
+    eos_mean_tokens: float | None = None
+    """Mean of the geometric law by which answers end early; ``None``: all run to their ceiling."""
+    seed: int = 0
+    """Seed of every law: lengths of answers and thoughts, refusals."""
+
+    accelerator_count: int = 1
+    accelerator_memory_gib: float
+    """Memory of one accelerator. Weights and KV blocks have to fit into all of them together."""
+    weights_gib: float
+    """Memory the weights take, on all accelerators together."""
+    kv_kib_per_token: float
+    """Memory of one token's keys and values."""
+    kv_block_tokens: int = 16
+    """Tokens per block of the paged KV cache; 16 is the default of vLLM on GPUs."""
+    kv_blocks: int
+    """Blocks of the KV cache. They have to hold one sequence that fills the context."""
+    prefix_caching: bool = False
+    """Keep full blocks of prompts for later prompts that begin with the same tokens."""
+
+    preemption: PreemptionMode = "recompute"
+    """When blocks run out: free a victim's blocks and compute its tokens again later, or move them to host
+    memory (which is taken to be large enough), or ``off``: then running out of blocks is an error."""
+    preemption_victim: VictimPolicy = "latest"
+    """Which sequence gives way: the last to join the batch, the one of lowest priority (the latest of
+    those), the one that holds the most tokens or the fewest."""
+    swap_us_per_block: float
+    """Moving a block to host memory, or back."""
+    out_of_memory: OutOfMemory = "sequence"
+    """With ``preemption=off``: the sequence that gets no block fails, or the engine with all it holds."""
+    recovery_ms: float
+    """Time an engine that ran out of memory takes to come back."""
+
+    scheduler: Scheduler = "fcfs"
+    """Order of the queue: of arrival; by the request's priority (a lower number goes first); shortest prompt
+    first; or ``phase``: sequences that answer before sequences that think (see ``max_think_seqs`` and
+    ``output_kv_share``). Ties go by arrival."""
+    max_waiting: int | None = None
+    """Longest queue; further requests are turned away. ``None``: no limit."""
+    max_think_seqs: int | None = None
+    """With ``scheduler=phase``: sequences that may think at a time. ``None``: no limit but max_num_seqs."""
+    output_kv_share: float = 0.0
+    """With ``scheduler=phase``: share of the KV blocks that sequences which think may not use."""
+
+    think_mean_tokens: float | None = None
+    """Mean length of the thoughts before the answer; ``None``: the model does not reason."""
+    think_spread: float = 0.8
+    """Sigma of the lognormal law of that length, 0 for a fixed one. Lengths of published reasoning traces
+    spread over about a factor of ten; 0.8 puts a factor of 13 between the 5th and the 95th percentile."""
+    think_budget_tokens: int | None = None
+    """Thoughts that reach this length and are found to be overthinking are cut here."""
+    overthinking_detected: float = 1.0
+    """Share of such thoughts that is found out; the others go on."""
+    think_hard_cap_tokens: int | None = None
+    """No thoughts are longer than this."""
+
+    input_filter: FilterState = "absent"
+    output_filter: FilterState = "absent"
+    input_filter_us: float = 8000.0
+    """Checking a prompt, plus a part per token. These two and their like for the output suppose a guard
+    model of a billion parameters on an accelerator of its own: a pass of some milliseconds with the hop to
+    it, and 2 GFLOP per token at 400 TFLOP/s. An estimate, not a product's figure."""
+    input_filter_us_per_token: float = 5.0
+    input_refusal_share: float = 0.0
+    """Share of prompts that the input filter refuses."""
+    output_filter_window_tokens: int = 64
+    """Output is held back until this many tokens have been checked together. Streaming guards are configured
+    with some 50 to 200 tokens per check."""
+    output_filter_us: float = 8000.0
+    """Checking a window, plus a part per token."""
+    output_filter_us_per_token: float = 5.0
+    output_refusal_share: float = 0.0
+    """Share of answers that the output filter breaks off, at one of their windows."""
+
+    def __post_init__(self) -> None:
+        mistakes = impossible_figures(asdict(self))
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=f"engine preset {self.name!r}")
+
+    @property
+    def model(self) -> str:
+        """The model name the server lists."""
+        return f"sim-{self.name}"
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Tokens that all blocks of the KV cache hold together."""
+        return self.kv_blocks * self.kv_block_tokens
+
+    @property
+    def figures_sha256(self) -> str:
+        """Digest of every figure: two engines that may behave differently never share it."""
+        figures = {key: value for key, value in asdict(self).items() if key != "provenance"}
+        return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()
+
+    def step_ns(
+        self,
+        prefill_tokens: int,
+        decode_sequences: int,
+        kv_tokens: int,
+        prefill_pairs: int = 0,
+        swapped_blocks: int = 0,
+    ) -> int:
+        """Duration of a step in nanoseconds, by the formula above."""
+        microseconds = (
+            self.step_base_us
+            + self.prefill_us_per_token * prefill_tokens
+            + self.decode_us_per_sequence * decode_sequences
+            + self.kv_us_per_token * kv_tokens
+        )
+        if prefill_pairs or swapped_blocks:
+            microseconds += self.attention_ns_per_pair * prefill_pairs / 1000.0
+            microseconds += self.swap_us_per_block * swapped_blocks
+        return round(microseconds * 1000.0)

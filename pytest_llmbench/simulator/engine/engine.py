@@ -1,0 +1,394 @@
+"""Continuous batching by steps: the engine as arithmetic, without clock, socket or event loop.
+
+Time does not pass in here. :meth:`Engine.step` works out the next step of the batch from what has been
+submitted so far and says how long it takes; whoever drives the engine lets that time pass, in reality or on
+a virtual clock, and only then hands out the step's tokens. What is submitted meanwhile joins a later step.
+
+The work of a step does not grow with the number of tokens it makes, apart from copying one list: the end of
+every sequence is known from the step of its first token on and waits in a table under its step number, and so
+does the end of its thoughts; the KV blocks that a step needs are counted in a table as well.
+"""
+
+from __future__ import annotations
+
+from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.guardrails import Guardrails
+from pytest_llmbench.simulator.engine.kv_cache import KVCache
+from pytest_llmbench.simulator.engine.output_lengths import OutputLengthLaw, ThinkLaw
+from pytest_llmbench.simulator.engine.scheduling import Preemption, choose_victim, still_thinks, waiting_queue
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
+from pytest_llmbench.simulator.engine.step_result import EngineTotals, StepResult
+
+
+class QueueFullError(Exception):
+    """``max_waiting`` sequences wait already: a server answers 429 or 503."""
+
+
+class Engine:
+    """The batch. Deterministic: the same submissions between the same steps give the same results.
+
+    A step first gives one token to every sequence that decodes; what is left of ``max_num_batched_tokens``
+    goes to prompts, first to those begun, then to waiting sequences in their order while there are places
+    (``max_num_seqs``) and KV blocks. A prompt that does not fit is prefilled in chunks over several steps,
+    if that is allowed. The step that completes a prompt gives the first token.
+
+    A prompt takes all its blocks when it is admitted; output takes them as it grows. When there are too few
+    for a step, sequences give way until there are enough, and nobody is admitted in that step.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.guardrails = Guardrails(config)
+        """Stages before and after the batch; the prompt's is applied by whoever submits."""
+        self.totals = EngineTotals()
+        self._law = OutputLengthLaw(config.eos_mean_tokens, config.seed)
+        self._thoughts = ThinkLaw(config)
+        self._memory = KVCache(config)
+        self._waiting = waiting_queue(config.scheduler)
+        self._most_thinking = config.max_num_seqs if config.max_think_seqs is None else config.max_think_seqs
+        self._prefilling: list[EngineSequence] = []
+        self._decoding: dict[EngineSequence, None] = {}
+        self._thinking = 0
+        self._ends: dict[int, list[EngineSequence]] = {}
+        self._answers: dict[int, list[EngineSequence]] = {}
+        self._decoding_kv_tokens = 0
+        self._moved_blocks = 0
+        self._next_step = 0
+        self._submitted = 0
+        self._joined = 0
+
+    @property
+    def waiting(self) -> int:
+        """Sequences in the queue, those that were preempted included."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Sequences in the batch, prompts being prefilled included."""
+        return len(self._prefilling) + len(self._decoding)
+
+    @property
+    def idle(self) -> bool:
+        return not (self._decoding or self._prefilling or self._waiting)
+
+    @property
+    def full(self) -> bool:
+        """Whether the queue takes nobody in."""
+        limit = self.config.max_waiting
+        return limit is not None and len(self._waiting) >= limit
+
+    @property
+    def next_step(self) -> int:
+        """Number of the step that comes next."""
+        return self._next_step
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV blocks that sequences hold, 0 to 1."""
+        return self._memory.used / self._memory.blocks
+
+    def submit(self, sequence: EngineSequence) -> None:
+        """Queue a sequence.
+
+        ValueError if it can never run, QueueFullError if the queue is full: refusing such a request is the
+        caller's part.
+        """
+        if sequence.prompt_tokens < 1 or sequence.max_tokens < 1:
+            raise ValueError("a sequence needs at least one prompt token and one output token")
+        if sequence.prompt_tokens + sequence.max_tokens > self.config.context_limit_tokens:
+            raise ValueError(
+                f"{sequence.prompt_tokens} prompt tokens and {sequence.max_tokens} output tokens exceed the "
+                f"context of {self.config.context_limit_tokens}"
+            )
+        if self.full:
+            raise QueueFullError(f"{len(self._waiting)} sequences wait already")
+        self._draw_lengths(sequence)
+        sequence.thinking = still_thinks(sequence)
+        sequence.ticket = self._submitted
+        self._submitted += 1
+        self._memory.identify(sequence)
+        self._waiting.push(sequence)
+
+    def _draw_lengths(self, sequence: EngineSequence) -> None:
+        thoughts, reason = self._thoughts.draw()
+        if not sequence.thinks:
+            thoughts, reason = 0, None
+        if thoughts >= sequence.max_tokens:
+            self._law.skip()
+            sequence.think_tokens = sequence.output_tokens = sequence.max_tokens
+            sequence.finish_reason = "length"
+        else:
+            answer, sequence.finish_reason = self._law.draw(
+                sequence.max_tokens - thoughts, sequence.min_tokens - thoughts, sequence.ignore_eos
+            )
+            sequence.think_tokens, sequence.think_reason = thoughts, reason
+            sequence.output_tokens = thoughts + answer
+        cut = self.guardrails.cut(sequence.output_tokens)
+        if cut is not None:
+            sequence.output_tokens, sequence.withheld_tokens = cut
+            sequence.finish_reason = "content_filter"
+            if sequence.output_tokens <= sequence.think_tokens:
+                sequence.think_tokens, sequence.think_reason = sequence.output_tokens, None
+
+    def abort(self, sequence: EngineSequence) -> bool:
+        """Take a sequence out, wherever it is. False if it has finished already, or was never submitted."""
+        if sequence in self._decoding or sequence in self._prefilling:
+            self._take_out(sequence)
+            return True
+        return self._waiting.discard(sequence)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all prefixes; what runs keeps its blocks, and nobody finds them any more."""
+        self._memory.forget_prefixes()
+
+    def step(self) -> StepResult:
+        """The next step. RuntimeError when there is nothing to do (``idle``)."""
+        if self.idle:
+            raise RuntimeError("a step of an idle engine: nothing has been submitted")
+        index = self._next_step
+        if self._memory.grow(index):
+            return self._work(index, admit=True)
+        if self.config.preemption != "off":
+            preempted = self._preempt(index)
+            result = self._work(index, admit=False)
+            result.preempted = preempted
+            return result
+        if self.config.out_of_memory == "engine":
+            return self._crash(index)
+        failed = self._fail_some(index)
+        result = self._work(index, admit=True)
+        result.failed = failed
+        return result
+
+    def _work(self, index: int, admit: bool) -> StepResult:
+        """The step itself, once those that decode have their blocks."""
+        admitted: list[EngineSequence] = []
+        resumed: tuple[EngineSequence, ...] = ()
+        if admit and self._waiting:
+            admitted, resumed = self._admit(index)
+        decoded = list(self._decoding)
+        decoding, kv_tokens, prefill_tokens, pairs = len(decoded), self._decoding_kv_tokens, 0, 0
+        first_tokens: list[EngineSequence] = []
+        self._decoding_kv_tokens += decoding
+        if self._prefilling:
+            prefill_tokens, prefix_tokens, pairs = self._prefill(
+                self.config.max_num_batched_tokens - decoding
+            )
+            kv_tokens += prefix_tokens
+            first_tokens, recomputed = self._complete_prompts(index)
+            decoded += recomputed
+        duration_ns = self.config.step_ns(prefill_tokens, decoding, kv_tokens, pairs, self._moved_blocks)
+        if self._moved_blocks:
+            self.totals.swapped_blocks += self._moved_blocks
+            self._moved_blocks = 0
+        self.totals.generated_tokens += len(first_tokens) + len(decoded)
+        answering = self._answers.pop(index, [])
+        finished = self._end_step(index)
+        return StepResult(
+            index=index,
+            duration_ns=duration_ns,
+            prefill_tokens=prefill_tokens,
+            kv_tokens=kv_tokens,
+            admitted=admitted,
+            first_tokens=first_tokens,
+            decoded=decoded,
+            finished=finished,
+            answering=answering,
+            resumed=resumed,
+        )
+
+    # -- making room -----------------------------------------------------------------------------------
+
+    def _preempt(self, index: int) -> tuple[Preemption, ...]:
+        """Take sequences out of the batch until the others have the blocks they need."""
+        events = []
+        protect = self.config.scheduler == "phase"
+        while not self._memory.grow(index):
+            candidates = [*self._prefilling, *self._decoding]
+            victim = choose_victim(candidates, self.config.preemption_victim, protect, index)
+            # A prompt under way is not worth the move to host memory.
+            swap = self.config.preemption == "swap" and victim.span_start >= 0
+            lost = 0 if swap else victim.stored_tokens(index)
+            events.append(Preemption(victim, lost, swap, protect and not victim.thinking))
+            held_blocks = self._take_out(victim)
+            self._moved_blocks += held_blocks if swap else 0
+            self._requeue(victim, lost, swap)
+        self.totals.preemptions += len(events)
+        self.totals.lost_tokens += sum(event.lost_tokens for event in events)
+        self.totals.critical_evictions += sum(event.critical for event in events)
+        return tuple(events)
+
+    def _requeue(self, victim: EngineSequence, lost_tokens: int, swapped: bool) -> None:
+        victim.preemptions += 1
+        victim.lost_tokens += lost_tokens
+        victim.swapped = swapped
+        victim.prefilled_tokens = 0
+        self._waiting.push(victim)
+
+    def _fail_some(self, index: int) -> tuple[EngineSequence, ...]:
+        """Give up sequences that need a block, the last to join first, until the rest have enough."""
+        failed = []
+        while not self._memory.grow(index):
+            short = self._memory.think_tier_short(index)
+            needy = (s for s in self._decoding if self._memory.needs_block(s, index))
+            victim = max(needy, key=lambda s: (short and s.thinking, s.joined))
+            self._take_out(victim)
+            victim.finish_reason = "error"
+            failed.append(victim)
+        self.totals.failed += len(failed)
+        return tuple(failed)
+
+    def _crash(self, index: int) -> StepResult:
+        """Everything in the engine fails, what waits included, and the cache is empty afterwards."""
+        failed = (*self._prefilling, *self._decoding, *self._waiting.clear())
+        for sequence in failed:
+            sequence.finish_reason = "error"
+            if sequence.span_start >= 0:
+                sequence.close_span(index)
+        self._memory = KVCache(self.config)
+        for table in (self._prefilling, self._decoding, self._ends, self._answers):
+            table.clear()
+        self._decoding_kv_tokens = self._thinking = 0
+        self._next_step += 1
+        self.totals.failed += len(failed)
+        self.totals.crashes += 1
+        recovery_ns = round(self.config.recovery_ms * 1e6)
+        return StepResult(index, recovery_ns, 0, 0, [], [], [], [], [], failed=failed, crashed=True)
+
+    # -- taking in -------------------------------------------------------------------------------------
+
+    def _admit(self, index: int) -> tuple[list[EngineSequence], tuple[EngineSequence, ...]]:
+        """Move sequences from the queue into the batch while there are places, tokens and blocks.
+
+        Returns those that come for the first time, and the others. Nobody overtakes the head of the queue.
+        """
+        budget = self.config.max_num_batched_tokens - len(self._decoding)
+        budget -= sum(sequence.target_tokens - sequence.prefilled_tokens for sequence in self._prefilling)
+        admitted: list[EngineSequence] = []
+        resumed: list[EngineSequence] = []
+        while budget > 0 and self.running < self.config.max_num_seqs:
+            sequence = self._waiting.head(self._thinking < self._most_thinking)
+            if sequence is None or not self._allot(sequence, budget):
+                break
+            self._waiting.discard(sequence)
+            (resumed if sequence.preemptions else admitted).append(sequence)
+            budget -= self._join(sequence, index)
+        return admitted, tuple(resumed)
+
+    def _allot(self, sequence: EngineSequence, budget: int) -> bool:
+        """Give a waiting sequence its blocks; False if there are too few, or the step has no room for it."""
+        tokens = sequence.prompt_tokens + sequence.given_before
+        if not (self.config.chunked_prefill or sequence.swapped):
+            whole = tokens - self._memory.found_tokens(sequence, tokens)
+            if whole > budget:
+                return False
+        found = self._memory.admit(sequence, tokens, share=not sequence.swapped)
+        if found is None:
+            return False
+        sequence.target_tokens = tokens
+        sequence.prefilled_tokens = found
+        if sequence.preemptions:
+            self.totals.resume_hit_tokens += found
+        else:
+            sequence.cached_tokens = found
+            if self._memory.prefix is not None:
+                self.totals.prefix_query_tokens += sequence.prompt_tokens
+                self.totals.prefix_hit_tokens += found
+        return True
+
+    def _join(self, sequence: EngineSequence, index: int) -> int:
+        """Put a sequence that has its blocks into the batch: how many tokens of the step it takes."""
+        sequence.joined = self._joined
+        self._joined += 1
+        self._thinking += sequence.thinking
+        if not sequence.swapped:
+            self._prefilling.append(sequence)
+            return sequence.target_tokens - sequence.prefilled_tokens
+        sequence.swapped = False
+        self._moved_blocks += self._memory.blocks_for(sequence.target_tokens - 1)
+        self._begin_decoding(sequence, index)
+        self._decoding_kv_tokens += sequence.target_tokens
+        return 1
+
+    # -- working ---------------------------------------------------------------------------------------
+
+    def _prefill(self, budget: int) -> tuple[int, int, int]:
+        """Spend the budget on prompts in order.
+
+        Returns the tokens processed, the tokens that their earlier chunks hold, and the pairs of attention.
+        """
+        processed = held = pairs = 0
+        for sequence in self._prefilling:
+            before = sequence.prefilled_tokens
+            chunk = min(sequence.target_tokens - before, budget - processed)
+            if chunk > 0:
+                processed += chunk
+                held += before
+                pairs += chunk * before + chunk * (chunk + 1) // 2
+                sequence.prefilled_tokens += chunk
+                self._memory.keep(sequence)
+        self.totals.prefill_tokens += processed
+        return processed, held, pairs
+
+    def _complete_prompts(self, index: int) -> tuple[list[EngineSequence], list[EngineSequence]]:
+        """Prompts that are complete begin to decode: those that give their first token, the others."""
+        complete = [s for s in self._prefilling if s.prefilled_tokens == s.target_tokens]
+        if not complete:
+            return [], []
+        self._prefilling = [s for s in self._prefilling if s.prefilled_tokens < s.target_tokens]
+        first_tokens: list[EngineSequence] = []
+        recomputed: list[EngineSequence] = []
+        for sequence in complete:
+            (recomputed if sequence.given_before else first_tokens).append(sequence)
+            self._begin_decoding(sequence, index)
+            self._decoding_kv_tokens += sequence.target_tokens + 1
+        return first_tokens, recomputed
+
+    def _begin_decoding(self, sequence: EngineSequence, index: int) -> None:
+        sequence.begin_span(index)
+        self._decoding[sequence] = None
+        given = sequence.given_before
+        self._ends.setdefault(index + sequence.output_tokens - given - 1, []).append(sequence)
+        if given <= sequence.think_tokens < sequence.output_tokens:
+            self._answers.setdefault(index + sequence.think_tokens - given, []).append(sequence)
+        self._memory.begin_decoding(sequence)
+
+    def _end_step(self, index: int) -> list[EngineSequence]:
+        """Count the step, and see out the sequences that gave their last token in it."""
+        self._next_step = index + 1
+        finished = self._ends.pop(index, [])
+        for sequence in finished:
+            self._leave_decoding(sequence)
+        for sequence in self._answers.get(self._next_step, ()):
+            self._memory.stop_thinking(sequence, self._next_step)
+            sequence.thinking = False
+            self._thinking -= 1
+        return finished
+
+    # -- taking out ------------------------------------------------------------------------------------
+
+    def _take_out(self, sequence: EngineSequence) -> int:
+        """Remove a sequence from the batch before its end: how many blocks it held."""
+        if sequence not in self._decoding:
+            self._prefilling.remove(sequence)
+            self._thinking -= sequence.thinking
+            return self._memory.free(sequence, self._next_step)
+        last_step = sequence.last_step
+        assert last_step is not None
+        self._ends[last_step].remove(sequence)
+        answers_at = sequence.span_start + sequence.think_tokens - sequence.given_before
+        if sequence in self._answers.get(answers_at, ()):
+            self._answers[answers_at].remove(sequence)
+        return self._leave_decoding(sequence)
+
+    def _leave_decoding(self, sequence: EngineSequence) -> int:
+        """Free what a decoding sequence holds: its prompt and the tokens it has given so far."""
+        held = self._memory.free(sequence, self._next_step)
+        self._thinking -= sequence.thinking
+        self._decoding_kv_tokens -= sequence.prompt_tokens + sequence.given_tokens(self._next_step)
+        sequence.close_span(self._next_step)
+        del self._decoding[sequence]
+        return held
+
+
+__all__ = ["Engine", "EngineSequence", "EngineTotals", "Preemption", "QueueFullError", "StepResult"]

@@ -1,0 +1,120 @@
+"""Safety filters before and after the engine: what they cost, what they hold back, what they refuse.
+
+Both run beside the engine, not on its accelerator: they delay a request without lengthening a step. The
+output filter checks the windows of one answer one after another, those of different answers side by side.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.simulator.engine.config import EngineConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Screening:
+    """What the input filter says of a prompt; the queue, or the refusal, comes ``delay_ns`` later."""
+
+    delay_ns: int
+    refused: bool
+
+
+PASSED = Screening(0, False)
+
+
+class Guardrails:
+    """The two stages of one engine. Refusals are drawn from the seed, in order of the calls."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self.screens = config.input_filter == "enabled"
+        """Prompts pass the input filter."""
+        self.holds = config.output_filter == "enabled"
+        """Output is held back until its window has been checked."""
+        self._input_random = random.Random(f"input refusals {config.seed}")
+        self._output_random = random.Random(f"output refusals {config.seed}")
+
+    def screen(self, prompt_tokens: int) -> Screening:
+        """Check a prompt on its arrival."""
+        if not self.screens:
+            return PASSED
+        figures = self._config
+        cost_us = figures.input_filter_us + figures.input_filter_us_per_token * prompt_tokens
+        refused = self._input_random.random() < figures.input_refusal_share
+        return Screening(round(cost_us * 1000), refused)
+
+    def cut(self, output_tokens: int) -> tuple[int, int] | None:
+        """Where the output filter breaks an answer off: tokens computed, and how many of these are withheld.
+
+        ``None`` for an answer that passes. The window that is refused is any of them with equal chance.
+        """
+        if not self.holds:
+            return None
+        chance, place = self._output_random.random(), self._output_random.random()
+        if chance >= self._config.output_refusal_share:
+            return None
+        window = self._config.output_filter_window_tokens
+        begin = int(place * -(-output_tokens // window)) * window
+        end = min(begin + window, output_tokens)
+        return end, end - begin
+
+    def check_ns(self, tokens: int) -> int:
+        """Duration of the check of a window of so many tokens."""
+        figures = self._config
+        return round((figures.output_filter_us + figures.output_filter_us_per_token * tokens) * 1000)
+
+    def open_release(self) -> Release:
+        """The stage for one answer, token by token."""
+        return Release(self)
+
+    @property
+    def window_tokens(self) -> int:
+        """Tokens checked together; 1 when nothing is held back."""
+        return self._config.output_filter_window_tokens if self.holds else 1
+
+    def released_ns(self, token_ns: NDArray[np.int64]) -> NDArray[Any]:
+        """When each token of a whole answer leaves, given when each was computed. The same as ``Release``.
+
+        Window i leaves at r_i = max(c_i, r_(i-1)) + check_i, c_i the instant of its last token; solved by
+        r_i = S_i + max over k ≤ i of (c_k - S_(k-1)), S the running sum of the checks.
+        """
+        import numpy as np
+
+        count = len(token_ns)
+        if not self.holds or count == 0:
+            return token_ns
+        begins = np.arange(0, count, self.window_tokens)
+        ends = np.minimum(begins + self.window_tokens, count)
+        checks = np.array([self.check_ns(tokens) for tokens in (ends - begins).tolist()], dtype=np.int64)
+        sums = np.cumsum(checks)
+        released = sums + np.maximum.accumulate(token_ns[ends - 1] - (sums - checks))
+        return np.repeat(released, ends - begins)
+
+
+class Release:
+    """Holds the tokens of one answer back until their window has been checked."""
+
+    def __init__(self, guardrails: Guardrails) -> None:
+        self._guardrails = guardrails
+        self._held = 0
+        self._free_ns = 0
+
+    def produced(self, at_ns: int, last: bool) -> int | None:
+        """A token was computed: when all tokens held may leave, or ``None`` while the window is open."""
+        if not self._guardrails.holds:
+            return at_ns
+        self._held += 1
+        if self._held < self._guardrails.window_tokens and not last:
+            return None
+        self._free_ns = max(at_ns, self._free_ns) + self._guardrails.check_ns(self._held)
+        self._held = 0
+        return self._free_ns
+
+
+__all__ = ["Guardrails", "Release", "Screening"]

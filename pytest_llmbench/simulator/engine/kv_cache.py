@@ -1,0 +1,252 @@
+"""The paged KV cache. Only blocks in the prefix cache have an identity; of all others the number is enough.
+
+Every decoding sequence takes a further block once in ``block_tokens`` steps, and in which of them is known
+when it begins. So the blocks that a step needs are read from a table of ``block_tokens`` entries, whatever
+the size of the batch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from pytest_llmbench.simulator.engine.config import EngineConfig, think_blocks
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
+
+
+def chained_hashes(token_ids: Sequence[int], block_tokens: int) -> tuple[int, ...]:
+    """One hash per full block, each over the block's tokens and the hash before it.
+
+    So equal hashes mean equal beginnings up to that block. A block that is not full has none.
+    """
+    hashes = []
+    before = 0
+    for start in range(0, len(token_ids) - block_tokens + 1, block_tokens):
+        before = hash((before, *token_ids[start : start + block_tokens]))
+        hashes.append(before)
+    return tuple(hashes)
+
+
+class PrefixCache:
+    """Which blocks are kept, and how many sequences use each. One without a user stays until evicted."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, int] = {}
+        # In the order of eviction. A plain dict would search all its dead entries for its first one.
+        self._unused: OrderedDict[int, None] = OrderedDict()
+        self._stale: set[int] = set()
+        """In use, but not to be found: computed before :meth:`forget`."""
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        """Blocks kept, used or not."""
+        return len(self._references)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._references
+
+    @property
+    def used(self) -> int:
+        """Blocks that at least one sequence uses; these are never evicted."""
+        return len(self._references) - len(self._unused)
+
+    def hits(self, hashes: Sequence[int], most: int) -> int:
+        """How many of the first ``most`` blocks are kept, up to the first that is not."""
+        found = 0
+        while found < min(most, len(hashes)) and hashes[found] in self._references:
+            if hashes[found] in self._stale:
+                break
+            found += 1
+        return found
+
+    def newly_used(self, hashes: Sequence[int]) -> int:
+        """How many of these kept blocks nobody uses at present."""
+        return sum(block in self._unused for block in hashes)
+
+    def acquire(self, block: int) -> bool:
+        """Use a block from now on. False if it was not kept: then it is now, with one user."""
+        count = self._references.get(block)
+        self._references[block] = 1 if count is None else count + 1
+        self._unused.pop(block, None)
+        self._stale.discard(block)  # somebody has computed it anew
+        return count is not None
+
+    def release(self, hashes: Sequence[int]) -> None:
+        """One sequence less uses these. The last is evicted first, as beginnings are shared more often."""
+        for block in reversed(hashes):
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                if block in self._stale:
+                    self._stale.remove(block)
+                    del self._references[block]
+                else:
+                    self._unused[block] = None
+
+    def forget(self) -> None:
+        """Nothing kept so far is found any more. Blocks in use stay until their last user has gone."""
+        for block in self._unused:
+            del self._references[block]
+        self._unused.clear()
+        self._stale.update(self._references)
+
+    def evict(self, count: int) -> None:
+        """Forget the ``count`` blocks that have been unused for longest."""
+        for _ in range(count):
+            block, _ = self._unused.popitem(last=False)
+            del self._references[block]
+        self.evictions += count
+
+
+class KVCache:
+    """Who holds how many blocks. One that decodes holds its prompt and all output tokens but the newest."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.block_tokens = config.kv_block_tokens
+        self.blocks = config.kv_blocks
+        self.prefix = PrefixCache() if config.prefix_caching else None
+        self._tiered = config.scheduler == "phase"
+        self._think_limit = think_blocks(config.kv_blocks, config.output_kv_share)
+        self._private = 0
+        self._held_by_thinking = 0
+        self._due = [0] * self.block_tokens
+        self._due_thinking = [0] * self.block_tokens
+
+    @property
+    def used(self) -> int:
+        """Blocks that sequences hold."""
+        return self._private + (0 if self.prefix is None else self.prefix.used)
+
+    @property
+    def available(self) -> int:
+        """Blocks to be had: free, or kept in the prefix cache without a user."""
+        return self.blocks - self.used
+
+    def holding(self, sequence: EngineSequence, next_step: int) -> int:
+        """Blocks a sequence in the batch holds before the step of that number."""
+        if sequence.span_start < 0:
+            return self.blocks_for(sequence.target_tokens)
+        return self.blocks_for(sequence.prompt_tokens + sequence.given_tokens(next_step) - 1)
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_tokens)
+
+    # -- a step's growth -------------------------------------------------------------------------------
+
+    def grow(self, step: int) -> bool:
+        """Take the blocks that decoding needs in this step. False, and none taken, if there are too few."""
+        row = step % self.block_tokens
+        thinking = self._due_thinking[row]
+        need = self._due[row] + thinking
+        if not need:
+            return True
+        if need > self.available or self._held_by_thinking + thinking > self._think_limit:
+            return False
+        self._held_by_thinking += thinking
+        self._take(need)
+        return True
+
+    def think_tier_short(self, step: int) -> bool:
+        """Whether it is the tier of those that think that has too few blocks for this step."""
+        thinking = self._due_thinking[step % self.block_tokens]
+        return self._held_by_thinking + thinking > self._think_limit
+
+    def needs_block(self, sequence: EngineSequence, step: int) -> bool:
+        """Whether a decoding sequence takes a further block in this step."""
+        return sequence.span_start >= 0 and self._row(sequence) == step % self.block_tokens
+
+    def _row(self, sequence: EngineSequence) -> int:
+        # The step with g tokens given before it stores token prompt + g, the first of a block if it is 1 more
+        # than a multiple of block_tokens; g = given_before + (step - span_start).
+        row = sequence.span_start - sequence.given_before + 1 - sequence.prompt_tokens
+        return row % self.block_tokens
+
+    def begin_decoding(self, sequence: EngineSequence) -> None:
+        """From now on it takes its blocks as it grows. Its span has begun."""
+        due = self._due_thinking if self._tiered and sequence.thinking else self._due
+        due[self._row(sequence)] += 1
+
+    def stop_thinking(self, sequence: EngineSequence, next_step: int) -> None:
+        """A decoding sequence begins its answer: its blocks move to the output tier."""
+        if self._tiered:
+            self._held_by_thinking -= self.holding(sequence, next_step)
+            self._due_thinking[self._row(sequence)] -= 1
+            self._due[self._row(sequence)] += 1
+
+    # -- coming and going ------------------------------------------------------------------------------
+
+    def identify(self, sequence: EngineSequence) -> None:
+        """Work out the hashes of a prompt whose tokens are known, if anything is shared at all."""
+        if self.prefix is not None and sequence.prefix_hashes is None and sequence.token_ids is not None:
+            sequence.prefix_hashes = chained_hashes(sequence.token_ids, self.block_tokens)
+
+    def found_tokens(self, sequence: EngineSequence, tokens: int) -> int:
+        """How many of its first ``tokens`` tokens the prefix cache has; at least one is left to compute."""
+        return self._hits(self._shareable(sequence), tokens) * self.block_tokens
+
+    def _hits(self, hashes: Sequence[int], tokens: int) -> int:
+        return self.prefix.hits(hashes, (tokens - 1) // self.block_tokens) if self.prefix is not None else 0
+
+    def admit(self, sequence: EngineSequence, tokens: int, share: bool) -> int | None:
+        """Take the blocks for its first ``tokens`` tokens: how many of those tokens the prefix cache had.
+
+        ``None``, and nothing taken, if there are too few. At least one token is left to compute, since only
+        computing gives the next. ``share=False``: bring all from elsewhere (host memory).
+        """
+        blocks = self.blocks_for(tokens)
+        held_by_thinking = self._held_by_thinking + (blocks if self._tiered and sequence.thinking else 0)
+        hashes = self._shareable(sequence) if share else ()
+        hits = self._hits(hashes, tokens)
+        revived = self.prefix.newly_used(hashes[:hits]) if self.prefix is not None else 0
+        if blocks - hits + revived > self.available or held_by_thinking > self._think_limit:
+            return None
+        if self.prefix is not None:
+            for block in hashes[:hits]:
+                self.prefix.acquire(block)
+        sequence.shared_blocks = hits
+        self._held_by_thinking = held_by_thinking
+        self._take(blocks - hits)
+        return hits * self.block_tokens
+
+    def keep(self, sequence: EngineSequence) -> None:
+        """Put the full blocks of the prompt that have been computed by now into the prefix cache.
+
+        A block that another sequence computed at the same time is kept once.
+        """
+        if self.prefix is None:
+            return
+        hashes = self._shareable(sequence)
+        computed = min(sequence.prefilled_tokens // self.block_tokens, len(hashes))
+        for block in hashes[sequence.shared_blocks : computed]:
+            self.prefix.acquire(block)
+            self._private -= 1
+        sequence.shared_blocks = max(sequence.shared_blocks, computed)
+
+    def free(self, sequence: EngineSequence, next_step: int) -> int:
+        """Give back all it holds: how many blocks that was. Call it before its span is closed."""
+        held = self.holding(sequence, next_step)
+        tier = self._tiered and sequence.thinking
+        if tier:
+            self._held_by_thinking -= held
+        if sequence.span_start >= 0:
+            (self._due_thinking if tier else self._due)[self._row(sequence)] -= 1
+        self._private -= held - sequence.shared_blocks
+        if self.prefix is not None and sequence.shared_blocks:
+            self.prefix.release(self._shareable(sequence)[: sequence.shared_blocks])
+        sequence.shared_blocks = 0
+        return held
+
+    def forget_prefixes(self) -> None:
+        """No later prompt finds what has been computed so far. Who holds how many blocks does not change."""
+        if self.prefix is not None:
+            self.prefix.forget()
+
+    def _shareable(self, sequence: EngineSequence) -> Sequence[int]:
+        hashes = sequence.prefix_hashes if self.prefix is not None else None
+        return hashes[: sequence.prompt_tokens // self.block_tokens] if hashes else ()
+
+    def _take(self, blocks: int) -> None:
+        self._private += blocks
+        if self.prefix is not None:
+            excess = self._private + len(self.prefix) - self.blocks
+            if excess > 0:
+                self.prefix.evict(excess)

@@ -1,0 +1,102 @@
+"""One request inside the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pytest_llmbench.simulator.engine.output_lengths import FinishReason, ThinkReason
+
+
+@dataclass(slots=True, eq=False)
+class EngineSequence:
+    """One request. The caller states the first part; the engine fills in the second."""
+
+    request_id: str
+    prompt_tokens: int
+    max_tokens: int
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    priority: int = 0
+    """A lower number goes first, where the scheduler looks at it."""
+    thinks: bool = True
+    """False: asked not to reason. Without meaning for a model that never does."""
+    token_ids: Sequence[int] | None = None
+    """The prompt's tokens, or as many of its first ones as may be shared with other prompts."""
+    prefix_hashes: tuple[int, ...] | None = None
+    """Chained hashes of its full blocks instead of ``token_ids``. With neither, nothing is shared."""
+
+    output_tokens: int = field(default=0, init=False)
+    """Length at which it ends, thoughts included; known from submission on, as the laws are drawn then."""
+    think_tokens: int = field(default=0, init=False)
+    """Its first so many output tokens are thoughts."""
+    think_reason: ThinkReason | None = field(default=None, init=False)
+    """Why its thoughts end; ``None`` if it has none, or if max_tokens ends it while it thinks."""
+    finish_reason: FinishReason = field(default="length", init=False)
+    withheld_tokens: int = field(default=0, init=False)
+    """Its last so many tokens are refused by the output filter: computed, never handed out."""
+
+    prefilled_tokens: int = field(default=0, init=False)
+    target_tokens: int = field(default=0, init=False)
+    """Tokens that prefill has to compute: the prompt, after a preemption also the output so far."""
+    cached_tokens: int = field(default=0, init=False)
+    """Prompt tokens it found in the prefix cache when it was first admitted."""
+    first_step: int | None = field(default=None, init=False)
+    """Step that ends with its first token."""
+    spans: list[range] = field(default_factory=list, init=False)
+    """The steps that ended with one of its tokens, in runs without a gap; put end to end, the j-th number is
+    the step of token j. A run is noted when it is over: by the end of the sequence or by a preemption."""
+    preemptions: int = field(default=0, init=False)
+    lost_tokens: int = field(default=0, init=False)
+    """Tokens in the KV cache that its preemptions discarded; they are computed again, not given again."""
+
+    ticket: int = field(default=-1, init=False)
+    """Its number in the order of submission."""
+    joined: int = field(default=-1, init=False)
+    """Its number in the order of joining the batch; a new one after every preemption."""
+    given_before: int = field(default=0, init=False)
+    """Output tokens given in ``spans``."""
+    span_start: int = field(default=-1, init=False)
+    """First step of the run under way."""
+    shared_blocks: int = field(default=0, init=False)
+    """Its first so many blocks are in the prefix cache."""
+    thinking: bool = field(default=False, init=False)
+    """In the batch, and the next token it gives is a thought."""
+    swapped: bool = field(default=False, init=False)
+    """Its blocks are in host memory."""
+
+    @property
+    def last_step(self) -> int | None:
+        """Step of its last token, if it is not preempted (again) before; ``None`` before the first token."""
+        if self.first_step is None:
+            return None
+        if self.span_start < 0:
+            return self.spans[-1][-1]
+        return self.span_start + self.output_tokens - self.given_before - 1
+
+    def given_tokens(self, next_step: int) -> int:
+        """Output tokens given before the step of that number."""
+        running = next_step - self.span_start if self.span_start >= 0 else 0
+        return self.given_before + running
+
+    def stored_tokens(self, next_step: int) -> int:
+        """Its tokens in the KV cache before the step of that number, if it is in the batch."""
+        if self.span_start < 0:
+            return self.prefilled_tokens
+        return self.prompt_tokens + self.given_tokens(next_step) - 1
+
+    def begin_span(self, step: int) -> None:
+        """From ``step`` on every step ends with one of its tokens."""
+        self.span_start = step
+        if self.first_step is None:
+            self.first_step = step
+
+    def close_span(self, next_step: int) -> None:
+        """The step before ``next_step`` was the last of the run under way."""
+        if next_step > self.span_start:
+            self.spans.append(range(self.span_start, next_step))
+            self.given_before += next_step - self.span_start
+        self.span_start = -1
+
+
+__all__ = ["EngineSequence"]

@@ -1,0 +1,1 @@
+"""A server whose delays are known beforehand: what stamps are checked against."""

@@ -1,0 +1,371 @@
+"""A server of known delays: streams replies on a script and notes the instant of each of its writes.
+
+No engine and no queueing: what it is asked for is what it does, so that a load generator can be held against
+it. The script is the query: ``/v1/chat/completions?ttft_us=20000&itl_us=5000&tokens=64``. Write i is due at
+(last request byte arrived) + TTFT + i · ITL. What counts as the truth is not the script but the note of what
+was done, on the machine's monotonic clock: when the request arrived, by the kernel's receive time where there
+is one, and the instant before each ``write``. So neither a server that was late to read nor one that was late
+to write is taken for a late client. ``GET /known_delay/log`` gives the notes and forgets them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import heapq
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from pytest_llmbench.simulator.serving.alarm import Alarm, open_alarm
+
+MODEL = "known-delay"
+LOG_PATH = "/known_delay/log"
+
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+_NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+_BAD = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_MOST_HEAD_BYTES = 65_536
+_READ_BYTES = 262_144
+_SO_TIMESTAMPNS = 35
+"""``asm-generic/socket.h``; Python has no name for it."""
+_ANCILLARY_BYTES = socket.CMSG_SPACE(16) if hasattr(socket, "CMSG_SPACE") else 0
+_LONGEST_WAIT_NS = 10_000_000_000
+"""Of a request in the socket; more is a step of the wall clock."""
+_now: Callable[[], int] = time.monotonic_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a reply is to be. Without an ITL all tokens leave in one write."""
+
+    ttft_us: int = 0
+    itl_us: int = 0
+    tokens: int = 1
+
+    @classmethod
+    def of(cls, query: str) -> Script:
+        """:raises ValueError: a name that there is none of, or a value that is no number or too small."""
+        given = {name: int(value) for name, value in parse_qsl(query)}
+        unknown = given.keys() - {"ttft_us", "itl_us", "tokens"}
+        if unknown or given.get("tokens", 1) < 1 or any(value < 0 for value in given.values()):
+            raise ValueError(f"not a script: {query}")
+        return cls(**given)
+
+    @property
+    def query(self) -> str:
+        return f"ttft_us={self.ttft_us}&itl_us={self.itl_us}&tokens={self.tokens}"
+
+    @property
+    def offsets_ns(self) -> list[int]:
+        """Of the writes, from the last request byte on."""
+        writes = self.tokens if self.itl_us else 1
+        return [(self.ttft_us + number * self.itl_us) * 1000 for number in range(writes)]
+
+
+@lru_cache(maxsize=256)
+def payloads(script: Script) -> list[bytes]:
+    """The bytes of each write; one event to an HTTP chunk, the end of the reply with the last token."""
+    writes = [_framed(_choice({"content": " tea"}))] * script.tokens
+    usage = {
+        "prompt_tokens": 1,
+        "completion_tokens": script.tokens,
+        "total_tokens": script.tokens + 1,
+    }
+    end = _framed(_choice({}, "stop")) + _framed(_event({"choices": [], "usage": usage}))
+    writes[-1] += end + _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+    if not script.itl_us:
+        writes = [b"".join(writes)]
+    return [_HEAD + writes[0], *writes[1:]]
+
+
+def _choice(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return _event({"choices": [choice]})
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    identity = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 0, "model": MODEL}
+    return b"data: " + json.dumps(identity | content, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _framed(event: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(event), event)
+
+
+@dataclass(slots=True)
+class Stream:
+    """A reply on its way."""
+
+    connection: Connection
+    request_id: str
+    received_ns: int
+    payloads: list[bytes]
+    offsets_ns: list[int]
+    written_ns: list[int] = field(default_factory=list)
+
+    def write(self) -> int | None:
+        """The write that is due; returns the instant of the next, None after the last."""
+        number = len(self.written_ns)
+        self.written_ns.append(self.connection.write(self.payloads[number]))
+        if number + 1 == len(self.payloads) or not self.connection.open:
+            return None
+        return self.received_ns + self.offsets_ns[number + 1]
+
+
+class Pacer:
+    """Writes every stream's tokens when they are due."""
+
+    def __init__(self, alarm: Alarm) -> None:
+        self._alarm = alarm
+        self._due: list[tuple[int, int, Stream]] = []
+        self._number = 0
+        self._armed_ns: int | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.log: list[Stream] = []
+
+    def begin(self, stream: Stream) -> None:
+        self.log.append(stream)
+        first_ns = stream.received_ns + stream.offsets_ns[0]
+        if first_ns <= stream.received_ns:
+            next_ns = stream.write()
+            if next_ns is None:
+                return
+            first_ns = next_ns
+        self._push(first_ns, stream)
+        if self._armed_ns is None or first_ns < self._armed_ns:
+            if self._task is not None:
+                self._task.cancel()
+            self._armed_ns = first_ns
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _push(self, due_ns: int, stream: Stream) -> None:
+        self._number += 1
+        heapq.heappush(self._due, (due_ns, self._number, stream))
+
+    async def _run(self) -> None:
+        while self._due:
+            self._armed_ns = self._due[0][0]
+            await self._alarm.until(self._armed_ns)
+            self._write_due()
+        self._armed_ns = None
+
+    def _write_due(self) -> None:
+        """Those that are due now; what comes due meanwhile waits, so that requests are read in time."""
+        now_ns = _now()
+        while self._due and self._due[0][0] <= now_ns:
+            _, _, stream = heapq.heappop(self._due)
+            next_ns = stream.write()
+            if next_ns is not None:
+                self._push(next_ns, stream)
+
+    def take_log(self) -> bytes:
+        """The requests since the last time as JSON: id → [received, [write, …]]."""
+        log, self.log = self.log, []
+        kept = {stream.request_id: [stream.received_ns, stream.written_ns] for stream in log}
+        return json.dumps(kept, separators=(",", ":")).encode()
+
+
+class Connection:
+    """One request at a time; a client that pipelines is refused by the length of what it sends.
+
+    On a socket of its own, since the loop's transports do not tell when the kernel took a request in.
+    """
+
+    def __init__(self, pacer: Pacer, sock: socket.socket) -> None:
+        self._pacer = pacer
+        self._sock = sock
+        self._received = b""
+        self._unsent = bytearray()
+        self._last = False
+        self.open = True
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sys.platform == "linux":
+            with suppress(OSError):  # a sandbox may refuse; then requests arrive when they are read
+                sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def close(self) -> None:
+        if self.open:
+            self.open = False
+            self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_writer(self._sock.fileno())
+            self._sock.close()
+
+    def _readable(self) -> None:
+        try:
+            data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._take(data, _arrived_ns(ancillary))
+        else:
+            self.close()
+
+    def _take(self, data: bytes, now_ns: int) -> None:
+        self._received += data
+        end = self._received.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._received) > _MOST_HEAD_BYTES:
+                self._refuse(_BAD)
+            return
+        head = self._received[:end]
+        try:
+            missing = end + 4 + int(_header(head, b"content-length") or 0) - len(self._received)
+        except ValueError:
+            missing = -1
+        if missing > 0:
+            return
+        self._received = b""
+        if missing < 0:
+            self._refuse(_BAD)
+        else:
+            self._answer(head, now_ns)
+
+    def _answer(self, head: bytes, now_ns: int) -> None:
+        target = urlsplit(head.split(b" ", 2)[1].decode("latin-1"))
+        if target.path == LOG_PATH:
+            log = self._pacer.take_log()
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
+                log
+            )
+            self.write(head + log)
+            return
+        if not target.path.endswith("/chat/completions"):
+            self.write(_NOT_FOUND)
+            return
+        try:
+            script = Script.of(target.query)
+        except ValueError:
+            self._refuse(_BAD)
+            return
+        request_id = (_header(head, b"x-request-id") or b"").decode("latin-1")
+        self._pacer.begin(Stream(self, request_id, now_ns, payloads(script), script.offsets_ns))
+
+    def write(self, data: bytes) -> int:
+        """Hands ``data`` to the kernel at once; returns when."""
+        at_ns = _now()
+        if not self.open:
+            return at_ns
+        sent = 0
+        if not self._unsent:
+            try:
+                sent = self._sock.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self.close()
+                return at_ns
+        if sent < len(data):
+            self._unsent += data[sent:]
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+        return at_ns
+
+    def _writable(self) -> None:
+        try:
+            del self._unsent[: self._sock.send(self._unsent)]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        if not self._unsent:
+            self._loop.remove_writer(self._sock.fileno())
+            if self._last:
+                self.close()
+
+    def _refuse(self, answer: bytes) -> None:
+        self.write(answer)
+        self._last = True
+        if not self._unsent:
+            self.close()
+
+
+def _arrived_ns(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
+    """When the kernel took in what has just been read. Its stamp is of the wall clock, of which only the time
+    since then is taken: a step of that clock is no matter."""
+    now_ns = _now()
+    if not ancillary:
+        return now_ns
+    seconds, nanoseconds = struct.unpack("@ll", ancillary[0][2])
+    waited_ns = time.time_ns() - (seconds * 1_000_000_000 + nanoseconds)
+    return now_ns - waited_ns if 0 < waited_ns < _LONGEST_WAIT_NS else now_ns
+
+
+def _header(head: bytes, name: bytes) -> bytes | None:
+    """The value as it was written; the name may be in any case."""
+    start = head.lower().find(b"\r\n" + name + b":")
+    if start < 0:
+        return None
+    start += len(name) + 3
+    end = head.find(b"\r\n", start)
+    return head[start : None if end < 0 else end].strip()
+
+
+async def _serve(host: str, port: int) -> None:
+    loop = asyncio.get_running_loop()
+    pacer = Pacer(open_alarm())
+    listener = socket.create_server((host, port), backlog=1024)
+    listener.setblocking(False)
+
+    def accept() -> None:
+        with suppress(BlockingIOError, InterruptedError, ConnectionError):
+            while True:
+                Connection(pacer, listener.accept()[0])
+
+    loop.add_reader(listener.fileno(), accept)
+    gc.freeze()
+    gc.disable()  # a collection would be a delay that is in no script; nothing here makes cycles
+    port = listener.getsockname()[1]
+    print(json.dumps({"ready": True, "url": f"http://{host}:{port}/v1", "pid": os.getpid()}), flush=True)
+    await loop.create_future()
+
+
+def _end_with_parent() -> None:
+    """End this process when standard input closes, or when it has been left to another parent."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        readable, _, _ = select.select([0], [], [], 1.0)
+        if readable and not os.read(0, 4096):
+            break
+    os._exit(0)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m pytest_llmbench.simulator.known_delay.server")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--parent-pipe", action="store_true", help="end when standard input is closed")
+    options = parser.parse_args(arguments)
+    if options.parent_pipe:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_serve(options.host, options.port))
+    else:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(options.host, options.port))
+    return 0
+
+
+__all__ = ["LOG_PATH", "MODEL", "Connection", "Pacer", "Script", "Stream", "main", "payloads"]
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What the engine speaks beside HTTP with events: gRPC, and the Responses API over WebSocket."""

@@ -1,0 +1,149 @@
+"""The events of OpenAI's Responses API for one response, as JSON texts. Pure.
+
+A response that ends at ``max_output_tokens`` still ends with ``response.completed``, its status being
+``incomplete``: so vLLM does it, where OpenAI's own service sends ``response.incomplete``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.request_body import RefusalError
+
+PartType = Literal["output_text", "reasoning_text"]
+
+
+class ResponseEvents:
+    """Makes the events in order, numbered from 0. A response is a reasoning item, if any, and a message."""
+
+    def __init__(self, response_id: str, created: int, model: str) -> None:
+        self.response_id = f"resp_{response_id}"
+        self._identity = {
+            "id": self.response_id,
+            "object": "response",
+            "created_at": created,
+            "model": model,
+            "error": None,
+            "parallel_tool_calls": False,
+            "tools": [],
+        }
+        self._number = 0
+        self._output: list[dict[str, Any]] = []
+        self._open: PartType | None = None
+        self._texts: list[str] = []
+
+    def opening(self) -> list[str]:
+        """The request has been accepted."""
+        response = self._response("in_progress", [])
+        return [self._event(kind, response=response) for kind in ("response.created", "response.in_progress")]
+
+    def delta(self, kind: PartType, text: str) -> list[str]:
+        """More text, with what opens its item when it is the first of that kind."""
+        events = []
+        if self._open != kind:
+            events += self._close() + self._begin(kind)
+        self._texts.append(text)
+        place = {"item_id": self._item_id, "output_index": len(self._output), "content_index": 0}
+        logprobs: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
+        return [*events, self._event(f"response.{kind}.delta", **place, delta=text, **logprobs)]
+
+    def ending(self, finish_reason: str, truth: GroundTruth, timings: bool = False) -> list[str]:
+        """The last item's end, and ``response.completed`` with the token counts, ``timings`` beside it."""
+        events = self._close()
+        if finish_reason == "length":
+            response = self._response("incomplete", self._output)
+            response["incomplete_details"] = {"reason": "max_output_tokens"}
+        elif finish_reason == "content_filter":
+            response = self._response("incomplete", self._output)
+            response["incomplete_details"] = {"reason": "content_filter"}
+        else:
+            response = self._response("completed", self._output)
+        response["usage"] = _usage(truth)
+        more = {"timings": truth.timings()} if timings else {}
+        return [*events, self._event("response.completed", response=response, **more)]
+
+    def text(self) -> str:
+        """The message so far, without the reasoning."""
+        parts = [part for item in self._output if item["type"] == "message" for part in item["content"]]
+        return "".join(part["text"] for part in parts)
+
+    def error(self, refusal: RefusalError) -> str:
+        """The error event of a response under way."""
+        return error_event(refusal, sequence_number=self._number)
+
+    @property
+    def _item_id(self) -> str:
+        prefix = "msg" if self._open == "output_text" else "rs"
+        return f"{prefix}_{self.response_id.removeprefix('resp_')}"
+
+    def _begin(self, kind: PartType) -> list[str]:
+        self._open, index = kind, len(self._output)
+        item, part = self._item("in_progress", []), _part(kind, "")
+        place = {"item_id": self._item_id, "output_index": index, "content_index": 0}
+        return [
+            self._event("response.output_item.added", output_index=index, item=item),
+            self._event("response.content_part.added", **place, part=part),
+        ]
+
+    def _close(self) -> list[str]:
+        """The open item is complete."""
+        kind = self._open
+        if kind is None:
+            return []
+        text, index = "".join(self._texts), len(self._output)
+        part = _part(kind, text)
+        item = self._item("completed", [part])
+        place = {"item_id": self._item_id, "output_index": index, "content_index": 0}
+        events = [
+            self._event(f"response.{kind}.done", **place, text=text),
+            self._event("response.content_part.done", **place, part=part),
+            self._event("response.output_item.done", output_index=index, item=item),
+        ]
+        self._output.append(item)
+        self._open, self._texts = None, []
+        return events
+
+    def _item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+        item: dict[str, Any] = {"id": self._item_id, "status": status, "content": content}
+        if self._open == "output_text":
+            return item | {"type": "message", "role": "assistant"}
+        return item | {"type": "reasoning", "summary": []}
+
+    def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            **self._identity,
+            "status": status,
+            "output": output,
+            "incomplete_details": None,
+            "usage": None,
+        }
+
+    def _event(self, kind: str, **fields: Any) -> str:
+        number = self._number
+        self._number += 1
+        return json.dumps({"type": kind, "sequence_number": number, **fields}, separators=(",", ":"))
+
+
+def error_event(refusal: RefusalError, **more: Any) -> str:
+    """What is sent instead of a response, or in the midst of one."""
+    return json.dumps({"type": "error", "status": refusal.status, **refusal.body(), **more})
+
+
+def _part(kind: PartType, text: str) -> dict[str, Any]:
+    part: dict[str, Any] = {"type": kind, "text": text}
+    return part | {"annotations": []} if kind == "output_text" else part
+
+
+def _usage(truth: GroundTruth) -> dict[str, Any]:
+    return {
+        "input_tokens": truth.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": truth.cached_tokens or 0},
+        "output_tokens": truth.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": truth.reasoning_tokens},
+        "total_tokens": truth.prompt_tokens + truth.output_tokens,
+    }
+
+
+__all__ = ["PartType", "ResponseEvents", "error_event"]

@@ -1,0 +1,75 @@
+"""From a ``response.create`` message of OpenAI's Responses API to what the engine needs. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_llmbench.simulator.serving.request_body import (
+    Fields,
+    GenerationRequest,
+    RefusalError,
+    require_model,
+)
+
+CREATE = "response.create"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseCreate:
+    """One turn asked for."""
+
+    request: GenerationRequest
+    request_id: str | None
+    """``metadata.request_id``: the id of the ground truth, for want of a header per turn."""
+    previous_response_id: str | None
+    """The turn that this one continues."""
+
+
+def parse_response_create(message: str | bytes | None, model: str) -> ResponseCreate:
+    """Read a client's message; the response's fields stand in ``response`` or beside ``type``.
+
+    Raises RefusalError: 400 for what is not JSON, is no ``response.create``, or has wrong types, all of them
+    named; 404 for another model. Unknown fields are ignored.
+    """
+    try:
+        content = json.loads(message or "")
+    except (ValueError, RecursionError) as error:
+        raise RefusalError(400, f"the message is not JSON: {error}") from None
+    if not isinstance(content, dict) or content.get("type") != CREATE:
+        shown = json.dumps(content.get("type") if isinstance(content, dict) else content)[:60]
+        raise RefusalError(400, f"the message has to be an object of type {CREATE!r}, not {shown}", "type")
+    inner = content.get("response", content)
+    if not isinstance(inner, dict):
+        raise RefusalError(400, "response has to be an object", "response")
+    return _read(inner, model)
+
+
+def _read(content: dict[str, Any], model: str) -> ResponseCreate:
+    fields = Fields(content)
+    asked, instructions = fields.text("model"), fields.text("instructions")
+    previous = fields.text("previous_response_id")
+    given = content.get("input")
+    texts = (given,) if isinstance(given, str) else fields.messages("input")[0]
+    metadata, reasoning = content.get("metadata"), content.get("reasoning")
+    effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
+    request = GenerationRequest(
+        texts=texts if instructions is None else (instructions, *texts),
+        token_ids=None,
+        stream=True,
+        include_usage=True,
+        max_tokens=fields.count("max_output_tokens", least=1),
+        min_tokens=fields.count("min_tokens", least=0) or 0,
+        ignore_eos=fields.flag("ignore_eos"),
+        priority=fields.whole("priority"),
+        thinks=fields.thinks() and effort != "none",
+    )
+    fields.check_rest(request)
+    fields.require_none_wrong()
+    require_model(asked, model)
+    own_id = metadata.get("request_id") if isinstance(metadata, dict) else None
+    return ResponseCreate(request, own_id if isinstance(own_id, str) else None, previous)
+
+
+__all__ = ["CREATE", "ResponseCreate", "parse_response_create"]

@@ -1,0 +1,258 @@
+"""The WebSocket face: OpenAI's Responses API, one turn after another on one socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from pytest_llmbench.simulator.protocols.responses_events import PartType, ResponseEvents, error_event
+from pytest_llmbench.simulator.protocols.responses_request import parse_response_create
+from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send
+from pytest_llmbench.simulator.serving.driver import EngineDriver
+from pytest_llmbench.simulator.serving.event_stream import TokenTexts
+from pytest_llmbench.simulator.serving.generation import Generation
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.replies import Reply
+from pytest_llmbench.simulator.serving.request_body import RefusalError
+
+PATH = "/v1/responses"
+SOCKET = "socket"
+"""Key of the connection's ``state`` under which the WebSocket protocol leaves its :class:`Socket`."""
+
+_TURNS_WAITING = 16
+"""Turns that may be asked for in advance; one more is refused."""
+
+
+class Socket(Protocol):
+    """The transport under a WebSocket."""
+
+    read_ns: int
+    """The last read has returned."""
+
+    def reset(self) -> None:
+        """Close at once, with a reset (RST)."""
+
+
+class WebSocketFace:
+    """Serves the WebSockets of the application."""
+
+    def __init__(self, generation: Generation, driver: EngineDriver) -> None:
+        self._generation = generation
+        self._driver = driver
+        self.refused = 0
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection, from its handshake to its end. A path other than :data:`PATH` gets a 403."""
+        await receive()  # websocket.connect
+        if scope["path"] != PATH:
+            await send({"type": "websocket.close"})
+            return
+        await send({"type": "websocket.accept"})
+        inbox = _Inbox(receive, send, scope.get("state", {}).get(SOCKET), self._driver)
+        reading = asyncio.create_task(inbox.read())
+        context: tuple[str, tuple[str, ...]] | None = None
+        try:
+            while not inbox.closed.is_set():
+                turn = await inbox.next()
+                if turn is not None:
+                    context = await self._turn(*turn, inbox, context) or context
+        finally:
+            reading.cancel()
+
+    async def _turn(
+        self,
+        message: str | bytes | None,
+        received_ns: int,
+        inbox: _Inbox,
+        context: tuple[str, tuple[str, ...]] | None,
+    ) -> tuple[str, tuple[str, ...]] | None:
+        """Answer one message; what the next turn may continue: (id of the response, all texts so far)."""
+        try:
+            self._generation.require_up()
+            asked = parse_response_create(message, self._driver.engine.config.model)
+            request = asked.request
+            if asked.previous_response_id is not None:
+                if context is None or context[0] != asked.previous_response_id:
+                    raise RefusalError(
+                        400,
+                        f"there is no response {asked.previous_response_id!r} on this connection to continue",
+                        "previous_response_id",
+                        code="previous_response_not_found",
+                    )
+                request = replace(request, texts=(*context[1], *request.texts))
+            face = _Turn(inbox, self._driver, timings=self._generation.tells_timings)
+            await self._generation.answer_on(face, request, received_ns, asked.request_id)
+            return face.events.response_id, (*request.texts, face.events.text())
+        except RefusalError as refusal:
+            self.refused += 1
+            await inbox.send(error_event(refusal))
+            return None
+
+
+class _Inbox:
+    """What the client sends, with the instant of its arrival, and the way back to it."""
+
+    def __init__(self, receive: Receive, send: Send, socket: Socket | None, driver: EngineDriver) -> None:
+        self._receive = receive
+        self._send = send
+        self.socket = socket
+        self._clock = driver.clock
+        self._waiting: asyncio.Queue[tuple[str | bytes | None, int] | None] = asyncio.Queue()
+        self.over = asyncio.Event()
+        """The reply under way is complete, or nobody is there to get it."""
+        self.closed = asyncio.Event()
+
+    async def read(self) -> None:
+        """Read until the client has gone."""
+        while True:
+            message = await self._receive()
+            if message["type"] == "websocket.disconnect":
+                self.note_closed()
+                return
+            arrived_ns = self._clock() if self.socket is None else self.socket.read_ns
+            if self._waiting.qsize() >= _TURNS_WAITING:
+                full = f"{_TURNS_WAITING} messages wait for their turn already"
+                await self.send(error_event(RefusalError(429, full)))
+                continue
+            text = message.get("text")
+            self._waiting.put_nowait((message.get("bytes") if text is None else text, arrived_ns))
+
+    async def next(self) -> tuple[str | bytes | None, int] | None:
+        """The next message and when it arrived; ``None`` when there will be no more."""
+        return await self._waiting.get()
+
+    async def send(self, text: str) -> None:
+        if self.closed.is_set():
+            return
+        # The server refuses to write once it has read the client's close, which `read` learns a little later.
+        with contextlib.suppress(OSError, RuntimeError):
+            await self._send({"type": "websocket.send", "text": text})
+
+    async def close(self) -> None:
+        """Close in good order."""
+        if not self.closed.is_set():
+            self.note_closed()
+            with contextlib.suppress(OSError, RuntimeError):
+                await self._send({"type": "websocket.close", "code": 1000})
+
+    def note_closed(self) -> None:
+        self.closed.set()
+        self.over.set()
+        self._waiting.put_nowait(None)
+
+
+class _Turn:
+    """One response: the face that the generation talks to."""
+
+    def __init__(self, inbox: _Inbox, driver: EngineDriver, *, timings: bool) -> None:
+        self._inbox = inbox
+        self._driver = driver
+        self._timings = timings
+        self._ends_early = False
+
+    def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int]) -> Reply:
+        self.events = ResponseEvents(truth.request_id, int(time.time()), self._driver.engine.config.model)
+        if not self._inbox.closed.is_set():
+            self._inbox.over.clear()
+        return _ResponseReply(
+            self._inbox, self.events, texts, truth, chunk_tokens, self._driver, timings=self._timings
+        )
+
+    async def until_over(self) -> None:
+        await self._inbox.over.wait()
+        if self._ends_early:
+            await self._inbox.close()
+
+    def end(self) -> None:
+        self._ends_early = True
+        self._inbox.over.set()
+
+    def reset(self) -> None:
+        if self._inbox.socket is not None:
+            self._inbox.socket.reset()
+        self._inbox.note_closed()
+
+
+class _ResponseReply:
+    """Tokens become events.
+
+    :class:`~pytest_llmbench.simulator.serving.replies.Reply` says what each method is.
+    """
+
+    def __init__(
+        self,
+        inbox: _Inbox,
+        events: ResponseEvents,
+        texts: TokenTexts,
+        truth: GroundTruth,
+        chunk_tokens: Iterator[int],
+        driver: EngineDriver,
+        *,
+        timings: bool,
+    ) -> None:
+        self.truth = truth
+        self._timings = timings
+        self._inbox = inbox
+        self._events = events
+        self._texts = texts
+        self._sizes = chunk_tokens
+        self._clock = driver.clock
+        self._size = next(chunk_tokens)
+        self._kind: PartType = "output_text"
+        self._pending: list[str] = []
+
+    async def begin(self) -> None:
+        await self._write(self._events.opening())
+
+    async def token(self) -> None:
+        truth, number = self.truth, self.truth.output_tokens
+        truth.output_tokens += 1
+        if number < self._texts.reasoning_tokens:
+            truth.reasoning_tokens += 1
+        field, text = self._texts.of(number)
+        kind: PartType = "output_text" if field == "content" else "reasoning_text"
+        if kind != self._kind:
+            await self._chunk()
+        self._kind = kind
+        self._pending.append(text)
+        if len(self._pending) >= self._size:
+            await self._chunk()
+
+    async def finish(self, reason: str) -> bool:
+        await self._chunk()
+        await self._write(self._events.ending(reason, self.truth, self._timings))
+        self._inbox.over.set()
+        return False
+
+    async def fail(self, message: str) -> None:
+        await self._write([self._events.error(RefusalError(500, message))])
+        self._inbox.over.set()
+
+    def stop(self) -> None:
+        """Nothing is written of its own accord."""
+
+    async def _chunk(self) -> None:
+        if not self._pending:
+            return
+        text = "".join(self._pending)
+        self._pending = []
+        self._size = next(self._sizes)
+        truth, now_ns = self.truth, self._clock()
+        truth.last_write_ns = now_ns
+        if truth.first_write_ns is None:
+            truth.first_write_ns = now_ns
+        if truth.first_visible_ns is None and self._kind == "output_text" and text.strip():
+            truth.first_visible_ns = now_ns
+        await self._write(self._events.delta(self._kind, text))
+
+    async def _write(self, events: list[str]) -> None:
+        for event in events:
+            self.truth.note_write(self._clock())
+            await self._inbox.send(event)
+
+
+__all__ = ["PATH", "SOCKET", "Socket", "WebSocketFace"]

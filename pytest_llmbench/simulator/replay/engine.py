@@ -1,0 +1,319 @@
+"""The engine in virtual time: from a LoadPlan straight to Records, without sockets, event loop or waiting.
+
+The same engine that :mod:`~pytest_llmbench.simulator.serving.server` serves in real time. Here a step costs
+what it takes to work it out, so a run of hours is over in seconds, and the same seed gives the same bytes.
+Between client and engine lie two constants (:class:`~pytest_llmbench.simulator.replay.load.Delays`); the
+generator is never late. What such a run says about the methodology and about a suite is as good as a real
+one's; about a real engine it says what its figures say.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+
+from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation, SelfCheck
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.faults import FaultSchedule
+from pytest_llmbench.simulator.engine.step_result import EngineTotals
+from pytest_llmbench.simulator.replay.faults import require_replayable
+from pytest_llmbench.simulator.replay.load import Arrivals, Delays, PlanRequests, arrivals_of
+from pytest_llmbench.simulator.replay.records import FlightLog, Recording
+from pytest_llmbench.simulator.replay.run import ReplayRun
+from pytest_llmbench.simulator.scenario.disclosure import disclosure
+from pytest_llmbench.simulator.scenario.scenario import Scenario
+from pytest_llmbench.simulator.scenario.variants import standard_overrides, variant_facts, with_overrides
+
+_SOURCE = "replay in virtual time"
+
+
+def protocol(config: EngineConfig) -> str:
+    """The face that the replay stands for: an engine by itself streams a gRPC message per token, a gateway
+    with filters around it server-sent events (the draft's advice for either, section 4.6.1)."""
+    filters = (config.input_filter, config.output_filter)
+    return "grpc" if filters == ("absent", "absent") else "sse"
+
+
+def replay_facts(config: EngineConfig, delays: Delays) -> Facts:
+    """The SUT's facts. All of them have the origin ``simulated``: none was seen on a wire."""
+    own = {
+        "sut.simulated": "replay",
+        "replay.submit_to_received_us": delays.submit_to_received_us,
+        "replay.write_to_read_us": delays.write_to_read_us,
+        "clock.topology": "single_machine",
+        "clock.method": "one virtual clock",
+        "streaming.protocol": protocol(config),
+        "endpoint.server": "none: virtual time",
+    }
+    return disclosure(config) | Facts.of(Origin.SIMULATED, own, _SOURCE)
+
+
+def run_facts(config: EngineConfig) -> Facts:
+    """What a load generator would say about the wire and its stamps."""
+    grpc = protocol(config) == "grpc"
+    return Facts.of(
+        Origin.SIMULATED,
+        {
+            "sut.simulated": "replay",
+            "streaming.protocol": protocol(config),
+            "wire.prompt_form": "token_ids",
+            "timing.submit_point": "message_sent" if grpc else "last_request_byte",
+            "timing.first_point": "first_token_message" if grpc else "parsed_data_event",
+            "timing.first_token_kind": "content",
+            "timing.clock_resolution_ns": 1,
+            "timing.timestamp_format": "epoch_ms",
+        },
+        _SOURCE,
+    )
+
+
+def replay_note(config: EngineConfig, delays: Delays) -> str:
+    """For everyone who reads a result of a replay."""
+    return (
+        f"replay: preset {config.name} in virtual time. Nothing was sent and no time passed; client and "
+        f"network are constants ({delays.submit_to_received_us:g} µs to the engine, "
+        f"{delays.write_to_read_us:g} µs back)"
+    )
+
+
+class ReplayTotals:
+    """What the metrics page of the served engine counts, since the engine of the replay began.
+
+    ``requests_finished``: whatever became of them, if they were accepted. Waits and prefills are those of the
+    requests that were answered, as on the page.
+    """
+
+    def __init__(self) -> None:
+        self._requests = 0
+        self._seconds = {"queue_wait": 0.0, "prefill": 0.0}
+        self._counts = {"queue_wait": 0, "prefill": 0}
+
+    def note(self, records: Records) -> None:
+        """All requests of a plan have ended."""
+        for block in records.blocks():
+            self._requests += int((block.http_status == 200).sum())
+            answered = block.ok
+            self._add("queue_wait", block.queue_wait_ns[answered])
+            self._add("prefill", block.prefill_ns[answered])
+
+    def _add(self, name: str, ns: IntColumn) -> None:
+        known = ns[ns != MISSING]
+        self._seconds[name] += float(known.sum()) / 1e9
+        self._counts[name] += len(known)
+
+    def read(self, engine: EngineTotals) -> dict[str, float]:
+        """All of them by now."""
+        return {
+            "preemptions": float(engine.preemptions),
+            "prefix_queries_tokens": float(engine.prefix_query_tokens),
+            "prefix_hits_tokens": float(engine.prefix_hit_tokens),
+            "prompt_tokens": float(engine.prefill_tokens),
+            "generated_tokens": float(engine.generated_tokens),
+            "requests_finished": float(self._requests),
+            "queue_wait_s": self._seconds["queue_wait"],
+            "queue_wait_count": float(self._counts["queue_wait"]),
+            "prefill_s": self._seconds["prefill"],
+            "prefill_count": float(self._counts["prefill"]),
+        }
+
+
+_FIRST_NS = 1_000_000_000
+_PAUSE_NS = 1_000_000
+"""Between two plans, so that the end of one and the start of the next never share an instant."""
+
+
+class VirtualClock:
+    """Moves only when a replay moves it. Its wall clock is the same count: it began in 1970."""
+
+    name = "virtual"
+
+    def __init__(self) -> None:
+        self.now_ns = _FIRST_NS
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def anchor(self) -> ClockAnchor:
+        return ClockAnchor(self.now_ns, self.now_ns)
+
+
+class ReplayEngine:
+    """Runs one LoadPlan after another on one engine and one virtual clock: warm-up, probes, measured load.
+
+    A plan with ``fresh_state`` gets a new engine, as after a restart: cache, counters and the laws drawn from
+    the seed begin anew. ``plan.variant`` is not looked at: :meth:`variant` gives an engine for each.
+
+    Stands where a load generator and its server stand otherwise. ``on_record`` is called once for each
+    request, in the order in which they ended; some thousand at a time, so of a short plan when it is through.
+    A long plan needs no more memory than its requests in flight: what has ended goes to a file. The prompt of
+    a request is taken to be as long as the workload asked, as if it were sent as token ids.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario | EngineConfig,
+        *,
+        delays: Delays | None = None,
+        on_record: Callable[[RequestRecord], None] | None = None,
+        clock: VirtualClock | None = None,
+        name: str = "",
+    ) -> None:
+        self.scenario = scenario if isinstance(scenario, Scenario) else Scenario(scenario)
+        self.name = name
+        """Of the variant; part of the request ids."""
+        require_replayable(self.scenario)
+        self.config = self.scenario.engine
+        self.delays = delays or Delays()
+        self.clock = clock or VirtualClock()
+        self._on_record = on_record
+        self._engine = Engine(self.config)
+        self._totals = ReplayTotals()
+        self._faults = FaultSchedule(self.scenario.faults, self.config.seed)
+        self._plans = 0
+        self._busy = threading.Lock()
+
+    def variant(self, name: str, overrides: Mapping[str, str] | None = None) -> ReplayEngine:
+        """Another engine on the same clock: this one with ``overrides``.
+
+        Without any, ``name`` is one of
+        :data:`~pytest_llmbench.simulator.scenario.variants.STANDARD_VARIANTS`.
+
+        Raises SuiteError for a name that is none of them, and for impossible overrides.
+        """
+        if overrides is None:
+            overrides = standard_overrides(name)
+        scenario = with_overrides(self.scenario, overrides)
+        return ReplayEngine(
+            scenario, delays=self.delays, on_record=self._on_record, clock=self.clock, name=name
+        )
+
+    def disclosure(self) -> Facts:
+        """What the engine states about itself, and that it is a replay."""
+        return replay_facts(self.config, self.delays)
+
+    @property
+    def note(self) -> str:
+        """For everyone who reads a result."""
+        return replay_note(self.config, self.delays)
+
+    def run(self, plan: LoadPlan) -> Observation:
+        """What came of the plan. Deadlines hold as on a real wire; Ctrl-C ends the plan, which then says so.
+
+        Raises :class:`SuiteError` for a plan that cannot be run, GeneratorError while another one runs.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise GeneratorError(
+                "a plan is already running", where=plan.label, remedy="one replay runs one plan at a time"
+            )
+        try:
+            return self._run(plan)
+        finally:
+            self._busy.release()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _run(self, plan: LoadPlan) -> Observation:
+        _require_possible(plan)
+        requests = PlanRequests(plan)
+        self.clock.now_ns += _PAUSE_NS
+        started_ns, taken_at = self.clock.now_ns, self.clock.anchor()
+        arrivals = arrivals_of(plan, requests, started_ns, self.delays)
+        if plan.fresh_state:
+            self._restart()
+        before = self._totals.read(self._engine.totals)
+        log = self._log(plan)
+        run = self._begun(plan, arrivals, log, started_ns)
+        run.play()
+        interrupted = run.interrupted
+        records = log.records()
+        self._totals.note(records)
+        readings = run.gauges.readings(before, self._totals.read(self._engine.totals))
+        if interrupted == INTERRUPTED_BY_CTRL_C:
+            self._restart()  # Ctrl-C may have come in the middle of a step
+        ended_ns = int(records.finished_ns.max()) if len(records) else started_ns
+        self.clock.now_ns = max(run.now_ns, ended_ns)
+        return Observation(
+            plan=plan,
+            records=records,
+            started_ns=started_ns,
+            ended_ns=ended_ns,
+            anchor=taken_at,
+            selfcheck=_self_check(plan, records, run.peak_in_flight),
+            in_flight_at_end=run.left_in_flight,
+            interrupted=interrupted,
+            sequence_sha256=requests.sha256(),
+            facts=run_facts(self.config) | (variant_facts(self.scenario) if self.name else Facts()),
+            engine=readings,
+            load_ended_ns=_load_ended_ns(
+                plan, records, started_ns, cut_short=interrupted is not None or run.stopped is not None
+            ),
+            stopped=run.stopped,
+        )
+
+    def _begun(self, plan: LoadPlan, arrivals: Arrivals, log: FlightLog, start_ns: int) -> ReplayRun:
+        return ReplayRun(
+            self._engine,
+            arrivals,
+            plan,
+            faults=self._faults,
+            delays=self.delays,
+            start_ns=start_ns,
+            keep=log.keep,
+        )
+
+    def _restart(self) -> None:
+        self._engine, self._totals = Engine(self.config), ReplayTotals()
+
+    def _log(self, plan: LoadPlan) -> FlightLog:
+        self._plans += 1
+        name = "-".join(filter(None, ("replay", self.name, str(self._plans))))
+        figures, stream = self.config, self.scenario.stream
+        recording = Recording(plan.phase, name, stream, figures.seed, figures.prefix_caching)
+        return FlightLog(recording, self._on_record)
+
+
+def _require_possible(plan: LoadPlan) -> None:
+    if plan.first < 0 or plan.requests < 0:
+        raise SuiteError(f"a plan of {plan.requests} requests from number {plan.first} on", where=plan.label)
+    if plan.duration_s is not None and not (math.isfinite(plan.duration_s) and plan.duration_s >= 0):
+        raise SuiteError(f"a plan of {plan.duration_s:g} seconds", where=plan.label)
+
+
+def _load_ended_ns(plan: LoadPlan, records: Records, started_ns: int, cut_short: bool) -> int | None:
+    """The end of the duration, up to which the load was kept up; the last submission if that had to come
+    later, or where the load ended before: there was nothing left to send, or it was cut short."""
+    if plan.duration_s is None:
+        return None
+    last_ns = int(records.submitted_ns.max()) if len(records) else started_ns
+    ran_out = not isinstance(plan.load, OpenLoop) and len(records) >= plan.ceiling
+    if ran_out or cut_short:
+        return last_ns
+    return max(last_ns, started_ns + round(plan.duration_s * 1e9))
+
+
+def _self_check(plan: LoadPlan, records: Records, peak_in_flight: int) -> SelfCheck:
+    """Nothing can be late: the lags of an open loop are exactly 0, and there is no loop and no process."""
+    lag_ns = 0 if isinstance(plan.load, OpenLoop) and len(records) else None
+    return SelfCheck(
+        send_lag_p50_ns=lag_ns,
+        send_lag_p99_ns=lag_ns,
+        send_lag_max_ns=lag_ns,
+        send_lag_first_tenth_p50_ns=lag_ns,
+        send_lag_last_tenth_p50_ns=lag_ns,
+        reads=len(records.chunk_ns),
+        content_chunks=len(records.chunk_ns),
+        peak_in_flight=peak_in_flight,
+        clock=VirtualClock.name,
+        clock_resolution_ns=1,
+        stamp_source="the virtual clock",
+        event_loop="none",
+        transport="none (virtual time)",
+    )

@@ -1,0 +1,235 @@
+"""When requests reach the engine in virtual time: what the load generator does, as arithmetic.
+
+The generator's end of the wire is a constant: a request is received ``submit_to_received_us`` after it was
+submitted, and what the engine writes is read ``write_to_read_us`` later. Nothing is ever late.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.records import IntColumn
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.simulator.replay.records import Flight
+from pytest_llmbench.workloads.sequence import SequenceDigest, drawn
+from pytest_llmbench.workloads.stream import StreamedWorkload
+
+AT_ONCE = 8192
+"""Requests that are drawn together."""
+
+
+class PlanRequests:
+    """Hands out the plan's requests in order, and knows which were taken.
+
+    They are drawn a slice at a time: a long plan has no room for all of them, and a closed loop with a
+    duration may send ``plan.ceiling`` requests and mostly sends far fewer. Its first slice is the least it
+    sends, and each further one as long as all before it, up to :data:`AT_ONCE`.
+    """
+
+    def __init__(self, plan: LoadPlan) -> None:
+        self._plan = plan
+        self._most = plan.most_requests
+        self._slice: Sequence[PlannedRequest] = ()
+        self._slice_start = 0
+        self._drawn = 0
+        self.taken = 0
+        self._digest = SequenceDigest()
+        self._draw(
+            min(plan.requests, AT_ONCE) if isinstance(plan.workload, StreamedWorkload) else plan.requests
+        )
+
+    @property
+    def exhausted(self) -> bool:
+        """There are no more; a workload of ours never ends before the plan does."""
+        if self.taken < self._drawn:
+            return False
+        if self.taken < self._most:
+            self._draw(min(max(self.taken, 64), AT_ONCE))
+        return self.taken >= self._drawn
+
+    def __len__(self) -> int:
+        """How many there are at most."""
+        return self._most
+
+    def take(self) -> PlannedRequest:
+        """The next one; ask ``exhausted`` before."""
+        request = self._slice[self.taken - self._slice_start]
+        self.taken += 1
+        self._digest.add(request)
+        return request
+
+    def sha256(self) -> str:
+        """Identity of what was taken, in METHODOLOGY §4.3's format."""
+        return self._digest.hexdigest()
+
+    def _draw(self, count: int) -> None:
+        start, plan = self._drawn, self._plan
+        count = min(count, self._most - start)
+        self._slice, self._slice_start = drawn(plan.workload, plan.first + start, count, plan.seed), start
+        self._drawn = start + len(self._slice)
+        if len(self._slice) < count:
+            self._most = self._drawn
+
+
+_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Client and network, the same for every request. Microseconds."""
+
+    submit_to_received_us: float = 25.0
+    """From the last byte of a request to the engine's having read it."""
+    write_to_read_us: float = 25.0
+    """From a write of the engine to the client's read."""
+
+    def __post_init__(self) -> None:
+        for name in ("submit_to_received_us", "write_to_read_us"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise SuiteError(f"{name} is {value:g}; it has to be 0 or more", where="replay")
+
+    @property
+    def to_engine_ns(self) -> int:
+        return round(self.submit_to_received_us * 1000.0)
+
+    @property
+    def to_client_ns(self) -> int:
+        return round(self.write_to_read_us * 1000.0)
+
+
+class Arrivals(Protocol):
+    """Requests on their way to the engine, in the order in which they arrive."""
+
+    def all_sent(self, now_ns: int) -> bool:
+        """Nothing is left to be sent, now or after further ends."""
+
+    def next_ns(self) -> int | None:
+        """When the next one arrives; None while none is on its way."""
+
+    def take(self) -> Flight:
+        """The next one."""
+
+    def ended(self, flight: Flight) -> None:
+        """A request has ended, in whatever way."""
+
+    def stop(self) -> None:
+        """Send nothing more."""
+
+
+class ScheduledArrivals:
+    """Open loop: the schedule decides, whatever becomes of earlier requests (METHODOLOGY §3)."""
+
+    def __init__(self, planned: PlanRequests, offsets_ns: IntColumn, start_ns: int, delays: Delays) -> None:
+        self._planned = planned
+        self._offsets_ns, self._start_ns = offsets_ns, start_ns
+        self._due_ns: list[int] = []
+        """Of some requests from ``_slice`` on, as Python's numbers: a long plan has no room for all."""
+        self._slice = 0
+        self._to_engine_ns = delays.to_engine_ns
+        self._next = 0
+        self._end = len(planned)
+
+    def all_sent(self, now_ns: int) -> bool:  # noqa: ARG002 - a closed loop needs it
+        return self._next == self._end or self._planned.exhausted
+
+    def next_ns(self) -> int | None:
+        if self._next == self._end or self._planned.exhausted:
+            return None
+        return self._due() + self._to_engine_ns
+
+    def take(self) -> Flight:
+        due_ns = self._due()
+        flight = Flight(self._planned.take(), due_ns, due_ns + self._to_engine_ns)
+        self._next += 1
+        return flight
+
+    def stop(self) -> None:
+        self._end = self._next
+
+    def ended(self, flight: Flight) -> None:
+        """Changes nothing: that is what makes the loop an open one."""
+
+    def _due(self) -> int:
+        place = self._next - self._slice
+        if place >= len(self._due_ns):
+            self._slice, place = self._next, 0
+            own = self._offsets_ns[self._next : self._next + _AT_ONCE]
+            self._due_ns = (own + self._start_ns).tolist()
+        return self._due_ns[place]
+
+
+class SlotArrivals:
+    """Closed loop: ``concurrency`` in flight; the end of each, as the client sees it, sends the next.
+
+    With ``last_ns`` a slot that is free from that instant on sends only while fewer than ``least`` were sent.
+    """
+
+    def __init__(
+        self,
+        planned: PlanRequests,
+        concurrency: int,
+        start_ns: int,
+        delays: Delays,
+        *,
+        least: int = 0,
+        last_ns: int | None = None,
+    ) -> None:
+        self._planned = planned
+        self._to_engine_ns = delays.to_engine_ns
+        self._least, self._last_ns = least, last_ns
+        self._free_ns = [start_ns] * min(concurrency, len(planned))
+        """A heap: ends are reported step by step, but deadlines run out in between."""
+        self._stopped = False
+
+    def all_sent(self, now_ns: int) -> bool:
+        if self._stopped or self._planned.exhausted:
+            return True
+        if self._last_ns is None or self._planned.taken < self._least:
+            return False
+        return now_ns >= self._last_ns and self.next_ns() is None
+
+    def next_ns(self) -> int | None:
+        if not self._free_ns or self._stopped or self._planned.exhausted:
+            return None
+        free_ns = self._free_ns[0]
+        if self._last_ns is not None and free_ns >= self._last_ns and self._planned.taken >= self._least:
+            return None
+        return free_ns + self._to_engine_ns
+
+    def take(self) -> Flight:
+        due_ns = heapq.heappop(self._free_ns)
+        return Flight(self._planned.take(), due_ns, due_ns + self._to_engine_ns)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def ended(self, flight: Flight) -> None:
+        heapq.heappush(self._free_ns, flight.finished_ns)
+
+
+def arrivals_of(plan: LoadPlan, planned: PlanRequests, start_ns: int, delays: Delays) -> Arrivals:
+    """The plan's load from ``start_ns`` on. Raises SuiteError for one that cannot be run."""
+    if isinstance(plan.load, ClosedLoop):
+        if plan.load.concurrency < 1:
+            raise SuiteError(f"concurrency is {plan.load.concurrency}, least is 1", where=plan.label)
+        if plan.duration_s is None:
+            return SlotArrivals(planned, plan.load.concurrency, start_ns, delays)
+        last_ns = start_ns + round(plan.duration_s * 1e9)
+        return SlotArrivals(
+            planned, plan.load.concurrency, start_ns, delays, least=plan.requests, last_ns=last_ns
+        )
+    return ScheduledArrivals(planned, _offsets_ns(plan, plan.load), start_ns, delays)
+
+
+def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> IntColumn:
+    """As the load generator draws them: who takes up a sequence in the middle takes up its schedule there."""
+    whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed))
+    return whole[plan.first :] - (int(whole[plan.first - 1]) if plan.first else 0)

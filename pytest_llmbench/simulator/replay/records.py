@@ -1,0 +1,421 @@
+"""Flights become columns, and columns rows. No work per token in Python: stamps are slices of step ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.columns.log import RecordLog
+from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import (
+    MISSING,
+    OUTCOMES,
+    PHASES,
+    TOKEN_SOURCES,
+    BoolColumn,
+    IntColumn,
+    Records,
+)
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.simulator.engine.faults import FaultKind
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
+from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A request from its submission to its end. Instants are of the virtual clock."""
+
+    planned: PlannedRequest
+    submitted_ns: int
+    """Also its scheduled and its dispatched instant: nobody is late in virtual time."""
+    received_ns: int
+    """The engine has read it."""
+    accepted_ns: int = MISSING
+    """The engine sends the headers of the response."""
+    admitted_ns: int = MISSING
+    """The step begins that takes it into the batch for the first time."""
+    sequence: EngineSequence | None = None
+    """What the engine made of it; ``None`` if it was turned away."""
+    read_ns: IntColumn | None = None
+    """When the client reads each token, where that is not just after the step that made it."""
+    reply_number: int = 0
+    """Among the replies of this engine."""
+    fate: FaultKind | None = None
+    """What goes wrong with it."""
+    outcome: Outcome = Outcome.CANCELLED
+    http_status: int = MISSING
+    """200 as soon as the request is accepted."""
+    error: str | None = None
+    finish_reason: str | None = None
+    finished_ns: int = MISSING
+    """The client has read the end of the response, or has given up."""
+
+    @property
+    def ended(self) -> bool:
+        return self.finished_ns != MISSING
+
+    def end(
+        self, outcome: Outcome, at_ns: int, *, error: str | None = None, finish_reason: str | None = None
+    ) -> None:
+        self.outcome, self.finished_ns, self.error, self.finish_reason = outcome, at_ns, error, finish_reason
+
+    def spans(self, first_step: int) -> list[tuple[int, int]]:
+        """First and last step of each row of its tokens, counted from ``first_step``.
+
+        Rows are complete once the engine has nothing more to do with the sequence.
+        """
+        if self.sequence is None:
+            return []
+        return [(run.start - first_step, run.stop - 1 - first_step) for run in self.sequence.spans]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Chunks of all requests, one request after another."""
+
+    offsets: IntColumn
+    """Request i owns the chunks ``[offsets[i], offsets[i + 1])``."""
+    stamps_ns: IntColumn
+    tokens: IntColumn
+    reasoning_counts: IntColumn
+    """Chunks of reasoning of each request; they come first."""
+    output_tokens: IntColumn
+    """Tokens of each request."""
+    think_tokens: IntColumn
+    """Those of them that are reasoning."""
+    server_ns: IntColumn
+    """When the engine made each token, request after request; empty if nobody asked."""
+
+    @property
+    def counts(self) -> IntColumn:
+        return np.diff(self.offsets)
+
+    def at(self, positions: IntColumn, there: BoolColumn) -> IntColumn:
+        """The stamp at each position, MISSING where it is not ``there``."""
+        column = np.full(len(positions), MISSING, dtype=np.int64)
+        column[there] = self.stamps_ns[positions[there]]
+        return column
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a plan, as the client could see them."""
+
+    first: int
+    """Number of the plan's first step."""
+    read_ns: IntColumn
+    """When the client reads what each step made."""
+    to_client_ns: int
+    """So long before it was made."""
+
+
+def chunks_of(flights: Sequence[Flight], steps: Steps, stream: StreamOptions, seed: int) -> Chunks:
+    """All chunks that were read. ``seed`` is that of speculative decoding."""
+    made_in, offsets = _token_steps(flights, steps.first)
+    stamps_ns, lengths = steps.read_ns[made_in], np.diff(offsets)
+    server_ns = stamps_ns - steps.to_client_ns if stream.server_timestamps else np.empty(0, dtype=np.int64)
+    held = [(i, flight.read_ns) for i, flight in enumerate(flights) if flight.read_ns is not None]
+    if held:
+        if stream.server_timestamps:
+            server_ns = _of_those_read(server_ns, offsets, held)
+        stamps_ns, offsets = _held_back(stamps_ns, offsets, held)
+        lengths = np.diff(offsets)
+    thinks = [flight.sequence.think_tokens if flight.sequence is not None else 0 for flight in flights]
+    think_tokens = np.minimum(np.array(thinks, dtype=np.int64), lengths)
+    if stream.tokens_per_chunk == 1 and stream.draft_tokens == 0:
+        ones = np.ones(len(stamps_ns), dtype=np.int64)
+        return Chunks(offsets, stamps_ns, ones, think_tokens, lengths, think_tokens, server_ns)
+    closes = _closes(flights, lengths, think_tokens, stream, seed)
+    ends = np.flatnonzero(closes)
+    closed_before = np.concatenate(([0], np.cumsum(closes))).astype(np.int64)
+    chunk_offsets = closed_before[offsets]
+    return Chunks(
+        offsets=chunk_offsets,
+        stamps_ns=stamps_ns[ends],
+        tokens=np.diff(ends, prepend=-1),
+        reasoning_counts=closed_before[offsets[:-1] + think_tokens] - chunk_offsets[:-1],
+        output_tokens=lengths,
+        think_tokens=think_tokens,
+        server_ns=server_ns,
+    )
+
+
+def _of_those_read(
+    server_ns: IntColumn, offsets: IntColumn, held: Sequence[tuple[int, IntColumn]]
+) -> IntColumn:
+    """The engine's instants without those of tokens that never reached the client."""
+    parts = np.split(server_ns, offsets[1:-1])
+    for i, read_ns in held:
+        parts[i] = parts[i][: len(read_ns)]
+    return np.concatenate(parts)
+
+
+def _held_back(
+    stamps_ns: IntColumn, offsets: IntColumn, held: Sequence[tuple[int, IntColumn]]
+) -> tuple[IntColumn, IntColumn]:
+    """The stamps with those of the replies that were held back, which may be fewer than the tokens made."""
+    parts = np.split(stamps_ns, offsets[1:-1])
+    for i, read_ns in held:
+        parts[i] = read_ns
+    lengths = [len(part) for part in parts]
+    return np.concatenate(parts), np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+
+
+def _token_steps(flights: Sequence[Flight], first_step: int) -> tuple[IntColumn, IntColumn]:
+    """The step of every token, request after request, and where each request begins in that list."""
+    spans = [flight.spans(first_step) for flight in flights]
+    bounds = np.array([span for rows in spans for span in rows], dtype=np.int64).reshape(-1, 2)
+    lengths = bounds[:, 1] - bounds[:, 0] + 1
+    begins = np.cumsum(lengths) - lengths
+    steps = np.arange(int(lengths.sum()), dtype=np.int64) + np.repeat(bounds[:, 0] - begins, lengths)
+    per_flight = [sum(last - first + 1 for first, last in rows) for rows in spans]
+    return steps, np.concatenate(([0], np.cumsum(per_flight))).astype(np.int64)
+
+
+def _closes(
+    flights: Sequence[Flight], lengths: IntColumn, think_tokens: IntColumn, stream: StreamOptions, seed: int
+) -> BoolColumn:
+    """Which tokens are the last of their chunk. The first token goes out at once; so do the last of the
+    thoughts and the last of all."""
+    begins = np.cumsum(lengths) - lengths
+    place = np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(begins, lengths)
+    if stream.draft_tokens > 0:
+        closes = _drafted(flights, lengths, think_tokens, stream, seed)
+    else:
+        size = stream.tokens_per_chunk
+        thinks = np.repeat(think_tokens, lengths)
+        after_thoughts = (thinks > 0) & (place >= thinks)
+        closes = np.where(after_thoughts, (place - thinks) % size == size - 1, place % size == 0)
+    closes[(begins + lengths - 1)[lengths > 0]] = True
+    closes[(begins + think_tokens - 1)[think_tokens > 0]] = True
+    return closes
+
+
+def _drafted(
+    flights: Sequence[Flight], lengths: IntColumn, think_tokens: IntColumn, stream: StreamOptions, seed: int
+) -> BoolColumn:
+    """Speculative decoding draws the sizes, reply by reply, as the served engine does."""
+    parts: list[npt.NDArray[np.bool_]] = []
+    for flight, length, thinks in zip(flights, lengths.tolist(), think_tokens.tolist(), strict=True):
+        closes = np.zeros(length, dtype=bool)
+        end = -1
+        for size in stream.chunk_tokens(seed, flight.reply_number):
+            end = min(end + size, thinks - 1) if end < thinks - 1 else end + size
+            if end >= length:
+                break
+            closes[end] = True
+        parts.append(closes)
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What the records of a plan need beside its flights."""
+
+    phase: Phase
+    name: str
+    """Begins the request ids."""
+    stream: StreamOptions
+    seed: int
+    prefix_caching: bool
+
+
+def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) -> Records:
+    """The columns of a plan, in order of submission. A chunk has the stamp of its last token."""
+    flights = sorted(flights, key=lambda flight: (flight.submitted_ns, flight.planned.index))
+    chunks = chunks_of(flights, steps, recording.stream, recording.seed)
+    submitted_ns = _column(flights, "submitted_ns")
+    columns: dict[str, Any] = {
+        "index": _planned(flights, "index"),
+        "request_id": [f"{recording.name}-{flight.planned.index}" for flight in flights],
+        "phase": np.full(len(flights), PHASES.index(recording.phase), dtype=np.int8),
+        "class_label": [flight.planned.class_label for flight in flights],
+        "scheduled_ns": submitted_ns,
+        "dispatched_ns": submitted_ns,
+        "submitted_ns": submitted_ns,
+        "requested_input_tokens": _planned(flights, "input_tokens"),
+        "requested_max_tokens": _planned(flights, "max_tokens"),
+        "finished_ns": _column(flights, "finished_ns"),
+        "http_status": _column(flights, "http_status"),
+        **{name: np.zeros(len(flights), dtype=np.int64) for name in _NEVER},
+        "outcome": np.array([OUTCOMES.index(flight.outcome) for flight in flights], dtype=np.int8),
+        "error": [flight.error for flight in flights],
+        "finish_reason": [flight.finish_reason for flight in flights],
+    }
+    columns |= {
+        "shared_prefix_tokens": _planned(flights, "shared_prefix_tokens"),
+        "prefix_id": np.array(
+            [MISSING if flight.planned.prefix_id is None else flight.planned.prefix_id for flight in flights],
+            dtype=np.int64,
+        ),
+    }
+    columns |= _of_engine(flights, steps)
+    return Records(**columns, **_of_chunks(chunks), **_of_reply(flights, chunks, steps, recording))
+
+
+def _of_chunks(chunks: Chunks) -> dict[str, Any]:
+    """Instants of first and last chunks: reasoning is output, but no content."""
+    first_ns = chunks.at(chunks.offsets[:-1], chunks.counts > 0)
+    none = np.zeros_like(chunks.output_tokens)
+    return {
+        "first_event_ns": first_ns,
+        "first_nonempty_ns": first_ns,
+        "first_reasoning_ns": np.where(chunks.reasoning_counts > 0, first_ns, MISSING),
+        "first_content_ns": chunks.at(
+            chunks.offsets[:-1] + chunks.reasoning_counts, chunks.counts > chunks.reasoning_counts
+        ),
+        "last_content_ns": chunks.at(chunks.offsets[1:] - 1, chunks.counts > 0),
+        "chunk_offsets": chunks.offsets,
+        "chunk_ns": chunks.stamps_ns,
+        "chunk_tokens": chunks.tokens,
+        "server_token_offsets": _offsets(chunks.output_tokens if len(chunks.server_ns) else none),
+        "server_token_ns": chunks.server_ns,
+    }
+
+
+def _of_engine(flights: Sequence[Flight], steps: Steps) -> dict[str, Any]:
+    """What the engine notes about each request that it took in, whatever became of it afterwards."""
+    admitted_ns, accepted_ns = _column(flights, "admitted_ns"), _column(flights, "accepted_ns")
+    firsts = [None if flight.sequence is None else flight.sequence.first_step for flight in flights]
+    first_step = np.array(
+        [MISSING if step is None else step - steps.first for step in firsts], dtype=np.int64
+    )
+    # Ctrl-C may have come before the end of the step was noted.
+    begun = (first_step != MISSING) & (first_step < len(steps.read_ns))
+    first_ns = np.full(len(flights), MISSING, dtype=np.int64)
+    first_ns[begun] = steps.read_ns[first_step[begun]] - steps.to_client_ns
+    in_engine = [flight.sequence if flight.http_status == 200 else None for flight in flights]
+    return {
+        "queue_wait_ns": np.where(admitted_ns != MISSING, admitted_ns - accepted_ns, MISSING),
+        "prefill_ns": np.where(begun, first_ns - admitted_ns, MISSING),
+        "preemptions": np.array([MISSING if s is None else s.preemptions for s in in_engine], dtype=np.int64),
+        "preempted_tokens": np.array(
+            [MISSING if s is None else s.lost_tokens for s in in_engine], dtype=np.int64
+        ),
+    }
+
+
+def _of_reply(
+    flights: Sequence[Flight], chunks: Chunks, steps: Steps, recording: Recording
+) -> dict[str, Any]:
+    """What the headers, and at the end of a reply its usage, tell."""
+    ok = np.array([flight.outcome is Outcome.OK for flight in flights], dtype=bool)
+    status = _column(flights, "http_status")
+    headers_ns = np.array([_headers_ns(flight, steps.to_client_ns) for flight in flights], dtype=np.int64)
+    some = chunks.counts > 0
+    cached = [MISSING if flight.sequence is None else flight.sequence.cached_tokens for flight in flights]
+    # As served: cached tokens are told where there is a cache, reasoning tokens where there are any.
+    return {
+        "first_byte_ns": np.where(status != MISSING, headers_ns, MISSING),
+        "input_tokens": np.where(status == 200, _planned(flights, "input_tokens"), MISSING),
+        "output_tokens": np.where(some | ok, chunks.output_tokens, MISSING),
+        "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
+        "reasoning_tokens": np.where(ok & (chunks.think_tokens > 0), chunks.think_tokens, MISSING),
+        "token_source": _sources(ok, some),
+    }
+
+
+def rows_of(records: Records) -> Iterator[RequestRecord]:
+    """The records as rows, in the order in which the requests ended."""
+    numbers: dict[str, list[int | None]] = {
+        name: [None if value == MISSING else value for value in getattr(records, name).tolist()]
+        for name in _ROW_NUMBERS
+    }
+    offsets, server_offsets = records.chunk_offsets.tolist(), records.server_token_offsets.tolist()
+    for i in np.argsort(records.finished_ns, kind="stable").tolist():
+        chunks = slice(offsets[i], offsets[i + 1])
+        values: dict[str, Any] = {name: column[i] for name, column in numbers.items()}
+        yield RequestRecord(
+            request_id=records.request_id[i],
+            phase=PHASES[records.phase[i]],
+            class_label=records.class_label[i],
+            chunk_ns=records.chunk_ns[chunks].tolist(),
+            chunk_tokens=records.chunk_tokens[chunks].tolist(),
+            server_token_ns=records.server_token_ns[server_offsets[i] : server_offsets[i + 1]].tolist(),
+            token_source=TOKEN_SOURCES[records.token_source[i]],
+            attribution="exact" if chunks.stop > chunks.start else "none",
+            outcome=OUTCOMES[records.outcome[i]],
+            error=records.error[i],
+            finish_reason=records.finish_reason[i],
+            **values,
+        )
+
+
+_NEVER = ("coalesced_chunks", "unresolved_chunks", "first_content_early_ns", "stale_retries")
+"""What does not happen in virtual time."""
+_ROW_NUMBERS = (
+    "index", "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns",
+    "first_nonempty_ns", "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns",
+    "input_tokens", "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens",
+    "reasoning_tokens", "http_status", *_NEVER, "shared_prefix_tokens", "prefix_id",
+    "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
+)  # fmt: skip
+
+
+def _column(flights: Sequence[Flight], name: str) -> IntColumn:
+    return np.array([getattr(flight, name) for flight in flights], dtype=np.int64)
+
+
+def _offsets(counts: IntColumn) -> IntColumn:
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def _planned(flights: Sequence[Flight], name: str) -> IntColumn:
+    return np.array([getattr(flight.planned, name) for flight in flights], dtype=np.int64)
+
+
+def _headers_ns(flight: Flight, to_client_ns: int) -> int:
+    """The headers leave as the request is accepted; a refusal, and a buffered reply, comes in one piece."""
+    if flight.http_status != 200:
+        return flight.finished_ns
+    if flight.fate == "buffering" and flight.read_ns is not None and len(flight.read_ns):
+        return int(flight.read_ns[0])
+    return flight.accepted_ns + to_client_ns
+
+
+def _sources(ok: BoolColumn, some: BoolColumn) -> npt.NDArray[np.int8]:
+    """The usage comes with the end of a reply; of one that was broken off only the chunks can be counted."""
+    usage, counted, none = (
+        TOKEN_SOURCES.index(source)
+        for source in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_COUNT, TokenSource.NONE)
+    )
+    return np.where(ok, usage, np.where(some, counted, none)).astype(np.int8)
+
+
+class FlightLog:
+    """The records of one plan."""
+
+    def __init__(self, recording: Recording, on_record: Callable[[RequestRecord], None] | None) -> None:
+        self._recording = recording
+        self._on_record = on_record
+        self._log = RecordLog()
+        self._first: Records | None = None
+        """All there is, as long as it came at once: most replays are short."""
+
+    def keep(self, flights: Sequence[Flight], steps: Steps) -> Records:
+        """Flights that have ended, as records; ``steps`` has all that their tokens came from."""
+        records = records_of(flights, steps, self._recording)
+        if self._first is None:
+            self._first = records
+        else:
+            if not len(self._log):
+                self._log.extend(self._first)
+            self._log.extend(records)
+        if self._on_record is not None:
+            for row in rows_of(records):
+                self._on_record(row)
+        return records
+
+    def records(self) -> Records:
+        """Of all flights, in order of submission."""
+        if self._first is not None and not len(self._log):
+            return self._first
+        found = self._log.records()
+        self._log.close()
+        return found

@@ -1,0 +1,517 @@
+"""One plan in virtual time: arrivals, steps, faults and deadlines in the order in which they happen."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from pytest_llmbench.model.engine_readings import EngineReadings
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.plan import Deadlines, LoadPlan
+from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
+from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultSchedule
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
+from pytest_llmbench.simulator.engine.step_result import StepResult
+from pytest_llmbench.simulator.replay.faults import (
+    DELAYS,
+    STRIKES,
+    delayed,
+    input_refused,
+    queue_full,
+    refusal_of,
+)
+from pytest_llmbench.simulator.replay.load import Arrivals, Delays
+from pytest_llmbench.simulator.replay.records import Flight, Steps
+from pytest_llmbench.simulator.serving.request_body import GenerationRequest, RefusalError
+from pytest_llmbench.stats.failing import STREAK, FailureWatch
+from pytest_llmbench.stats.interim.looks import look_taker
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.wire.http_status import classify_status
+
+SAMPLE_NS = 250_000_000
+"""Between two samples."""
+SOURCE = "the embedded engine's model"
+
+
+class GaugeSampler:
+    """One sample every :data:`SAMPLE_NS` from the start of a plan. The cost is per sample, not per token."""
+
+    def __init__(self, engine: Engine, start_ns: int) -> None:
+        self._engine = engine
+        self.due_ns = start_ns
+        """The next sample is of this instant."""
+        self._at_ns = array("q")
+        self._gauges = {name: array("d") for name in ("running", "waiting", "kv_use")}
+
+    def idle_until(self, now_ns: int) -> None:
+        """Nothing was in the engine up to this instant, which is not included."""
+        self._note(now_ns - 1, 0, 0, 0.0)
+
+    def during(self, step: StepResult, until_ns: int) -> None:
+        """The step ends at this instant, which belongs to the next one. Who ends with it is running."""
+        engine = self._engine
+        self._note(until_ns - 1, engine.running + len(step.finished), engine.waiting, engine.kv_usage)
+
+    def _note(self, until_ns: int, running: int, waiting: int, kv_use: float) -> None:
+        gauges = self._gauges
+        while self.due_ns <= until_ns:
+            self._at_ns.append(self.due_ns)
+            gauges["running"].append(running)
+            gauges["waiting"].append(waiting)
+            gauges["kv_use"].append(kv_use)
+            self.due_ns += SAMPLE_NS
+
+    def readings(self, before: dict[str, float], after: dict[str, float]) -> EngineReadings:
+        """The samples, with the counters around them."""
+        return EngineReadings(
+            at_ns=np.array(self._at_ns, dtype=np.int64),
+            gauges={name: np.array(values, dtype=np.float64) for name, values in self._gauges.items()},
+            totals_before=before,
+            totals_after=after,
+            max_num_seqs=self._engine.config.max_num_seqs,
+            source=SOURCE,
+        )
+
+
+_NEVER_NS = 2**63 - 1
+
+
+class Patience:
+    """Requests by age. The headers are read as soon as a request is accepted; then silence is counted."""
+
+    def __init__(self, limits: Deadlines, delays: Delays) -> None:
+        self._silence_ns = round(limits.between_chunks_s * 1e9) + delays.to_engine_ns + delays.to_client_ns
+        self._total_ns, self._drain_ns = round(limits.total_s * 1e9), round(limits.drain_s * 1e9)
+        self._between_ns = round(limits.between_chunks_s * 1e9)
+        self._shortest_ns = min(self._silence_ns, self._total_ns, self._drain_ns)
+        self.silence_text = (
+            f"the stream fell silent within {limits.between_chunks_s:g} s (between-chunks deadline)"
+        )
+        self._total_text = f"the response was not complete within {limits.total_s:g} s (total deadline)"
+        self.drain_text = f"not complete {limits.drain_s:g} s after the last submission (drain deadline)"
+        self._silent: deque[Flight] = deque()
+        """Without a token, and some that have one by now; oldest first."""
+        self._open: deque[Flight] = deque()
+        self.look_ns = _NEVER_NS
+        """No deadline runs out before this instant."""
+
+    def watch(self, flight: Flight) -> None:
+        """A request has been accepted, later than those before it."""
+        silent, still_open = self._silent, self._open
+        while silent and not _waits(silent[0]):  # of those that ended nothing is kept
+            silent.popleft()
+        while still_open and still_open[0].finished_ns != MISSING:
+            still_open.popleft()
+        silent.append(flight)
+        still_open.append(flight)
+        self.look_ns = min(self.look_ns, flight.submitted_ns + self._shortest_ns)
+
+    def overdue(self, now_ns: int) -> Iterator[tuple[Flight, int, str]]:
+        """Who has to be given up, since when, and why. Each is to be ended before the next is asked for."""
+        for flight in _taken(self._silent, now_ns - self._silence_ns, _waits):
+            yield flight, flight.submitted_ns + self._silence_ns, self.silence_text
+        for flight in _taken(self._open, now_ns - self._total_ns, _is_open):
+            yield flight, flight.submitted_ns + self._total_ns, self._total_text
+        fronts = [queue[0].submitted_ns for queue in (self._silent, self._open) if queue]
+        self.look_ns = min(fronts) + self._shortest_ns if fronts else _NEVER_NS
+
+    def given_up_ns(self, flight: Flight) -> int | None:
+        """When a reply was given up that was held back on its way; ``None`` if it came quickly enough."""
+        read_ns = flight.read_ns
+        if read_ns is None or len(read_ns) == 0:
+            return None
+        silent = np.flatnonzero(np.diff(read_ns) >= self._between_ns)
+        return int(read_ns[silent[0]]) + self._between_ns if len(silent) else None
+
+    def drain_is_over(self, now_ns: int, last_ns: int) -> bool:
+        """``last_ns``: when the last flight was submitted."""
+        return now_ns >= last_ns + self._drain_ns
+
+
+def _taken(
+    queue: deque[Flight], submitted_until_ns: int, concerned: Callable[[Flight], bool]
+) -> Iterator[Flight]:
+    """Take what is overdue from the front of ``queue``, dropping what is not concerned any more."""
+    while queue:
+        flight = queue[0]
+        if concerned(flight):
+            if flight.submitted_ns > submitted_until_ns:
+                return
+            yield flight
+        queue.popleft()
+
+
+def _is_open(flight: Flight) -> bool:
+    return not flight.ended
+
+
+def _waits(flight: Flight) -> bool:
+    """Has no token yet. A later silence is a few steps long, and no deadline is that short."""
+    return not flight.ended and flight.sequence is not None and flight.sequence.first_step is None
+
+
+_ENDS = {
+    "content_filter": (Outcome.REFUSED, "the output filter broke the answer off"),
+    "error": (Outcome.IN_BAND_ERROR, "the engine ran out of memory"),
+}
+"""What the client makes of a reply whose finish reason is not a normal one."""
+
+
+BATCH = 8192
+"""Flights that have ended are handed over when there are so many."""
+_HEARD_PER_LOOK = 10
+"""A load that may end early hears of them sooner: so often between two looks."""
+
+
+class ReplayRun:
+    """The work of a step does not grow with its tokens: only first tokens and ends are looked at.
+
+    What has ended is given to ``keep`` with the steps that made its tokens, and forgotten, so memory follows
+    the requests in flight.
+    """
+
+    peak_in_flight = 0
+    left_in_flight = 0
+    stopped: str | None = None
+    """Why nothing more was sent, if the plan's own rule ended it."""
+    interrupted: str | None = None
+    """Why the plan was cut short, if it was."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        arrivals: Arrivals,
+        plan: LoadPlan,
+        *,
+        faults: FaultSchedule,
+        delays: Delays,
+        start_ns: int,
+        keep: Callable[[Sequence[Flight], Steps], Records],
+    ) -> None:
+        self._engine = engine
+        self._keep = keep
+        self._arrivals = arrivals
+        self._ignore_eos = plan.ignore_eos
+        self._faults = faults
+        self._to_client_ns = delays.to_client_ns
+        self._in_flight: dict[EngineSequence, Flight] = {}
+        self._screened: list[tuple[int, int, Flight]] = []
+        """A heap of those that are with the input filter: when they join the queue, their number."""
+        self._held_until_ns: list[int] = []  # a heap: ends of replies that the engine alone is through with
+        self._strikes: dict[int, list[Flight]] = {}
+        """Step number: replies to which a fault happens then, if they have come far enough."""
+        self._down_until_ns = 0
+        self._stops_when_failing = plan.stop_when_failing
+        self._watch = FailureWatch.of(plan)
+        self._deadline_ns = 2**63 - 1 if plan.most_s is None else start_ns + round(plan.most_s * 1e9)
+        self._looks = look_taker(plan)
+        self._batch = BATCH if plan.looks is None else max(1, plan.looks.every // _HEARD_PER_LOOK)
+        self._patience = Patience(plan.deadlines, delays)
+        self.gauges = GaugeSampler(engine, start_ns)
+        self.first_step = engine.next_step
+        self.now_ns = start_ns
+        self._flights: dict[Flight, None] = {}
+        """Not handed over, in order of arrival; ``_ended`` of them have ended."""
+        self._ended = self._received = 0
+        self._last_ns = start_ns
+        """Submission of the last one."""
+        self.step_ends_ns = array("q")
+        """From ``first_step`` on."""
+
+    def play(self) -> None:
+        """Until every request has ended; Ctrl-C cuts it short."""
+        try:
+            self._play()
+        except KeyboardInterrupt:
+            self._cancel(INTERRUPTED_BY_CTRL_C)
+            self.interrupted = INTERRUPTED_BY_CTRL_C
+        finally:
+            self._hand_over(list(self._flights))
+
+    def _play(self) -> None:
+        if self._watch is not None:
+            self._watch.begin(self.now_ns)
+        engine, arrivals, patience = self._engine, self._arrivals, self._patience
+        in_flight, screened, gauges = self._in_flight, self._screened, self.gauges
+        while True:
+            if self._ended >= self._batch:
+                self._hand_over([flight for flight in self._flights if flight.ended])
+            arrives_ns = arrivals.next_ns()
+            if not in_flight:
+                joins_ns = screened[0][0] if screened else None
+                if arrives_ns is None and joins_ns is None:
+                    return
+                self.now_ns = max(self.now_ns, min(t for t in (arrives_ns, joins_ns) if t is not None))
+                if gauges.due_ns < self.now_ns:
+                    gauges.idle_until(self.now_ns)
+            if self.now_ns >= self._deadline_ns and self.interrupted is None:
+                self._give_up()
+                continue
+            while arrives_ns is not None and arrives_ns <= self.now_ns:
+                self._receive(arrivals.take())
+                arrives_ns = arrivals.next_ns()
+            while screened and screened[0][0] <= self.now_ns:
+                self._queue(heapq.heappop(screened)[2])
+            if self.now_ns >= patience.look_ns:
+                self._look()
+            if in_flight:
+                self._step(engine.step())
+
+    def _hand_over(self, flights: Sequence[Flight]) -> None:
+        """These have come to their end; with them goes what they alone were made of."""
+        ends_ns = np.array(self.step_ends_ns, dtype=np.int64)
+        for flight in flights:
+            del self._flights[flight]
+        self._ended = 0
+        kept = self._keep(flights, Steps(self.first_step, ends_ns + self._to_client_ns, self._to_client_ns))
+        self._take_look(kept)
+        begun = [s.first_step for s in self._in_flight if s.first_step is not None]
+        # Kept: the steps of those that run. One that runs now has its first token from the present step on.
+        needless = min(begun, default=self._engine.next_step) - self.first_step
+        del self.step_ends_ns[:needless]
+        self.first_step += needless
+
+    def _take_look(self, ended: Records) -> None:
+        """With looks, what has ended is handed over as often as it is looked at."""
+        if self._looks is None or self.stopped is not None or self._arrivals.all_sent(self.now_ns):
+            return
+        verdict = self._looks.hear_all(ended)
+        if verdict is not None:
+            self._arrivals.stop()
+            self.stopped = self._looks.reason(verdict)
+
+    # Coming in.
+
+    def _receive(self, flight: Flight) -> None:
+        self._flights[flight] = None
+        self._received += 1
+        self._last_ns = flight.submitted_ns
+        planned, config = flight.planned, self._engine.config
+        try:
+            if flight.received_ns < self._down_until_ns:
+                raise RefusalError(503, "the engine has crashed and is being started again")
+            asked = _as_asked(planned.max_tokens, self._ignore_eos)
+            ceiling = asked.ceiling(planned.input_tokens, config)
+            flight.fate = self._faults.next()
+            if flight.fate in REFUSALS:
+                raise refusal_of(flight.fate, self._faults.options)
+        except RefusalError as refusal:
+            self._refuse(flight, refusal, flight.received_ns)
+            return
+        flight.sequence = EngineSequence(
+            "", planned.input_tokens, ceiling, ignore_eos=self._ignore_eos, token_ids=_ids_of(planned, config)
+        )
+        screening = self._engine.guardrails.screen(planned.input_tokens)
+        joins_ns = flight.accepted_ns = flight.received_ns + screening.delay_ns
+        if screening.refused:
+            self._refuse(flight, input_refused(), joins_ns)
+        elif screening.delay_ns == 0:
+            self._queue(flight)
+        else:
+            heapq.heappush(self._screened, (joins_ns, self._received, flight))
+            self._note_peak()
+
+    def _queue(self, flight: Flight) -> None:
+        sequence = flight.sequence
+        assert sequence is not None
+        try:
+            self._engine.submit(sequence)
+        except QueueFullError:
+            self._refuse(flight, queue_full(self._engine.config, self._faults.options), self.now_ns)
+            return
+        flight.http_status = 200
+        self._in_flight[sequence] = flight
+        self._patience.watch(flight)
+        self._note_peak()
+
+    def _note_peak(self) -> None:
+        """In flight for the client: a reply that is held back still is when the engine is through with it."""
+        held = self._held_until_ns
+        while held and held[0] <= self.now_ns:
+            heapq.heappop(held)
+        self.peak_in_flight = max(self.peak_in_flight, len(self._in_flight) + len(self._screened) + len(held))
+
+    def _refuse(self, flight: Flight, refusal: RefusalError, at_ns: int) -> None:
+        """What a client sees of a refusal, by the same rules as on a real wire."""
+        flight.sequence, flight.http_status = None, refusal.status
+        headers = {} if refusal.retry_after_s is None else {"retry-after": f"{refusal.retry_after_s:g}"}
+        outcome, error = classify_status(refusal.status, headers, json.dumps(refusal.body()).encode())
+        self._end(flight, outcome, at_ns + self._to_client_ns, error)
+
+    # Working.
+
+    def _step(self, step: StepResult) -> None:
+        for sequence in step.admitted:
+            self._in_flight[sequence].admitted_ns = self.now_ns
+        if step.failed:
+            self._fail(step)
+        self.now_ns += step.duration_ns
+        self.step_ends_ns.append(self.now_ns)
+        if self.gauges.due_ns < self.now_ns:
+            self.gauges.during(step, self.now_ns)
+        if self._faults.options.fault:
+            self._strike(step)
+        for sequence in step.finished:
+            flight = self._in_flight.pop(sequence, None)
+            if flight is not None:  # a fault of this very step may have ended it
+                self._finish(flight, sequence)
+
+    def _fail(self, step: StepResult) -> None:
+        """Memory ran out as the step was to begin: the clients hear of it at once."""
+        if step.crashed:
+            self._down_until_ns = self.now_ns + step.duration_ns
+        for sequence in step.failed:
+            self._finish(self._in_flight.pop(sequence), sequence)
+
+    def _finish(self, flight: Flight, sequence: EngineSequence) -> None:
+        """The engine is through with it; what is held back is read later than that."""
+        at_ns = self.now_ns + self._to_client_ns
+        if self._engine.guardrails.holds or flight.fate in DELAYS:
+            at_ns = self._hold_back(flight, sequence)
+            given_up_ns = self._patience.given_up_ns(flight)
+            heapq.heappush(self._held_until_ns, at_ns if given_up_ns is None else given_up_ns)
+            if given_up_ns is not None:
+                assert flight.read_ns is not None
+                flight.read_ns = flight.read_ns[flight.read_ns <= given_up_ns]
+                self._end(flight, Outcome.TIMEOUT, given_up_ns, self._patience.silence_text)
+                return
+        if flight.fate in STRIKES:  # a fault that has not happened yet happens at the end
+            self._hit(flight)
+            return
+        outcome, error = _ENDS.get(sequence.finish_reason, (Outcome.OK, None))
+        self._end(flight, outcome, at_ns, error, sequence.finish_reason)
+
+    def _hold_back(self, flight: Flight, sequence: EngineSequence) -> int:
+        """By the output filter, or by a fault: notes when each token is read; returns when the reply ends."""
+        ns = self._token_ns(flight)
+        if len(ns):
+            ns = self._engine.guardrails.released_ns(ns)
+        end_ns = max(self.now_ns, int(ns.max(initial=0))) + self._to_client_ns
+        ns = ns[: len(ns) - sequence.withheld_tokens] + self._to_client_ns
+        if flight.fate in DELAYS and len(ns):
+            assert flight.fate is not None
+            ns = delayed(ns, flight.fate, self._faults.options)
+        flight.read_ns = ns
+        return max(end_ns, int(ns.max(initial=0)))
+
+    def _token_ns(self, flight: Flight) -> IntColumn:
+        """The ends of the steps that made its tokens."""
+        ends_ns = self.step_ends_ns
+        rows = [ends_ns[first : last + 1] for first, last in flight.spans(self.first_step)]
+        return np.array([ns for row in rows for ns in row], dtype=np.int64)
+
+    def _end(
+        self, flight: Flight, outcome: Outcome, at_ns: int, error: str | None, reason: str | None = None
+    ) -> None:
+        flight.end(outcome, at_ns, error=error, finish_reason=reason)
+        self._ended += 1
+        if self._watch is not None:
+            self._watch.ended(outcome, flight.http_status, error, at_ns)
+            self._check_engine(self._watch, at_ns)
+        self._arrivals.ended(flight)
+
+    def _check_engine(self, watch: FailureWatch, at_ns: int) -> None:
+        """As the load generator does, which has no word of the engine's on its health: here one that is down
+        (it recovers from a crash) has stopped answering as soon as so many requests in a row say so."""
+        if self._stops_when_failing:
+            if watch.streak >= STREAK and at_ns < self._down_until_ns:
+                self._arrivals.stop()
+                self.stopped = self.stopped or (
+                    f"the engine is down, and the last {watch.streak} requests that ended were not answered"
+                )
+            return
+        if self.stopped is not None or self.interrupted is not None or self._arrivals.all_sent(self.now_ns):
+            return
+        moves_ns = self.now_ns if self._in_flight else None
+        cut = watch.judge(len(self._in_flight), moves_ns, at_ns)
+        if cut is None:
+            return
+        self._arrivals.stop()
+        if cut.is_result:
+            self.stopped = cut.reason
+        else:
+            self.interrupted = cut.reason
+
+    # Faults in mid-stream.
+
+    def _strike(self, step: StepResult) -> None:
+        after = self._faults.options.fault_after_tokens
+        for sequence in step.first_tokens:
+            flight = self._in_flight.get(sequence)
+            if flight is not None and flight.fate in STRIKES:
+                self._strikes.setdefault(step.index + max(after - 1, 0), []).append(flight)
+        for flight in self._strikes.pop(step.index, ()):
+            struck = flight.sequence
+            if struck is None or struck not in self._in_flight:
+                continue
+            short = after - struck.given_tokens(step.index + 1)
+            if short > 0:  # it was preempted in between
+                self._strikes.setdefault(step.index + short, []).append(flight)
+            elif struck not in step.finished:
+                del self._in_flight[struck]
+                self._engine.abort(struck)
+                self._hit(flight)
+
+    def _hit(self, flight: Flight) -> None:
+        assert flight.fate is not None
+        outcome, error = STRIKES[flight.fate]
+        if self._faults.options.fault_after_tokens == 0:
+            flight.read_ns = np.empty(0, dtype=np.int64)
+        self._end(flight, outcome, self.now_ns + self._to_client_ns, error)
+        if flight.fate == "crash":
+            self._down_until_ns = self.now_ns + round(self._engine.config.recovery_ms * 1e6)
+            for sequence, other in list(self._in_flight.items()):
+                del self._in_flight[sequence]
+                self._engine.abort(sequence)
+                self._end(other, outcome, self.now_ns + self._to_client_ns, error)
+
+    # Deadlines: a client that gives up.
+
+    def _look(self) -> None:
+        for flight, at_ns, why in self._patience.overdue(self.now_ns):
+            assert flight.sequence is not None
+            del self._in_flight[flight.sequence]
+            self._engine.abort(flight.sequence)
+            read_ns = self._token_ns(flight) + self._to_client_ns
+            flight.read_ns = read_ns[read_ns <= at_ns]  # the rest came when nobody read any more
+            self._end(flight, Outcome.TIMEOUT, at_ns, why)
+        if self._arrivals.all_sent(self.now_ns) and self._patience.drain_is_over(self.now_ns, self._last_ns):
+            self.left_in_flight = len(self._in_flight)
+            for sequence in self._in_flight:
+                self._engine.abort(sequence)
+            self._cancel(self._patience.drain_text)
+
+    def _give_up(self) -> None:
+        """The time that the plan may take is up."""
+        self.interrupted = TIME_IS_UP
+        self._arrivals.stop()
+        for sequence in self._in_flight:
+            self._engine.abort(sequence)
+        self._cancel(TIME_IS_UP)
+
+    def _cancel(self, why: str) -> None:
+        for flight in (*self._in_flight.values(), *(entry[2] for entry in self._screened)):
+            flight.end(Outcome.CANCELLED, self.now_ns + self._to_client_ns, error=why)
+        self._in_flight.clear()
+        self._screened.clear()
+
+
+def _ids_of(planned: PlannedRequest, config: EngineConfig) -> Sequence[int] | None:
+    """What the prefix cache goes by; of a prompt that is text the ids that a real engine would make of it."""
+    if planned.token_ids is not None or planned.text is None or not config.prefix_caching:
+        return planned.token_ids
+    return reference_tokenizer().encode(planned.text)[: planned.input_tokens]
+
+
+def _as_asked(max_tokens: int, ignore_eos: bool) -> GenerationRequest:
+    """The request as the engine's HTTP face would have read it."""
+    return GenerationRequest((), (), True, True, max_tokens, 0, ignore_eos)

@@ -1,0 +1,1 @@
+"""Which engine, with which quirks and faults: presets, variants and their text."""

@@ -1,0 +1,1 @@
+"""The engine as a server: HTTP, WebSocket, gRPC."""

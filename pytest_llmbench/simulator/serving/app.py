@@ -1,0 +1,173 @@
+"""The ASGI application: OpenAI's endpoints, vLLM's pages, the engine's records, and the WebSocket face."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+from pytest_llmbench.simulator.protocols.websocket_face import PATH as RESPONSES
+from pytest_llmbench.simulator.protocols.websocket_face import WebSocketFace
+from pytest_llmbench.simulator.scenario.scenario import Scenario
+from pytest_llmbench.simulator.serving.asgi import (
+    BodyTooLargeError,
+    ClientGoneError,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    send_json,
+    send_whole,
+)
+from pytest_llmbench.simulator.serving.driver import EngineDriver
+from pytest_llmbench.simulator.serving.generation import Asked, Generation, Tokenizer, refusal_headers
+from pytest_llmbench.simulator.serving.metrics_page import CONTENT_TYPE, EngineState
+from pytest_llmbench.simulator.serving.request_body import (
+    Endpoint,
+    RefusalError,
+    parse_request,
+    parse_tokenize,
+)
+
+RECEIVED_NS = "received_ns"
+"""Key of the request's ``state`` under which the HTTP protocol leaves the instant of its last read."""
+
+BODY_LIMIT_BYTES = 64 * 2**20
+TOKENIZE = "/tokenize"
+RESET_PREFIX_CACHE = "/reset_prefix_cache"
+"""As vLLM's server has it in development mode: 200 without a body, whether there is a cache or not."""
+
+
+class EngineApp:
+    """Routes requests. Nothing here knows which server runs it, but for what it leaves in ``state``."""
+
+    def __init__(self, driver: EngineDriver, scenario: Scenario, tokenizer: Tokenizer) -> None:
+        self._driver = driver
+        self._config = driver.engine.config
+        self._scenario = scenario
+        self.generation = Generation(driver, scenario, tokenizer)
+        self._websocket = WebSocketFace(self.generation, driver)
+        self._created = int(time.time())
+        self.refused = 0
+        self._pages: dict[str, Callable[[Send], Awaitable[None]]] = {
+            "/v1/models": self._models,
+            "/health": self._health,
+            "/metrics": self._metrics,
+            "/sim/ground_truth": self._ground_truth,
+            "/sim/status": self._status,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._websocket.serve(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"this application speaks HTTP and WebSocket, not {scope['type']}")
+        try:
+            await self._answer(scope, receive, send)
+        except RefusalError as refusal:
+            self.refused += 1
+            await send_json(send, refusal.status, refusal.body(), refusal_headers(scope, refusal))
+        except ClientGoneError:
+            return  # nobody is there to be told anything
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        page = self._pages.get(path)
+        posts = [*Endpoint, TOKENIZE, RESET_PREFIX_CACHE]
+        if path == RESPONSES:
+            raise RefusalError(
+                426,
+                f"{path} is served over WebSocket only (and needs the package websockets to be installed)",
+            )
+        if page is None and path not in posts:
+            known = ", ".join([*posts, *self._pages])
+            raise RefusalError(404, f"there is no {path} here; there are {known}")
+        answered = "POST" if page is None else "GET"
+        if method != answered:
+            raise RefusalError(405, f"{path} answers {answered} only, not {method}")
+        if not path.startswith("/sim/"):
+            self.generation.require_up()
+        if page is not None:
+            await page(send)
+        elif path == TOKENIZE:
+            await self._tokenize(receive, send)
+        elif path == RESET_PREFIX_CACHE:
+            self._driver.engine.reset_prefix_cache()
+            await send_whole(send, 200, b"text/plain", b"", [])
+        else:
+            await self._generate(scope, receive, send)
+
+    async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _body(receive)
+        received_ns = scope.get("state", {}).get(RECEIVED_NS, self._driver.clock())
+        endpoint = Endpoint(scope["path"])
+        request = parse_request(body, endpoint, self._config.model)
+        await self.generation.answer(Asked(request, endpoint, received_ns, scope, receive, send))
+
+    async def _tokenize(self, receive: Receive, send: Send) -> None:
+        request = parse_tokenize(await _body(receive), self._config.model)
+        ids = list(await self.generation.encode_prompt(request))
+        limit = self._config.context_limit_tokens
+        await send_json(send, 200, {"count": len(ids), "max_model_len": limit, "tokens": ids})
+
+    async def _models(self, send: Send) -> None:
+        model = {
+            "id": self._config.model,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "pytest-llmbench",
+            "max_model_len": self._config.context_limit_tokens,
+        }
+        await send_json(send, 200, {"object": "list", "data": [model]})
+
+    async def _health(self, send: Send) -> None:
+        await send_json(send, 200, {"status": "ok"})
+
+    async def _metrics(self, send: Send) -> None:
+        engine = self._driver.engine
+        page = self._driver.metrics.page(
+            EngineState(engine.running, engine.waiting, engine.kv_usage, engine.totals)
+        )
+        await send_whole(send, 200, CONTENT_TYPE, page, [])
+
+    async def _ground_truth(self, send: Send) -> None:
+        dropped = str(self._driver.log.dropped).encode()
+        lines = self._driver.log.json_lines()
+        await send_whole(send, 200, b"application/x-ndjson", lines, [(b"x-dropped-requests", dropped)])
+
+    async def _status(self, send: Send) -> None:
+        await send_json(send, 200, self.status())
+
+    def status(self) -> dict[str, Any]:
+        """How the server fares: load, pacing, and what the ground-truth log holds."""
+        engine, log = self._driver.engine, self._driver.log
+        return {
+            "model": self._config.model,
+            "figures_sha256": self._config.figures_sha256,
+            "running": engine.running,
+            "waiting": engine.waiting,
+            "requests_accepted": self.generation.accepted,
+            "requests_refused": self.refused + self._websocket.refused,
+            "faults_given": self.generation.faults_given,
+            "stream": asdict(self._scenario.stream),
+            "faults": asdict(self._scenario.faults),
+            "ground_truth": {"kept": len(log), "dropped": log.dropped},
+            "alarm": self._driver.alarm.name,
+            "event_loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+            "cpu_s": time.process_time(),
+            "monotonic_ns": self._driver.clock(),
+            **self._driver.pacing.summary(),
+        }
+
+
+async def _body(receive: Receive) -> bytes:
+    try:
+        return await read_body(receive, BODY_LIMIT_BYTES)
+    except BodyTooLargeError:
+        raise RefusalError(413, f"the body is longer than {BODY_LIMIT_BYTES} bytes") from None
+
+
+__all__ = ["RECEIVED_NS", "EngineApp"]

@@ -1,0 +1,188 @@
+"""The engine in real time: one task that lets each step take its time and then writes its tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from typing import Any
+
+from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence, StepResult
+from pytest_llmbench.simulator.serving.alarm import Alarm, Clock
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
+from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics
+from pytest_llmbench.simulator.serving.replies import Reply
+
+
+class RecentValues:
+    """The last ``capacity`` values, in nanoseconds."""
+
+    def __init__(self, capacity: int = 16384) -> None:
+        self._capacity = capacity
+        self._values = array("q")
+        self.count = 0
+
+    def note(self, value: int) -> None:
+        if self.count < self._capacity:
+            self._values.append(value)
+        else:
+            self._values[self.count % self._capacity] = value
+        self.count += 1
+
+    def summary_us(self) -> dict[str, float | int | None]:
+        """``n`` values, and their nearest-rank p50, p99 and max in microseconds; ``None`` of nothing."""
+        ordered = sorted(self._values)
+        n = len(ordered)
+        return {
+            "n": n,
+            "p50": ordered[(n - 1) // 2] / 1000.0 if n else None,
+            "p99": ordered[-(-99 * n // 100) - 1] / 1000.0 if n else None,
+            "max": ordered[-1] / 1000.0 if n else None,
+        }
+
+
+class Pacing:
+    """Counters of the engine's driver."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.step_lateness = RecentValues()
+        """Actual minus planned end of each step."""
+        self.write_span = RecentValues()
+        """From the end of a step to its last write: the server's own cost of handing out the tokens."""
+        self.schedule_restarts = 0
+        """Times the server fell so far behind that the schedule was given up and begun anew."""
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "pacing_error_us": self.step_lateness.summary_us(),
+            "write_span_us": self.write_span.summary_us(),
+            "schedule_restarts": self.schedule_restarts,
+        }
+
+
+# Further behind than this, catching up would make a burst that no engine produces.
+_GIVE_UP_NS = 100_000_000
+# Writes between two looks at the sockets: a request that arrives while tokens are handed out is then
+# stamped within some 50 µs instead of after the whole batch.
+_WRITES_PER_TURN = 8
+
+
+class EngineDriver:
+    """Steps the engine on an absolute schedule: a step begins where the one before it was due to end.
+
+    So a late wake-up delays one step's tokens and no later ones. After a pause without work the schedule
+    begins anew.
+    """
+
+    def __init__(
+        self, engine: Engine, alarm: Alarm, log: GroundTruthLog, clock: Clock = time.monotonic_ns
+    ) -> None:
+        self.engine = engine
+        self.alarm = alarm
+        self.log = log
+        self.clock = clock
+        self.pacing = Pacing()
+        self.down_until_ns = 0
+        """The engine recovers from a crash until then."""
+        self.metrics = EngineMetrics(engine.config)
+        self._replies: dict[EngineSequence, Reply] = {}
+        self._work = asyncio.Event()
+
+    def submit(self, sequence: EngineSequence, reply: Reply) -> None:
+        """Hand a sequence to the engine; its tokens go to ``reply``. QueueFullError if it takes no more."""
+        self.engine.submit(sequence)
+        reply.truth.queued_ns = self.clock()
+        self._replies[sequence] = reply
+        self._work.set()
+
+    def abort(self, sequence: EngineSequence) -> None:
+        """The client has gone: free the sequence's place. Does nothing for one that has ended."""
+        reply = self._replies.pop(sequence, None)
+        if reply is None:
+            return
+        self.engine.abort(sequence)
+        reply.truth.aborted = True
+        self.note_end(reply)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        due_ns = self.clock()
+        while True:
+            if self.engine.idle:
+                self._work.clear()
+                await self._work.wait()
+                due_ns = self.clock()
+            due_ns = await self._step(due_ns)
+
+    async def _step(self, due_ns: int) -> int:
+        """One step, which by the schedule begins at ``due_ns``; returns when it was due to end."""
+        begun_ns = self.clock()
+        if begun_ns - due_ns > _GIVE_UP_NS:
+            self.pacing.schedule_restarts += 1
+            due_ns = begun_ns
+        step = self.engine.step()
+        self.metrics.note_step(step.prefill_tokens, len(step.first_tokens) + len(step.decoded))
+        self._note_beginning(step, begun_ns)
+        if step.crashed:
+            self.down_until_ns = due_ns + step.duration_ns
+        for sequence in step.failed:
+            await self._fail(sequence)
+        due_ns += step.duration_ns
+        await self.alarm.until(due_ns)
+        ended_ns = self.clock()
+        await self._hand_out(step, ended_ns)
+        self.pacing.steps += 1
+        self.pacing.step_lateness.note(ended_ns - due_ns)
+        self.pacing.write_span.note(self.clock() - ended_ns)
+        return due_ns
+
+    def _note_beginning(self, step: StepResult, begun_ns: int) -> None:
+        for sequence in step.admitted:
+            truth = self._replies[sequence].truth
+            truth.admitted_ns = begun_ns
+            truth.think_reason = sequence.think_reason
+            if self.engine.config.prefix_caching:
+                truth.cached_tokens = sequence.cached_tokens
+        for event in step.preempted:
+            truth = self._replies[event.sequence].truth
+            truth.preemptions, truth.lost_tokens = event.sequence.preemptions, event.sequence.lost_tokens
+
+    async def _fail(self, sequence: EngineSequence) -> None:
+        reply = self._replies.pop(sequence, None)
+        if reply is not None:
+            reply.truth.finish_reason = sequence.finish_reason
+            await reply.fail("the engine ran out of memory for its KV cache")
+            self.note_end(reply)
+
+    async def _hand_out(self, step: StepResult, ended_ns: int) -> None:
+        """Write the tokens of a step, first tokens first. Replies whose client has gone are not there."""
+        for sequence in step.first_tokens:
+            reply = self._replies.get(sequence)
+            if reply is not None:
+                reply.truth.first_token_ns = ended_ns
+                reply.truth.note_token(ended_ns)
+                await reply.token()
+        for written, sequence in enumerate(step.decoded, len(step.first_tokens)):
+            if written % _WRITES_PER_TURN == _WRITES_PER_TURN - 1:
+                await asyncio.sleep(0)
+            reply = self._replies.get(sequence)
+            if reply is not None:
+                last_ns = reply.truth.last_token_ns
+                assert last_ns is not None
+                self.metrics.note_token_gap(ended_ns - last_ns)
+                reply.truth.note_token(ended_ns)
+                await reply.token()
+        for sequence in step.finished:
+            reply = self._replies.pop(sequence, None)
+            if reply is not None:
+                reply.truth.finish_reason = sequence.finish_reason
+                ends_later = await reply.finish(sequence.finish_reason)
+                if not ends_later:
+                    self.note_end(reply)
+
+    def note_end(self, reply: Reply) -> None:
+        """Keep the record of a reply that has come to its end."""
+        self.log.add(reply.truth)
+        self.metrics.note_end(reply.truth)

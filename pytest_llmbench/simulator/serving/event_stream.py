@@ -1,0 +1,223 @@
+"""The tokens of one reply become events, and events become writes, as the stream's options say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_llmbench.simulator.engine.stream_quirks import (
+    LINE_ENDS,
+    FirstChunk,
+    ReasoningPlace,
+    StreamOptions,
+)
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.reply_text import DONE, ReplyText, usage_object
+
+_TAGS: dict[bool, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    False: (("<think>",), ("</think>",)),
+    True: (("<th", "ink", ">"), ("</th", "ink", ">")),
+}
+"""Opening and closing tag as tokens, whole and cut up."""
+
+
+class TokenTexts:
+    """Which field each token goes to, and its text before anything is held back."""
+
+    def __init__(self, text: ReplyText, place: ReasoningPlace, first: FirstChunk) -> None:
+        self._text = text
+        self._place = place
+        self._field = place if place in ("reasoning_content", "reasoning") else "content"
+        self._tagged: list[str] = []
+        self._first_is_whitespace = first == "whitespace"
+        self.reasoning_tokens = 0
+
+    def reason_first(self, tokens: int) -> None:
+        """The first so many tokens are reasoning. To be said before the first is asked for."""
+        self.reasoning_tokens = tokens
+        self._tagged = self._tagged_reasoning(self._place, tokens)
+
+    def _tagged_reasoning(self, place: ReasoningPlace, tokens: int) -> list[str]:
+        """The reasoning tokens with their tags, for inline reasoning; too few for its tags share them."""
+        if self._field != "content" or tokens == 0:
+            return []
+        opening, closing = _TAGS[place == "inline_split"]
+        words = [self._text.word(token) for token in range(tokens - len(opening) - len(closing))]
+        parts = [*opening, *words, *closing]
+        return [*parts[: tokens - 1], "".join(parts[tokens - 1 :])]
+
+    def of(self, token: int) -> tuple[str, str]:
+        """(field of the delta, text)."""
+        if token < self.reasoning_tokens:
+            return self._field, self._tagged[token] if self._tagged else self._text.word(token)
+        if self._first_is_whitespace and token == self.reasoning_tokens:
+            return "content", "\n\n"
+        return "content", self._text.word(token)
+
+
+class EventStream:
+    """The writes of one streamed reply. ``truth`` is counted up as tokens come in."""
+
+    def __init__(
+        self,
+        text: ReplyText,
+        options: StreamOptions,
+        chunk_tokens: Iterator[int],
+        truth: GroundTruth,
+        *,
+        texts: TokenTexts,
+        include_usage: bool = False,
+        continuous_usage: bool = False,
+    ) -> None:
+        self._text = text
+        self._options = options
+        self._sizes = chunk_tokens
+        self._truth = truth
+        self._texts = texts
+        place = options.usage
+        self._usage_apart = place in ("separate", "empty_delta") or (place == "asked" and include_usage)
+        self._usage_each = place == "every_chunk" or (place == "asked" and continuous_usage)
+        self._pending: list[str] = []
+        self._times: list[int] = []
+        self._field = "content"
+        self._held = ""
+        self._size = next(chunk_tokens)
+        self._begun = False
+        self._gathered: list[bytes] = []
+        self.visible = False
+        """Text that is not white space has been put into a write."""
+
+    @property
+    def tells_timings(self) -> bool:
+        """The last event carries the engine's own figures."""
+        return self._options.server_timings
+
+    @property
+    def holds_text(self) -> bool:
+        """Tokens have come in whose text has not been put into a write yet."""
+        return bool(self._pending or self._held or self._gathered)
+
+    def opening(self) -> list[bytes]:
+        """What is written when the request has been accepted."""
+        role = self._text.role() if self._options.role_chunk == "at_start" else None
+        return [] if role is None else self._writes([role])
+
+    def token(self) -> list[bytes]:
+        """One more token, which left the engine at ``truth.last_token_ns``: the writes that are now due."""
+        number = self._truth.output_tokens
+        self._truth.output_tokens += 1
+        if number < self._texts.reasoning_tokens:
+            self._truth.reasoning_tokens += 1
+        field, text = self._texts.of(number)
+        events: list[bytes] = []
+        if self._pending and field != self._field:
+            events += self._chunk()
+        self._field = field
+        self._pending.append(self._hold_back(number, text))
+        if self._options.token_times or self._options.server_timestamps:
+            self._times.append(self._truth.last_token_ns or 0)
+        if len(self._pending) >= self._size:
+            events += self._chunk()
+        return self._writes(events)
+
+    def ending(self, reason: str) -> list[bytes]:
+        """The writes after the last token; there is at least one."""
+        events = self._chunk() if self._pending else []
+        delta = {"content": self._held} if self._held else {}
+        self.visible |= bool(self._held.strip())
+        timings = {"timings": self._truth.timings()} if self._options.server_timings else {}
+        more = {"usage": self._usage()} if self._usage_each or self._options.usage == "finish" else {}
+        more |= {} if self._usage_apart else timings
+        events.append(self._text.chunk(delta, reason, **more))
+        if self._usage_apart:
+            empty_delta = self._options.usage == "empty_delta"
+            make = self._text.usage_with_empty_delta if empty_delta else self._text.usage_chunk
+            events.append(make(self._usage(), **timings))
+        if self._options.done_marker:
+            events.append(DONE)
+        writes = self._writes(events)
+        if self._gathered:
+            writes.append(b"".join(self._gathered))
+            self._gathered = []
+        return writes
+
+    def _hold_back(self, number: int, text: str) -> str:
+        """``text`` with what has been held back before; or nothing, and it is held back now."""
+        visible = number - self._texts.reasoning_tokens
+        if visible < 0:
+            return text
+        every, first = self._options.blank_every, self._options.first_chunk
+        text, self._held = self._held + text, ""
+        if (visible == 0 and first == "empty") or (every and visible % every == every - 1):
+            self._held, text = text, ""
+        return text
+
+    def _chunk(self) -> list[bytes]:
+        """The event of the pending tokens, after the role chunk if that is due."""
+        events = []
+        text = "".join(self._pending)
+        delta = {self._field: text}
+        if not self._begun:
+            self._begun = True
+            if self._options.role_chunk == "at_first_token":
+                role = self._text.role()
+                events += [] if role is None else [role]
+            elif self._options.role_chunk == "in_first_chunk":
+                delta = {"role": "assistant", **delta}
+        more: dict[str, Any] = {"usage": self._usage()} if self._usage_each else {}
+        if self._options.token_times:
+            more["metrics"] = {"token_ns": self._times}
+        if self._options.server_timestamps:
+            more["token_times_ns"] = self._times
+        self._times = []
+        events.append(self._text.chunk(delta, **more))
+        self.visible |= self._field == "content" and bool(text.strip())
+        self._pending = []
+        self._size = next(self._sizes)
+        return events
+
+    def _usage(self) -> dict[str, Any]:
+        truth = self._truth
+        return usage_object(
+            truth.prompt_tokens, truth.output_tokens, truth.cached_tokens, truth.reasoning_tokens
+        )
+
+    def _writes(self, events: list[bytes]) -> list[bytes]:
+        options = self._options
+        if options.line_end != "lf":
+            end = LINE_ENDS[options.line_end]
+            events = [event.replace(b"\n", end) for event in events]
+        if options.writes_per_event > 1:
+            return [part for event in events for part in _cut(event, options.writes_per_event)]
+        if options.events_per_write == 1:
+            return events
+        writes = []
+        for event in events:
+            self._gathered.append(event)
+            if len(self._gathered) >= options.events_per_write:
+                writes.append(b"".join(self._gathered))
+                self._gathered = []
+        return writes
+
+
+class PlainStream(EventStream):
+    """The same for the default options, where each token is one chunk whose bytes are known beforehand."""
+
+    def token(self) -> list[bytes]:
+        number = self._truth.output_tokens
+        self._truth.output_tokens += 1
+        chunk = self._text.content(number)
+        if number:
+            return [chunk]
+        self.visible = True
+        role = self._text.role()
+        return [chunk] if role is None else [role, chunk]
+
+
+def _cut(event: bytes, parts: int) -> list[bytes]:
+    """``event`` in that many pieces of about the same length, none of them empty."""
+    length = -(-len(event) // parts)
+    return [event[at : at + length] for at in range(0, len(event), length)]
+
+
+__all__ = ["EventStream", "PlainStream", "TokenTexts"]

@@ -1,0 +1,357 @@
+"""One request for tokens, from its body to the end of its reply."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar, cast, get_args
+
+from pytest_llmbench.simulator.engine.engine import QueueFullError
+from pytest_llmbench.simulator.engine.faults import (
+    REFUSALS,
+    TRANSPORT_FAULTS,
+    WHOLE_REPLY_FAULTS,
+    FaultKind,
+    FaultSchedule,
+)
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
+from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
+from pytest_llmbench.simulator.protocols.face import FACE_FAULTS, Face, strike_on
+from pytest_llmbench.simulator.scenario.scenario import Scenario
+from pytest_llmbench.simulator.serving.alarm import LoopAlarm
+from pytest_llmbench.simulator.serving.asgi import Headers, Receive, Scope, Send, until_disconnect
+from pytest_llmbench.simulator.serving.driver import EngineDriver
+from pytest_llmbench.simulator.serving.event_stream import EventStream, PlainStream, TokenTexts
+from pytest_llmbench.simulator.serving.fault_injection import (
+    BufferedWrites,
+    Connection,
+    FaultyReply,
+    LateWrites,
+    strike_of,
+)
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.replies import FilteredReply, Reply, StreamedReply, WholeReply
+from pytest_llmbench.simulator.serving.reply_text import ReplyText
+from pytest_llmbench.simulator.serving.request_body import Endpoint, GenerationRequest, RefusalError
+
+CONNECTION = "connection"
+"""Key of the request's ``state`` under which the HTTP protocol leaves its :class:`Connection`."""
+
+_ALL_FAULTS: frozenset[FaultKind] = frozenset(get_args(FaultKind))
+_LONG_TEXT = 16_384
+"""Characters from which on counting tokens takes milliseconds and moves off the event loop."""
+
+
+Counted = TypeVar("Counted")
+
+
+class Tokenizer(Protocol):
+    """What counts the prompts, and gives their tokens where a prefix cache compares them."""
+
+    def count(self, text: str) -> int: ...
+
+    def encode(self, text: str) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that could be read, and the way its answer goes."""
+
+    request: GenerationRequest
+    endpoint: Endpoint
+    received_ns: int
+    scope: Scope
+    receive: Receive
+    send: Send
+
+    @property
+    def connection(self) -> Connection | None:
+        """Only the server of this package leaves one."""
+        found: Connection | None = self.scope.get("state", {}).get(CONNECTION)
+        return found
+
+
+class Resettable(Protocol):
+    """What a crash of the engine ends."""
+
+    def reset(self) -> None: ...
+
+
+class Generation:
+    """Takes requests in, gives them their fate, and sees each through to its end."""
+
+    def __init__(self, driver: EngineDriver, scenario: Scenario, tokenizer: Tokenizer) -> None:
+        self._driver = driver
+        self._config = scenario.engine
+        self._options = scenario.stream
+        self._faults = FaultSchedule(scenario.faults, scenario.engine.seed)
+        self._tokenizer = tokenizer
+        self._live: set[Resettable] = set()
+        self.accepted = 0
+
+    @property
+    def tells_timings(self) -> bool:
+        """Replies end with the engine's own figures."""
+        return self._options.server_timings
+
+    @property
+    def faults_given(self) -> int:
+        return self._faults.given
+
+    def require_up(self) -> None:
+        """RefusalError 503 while the engine recovers from a crash."""
+        if self._driver.clock() < self._driver.down_until_ns:
+            raise RefusalError(503, "the engine has crashed and is being started again")
+
+    def crash(self) -> None:
+        """The engine dies: every connection with a reply under way is reset, and recovery takes its time."""
+        recovery_ns = round(self._config.recovery_ms * 1e6)
+        self._driver.down_until_ns = self._driver.clock() + recovery_ns
+        for connection in list(self._live):
+            connection.reset()
+
+    async def encode_prompt(self, request: GenerationRequest) -> Sequence[int]:
+        """The prompt's token ids."""
+        if request.token_ids is not None:
+            return request.token_ids
+        encode = self._tokenizer.encode
+        return await _beside(
+            request.texts, lambda: [token for text in request.texts for token in encode(text)]
+        )
+
+    async def _count_prompt(self, request: GenerationRequest) -> int:
+        if request.token_ids is not None:
+            return len(request.token_ids)
+        return await _beside(request.texts, lambda: sum(map(self._tokenizer.count, request.texts)))
+
+    async def answer(self, asked: Asked) -> None:
+        """Give a request its tokens over HTTP. RefusalError if it gets a status instead."""
+        possible = _ALL_FAULTS if asked.connection is not None else _ALL_FAULTS - TRANSPORT_FAULTS
+        sequence, truth = await self._take_in(
+            asked.request, asked.received_ns, request_id(asked.scope), possible
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            await self._carry(asked, sequence, truth, stack)
+
+    async def answer_on(
+        self, face: Face, request: GenerationRequest, received_ns: int, own_id: str | None
+    ) -> None:
+        """The same on another face; returns when the reply is over. RefusalError likewise.
+
+        Cancelling is the client's going away. Of the stream's options those apply that are not about
+        server-sent events: the sizes of chunks, reasoning, white space first, the trace.
+        """
+        sequence, truth = await self._take_in(request, received_ns, own_id, FACE_FAULTS)
+        text = ReplyText(
+            Endpoint.CHAT, truth.request_id, int(time.time()), self._config.model, 7 * self.accepted
+        )
+        texts = self._texts(text, Endpoint.CHAT)
+        sizes = self._options.chunk_tokens(self._config.seed, self.accepted)
+        reply = face.reply(texts, truth, sizes)
+        if truth.fault is not None:
+            strike = strike_on(cast(FaultKind, truth.fault), face, reply, self.crash)
+            reply = FaultyReply(reply, strike, self._faults.options.fault_after_tokens, at_end=False)
+        async with contextlib.AsyncExitStack() as stack:
+            reply = self._filtered(reply, sequence, stack)
+            self._submit(sequence, reply)
+            self._reason_first(texts, sequence)
+            self._live.add(face)
+            stack.callback(self._live.discard, face)
+            try:
+                await reply.begin()
+                await face.until_over()
+            finally:
+                reply.stop()
+                self._driver.abort(sequence)
+
+    async def _take_in(
+        self,
+        request: GenerationRequest,
+        received_ns: int,
+        own_id: str | None,
+        possible: frozenset[FaultKind],
+    ) -> tuple[EngineSequence, GroundTruth]:
+        """Count the prompt, draw the request's fate among the ``possible`` ones, and screen it."""
+        ids = await self.encode_prompt(request) if self._config.prefix_caching else None
+        prompt_tokens = await self._count_prompt(request) if ids is None else len(ids)
+        ceiling = request.ceiling(prompt_tokens, self._config)
+        fate = self._fate(possible)
+        await self._screen(prompt_tokens)
+        truth = GroundTruth(own_id or uuid.uuid4().hex, received_ns, prompt_tokens, fault=fate)
+        if self._options.trace:
+            truth.token_ns, truth.write_ns = [], []
+        sequence = EngineSequence(
+            truth.request_id,
+            prompt_tokens,
+            ceiling,
+            min_tokens=request.min_tokens,
+            ignore_eos=request.ignore_eos,
+            priority=request.priority,
+            thinks=request.thinks,
+            token_ids=ids,
+        )
+        return sequence, truth
+
+    def _reason_first(self, texts: TokenTexts, sequence: EngineSequence) -> None:
+        leading = min(self._options.lead_reasoning_tokens, sequence.output_tokens)
+        texts.reason_first(sequence.think_tokens or leading)
+
+    async def _carry(
+        self, asked: Asked, sequence: EngineSequence, truth: GroundTruth, stack: contextlib.AsyncExitStack
+    ) -> None:
+        """Build the reply, hand the sequence to the engine, and stay until the client has gone."""
+        fate = cast(FaultKind | None, truth.fault)
+        send = self._path(asked.send, fate, stack)
+        created, first_word = int(time.time()), 7 * self.accepted
+        text = ReplyText(asked.endpoint, truth.request_id, created, self._config.model, first_word)
+        texts = self._texts(text, asked.endpoint)
+        reply = self._reply(asked.request, text, texts, truth, send, stack)
+        if fate is not None and fate not in WHOLE_REPLY_FAULTS:
+            reply = self._faulty(reply, asked, fate, send)
+        reply = self._filtered(reply, sequence, stack)
+        self._submit(sequence, reply)
+        self._reason_first(texts, sequence)
+        if asked.connection is not None:
+            self._live.add(asked.connection)
+            stack.callback(self._live.discard, asked.connection)
+        await reply.begin()
+        await until_disconnect(asked.receive)
+        reply.stop()
+        self._driver.abort(sequence)
+
+    async def _screen(self, prompt_tokens: int) -> None:
+        """The input filter: it takes its time, and refuses some."""
+        asked_ns = self._driver.clock()
+        screening = self._driver.engine.guardrails.screen(prompt_tokens)
+        if screening.delay_ns:
+            await LoopAlarm().until(asked_ns + screening.delay_ns)
+        if screening.refused:
+            raise RefusalError(
+                400, "the prompt was refused by the input filter", "prompt", code="content_filter"
+            )
+
+    def _submit(self, sequence: EngineSequence, reply: Reply) -> None:
+        try:
+            self._driver.submit(sequence, reply)
+        except QueueFullError:
+            self._driver.metrics.note_rejection()
+            options = self._faults.options
+            raise RefusalError(
+                options.full_status,
+                f"the queue is full: {self._config.max_waiting} requests wait already",
+                retry_after_s=options.retry_after_s,
+            ) from None
+        self.accepted += 1
+
+    def _fate(self, possible: frozenset[FaultKind]) -> FaultKind | None:
+        kind, options = self._faults.next(), self._faults.options
+        if kind is not None and kind not in possible:
+            raise RefusalError(501, f"the fault {kind!r} of the scenario cannot be given on this connection")
+        if kind not in REFUSALS:
+            return kind
+        if kind == "http_error":
+            raise RefusalError(options.fault_status, f"a fault of the scenario: {kind}")
+        status, why = (
+            (429, "rate limit exceeded") if kind == "rate_limit" else (503, "the server is overloaded")
+        )
+        raise RefusalError(status, f"{why} (a fault of the scenario)", None, options.retry_after_s)
+
+    def _path(self, send: Send, fate: FaultKind | None, stack: contextlib.AsyncExitStack) -> Send:
+        """What the reply's bytes go through."""
+        if fate == "buffering":
+            return BufferedWrites(send)
+        if fate not in ("stall", "drip"):
+            return send
+        late = LateWrites(send, self._faults.options.drip_ms / 1000.0 if fate == "drip" else None)
+        stack.callback(asyncio.create_task(late.run()).cancel)
+        return late
+
+    def _texts(self, text: ReplyText, endpoint: Endpoint) -> TokenTexts:
+        place = self._options.reasoning_place
+        if endpoint is Endpoint.COMPLETIONS and place in ("reasoning", "reasoning_content"):
+            place = "inline"
+        return TokenTexts(text, place, self._options.first_chunk)
+
+    def _reply(
+        self,
+        request: GenerationRequest,
+        text: ReplyText,
+        texts: TokenTexts,
+        truth: GroundTruth,
+        send: Send,
+        stack: contextlib.AsyncExitStack,
+    ) -> Reply:
+        options, clock = self._options, self._driver.clock
+        headers: Headers = [(b"x-request-id", truth.request_id.encode("latin-1"))]
+        if not request.stream:
+            return WholeReply(send, text, texts, truth, clock, headers, timings=options.server_timings)
+        reasons = self._config.think_mean_tokens is not None
+        plain = _is_plain(options) and not request.continuous_usage and not reasons
+        stream = (PlainStream if plain else EventStream)(
+            text,
+            options,
+            options.chunk_tokens(self._config.seed, self.accepted),
+            truth,
+            texts=texts,
+            include_usage=request.include_usage,
+            continuous_usage=request.continuous_usage,
+        )
+        reply = StreamedReply(send, stream, truth, clock, headers)
+        if options.comment_ms > 0:
+            stack.callback(asyncio.create_task(reply.keep_alive(options.comment_ms / 1000.0)).cancel)
+        return reply
+
+    def _filtered(self, reply: Reply, sequence: EngineSequence, stack: contextlib.AsyncExitStack) -> Reply:
+        """The reply behind the output filter, if the engine has one."""
+        guardrails, driver = self._driver.engine.guardrails, self._driver
+        if not guardrails.holds:
+            return reply
+        filtered = FilteredReply(reply, guardrails.open_release(), sequence, driver.clock, driver.note_end)
+        stack.callback(asyncio.create_task(filtered.run()).cancel)
+        return filtered
+
+    def _faulty(self, reply: Reply, asked: Asked, fate: FaultKind, send: Send) -> Reply:
+        options, streamed = self._faults.options, asked.request.stream
+        headers: Headers = [(b"x-request-id", reply.truth.request_id.encode("latin-1"))]
+        strike = strike_of(
+            fate, options, send, asked.connection, headers, streamed=streamed, crash=self.crash
+        )
+        return FaultyReply(reply, strike, options.fault_after_tokens, at_end=not streamed)
+
+
+async def _beside(texts: Sequence[str], work: Callable[[], Counted]) -> Counted:
+    """Tokenising long texts takes milliseconds: off the event loop with it."""
+    if sum(map(len, texts)) < _LONG_TEXT:
+        return work()
+    return await asyncio.to_thread(work)
+
+
+def _is_plain(options: StreamOptions) -> bool:
+    """Nothing in the options changes the bytes of a chunk."""
+    others = replace(options, trace=False, comment_ms=0.0, done_marker=True, server_timings=True)
+    return others == StreamOptions()
+
+
+def request_id(scope: Scope) -> str | None:
+    """The client's ``x-request-id``."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            return str(value.decode("latin-1")) or None
+    return None
+
+
+def refusal_headers(scope: Scope, refusal: RefusalError) -> Headers:
+    """Headers of an error response."""
+    asked = request_id(scope)
+    headers: Headers = [] if asked is None else [(b"x-request-id", asked.encode("latin-1"))]
+    if refusal.retry_after_s is not None:
+        headers.append((b"retry-after", str(math.ceil(refusal.retry_after_s)).encode()))
+    return headers
+
+
+__all__ = ["CONNECTION", "Asked", "Generation", "Tokenizer", "refusal_headers", "request_id"]

@@ -1,0 +1,262 @@
+"""A reply on its way to the client: tokens come in from the engine's driver, bytes go out at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pytest_llmbench.simulator.engine.guardrails import Release
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
+from pytest_llmbench.simulator.serving.alarm import Clock, LoopAlarm
+from pytest_llmbench.simulator.serving.asgi import Headers, Send, send_body, send_json, send_start, send_whole
+from pytest_llmbench.simulator.serving.event_stream import EventStream, TokenTexts
+from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
+from pytest_llmbench.simulator.serving.reply_text import (
+    DONE,
+    ReplyText,
+    error_event,
+    error_object,
+    usage_object,
+)
+
+_EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+_COMMENT = b": keep-alive\n\n"
+
+
+class Reply(Protocol):
+    """What the driver needs of a reply. ``truth`` is filled in on the way.
+
+    None of the methods may wait for the client: one slow reader would stop the engine for all.
+    """
+
+    truth: GroundTruth
+
+    async def begin(self) -> None:
+        """The request has been accepted."""
+
+    async def token(self) -> None:
+        """The engine has given one more token, at ``truth.last_token_ns``."""
+
+    async def finish(self, reason: str) -> bool:
+        """There are no more. True: the last words come later, and the reply reports its end itself."""
+
+    async def fail(self, message: str) -> None:
+        """The engine could not go on with it."""
+
+    def stop(self) -> None:
+        """Somebody else has ended the reply: nothing is to be written of one's own accord."""
+
+
+class StreamedReply:
+    """Server-sent events, headers on acceptance."""
+
+    def __init__(
+        self, send: Send, stream: EventStream, truth: GroundTruth, clock: Clock, headers: Headers
+    ) -> None:
+        self.truth = truth
+        self._send = send
+        self._stream = stream
+        self._clock = clock
+        self._headers = headers
+        self._written_ns = 0
+        self._ended = False
+
+    async def begin(self) -> None:
+        await send_start(self._send, 200, _EVENT_STREAM + self._headers)
+        self._written_ns = self._clock()
+        for write in self._stream.opening():
+            await self._write(write)
+
+    async def token(self) -> None:
+        writes = self._stream.token()
+        if writes:
+            self._stamp()
+        for write in writes:
+            await self._write(write)
+
+    async def finish(self, reason: str) -> bool:
+        holds_text = self._stream.holds_text
+        *writes, last = self._stream.ending(reason)
+        if holds_text:
+            self._stamp()
+        for write in writes:
+            await self._write(write)
+        self._ended = True
+        self.truth.note_write(self._clock())
+        await send_body(self._send, last)
+        return False
+
+    async def fail(self, message: str) -> None:
+        self._ended = True
+        more = {"timings": self.truth.timings()} if self._stream.tells_timings else {}
+        await send_body(self._send, error_event(message, **more) + DONE)
+
+    async def keep_alive(self, every_s: float) -> None:
+        """Write a comment whenever nothing has been written for ``every_s``, until the reply has ended."""
+        while not self._ended:
+            silent_s = (self._clock() - self._written_ns) / 1e9
+            if silent_s >= every_s and self._written_ns > 0:
+                await self._write(_COMMENT)
+                silent_s = 0.0
+            await asyncio.sleep(every_s - silent_s if self._written_ns > 0 else every_s)
+
+    def stop(self) -> None:
+        self._ended = True
+
+    def _stamp(self) -> None:
+        """Text is about to be written."""
+        truth, now_ns = self.truth, self._clock()
+        truth.last_write_ns = now_ns
+        if truth.first_write_ns is None:
+            truth.first_write_ns = now_ns
+        if truth.first_visible_ns is None and self._stream.visible:
+            truth.first_visible_ns = now_ns
+
+    async def _write(self, data: bytes) -> None:
+        self._written_ns = self._clock()
+        self.truth.note_write(self._written_ns)
+        await send_body(self._send, data, more=True)
+
+
+class WholeReply:
+    """One JSON body when the last token is there."""
+
+    def __init__(
+        self,
+        send: Send,
+        text: ReplyText,
+        texts: TokenTexts,
+        truth: GroundTruth,
+        clock: Clock,
+        headers: Headers,
+        *,
+        timings: bool = False,
+    ) -> None:
+        self.truth = truth
+        self._send = send
+        self._text = text
+        self._texts = texts
+        self._clock = clock
+        self._headers = headers
+        self._timings = timings
+
+    async def begin(self) -> None:
+        """Nothing is said before the reply is complete."""
+
+    async def token(self) -> None:
+        truth = self.truth
+        if truth.output_tokens < self._texts.reasoning_tokens:
+            truth.reasoning_tokens += 1
+        truth.output_tokens += 1
+
+    async def finish(self, reason: str) -> bool:
+        truth = self.truth
+        more = {"timings": truth.timings()} if self._timings else {}
+        body = self._text.whole(self._message(), reason, self._usage(), **more)
+        truth.first_write_ns = truth.first_visible_ns = truth.last_write_ns = self._clock()
+        truth.note_write(truth.last_write_ns)
+        await send_whole(self._send, 200, b"application/json", body, self._headers)
+        return False
+
+    async def fail(self, message: str) -> None:
+        await send_json(self._send, 500, error_object(message), self._headers)
+
+    def stop(self) -> None:
+        """Nothing is written before the end anyway."""
+
+    def _message(self) -> dict[str, str]:
+        message = {"content": ""}
+        for token in range(self.truth.output_tokens):
+            field, text = self._texts.of(token)
+            message[field] = message.get(field, "") + text
+        return message
+
+    def _usage(self) -> dict[str, Any]:
+        truth = self.truth
+        return usage_object(
+            truth.prompt_tokens, truth.output_tokens, truth.cached_tokens, truth.reasoning_tokens
+        )
+
+
+class FilteredReply:
+    """A reply behind the output filter, written from a task of its own (:meth:`run`) at the times of release.
+
+    The tokens that the filter withholds (the last ones of the sequence) are never written. ``on_end`` is
+    called once, when the last word has been written or the client has gone.
+    """
+
+    def __init__(
+        self,
+        reply: Reply,
+        release: Release,
+        sequence: EngineSequence,
+        clock: Clock,
+        on_end: Callable[[Reply], None],
+    ) -> None:
+        self.truth: GroundTruth = reply.truth
+        self._reply = reply
+        self._release = release
+        self._sequence = sequence
+        self._clock = clock
+        self._on_end = on_end
+        self._alarm = LoopAlarm()
+        self._windows: asyncio.Queue[tuple[int, list[int]]] = asyncio.Queue()
+        """When each may leave, and when its tokens were computed."""
+        self._computed = 0
+        self._held: list[int] = []
+        self._reason: str | None = None
+        self._over = False
+
+    async def begin(self) -> None:
+        await self._reply.begin()
+
+    async def token(self) -> None:
+        at_ns = self.truth.last_token_ns
+        assert at_ns is not None
+        self._computed += 1
+        self._held.append(at_ns)
+        leaves_ns = self._release.produced(at_ns, last=self._computed == self._sequence.output_tokens)
+        if leaves_ns is not None:
+            self._windows.put_nowait((leaves_ns, self._held))
+            self._held = []
+
+    async def finish(self, reason: str) -> bool:
+        self._reason = reason
+        self._windows.put_nowait((self._clock(), []))
+        return True
+
+    async def fail(self, message: str) -> None:
+        self._over = True
+        await self._reply.fail(message)
+
+    def stop(self) -> None:
+        self._reply.stop()
+        if not self._over and self._reason is not None:
+            self._over = self.truth.aborted = True
+            self.truth.finish_reason = None
+            self._on_end(self._reply)
+
+    async def _let_out(self, at_ns: int) -> None:
+        """The reply takes the instant of its token from the truth, which has gone on meanwhile."""
+        truth, newest_ns = self.truth, self.truth.last_token_ns
+        truth.last_token_ns = at_ns
+        await self._reply.token()
+        if truth.last_token_ns == at_ns:  # else the engine gave one while this one was written
+            truth.last_token_ns = newest_ns
+
+    async def run(self) -> None:
+        """Let windows out until the reply is complete."""
+        passing = None
+        while not self._over:
+            leaves_ns, tokens = await self._windows.get()
+            await self._alarm.until(leaves_ns)
+            if passing is None:
+                passing = self._sequence.output_tokens - self._sequence.withheld_tokens
+            for at_ns in tokens[:passing]:
+                await self._let_out(at_ns)
+            passing -= len(tokens[:passing])
+            if not tokens and self._reason is not None:
+                self._over = True
+                await self._reply.finish(self._reason)
+                self._on_end(self._reply)

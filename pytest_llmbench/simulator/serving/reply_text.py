@@ -1,0 +1,134 @@
+"""The text of replies: one token per chunk, in the shapes vLLM's server gives them. Pure.
+
+Whatever is the same for all chunks of a reply, or for all replies, is encoded once.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pytest_llmbench.simulator.serving.request_body import Endpoint
+
+# Each is one token of cl100k_base with its leading space, and none merges with its neighbours, so that
+# a client that counts the joined text with that tokenizer finds as many tokens as the usage object says.
+_STORY = (
+    "the sea is wide and a small boat can cross it when wind is kind but no one knows how long that may take "
+    "so we wait by the shore with bread and tea until light comes back over the hill then they sing an old "
+    "song about rain on leaves while you count each wave from left to right as if time stood"
+)
+WORDS = tuple(f" {word}" for word in _STORY.split())
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _tail(choices: list[dict[str, Any]], **more: Any) -> bytes:
+    """The end of an event, from ``choices`` on; :attr:`ReplyText._head` is what comes before."""
+    return json.dumps({"choices": choices, **more}, separators=(",", ":")).encode()[1:] + b"\n\n"
+
+
+def _chat_choice(delta: dict[str, str], finish_reason: str | None = None) -> list[dict[str, Any]]:
+    return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}]
+
+
+def _text_choice(text: str, finish_reason: str | None = None) -> list[dict[str, Any]]:
+    return [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}]
+
+
+_CHAT_TAILS = tuple(_tail(_chat_choice({"content": word})) for word in WORDS)
+_TEXT_TAILS = tuple(_tail(_text_choice(word)) for word in WORDS)
+_ROLE_TAIL = _tail(_chat_choice({"role": "assistant", "content": ""}))
+DONE = b"data: [DONE]\n\n"
+
+
+class ReplyText:
+    """The events of one reply, or its body when it is not streamed."""
+
+    def __init__(
+        self, endpoint: Endpoint, request_id: str, created: int, model: str, first_word: int
+    ) -> None:
+        self._chat = endpoint is Endpoint.CHAT
+        prefix, kind = ("chatcmpl", "chat.completion") if self._chat else ("cmpl", "text_completion")
+        self._identity = {"id": f"{prefix}-{request_id}", "object": kind, "created": created, "model": model}
+        streamed = self._identity | {"object": kind + ".chunk"} if self._chat else self._identity
+        self._head = _event(streamed)[:-3] + b","  # without the closing brace and the empty line
+        self._tails = _CHAT_TAILS if self._chat else _TEXT_TAILS
+        self._first_word = first_word
+
+    def role(self) -> bytes | None:
+        """The chunk before the first content chunk; completions have none."""
+        return self._head + _ROLE_TAIL if self._chat else None
+
+    def content(self, token: int) -> bytes:
+        """The chunk of token number ``token``, from 0."""
+        return self._head + self._tails[(self._first_word + token) % len(WORDS)]
+
+    def word(self, token: int) -> str:
+        """The text of token number ``token``, from 0."""
+        return WORDS[(self._first_word + token) % len(WORDS)]
+
+    def chunk(self, delta: dict[str, str], finish_reason: str | None = None, **more: Any) -> bytes:
+        """A chunk of any content; of a completion only ``delta["content"]`` counts."""
+        if self._chat:
+            return self._head + _tail(_chat_choice(delta, finish_reason), **more)
+        return self._head + _tail(_text_choice(delta.get("content", ""), finish_reason), **more)
+
+    def finish(self, reason: str) -> bytes:
+        return self.chunk({}, reason)
+
+    def usage(self, prompt_tokens: int, output_tokens: int) -> bytes:
+        """The chunk with empty ``choices`` that ``stream_options.include_usage`` asks for."""
+        return self.usage_chunk(usage_object(prompt_tokens, output_tokens))
+
+    def usage_chunk(self, usage: dict[str, Any], **more: Any) -> bytes:
+        return self._head + _tail([], usage=usage, **more)
+
+    def usage_with_empty_delta(self, usage: dict[str, Any], **more: Any) -> bytes:
+        """The same as some servers have it: a choice that holds nothing but an empty delta."""
+        return self._head + _tail([{"delta": {}} if self._chat else {"text": ""}], usage=usage, **more)
+
+    def body(self, reason: str, prompt_tokens: int, output_tokens: int) -> bytes:
+        """The whole reply as one JSON object."""
+        text = "".join(self.word(token) for token in range(output_tokens))
+        return self.whole({"content": text}, reason, usage_object(prompt_tokens, output_tokens))
+
+    def whole(self, message: dict[str, str], reason: str, usage: dict[str, Any] | None, **more: Any) -> bytes:
+        """The same with ``message`` as the model's answer; of a completion only its content counts."""
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": reason}
+        if self._chat:
+            choice["message"] = {"role": "assistant", **message}
+        else:
+            choice["text"] = message["content"]
+        value = {**self._identity, "choices": [choice]} | ({} if usage is None else {"usage": usage}) | more
+        return json.dumps(value).encode()
+
+
+def error_object(message: str) -> dict[str, Any]:
+    """An error of the engine itself, as OpenAI's clients know it."""
+    return {"error": {"message": message, "type": "InternalServerError", "param": None, "code": 500}}
+
+
+def error_event(message: str, **more: Any) -> bytes:
+    """The same in mid-stream."""
+    return _event(error_object(message) | more)
+
+
+def usage_object(
+    prompt_tokens: int, output_tokens: int, cached_tokens: int | None = None, reasoning_tokens: int = 0
+) -> dict[str, Any]:
+    """OpenAI's token counts. ``cached_tokens`` is left out where the engine has no prefix cache."""
+    usage: dict[str, Any] = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": prompt_tokens + output_tokens,
+    }
+    if cached_tokens is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
+    if reasoning_tokens:
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+    return usage
+
+
+__all__ = ["DONE", "WORDS", "ReplyText", "error_event", "error_object", "usage_object"]

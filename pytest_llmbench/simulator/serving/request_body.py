@@ -1,0 +1,296 @@
+"""From the bytes of a request to what the engine needs, or to the refusal a real engine would give. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pytest_llmbench.simulator.scenario.presets import EngineConfig
+
+VOCABULARY_SIZE = 100277
+"""Ids of cl100k_base, special ones included; a prompt of token ids has to stay below."""
+
+
+class Endpoint(StrEnum):
+    """The paths that generate."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+
+
+_ERROR_TYPES = {
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    429: "RateLimitError",
+    503: "ServiceUnavailableError",
+}
+
+
+class RefusalError(Exception):
+    """The request gets an error response instead of a place in the queue: what is in it, and the status."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+        """Sent as ``Retry-After``."""
+        self.code = code
+        """In place of the status in the error object, as for ``content_filter``."""
+
+    def body(self) -> dict[str, Any]:
+        """The error object as OpenAI's clients and vLLM's server shape it."""
+        fallback = "BadRequestError" if self.status < 500 else "InternalServerError"
+        kind = _ERROR_TYPES.get(self.status, fallback)
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param,
+                "code": self.code or self.status,
+            }
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A request whose types are right; whether it fits is decided once its prompt has been counted."""
+
+    texts: tuple[str, ...]
+    """Prompt as text (of a chat: each message's); its tokens are counted one by one and added up."""
+    token_ids: Sequence[int] | None
+    """Prompt as ids, instead of text."""
+    stream: bool
+    include_usage: bool
+    max_tokens: int | None
+    min_tokens: int
+    ignore_eos: bool
+    continuous_usage: bool = False
+    """Usage on every chunk, as vLLM gives it on ``stream_options.continuous_usage_stats``."""
+    priority: int = 0
+    """Lower goes first, where the engine schedules by it."""
+    thinks: bool = True
+    """False: ``chat_template_kwargs.enable_thinking`` is false, or ``reasoning_effort`` is none."""
+    caps: bool = False
+    """``max_tokens`` beyond the context is cut to what is left of it, instead of refused."""
+
+    def ceiling(self, prompt_tokens: int, config: EngineConfig) -> int:
+        """Most tokens the reply may have. RefusalError if the prompt, or prompt and reply, do not fit."""
+        limit = config.context_limit_tokens
+        if prompt_tokens < 1:
+            raise RefusalError(400, "the prompt is empty", "prompt")
+        if prompt_tokens >= limit:
+            raise RefusalError(
+                400,
+                f"this model's maximum context length is {limit} tokens, but the prompt has "
+                f"{prompt_tokens} and the reply needs at least 1",
+                "input_tokens",
+            )
+        room = limit - prompt_tokens
+        unasked = max(min(config.default_max_tokens, room), self.min_tokens)
+        ceiling = unasked if self.max_tokens is None else self.max_tokens
+        if self.caps:
+            ceiling = min(ceiling, room)
+        if ceiling > room:
+            raise RefusalError(
+                400,
+                f"this model's maximum context length is {limit} tokens, but {prompt_tokens} prompt tokens "
+                f"and {ceiling} output tokens were asked for",
+                "min_tokens" if self.max_tokens is None else "max_tokens",
+            )
+        return ceiling
+
+
+def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequest:
+    """Read a request for ``endpoint`` of a server that serves ``model``. Unknown fields are ignored.
+
+    Raises RefusalError: 400 for what is not JSON or has wrong types or values, all of them named; 404 for
+    another model.
+    """
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError, too
+        raise RefusalError(400, f"the request body is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise RefusalError(400, "the request body has to be a JSON object")
+    fields = Fields(content)
+    asked = fields.text("model")
+    texts, token_ids = fields.messages() if endpoint is Endpoint.CHAT else fields.prompt()
+    request = GenerationRequest(
+        texts=texts,
+        token_ids=token_ids,
+        stream=fields.flag("stream"),
+        include_usage=fields.stream_option("include_usage"),
+        max_tokens=fields.ceiling(),
+        min_tokens=fields.count("min_tokens", least=0) or 0,
+        ignore_eos=fields.flag("ignore_eos"),
+        continuous_usage=fields.stream_option("continuous_usage_stats"),
+        priority=fields.whole("priority"),
+        thinks=fields.thinks(),
+    )
+    fields.check_rest(request)
+    fields.require_none_wrong()
+    require_model(asked, model)
+    return request
+
+
+def require_model(asked: str | None, model: str) -> None:
+    """RefusalError 404 if ``asked`` names another model."""
+    if asked is not None and asked != model:
+        raise RefusalError(404, f"the model {asked!r} does not exist; served here: {model}", "model")
+
+
+def parse_tokenize(body: bytes, model: str) -> GenerationRequest:
+    """Read a request for ``/tokenize``: ``prompt`` or ``messages``. Raises RefusalError as above."""
+    try:
+        chat = isinstance(found := json.loads(body), dict) and "messages" in found
+    except (ValueError, RecursionError):
+        chat = False
+    return parse_request(body, Endpoint.CHAT if chat else Endpoint.COMPLETIONS, model)
+
+
+class Fields:
+    """The members of a request; reading a wrong one notes the mistake and gives a harmless value."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self._content = content
+        self.mistakes: dict[str, str] = {}
+
+    def _wrong(self, name: str, wanted: str) -> None:
+        shown = json.dumps(self._content.get(name))
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        self.mistakes[name] = f"{name} has to be {wanted}, not {shown}"
+
+    def require_none_wrong(self) -> None:
+        """RefusalError 400 with all mistakes so far."""
+        if self.mistakes:
+            raise RefusalError(400, "; ".join(self.mistakes.values()), next(iter(self.mistakes)))
+
+    def text(self, name: str) -> str | None:
+        value = self._content.get(name)
+        if value is None or isinstance(value, str):
+            return value
+        self._wrong(name, "a string")
+        return None
+
+    def flag(self, name: str) -> bool:
+        value = self._content.get(name)
+        if value is None or isinstance(value, bool):
+            return value is True
+        self._wrong(name, "true or false")
+        return False
+
+    def count(self, name: str, least: int) -> int | None:
+        value = self._content.get(name)
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+            return value
+        self._wrong(name, f"a whole number of {least} or more")
+        return None
+
+    def ceiling(self) -> int | None:
+        plain = self.count("max_tokens", least=1)
+        newer = self.count("max_completion_tokens", least=1)
+        return plain if newer is None else newer
+
+    def whole(self, name: str) -> int:
+        value = self._content.get(name)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return value or 0
+        self._wrong(name, "a whole number")
+        return 0
+
+    def thinks(self) -> bool:
+        template = self._content.get("chat_template_kwargs")
+        if template is not None and not isinstance(template, dict):
+            self._wrong("chat_template_kwargs", "an object")
+            return True
+        enabled = (template or {}).get("enable_thinking", True)
+        return enabled is not False and self._content.get("reasoning_effort") != "none"
+
+    def stream_option(self, name: str) -> bool:
+        options = self._content.get("stream_options")
+        if options is None:
+            return False
+        if not isinstance(options, dict) or not isinstance(options.get(name, False), bool):
+            self._wrong("stream_options", f"an object, its {name} true or false")
+            return False
+        if self._content.get("stream") is not True:
+            self.mistakes["stream_options"] = "stream_options is only allowed with stream: true"
+        return options.get(name, False) is True
+
+    def messages(self, name: str = "messages") -> tuple[tuple[str, ...], None]:
+        messages = self._content.get(name)
+        if not isinstance(messages, list) or not messages:
+            self._wrong(name, "a list with at least one message")
+            return (), None
+        texts = [_message_texts(message) for message in messages]
+        if any(parts is None for parts in texts):
+            self._wrong(name, "a list of objects with a role and a text content")
+        return tuple(text for parts in texts if parts is not None for text in parts), None
+
+    def prompt(self) -> tuple[tuple[str, ...], Sequence[int] | None]:
+        prompt = self._content.get("prompt")
+        if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+            prompt = prompt[0]  # a batch of one is the same as its only prompt
+        if isinstance(prompt, str):
+            return (prompt,), None
+        if isinstance(prompt, list) and all(type(token) is int for token in prompt):
+            if prompt and not 0 <= min(prompt) <= max(prompt) < VOCABULARY_SIZE:
+                self._wrong("prompt", f"token ids from 0 to {VOCABULARY_SIZE - 1}")
+            return (), prompt
+        self._wrong("prompt", "one text or one list of token ids")
+        return (), None
+
+    def check_rest(self, request: GenerationRequest) -> None:
+        """What is accepted only as one value, and what has to agree with something else."""
+        temperature = self._content.get("temperature")
+        number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        if temperature is not None and not (number and temperature >= 0):
+            self._wrong("temperature", "a number of 0 or more")
+        if self._content.get("n") not in (None, 1):
+            self._wrong("n", "1: this server gives one choice")
+        if request.max_tokens is not None and request.min_tokens > request.max_tokens:
+            self._wrong("min_tokens", f"at most max_tokens ({request.max_tokens})")
+
+
+def _message_texts(message: Any) -> list[str] | None:
+    """The texts of one message's content, a string or a list of text parts; ``None`` if it is neither."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        return None
+    content = message.get("content")
+    if isinstance(content, str):
+        return [content]
+    if content is None:  # an assistant's message may hold tool calls only
+        return []
+    if not isinstance(content, list):
+        return None
+    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+    return (
+        [text for text in texts if isinstance(text, str)] if all(isinstance(t, str) for t in texts) else None
+    )
+
+
+__all__ = [
+    "Endpoint",
+    "Fields",
+    "GenerationRequest",
+    "RefusalError",
+    "parse_request",
+    "parse_tokenize",
+    "require_model",
+]

@@ -1,0 +1,150 @@
+"""Takes the looks of a plan: hears of requests as they end, and says when nothing is left to be decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.looks import Looks
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.stats.interim.boundaries import PlannedLook, batch_size, early_tail, planned_looks
+from pytest_llmbench.stats.interim.estimates import estimate, is_decided, is_enough, may_be_decided
+from pytest_llmbench.stats.interim.samples import Ends, values
+from pytest_llmbench.stats.runs import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of the look that ended the load, or of the last one."""
+
+    n: int
+    """The first so many requests were looked at."""
+    looks: int
+    """Looks taken, this one included."""
+    decided: bool
+    budget_spent: bool
+    """More requests have failed than may fail of the most there can be: the run is void, whatever follows."""
+    estimates: tuple[Estimate, ...]
+    """Of each watched objective, at the level of this look."""
+
+
+class LookTaker:
+    """Looks at the first n requests of the plan as soon as all of them have ended, for each planned n.
+
+    What it answers depends on these requests alone and not on when it heard of them, so the same records give
+    the same verdict again when the load is over.
+    """
+
+    def __init__(self, looks: Looks, *, first: int, most: int) -> None:
+        self._looks = looks
+        self._first, self._most = first, most
+        self._planned = planned_looks(most, looks.every, looks.alpha) if most else ()
+        self._values = [np.full(most, np.nan) for _ in looks.watched]
+        self._here = np.zeros(most, dtype=bool)
+        self._failed = np.zeros(most, dtype=bool)
+        self._prefix = 0
+        """All of the first so many requests have ended."""
+        self._heard = self._taken = 0
+        self._rows: list[RequestRecord] = []
+        self.verdict: Verdict | None = None
+        """Of the first look that ended it."""
+
+    def hear(self, row: RequestRecord) -> Verdict | None:
+        """A request has ended. The verdict, once there is one."""
+        self._rows.append(row)
+        due = self._planned[self._taken].n if self._taken < len(self._planned) else self._most
+        if self.verdict is not None or self._heard + len(self._rows) < due:
+            return self.verdict
+        rows, self._rows = self._rows, []
+        return self.note(Ends.of_rows(rows))
+
+    def hear_all(self, records: Records) -> Verdict | None:
+        return self.note(Ends.of_records(records))
+
+    def close(self) -> Verdict:
+        """The load is over: the verdict there was, or that of a last look at all that ended in a row."""
+        if self._rows:
+            rows, self._rows = self._rows, []
+            self.note(Ends.of_rows(rows))
+        if self.verdict is not None:
+            return self.verdict
+        n = self._prefix
+        tail = self._looks.alpha / 2
+        if n:
+            tail = planned_looks(self._most, self._looks.every, self._looks.alpha, closing=n)[-1].tail
+        estimates = tuple(self._estimate(which, n, tail) for which in range(len(self._values)))
+        decided = all(map(is_decided, self._looks.watched, estimates))
+        return Verdict(n, self._taken + 1, decided, self._budget_is_spent(n), estimates)
+
+    def note(self, ends: Ends) -> Verdict | None:
+        places = ends.index - self._first
+        for column, watched in zip(self._values, self._looks.watched, strict=True):
+            column[places] = values(watched, ends)
+        self._here[places], self._failed[places] = True, ~ends.ok
+        self._heard += len(places)
+        rest = self._here[self._prefix :]
+        self._prefix += len(rest) if rest.all() else int(np.argmin(rest))
+        while self.verdict is None and self._taken < len(self._planned):
+            look = self._planned[self._taken]
+            # The one at the very end ends nothing early: it is taken by close().
+            if look.n > self._prefix or look.n >= self._most:
+                break
+            self._taken += 1
+            self.verdict = self._look(look._replace(tail=early_tail(look.tail)))
+        return self.verdict
+
+    def _look(self, look: PlannedLook) -> Verdict | None:
+        if self._budget_is_spent(look.n):
+            found = tuple(self._estimate(which, look.n, look.tail) for which in range(len(self._values)))
+            return Verdict(look.n, self._taken, False, True, found)
+        failed = int(np.count_nonzero(self._failed[: look.n]))
+        if failed > self._looks.max_error_share * look.n:
+            return None
+        watched = self._looks.watched
+        samples: list[FloatArray] = [column[: look.n] for column in self._values]
+        if not all(may_be_decided(w, s, look.tail) for w, s in zip(watched, samples, strict=True)):
+            return None
+        # Batch means cost little, and mostly they say that nothing is decided.
+        quick = (estimate(w, s, look.tail, batch_size) for w, s in zip(watched, samples, strict=True))
+        if not all(
+            is_enough(w, j) and is_decided(w, j.estimate) for w, j in zip(watched, quick, strict=True)
+        ):
+            return None
+        estimates = []
+        for each, sample in zip(watched, samples, strict=True):
+            judged = estimate(each, sample, look.tail)
+            if not (is_enough(each, judged) and is_decided(each, judged.estimate)):
+                return None
+            estimates.append(judged.estimate)
+        return Verdict(look.n, self._taken, True, False, tuple(estimates))
+
+    def _estimate(self, which: int, n: int, tail: float) -> Estimate:
+        watched = self._looks.watched[which]
+        return estimate(watched, self._values[which][:n], tail).estimate
+
+    def _budget_is_spent(self, n: int) -> bool:
+        failed = int(np.count_nonzero(self._failed[:n]))
+        return failed > self._looks.max_error_share * self._most
+
+    def reason(self, verdict: Verdict) -> str:
+        """Why the load ended early, in words."""
+        saved = f"after {verdict.n} of at most {self._most} requests"
+        if verdict.budget_spent:
+            return f"the error budget is spent {saved}"
+        return f"every limit is decided {saved}"
+
+
+def look_taker(plan: LoadPlan) -> LookTaker | None:
+    """Of a plan that may end early."""
+    if plan.looks is None:
+        return None
+    # A share that was dealt to a worker is numbered from 0, its requests as in the whole sequence.
+    first = plan.first or plan.workload.requests(1, plan.seed)[0].index
+    return LookTaker(plan.looks, first=first, most=plan.most_requests)
+
+
+__all__ = ["LookTaker", "Verdict", "look_taker"]

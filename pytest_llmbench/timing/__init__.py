@@ -1,0 +1,1 @@
+"""Clocks, and waking up at an instant."""
