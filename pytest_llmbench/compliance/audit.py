@@ -31,7 +31,7 @@ from pytest_llmbench.compliance.checks import (
 from pytest_llmbench.compliance.checks.registry import Predicate, merged
 from pytest_llmbench.compliance.conditions import CONDITIONS
 from pytest_llmbench.compliance.evidence import BY_SIBLINGS, Evidence
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status
 
 PREDICATES: Mapping[str, Predicate] = MappingProxyType(
@@ -118,7 +118,7 @@ def status_of(entry: Requirement, evidence: Evidence) -> RequirementStatus:
     predicate, condition = PREDICATES.get(entry.id), CONDITIONS.get(entry.condition)
     if predicate is None or condition is None:
         return _entered(entry, Status.UNMET, Answer(False, "no evidence: this version does not check it", {}))
-    look = Look(evidence)
+    look = EvidenceView(evidence)
     if not condition(look):
         reason = f"its condition does not hold: {entry.condition}"
         return _entered(entry, Status.NOT_APPLICABLE, look.unmet(reason))

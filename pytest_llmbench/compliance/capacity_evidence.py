@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_llmbench.compliance.evidence_view import Look
+from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.compliance.tested_levels import Tested, tested
 from pytest_llmbench.model.estimate import EXHAUSTED
 from pytest_llmbench.model.level import PROBE
@@ -18,7 +18,7 @@ SATURATES_FROM, SATURATES_TO = 80.0, 130.0
 """Percent of a capacity between which a sweep beyond it begins to saturate, if it is one."""
 
 
-def measurement_behind(look: Look, rate: float) -> str | None:
+def measurement_behind(look: EvidenceView, rate: float) -> str | None:
     """The measurement that shows ``rate`` to be the capacity; None where there is none.
 
     A search of this test, with a saturated level above; or a throughput test of the report on the same system
@@ -39,7 +39,7 @@ def measurement_behind(look: Look, rate: float) -> str | None:
     return None
 
 
-def _found_by_search(look: Look, rate: float) -> bool:
+def _found_by_search(look: EvidenceView, rate: float) -> bool:
     """A tested level at that rate held, and one above it, on the same variant, did not."""
     if not any(level.role == PROBE for level in look.result.levels):
         return False

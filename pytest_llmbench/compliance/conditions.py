@@ -14,7 +14,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.checks.clock import measured_apart
 from pytest_llmbench.compliance.checks.comparison import hardware_differs, tokenizers_differ
-from pytest_llmbench.compliance.evidence_view import Look
+from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.compliance.stored import (
     chunk_sizes,
     first_output_before_content,
@@ -29,20 +29,20 @@ from pytest_llmbench.model.records import MISSING, Records
 FEWEST_LENGTHS = 3
 
 
-def _always(_: Look) -> bool:
+def _always(_: EvidenceView) -> bool:
     return True
 
 
-def _levels(look: Look) -> tuple[Level, ...]:
+def _levels(look: EvidenceView) -> tuple[Level, ...]:
     return tuple(level for level in look.result.levels if level.role != BURST)
 
 
-def _open_loop(look: Look) -> bool:
+def _open_loop(look: EvidenceView) -> bool:
     levels = _levels(look)
     return not levels or any(level.load_model == "open" for level in levels)
 
 
-def _queue_seen(look: Look) -> bool:
+def _queue_seen(look: EvidenceView) -> bool:
     return _open_loop(look) or any(_gauge(run, "waiting") for run in look.evidence.runs)
 
 
@@ -50,26 +50,26 @@ def _gauge(run: Observation, name: str) -> bool:
     return run.engine is not None and name in run.engine.gauges
 
 
-def _lower_level(look: Look) -> bool:
+def _lower_level(look: EvidenceView) -> bool:
     levels = _levels(look)
     return not levels or len({(level.offered_rps, level.concurrency) for level in levels}) > 1
 
 
-def _reported(look: Look) -> bool:
+def _reported(look: EvidenceView) -> bool:
     levels = _levels(look)
     return not levels or any(level.role == "reported" for level in levels)
 
 
-def _batch_size(look: Look) -> bool:
+def _batch_size(look: EvidenceView) -> bool:
     runs = look.evidence.runs
     return any(_gauge(run, "running") and run.engine and run.engine.max_num_seqs for run in runs)
 
 
-def _latency_limits(look: Look) -> bool:
+def _latency_limits(look: EvidenceView) -> bool:
     return not {"ttft_p99_ms", "tpot_p99_ms"}.isdisjoint(look.fact("load.slo", {}))
 
 
-def _accelerators(look: Look) -> bool:
+def _accelerators(look: EvidenceView) -> bool:
     count = look.fact("sut.hardware.accelerator_count")
     return isinstance(count, int) and not isinstance(count, bool) and count >= 1
 
@@ -80,62 +80,62 @@ def _several_tokens(records: Records) -> bool:
     return sizes.several > 0 or sizes.known < sizes.chunks or sizes.chunks == 0
 
 
-def _client_side(look: Look) -> bool:
+def _client_side(look: EvidenceView) -> bool:
     return bool(look.fact("streaming.itl_option") != "C")
 
 
-def _option_due(look: Look) -> bool:
+def _option_due(look: EvidenceView) -> bool:
     return not _client_side(look) or _several_tokens(look.evidence.records)
 
 
-def _server_instants(look: Look) -> bool:
+def _server_instants(look: EvidenceView) -> bool:
     available = look.fact("streaming.server_timestamps_available")
     if available is None:
         available = len(look.evidence.records.server_token_ns) > 0
     return available is True and _several_tokens(look.evidence.records)
 
 
-def _option(name: str) -> Callable[[Look], bool]:
+def _option(name: str) -> Callable[[EvidenceView], bool]:
     return lambda look: bool(look.fact("streaming.itl_option") == name)
 
 
-def _cache_on(look: Look) -> bool:
+def _cache_on(look: EvidenceView) -> bool:
     return bool(look.fact("sut.prefix_caching") != "disabled")
 
 
-def _cached_counts(look: Look) -> bool:
+def _cached_counts(look: EvidenceView) -> bool:
     return bool(has(look.evidence.records.cached_tokens).any())
 
 
-def _preemptions(look: Look) -> bool:
+def _preemptions(look: EvidenceView) -> bool:
     return _preemptions_by_request(look) or any(
         run.engine is not None and "preemptions" in run.engine.totals_after for run in look.evidence.runs
     )
 
 
-def _preemptions_by_request(look: Look) -> bool:
+def _preemptions_by_request(look: EvidenceView) -> bool:
     return bool(has(look.evidence.records.preemptions).any())
 
 
-def _discarded_tokens(look: Look) -> bool:
+def _discarded_tokens(look: EvidenceView) -> bool:
     return bool(has(look.evidence.records.preempted_tokens).any())
 
 
-def _three_lengths(look: Look) -> bool:
+def _three_lengths(look: EvidenceView) -> bool:
     levels = _levels(look)
     return not levels or sum(level.n_ok > 0 for level in levels) >= FEWEST_LENGTHS
 
 
-def _baseline(look: Look) -> bool:
+def _baseline(look: EvidenceView) -> bool:
     levels = _levels(look)
     return not levels or any(level.role == "baseline" for level in levels)
 
 
-def _compared(look: Look) -> bool:
+def _compared(look: EvidenceView) -> bool:
     return look.evidence.systems > 1
 
 
-LEVEL_CONDITIONS: Mapping[str, Callable[[Look], bool]] = MappingProxyType(
+LEVEL_CONDITIONS: Mapping[str, Callable[[EvidenceView], bool]] = MappingProxyType(
     {
         "ITL is measured on the client (manifest.streaming.itl_option is A, B or direct)": _client_side,
         "at least one content chunk held more than one token, or option C is used": _option_due,
@@ -170,7 +170,7 @@ LEVEL_CONDITIONS: Mapping[str, Callable[[Look], bool]] = MappingProxyType(
 """Condition text → predicate, letter for letter those of the catalogue."""
 
 
-Condition = Callable[[Look], bool]
+Condition = Callable[[EvidenceView], bool]
 
 _ENGINE, _GATEWAY = "model_engine", "application_gateway"
 DATASET_WORKLOADS = ("conversation", "code-completion")
@@ -189,15 +189,15 @@ def _both(*conditions: Condition) -> Condition:
     return lambda look: all(condition(look) for condition in conditions)
 
 
-def _custom_workload(look: Look) -> bool:
+def _custom_workload(look: EvidenceView) -> bool:
     return look.fact("workload.standard") is not True
 
 
-def _warm(look: Look) -> bool:
+def _warm(look: EvidenceView) -> bool:
     return not _seen_cold(look)
 
 
-def _seen_cold(look: Look) -> bool:
+def _seen_cold(look: EvidenceView) -> bool:
     """Called a cold start, of the latency test, and the replies show it: the first one was far slower than
     those of the second half. Whoever only leaves the warm-up out has not measured a cold start."""
     if look.fact("cold_start") is not True or look.evidence.test != "ttft":
@@ -211,7 +211,7 @@ def _seen_cold(look: Look) -> bool:
     return bool(ttft_ns[0] > COLD_FACTOR * float(np.median(ttft_ns[len(ttft_ns) // 2 :])))
 
 
-def _from_dataset(look: Look) -> bool:
+def _from_dataset(look: EvidenceView) -> bool:
     """Of a reference workload its name says it: Long Context draws its lengths from a list of its own."""
     if look.fact("workload.name") in DATASET_WORKLOADS or look.fact("workload.dataset") is not None:
         return True
@@ -221,16 +221,16 @@ def _from_dataset(look: Look) -> bool:
     return any(law.get("type") == "empirical" for law in laws)
 
 
-def _distributed(look: Look) -> bool:
+def _distributed(look: EvidenceView) -> bool:
     return bool(look.fact("clock.topology") != "single_machine") or measured_apart(look)
 
 
-def _sub_ms_required(look: Look) -> bool:
+def _sub_ms_required(look: EvidenceView) -> bool:
     # Server instants (option C) beside client instants are the one case in which two clocks are subtracted.
     return bool(look.fact("clock.sub_ms_required", look.fact("streaming.itl_option") == "C"))
 
 
-def _significant_network(look: Look) -> bool:
+def _significant_network(look: EvidenceView) -> bool:
     """Declared, or else: distributed, and RTT P50 above 1 ms or 1 % of TTFT P50."""
     declared = look.fact("network.significant")
     if declared is not None:
@@ -245,41 +245,41 @@ def _significant_network(look: Look) -> bool:
     return bool(rtt > min(SIGNIFICANT_RTT_MS, share_ms))
 
 
-def _adjusted(look: Look) -> bool:
+def _adjusted(look: EvidenceView) -> bool:
     return look.fact("network.ttft_adjustment", {}).get("applied") is True
 
 
-def _http(look: Look) -> bool:
+def _http(look: EvidenceView) -> bool:
     return look.fact("streaming.protocol") not in ("grpc", "websocket")
 
 
-def _sse(look: Look) -> bool:
+def _sse(look: EvidenceView) -> bool:
     return bool(look.fact("streaming.protocol", "sse") == "sse")
 
 
-def _server_side(look: Look) -> bool:
+def _server_side(look: EvidenceView) -> bool:
     return bool(look.fact("timing.server_side", []))
 
 
-def _queue_or_prefill(look: Look) -> bool:
+def _queue_or_prefill(look: EvidenceView) -> bool:
     return not {"queue_wait", "prefill"}.isdisjoint(look.fact("timing.server_side", []))
 
 
-def _names_known(look: Look) -> bool:
+def _names_known(look: EvidenceView) -> bool:
     filters = (look.fact("guardrails.input_filter"), look.fact("guardrails.output_filter"))
     if filters == ("absent", "absent") and look.fact("guardrails.systems") is None:
         return False
     return bool(look.fact("guardrails.systems") != "not known")
 
 
-def _something_disabled(look: Look) -> bool:
+def _something_disabled(look: EvidenceView) -> bool:
     return "disabled" in (look.fact("guardrails.input_filter"), look.fact("guardrails.output_filter"))
 
 
 def _produced(tokens: int) -> Condition:
     """Some successful request may have produced ``tokens`` tokens; no records at all prove nothing."""
 
-    def holds(look: Look) -> bool:
+    def holds(look: EvidenceView) -> bool:
         records = look.evidence.records
         if not len(records):
             return True
@@ -289,11 +289,11 @@ def _produced(tokens: int) -> Condition:
     return holds
 
 
-def _noncontent_first(look: Look) -> bool:
+def _noncontent_first(look: EvidenceView) -> bool:
     return bool(first_output_before_content(look.evidence.records).any())
 
 
-def _input_varies(look: Look) -> bool:
+def _input_varies(look: EvidenceView) -> bool:
     known = look.evidence.records.input_tokens
     known = known[known != MISSING]
     if len(known):
@@ -301,7 +301,7 @@ def _input_varies(look: Look) -> bool:
     return bool(look.fact("workload.input_length", {}).get("type") != "fixed")
 
 
-def _p999_reported(look: Look) -> bool:
+def _p999_reported(look: EvidenceView) -> bool:
     return reported(look.result, "p99_9")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_llmbench.compliance.evidence_view import Look
+from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.model.facts import Facts
 
 
-def unverified(look: Look) -> str | None:
+def unverified(look: EvidenceView) -> str | None:
     """Why the data set of this run may be another than it is called; None for the published one."""
     look.fact("workload.dataset")
     return doubt_about(look.result.facts, look.evidence.published_digests)
@@ -23,7 +23,7 @@ def doubt_about(facts: Facts, published: Mapping[str, frozenset[str]]) -> str | 
     return f"{name} by name alone: its file (SHA-256 {digest}) is none whose digest is published"
 
 
-def sent_again(look: Look) -> str | None:
+def sent_again(look: EvidenceView) -> str | None:
     """A data set of unknown identity that is too small for the run, so that its prompts were repeated."""
     entries = look.fact("workload.input_length", {}).get("params", {}).get("entries")
     sent = look.fact("workload.n_requests")

@@ -33,7 +33,7 @@ class Answer:
     evidence: Mapping[str, Any]
 
 
-class Look:
+class EvidenceView:
     """The evidence as one predicate sees it.
 
     ``need`` and its relatives raise :class:`NoEvidenceError` for what is absent or blank, so that a predicate
@@ -168,4 +168,4 @@ def _field(mapping: Any, dotted: str) -> Any:
     return mapping
 
 
-__all__ = ["Answer", "Look", "NoEvidenceError"]
+__all__ = ["Answer", "EvidenceView", "NoEvidenceError"]

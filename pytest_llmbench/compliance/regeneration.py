@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_llmbench.compliance.evidence_view import Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant
@@ -29,7 +29,7 @@ Part = tuple[Workload, int, int, int]
 """A workload, the first of its requests that was sent, how many, and the seed that they are drawn with."""
 
 
-def regenerated(look: Look, *, by_reference: bool = False) -> str | None:
+def regenerated(look: EvidenceView, *, by_reference: bool = False) -> str | None:
     """What differs from drawing all that was planned afresh; None when nothing does.
 
     Compared are the declared digest of the whole sequence and that of each run. ``by_reference``: drawn by
@@ -49,7 +49,7 @@ def regenerated(look: Look, *, by_reference: bool = False) -> str | None:
     return next((complaint for complaint in complaints if complaint is not None), None)
 
 
-def _declared_workload(look: Look) -> Workload:
+def _declared_workload(look: EvidenceView) -> Workload:
     """That of the first run which is drawn from the classes that the facts name: a run may have one class
     alone."""
     classes = look.fact("workload.classes")
@@ -58,7 +58,7 @@ def _declared_workload(look: Look) -> Workload:
     return next(same, workloads[0])
 
 
-def _parts(look: Look, workload: Workload, count: int, seed: int) -> list[Part]:
+def _parts(look: EvidenceView, workload: Workload, count: int, seed: int) -> list[Part]:
     """The slices that were sent; of the long-context test each has a length of its own."""
     slices = [(first, length) for first, length in look.fact("workload.slices", [[0, count]])]
     seeds = [own for _, own in look.fact("workload.parts", [])]
@@ -80,7 +80,7 @@ def _digest(parts: list[Part]) -> str:
     return sequence_sha256(request for part in parts for request in drawn(*part))
 
 
-def _unlike(look: Look, run: Observation, seed: int, by_reference: bool) -> str | None:
+def _unlike(look: EvidenceView, run: Observation, seed: int, by_reference: bool) -> str | None:
     """What one run sent otherwise than its plan says."""
     plan = run.plan
     if plan.seed != part_seed(seed, plan.part):
@@ -105,7 +105,7 @@ def _sent(run: Observation) -> list[tuple[int, int]]:
     return [(int(stretch[0]), len(stretch)) for stretch in np.split(index, gaps)]
 
 
-def _drawing(look: Look, workload: Workload, by_reference: bool) -> Workload:
+def _drawing(look: EvidenceView, workload: Workload, by_reference: bool) -> Workload:
     """The workload itself, or the reference workload with its specification: request classes, a fixed output
     (AMB-11) and the lengths of Long Context are part of that."""
     if not by_reference:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_llmbench.compliance.evidence_view import Look
+from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, Records
@@ -22,14 +22,14 @@ _COUNTED_BY_SERVER = (
 )
 
 
-def further_fields(look: Look, run: Observation) -> Mapping[str, Any]:
+def further_fields(look: EvidenceView, run: Observation) -> Mapping[str, Any]:
     """The fields that every request of the run had beside those of its workload."""
     own: Mapping[str, Any] | None = run.facts.value("request.variant_body")
     whole: Mapping[str, Any] = look.fact("request.extra_body", {})
     return whole if own is None else own
 
 
-def against_workload(look: Look, names: Collection[str]) -> str | None:
+def against_workload(look: EvidenceView, names: Collection[str]) -> str | None:
     """A further field among ``names``, which the workload does not know of; None for none."""
     found = present(look.fact("request.extra_body", {}), names)
     found += [name for run in look.evidence.runs for name in present(further_fields(look, run), names)]
@@ -38,14 +38,14 @@ def against_workload(look: Look, names: Collection[str]) -> str | None:
     return f"request bodies had fields that the workload does not state: {', '.join(dict.fromkeys(found))}"
 
 
-def bodies_differ(look: Look, one: Observation, other: Observation) -> str | None:
+def bodies_differ(look: EvidenceView, one: Observation, other: Observation) -> str | None:
     """What the requests of two runs asked for differently; None for nothing."""
     first, second = (meaning(further_fields(look, run)) for run in (one, other))
     names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
     return f"other request bodies ({', '.join(names)})" if names else None
 
 
-def held_to_another_limit(look: Look) -> str | None:
+def held_to_another_limit(look: EvidenceView) -> str | None:
     """A run whose replies ended at a limit that nobody asked for; None where there is none."""
     for run in look.evidence.runs:
         ended = int(run.records.ok.sum())

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pytest_llmbench.compliance.evidence_view import Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.balance import Balance, completion_balance
@@ -141,7 +141,7 @@ class Tested:
         return int(self.records.has_outcome(Outcome.REFUSED).sum()) / max(len(self.records), 1)
 
 
-def tested(look: Look, *roles: str) -> tuple[Tested, ...]:
+def tested(look: EvidenceView, *roles: str) -> tuple[Tested, ...]:
     """The levels of these roles, or all but bursts, at least one of them. Levels that were given up stand
     under their own role, ``reported (given up)``."""
     found = tuple(
@@ -157,7 +157,7 @@ def _is_tested(level: Level) -> bool:
     return level.role not in (BURST, CHARACTERISATION) and not level.role.endswith(NOT_OFFERED)
 
 
-def _tested(look: Look, level: Level) -> Tested:
+def _tested(look: EvidenceView, level: Level) -> Tested:
     known: dict[int, Tested] = look.evidence.counted.setdefault("levels", {})
     key = next(place for place, other in enumerate(look.result.levels) if other is level)
     if key not in known:
@@ -165,7 +165,7 @@ def _tested(look: Look, level: Level) -> Tested:
     return known[key]
 
 
-def _run_of(look: Look, level: Level) -> Observation:
+def _run_of(look: EvidenceView, level: Level) -> Observation:
     runs = look.result.observations
     if level.observation is None or not 0 <= level.observation < len(runs):
         raise NoEvidenceError(f"the run of level {level.label}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.harness.comparison.ab import VARIANT
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.probes.model_list import base_candidates
@@ -31,7 +31,7 @@ def mistakes_of(settings: Settings) -> list[str]:
 
 def _check(sut: SUT, settings: Settings) -> None:
     file = read_sut_file(settings.sut) if settings.sut is not None else None
-    approach = Approach.to(sut, settings, file)
+    approach = SUTAccess.to(sut, settings, file)
     if sut.is_embedded or sut.is_replay:
         parse_scenario(sut.preset)
     else:

@@ -18,8 +18,8 @@ from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError, SUTError
 from pytest_llmbench.harness.allowance import Allowance
 from pytest_llmbench.harness.bench import Bench
-from pytest_llmbench.harness.comparison.baselines import Baselines, Order
-from pytest_llmbench.harness.comparison.planner import Arming
+from pytest_llmbench.harness.comparison.baselines import Baselines, MeasurementRequest
+from pytest_llmbench.harness.comparison.planner import ComparisonPlanner
 from pytest_llmbench.harness.comparison.systems import Compared, Wanted
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.harness.execution.loads import LoadsRecorder, files_of, records_path
@@ -93,7 +93,7 @@ class BenchSession:
         self._open: dict[str, OpenSUT | _Failed] = {}
         self._results: list[Measured] = []
         self.baselines = Baselines(settings, _validity)
-        self._arming = Arming(
+        self._arming = ComparisonPlanner(
             settings, worker, self._opened, self._answered, self._setting, _validity, self.baselines
         )
         self._shared = SharedRuns()
@@ -188,7 +188,12 @@ class BenchSession:
         return certified.beyond(result.observations, certified.find(workers), workers)
 
     def _measured(
-        self, order: Order, opened: OpenSUT, path: Path | None, warmup: WarmupPolicy, wanted: Wanted | None
+        self,
+        order: MeasurementRequest,
+        opened: OpenSUT,
+        path: Path | None,
+        warmup: WarmupPolicy,
+        wanted: Wanted | None,
     ) -> Compared:
         arms = self._arming.arms(order, opened, path, warmup)
         with self._alone(virtual=all(arm.opened.virtual for arm in arms)):
@@ -222,7 +227,7 @@ class BenchSession:
         )
         return replace(setting, workload=bound(setting.workload, opened.counter), salt=salt)
 
-    def _run(self, order: Order, opened: OpenSUT, path: Path | None) -> TestResult:
+    def _run(self, order: MeasurementRequest, opened: OpenSUT, path: Path | None) -> TestResult:
         test, parameters, setting = order.definition.name, order.parameters, order.setting
         procedure = order.definition.procedure(parameters, setting)
 

@@ -21,7 +21,7 @@ from pytest_llmbench.methodology.search.probing import (
     value_of,
 )
 from pytest_llmbench.methodology.search.search import Searched
-from pytest_llmbench.methodology.search.sustained import Held
+from pytest_llmbench.methodology.search.sustained import Sustained
 from pytest_llmbench.metrics.server_side import NOT_MEASURABLE, batch_utilisation
 from pytest_llmbench.metrics.throughput import Window, output_token_throughput
 from pytest_llmbench.metrics.windows import window_of
@@ -47,16 +47,16 @@ class Found:
 
     searched: Searched
     limits: Mapping[str, float]
-    reported: Held
+    reported: Sustained
     """The maximum: the higher of the two below."""
-    constrained: Held | None = None
+    constrained: Sustained | None = None
     """The highest level that keeps up and meets the limits; None without limits."""
-    tenfold: Held | None = None
+    tenfold: Sustained | None = None
     """The highest level that no rule of saturation names, the ten-fold rule among them; None without limits,
     since it is the maximum then."""
 
     @property
-    def held(self) -> tuple[Held, ...]:
+    def held(self) -> tuple[Sustained, ...]:
         every = (self.tenfold, self.reported, self.constrained)
         return tuple(one for one in every if one is not None)
 
@@ -93,7 +93,7 @@ class Found:
 
 
 def found_of(
-    searched: Searched, limits: Mapping[str, float], tenfold: Held, constrained: Held | None
+    searched: Searched, limits: Mapping[str, float], tenfold: Sustained, constrained: Sustained | None
 ) -> Found:
     if constrained is None:
         return Found(searched, limits, tenfold)
@@ -103,7 +103,7 @@ def found_of(
     return Found(searched, limits, maximum, maximum, _in_role(tenfold, REPORTED, TENFOLD))
 
 
-def _in_role(held: Held, old: str, new: str) -> Held:
+def _in_role(held: Sustained, old: str, new: str) -> Sustained:
     def told(seen: Seen) -> Seen:
         return seen.with_(role=seen.level.role.replace(old, new, 1))
 
@@ -139,7 +139,9 @@ def metrics_of(found: Found, setting: Setting) -> dict[str, Estimate]:
     return metrics
 
 
-def _throughput_of(held: Held, found: Found, holds: Callable[[Seen], bool], setting: Setting) -> Estimate:
+def _throughput_of(
+    held: Sustained, found: Found, holds: Callable[[Seen], bool], setting: Setting
+) -> Estimate:
     if not held.runs:
         why = "met the objectives" if held is found.constrained else "kept the ten-fold rule"
         return Estimate.undefined(unit="tok/s", method=f"no tested level {why}")
@@ -148,7 +150,7 @@ def _throughput_of(held: Held, found: Found, holds: Callable[[Seen], bool], sett
 
 
 def _highest(
-    estimate: Estimate, held: Held, levels: Sequence[Seen], holds: Callable[[Seen], bool]
+    estimate: Estimate, held: Sustained, levels: Sequence[Seen], holds: Callable[[Seen], bool]
 ) -> Estimate:
     return known_to_bracket(estimate, held.runs[0], levels, holds) if held.runs else estimate
 
@@ -178,7 +180,7 @@ def _per_gpu(throughput: Estimate, facts: Facts) -> Estimate:
     return replace(throughput, point=point, lower=lower, upper=upper, method=method)
 
 
-def raw_throughput(reported: Held) -> Facts:
+def raw_throughput(reported: Sustained) -> Facts:
     """Output tokens per second over the whole duration, ramp-up included, beside the figure of the window."""
     runs = [seen.observation for seen in reported.runs]
     if not runs:

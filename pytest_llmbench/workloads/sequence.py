@@ -127,7 +127,7 @@ class SequenceDigest:
 
 
 @dataclass(slots=True)
-class _Reel:
+class _CachedSequence:
     """What has been drawn of a sequence: the requests from number ``start`` on, and where to go on."""
 
     source: Iterator[PlannedRequest]
@@ -158,7 +158,7 @@ class _Reel:
         return self.kept[max(0, first - self.start) : max(0, first + count - self.start)]
 
 
-class _Tape:
+class _SequenceCache:
     """The remembered sequence of one workload and seed.
 
     The reel is taken out while it is read, by ``list.pop``, which is atomic: of two threads one gets it, the
@@ -168,7 +168,7 @@ class _Tape:
     def __init__(self, workload: Workload, seed: int) -> None:
         self._workload = workload
         self._seed = seed
-        self._reels: list[_Reel | None] = [None]
+        self._reels: list[_CachedSequence | None] = [None]
 
     def read(self, first: int, count: int) -> Sequence[PlannedRequest]:
         try:
@@ -186,7 +186,7 @@ class _Tape:
             self._reels.append(after)
         return found
 
-    def _wound(self, reel: _Reel | None, first: int, count: int) -> _Reel:
+    def _wound(self, reel: _CachedSequence | None, first: int, count: int) -> _CachedSequence:
         """The reel with the wanted requests on it; a fresh one where it began after them."""
         if reel is None or reel.start > first:
             return self._fresh(first, count)
@@ -196,14 +196,14 @@ class _Tape:
             return self._fresh(first, count)
         return reel
 
-    def _fresh(self, first: int, count: int) -> _Reel:
+    def _fresh(self, first: int, count: int) -> _CachedSequence:
         if isinstance(self._workload, StreamedWorkload):
-            reel = _Reel(self._workload.stream(self._seed))
+            reel = _CachedSequence(self._workload.stream(self._seed))
             reel.draw_up_to(first + count, first)
             return reel
         # A foreign workload has no stream to go on with: its sequence is drawn as far as it is asked for.
         kept = list(self._workload.requests(first + count, self._seed))
-        return _Reel(iter(()), kept=kept, tokens=sum(map(_weight, kept)))
+        return _CachedSequence(iter(()), kept=kept, tokens=sum(map(_weight, kept)))
 
 
 def _is_hashable(workload: Workload) -> bool:
@@ -219,8 +219,8 @@ def _weight(request: PlannedRequest) -> int:
 
 
 @lru_cache(maxsize=TAPES)
-def _tape(workload: Workload, seed: int) -> _Tape:
-    return _Tape(workload, seed)
+def _tape(workload: Workload, seed: int) -> _SequenceCache:
+    return _SequenceCache(workload, seed)
 
 
 @lru_cache(maxsize=_DIGESTS)

@@ -19,7 +19,7 @@ from pytest_llmbench.compliance.catalogue import DRAFT, ambiguities, applicable,
 from pytest_llmbench.compliance.checks.registry import Checks, merged
 from pytest_llmbench.compliance.conditions import CONDITIONS
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.compliance.evidence_view import Look
+from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.records import OUTCOMES
 
@@ -130,7 +130,7 @@ def runs() -> list[Evidence]:
 @pytest.mark.parametrize("text", CONDITIONS)
 def test_condition_decides(text: str, runs: list[Evidence]) -> None:
     """It holds in one run and, unless it is meant to hold always, fails in another."""
-    assert {bool(CONDITIONS[text](Look(run))) for run in runs} == (
+    assert {bool(CONDITIONS[text](EvidenceView(run))) for run in runs} == (
         {True} if text in ALWAYS else {True, False}
     )
 

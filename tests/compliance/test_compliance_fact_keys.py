@@ -15,7 +15,7 @@ from situations import SITUATIONS, engine_over_sse
 
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.compliance.evidence_view import Look
+from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.compliance.fact_keys import FACT_KEYS
 from pytest_llmbench.model.facts import Fact, Facts
 
@@ -73,7 +73,7 @@ def test_only_keys_of_the_table_are_read_and_all_of_them() -> None:
 
 def test_a_key_outside_the_table_is_a_programming_error() -> None:
     with pytest.raises(KeyError, match=r"sut\.modelname"):
-        Look(SITUATIONS["gateway"]()).fact("sut.modelname")
+        EvidenceView(SITUATIONS["gateway"]()).fact("sut.modelname")
 
 
 def test_every_key_says_what_it_states() -> None:

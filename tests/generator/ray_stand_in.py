@@ -17,10 +17,10 @@ from typing import Any
 
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.generator.ray import bridge
-from pytest_llmbench.generator.ray import pool as crew
+from pytest_llmbench.generator.ray import pool as ray_pool
 from pytest_llmbench.generator.ray.cluster import Lost
 from pytest_llmbench.generator.ray.messages import Join, Joined, Refused
-from pytest_llmbench.generator.ray.worker_actor import Foreman, Greeting
+from pytest_llmbench.generator.ray.worker_actor import Greeting, WorkerActor
 from pytest_llmbench.generator.workers.protocol import Line
 
 
@@ -35,11 +35,11 @@ class Machines:
     same_network: bool = True
     greeting: dict[str, Any] = field(default_factory=dict)
     """What actors say of themselves, otherwise than it is."""
-    foremen: list[Foreman] = field(default_factory=list)
+    foremen: list[WorkerActor] = field(default_factory=list)
     refusal: LLMBenchError | None = None
 
 
-class StandInForeman(Foreman):
+class StandInWorkerActor(WorkerActor):
     def __init__(self, machines: Machines) -> None:
         super().__init__()
         self.place = len(machines.foremen) % len(machines.ahead_ns)
@@ -68,7 +68,7 @@ class StandInActor:
     """One thread each for what arrives in order, as Ray's concurrency groups have it."""
 
     def __init__(self, machines: Machines) -> None:
-        self.foreman = StandInForeman(machines)
+        self.foreman = StandInWorkerActor(machines)
         self._threads = {name: ThreadPoolExecutor(1) for name in ("say", "hear", "clock", "columns")}
         self.dead: str | None = None
 
@@ -94,8 +94,8 @@ class StandInActor:
 
     def die(self, how: str) -> None:
         self.dead = self.dead or how
-        if self.foreman._crew is not None:
-            self.foreman._crew.kill()
+        if self.foreman._pool is not None:
+            self.foreman._pool.kill()
         self.foreman.end()
         for thread in self._threads.values():
             thread.shutdown(wait=False)
@@ -122,7 +122,7 @@ class StandInCluster:
             actor.kill()
 
 
-class StandInBridge(crew.Bridge):
+class StandInBridge(ray_pool.BridgeProcess):
     """The bridge in a thread."""
 
     machines: Machines

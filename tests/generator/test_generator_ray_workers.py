@@ -25,12 +25,12 @@ from scripted_server import REPLY, Conversation, Script, ScriptedServer
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.generator.ray import pool as crew
-from pytest_llmbench.generator.ray import worker_actor as foreman
+from pytest_llmbench.generator.ray import pool as ray_pool
+from pytest_llmbench.generator.ray import worker_actor as actor_module
 from pytest_llmbench.generator.ray.cluster import AUTHENTICATES, Cluster
 from pytest_llmbench.generator.ray.generator import RayLoadGenerator
 from pytest_llmbench.generator.ray.spec import RaySpec
-from pytest_llmbench.generator.workers import coordinator as conduct
+from pytest_llmbench.generator.workers import coordinator as coordinating
 from pytest_llmbench.generator.workers.protocol import Address, Requests
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
@@ -71,8 +71,8 @@ def generator_on(
     """Nothing of it, and no process, is left at the end."""
     monkeypatch.setattr(StandInBridge, "machines", machines, raising=False)
     monkeypatch.setattr(StandInBridge, "clusters", clusters, raising=False)
-    monkeypatch.setattr(crew, "Bridge", StandInBridge)
-    monkeypatch.setattr(crew.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(ray_pool, "BridgeProcess", StandInBridge)
+    monkeypatch.setattr(ray_pool.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(RayLoadGenerator, "margin_ns", 50_000_000)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = set(psutil.Process().children(recursive=True))
@@ -247,8 +247,8 @@ def test_a_worker_that_hangs_is_put_down(
     machines: Machines,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(conduct, "_ASK_AFTER_S", 0.3)
-    monkeypatch.setattr(conduct, "_GIVE_UP_S", 0.3)
+    monkeypatch.setattr(coordinating, "_ASK_AFTER_S", 0.3)
+    monkeypatch.setattr(coordinating, "_GIVE_UP_S", 0.3)
     kept: list[RequestRecord] = []
     generator = generator_on(serve(reply()), on_record=kept.append)
     thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)))
@@ -261,10 +261,10 @@ def test_a_worker_that_hangs_is_put_down(
 
 
 def test_a_worker_without_a_session_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(foreman, "LONELY_S", 0.2)
+    monkeypatch.setattr(actor_module, "LONELY_S", 0.2)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    alone = foreman.Foreman()
-    setup = crew.Setup(Address("http://127.0.0.1:9/v1"), "openai-chat", "m")
+    alone = actor_module.WorkerActor()
+    setup = ray_pool.Setup(Address("http://127.0.0.1:9/v1"), "openai-chat", "m")
     assert isinstance(alone.engage(setup, b"certificates"), str)
     member = alone._member
     assert member is not None
@@ -386,7 +386,7 @@ def test_a_node_that_is_being_lost_is_not_tried_twice(
 
     clusters[0].hire = fails_first  # type: ignore[method-assign]
     clusters[0].actors[0].die("NodeDiedError")
-    until(lambda: not generator._ray_crew._members[0].alive)
+    until(lambda: not generator._ray_pool._members[0].alive)
     assert generator.run(plan(3)).interrupted is None
     assert tried == [1, 1]
 
@@ -400,7 +400,7 @@ def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_address_that_does_not_answer_is_told_at_once(
     plan: MakePlan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(crew.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(ray_pool.importlib.util, "find_spec", lambda name: name)
     began_s = time.monotonic()
     with (
         RayLoadGenerator(

@@ -26,9 +26,8 @@ from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.measurement import SESSION_DEADLINE
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.workers import coordinator as conduct
+from pytest_llmbench.generator.workers import coordinator as coordinating
 from pytest_llmbench.generator.workers import distributed
-from pytest_llmbench.generator.workers import pool as crew
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.generator.workers.sharding import Deal
@@ -242,7 +241,7 @@ def test_a_worker_that_fails_says_why(serve: Serve, workers_for: WorkersFor, pla
 def test_a_worker_that_cannot_start_shows_what_it_printed(
     serve: Serve, workers_for: WorkersFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "__package__", "pytest_llmbench.no_such")
+    monkeypatch.setattr(worker_pool, "__package__", "pytest_llmbench.no_such")
     with pytest.raises(
         GeneratorError, match=r"(?s)worker 1: did not start: it ended with exit code 1;.*no_such"
     ):
@@ -252,8 +251,8 @@ def test_a_worker_that_cannot_start_shows_what_it_printed(
 def test_a_worker_that_hangs_is_killed(
     serve: Serve, workers_for: WorkersFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conduct, "_ASK_AFTER_S", 0.3)
-    monkeypatch.setattr(conduct, "_GIVE_UP_S", 0.3)
+    monkeypatch.setattr(coordinating, "_ASK_AFTER_S", 0.3)
+    monkeypatch.setattr(coordinating, "_GIVE_UP_S", 0.3)
     kept: list[RequestRecord] = []
     thread, seen = in_thread(
         workers_for(serve(reply()), on_record=kept.append), plan(4000, load=OpenLoop(100.0))
@@ -398,8 +397,8 @@ def test_workers_end_though_a_forked_process_holds_their_line(
 ) -> None:
     generator = workers_for(serve(reply()))
     generator.run(plan(2, load=ClosedLoop(2)))
-    held = [os.dup(member.line.connection.fileno()) for member in generator._crew._members.values()]  # type: ignore[union-attr]
-    monkeypatch.setattr(crew, "_END_S", 20.0)  # so long would it take to give up and kill them
+    held = [os.dup(member.line.connection.fileno()) for member in generator._pool._members.values()]  # type: ignore[union-attr]
+    monkeypatch.setattr(worker_pool, "_END_S", 20.0)  # so long would it take to give up and kill them
     began = time.monotonic()
     generator.close()
     assert time.monotonic() - began < 8

@@ -17,7 +17,7 @@ from scripted_server import REPLY, ScriptedServer
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.limits import Limits
-from pytest_llmbench.generator.workers import coordinator as conduct
+from pytest_llmbench.generator.workers import coordinator as coordinating
 from pytest_llmbench.generator.workers import distributed
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
@@ -104,7 +104,7 @@ def test_a_worker_that_dies_while_it_is_dealt_to(generator: DistributedLoadGener
 def test_a_worker_that_does_not_listen_is_killed_in_the_end(
     generator: DistributedLoadGenerator, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conduct, "_GIVE_UP_S", 0.3)
+    monkeypatch.setattr(coordinating, "_GIVE_UP_S", 0.3)
     workload = Prompts(at=DEALING, happens=lambda: os.kill(worker_pids()[0], signal.SIGSTOP))
     seen = generator.run(dealt(plan, workload=workload))
     assert nothing_was_sent(seen, "worker 1 of 2 was killed by SIGKILL")

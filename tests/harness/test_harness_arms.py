@@ -10,7 +10,7 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.arms import Arm, apart, runs_wanted
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
-from pytest_llmbench.harness.sut.variant_executor import Station
+from pytest_llmbench.harness.sut.variant_executor import VariantServer
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
@@ -26,9 +26,9 @@ TTFT, PREFIX_CACHE = (definition(name, where="here") for name in ("ttft", "prefi
 
 def arm(name: str, url: str, variant: str = "", *, of: Workload = PLAIN, **own: Any) -> Arm:
     stations = {
-        "": Station(""),
-        "asked_otherwise": Station("asked_otherwise"),
-        "elsewhere": Station("elsewhere", server="elsewhere"),
+        "": VariantServer(""),
+        "asked_otherwise": VariantServer("asked_otherwise"),
+        "elsewhere": VariantServer("elsewhere", server="elsewhere"),
     }
     opened = SimpleNamespace(
         base_url=url, key=f"{name} {url}", virtual=False, executor=SimpleNamespace(stations=stations)

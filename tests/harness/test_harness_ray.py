@@ -10,7 +10,7 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.workers import FACT, ClockedExecutor, clock_facts, worker_notes
 from pytest_llmbench.model.facts import Facts, Origin
@@ -34,7 +34,7 @@ def known(**values: Any) -> Facts:
 def test_a_cluster_is_a_value_of_the_option(given: str, kept: str) -> None:
     settings = Settings.from_options({"workers": given})
     assert settings.workers == kept
-    approach = Approach.to(SUT("http://127.0.0.1:9/v1"), settings, None)
+    approach = SUTAccess.to(SUT("http://127.0.0.1:9/v1"), settings, None)
     assert approach.ray == RaySpec.parse(given)
     assert approach.workers == 1
 
@@ -44,7 +44,7 @@ def test_mistakes_in_it_are_told_with_the_option() -> None:
         Settings.from_options({"workers": "ray?workers=0"})
     with pytest.raises(SuiteError, match=r"--llm-workers: .*ray\[:ADDRESS\].*got 'raytracer'"):
         Settings.from_options({"workers": "raytracer"})
-    approach = Approach.to(SUT("http://127.0.0.1:9/v1"), Settings(workers="2"), None)
+    approach = SUTAccess.to(SUT("http://127.0.0.1:9/v1"), Settings(workers="2"), None)
     assert (approach.ray, approach.workers) == (None, 2)
 
 

@@ -14,7 +14,7 @@ from fake_llm_server import FakeLLMServer
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.facts import Facts
@@ -309,5 +309,5 @@ def alive(pid: int) -> bool:
 
 def test_further_request_fields_are_on_record_and_cannot_be_declared_away():
     sut = SUT("http://127.0.0.1:1/v1", extra_body={"priority": 3})
-    facts = Approach(sut, None, Credentials()).told(Facts(), {"request.extra_body": {}})
+    facts = SUTAccess(sut, None, Credentials()).told(Facts(), {"request.extra_body": {}})
     assert facts.value("request.extra_body") == {"priority": 3}

@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.in_flight import tokens_in_flight
@@ -26,7 +26,7 @@ _COLUMNS = ("Concurrency", "Completion", "TTFT P99", "TPOT P99", "Errors", "Stat
 
 
 @check("S-5.5.2-workload")
-def synthetic_uniform(look: Look) -> Answer:
+def synthetic_uniform(look: EvidenceView) -> Answer:
     """Nothing of it changed but the output length, which is declared (AMB-11)."""
     name, changes = look.need("workload.name"), look.fact("workload.deviations", [])
     other = [change.get("what") for change in changes if change.get("what") != "output_length"]
@@ -38,7 +38,7 @@ def synthetic_uniform(look: Look) -> Answer:
 
 
 @check("P-5.5.2-fixed-output")
-def fixed_output(look: Look) -> Answer:
+def fixed_output(look: EvidenceView) -> Answer:
     """One limit for all requests, and the realised lengths shown."""
     limits = np.unique(look.records.requested_max_tokens)
     look.note("requested_max_tokens", limits.tolist())
@@ -52,7 +52,7 @@ def fixed_output(look: Look) -> Answer:
     )
 
 
-def _bounds(look: Look) -> tuple[int, int]:
+def _bounds(look: EvidenceView) -> tuple[int, int]:
     values = look.need("load.concurrency_range")
     if not isinstance(values, Sequence) or len(values) < 2:
         raise NoEvidenceError("load.concurrency_range [initial, maximum, step]")
@@ -60,7 +60,7 @@ def _bounds(look: Look) -> tuple[int, int]:
 
 
 @check("P-5.5.2-search-bounds")
-def search_bounds(look: Look) -> Answer:
+def search_bounds(look: EvidenceView) -> Answer:
     """A first and a larger concurrency, so that there is something to search; it begins with the first."""
     initial, maximum = _bounds(look)
     first = min(tested(look), key=lambda one: one.run.started_ns)
@@ -72,7 +72,7 @@ def search_bounds(look: Look) -> Answer:
 
 
 @check("P-5.5.2-criterion-completion-99")
-def completion_99(look: Look) -> Answer:
+def completion_99(look: EvidenceView) -> Answer:
     levels = tested(look)
     shares = {one.label: float(one.records.ok.mean()) if len(one.records) else 0.0 for one in levels}
     look.note("completion", shares)
@@ -85,7 +85,7 @@ def completion_99(look: Look) -> Answer:
 
 
 @check("P-5.5.2-criterion-ttft-p99")
-def ttft_threshold(look: Look) -> Answer:
+def ttft_threshold(look: EvidenceView) -> Answer:
     """The threshold is mandatory in this test."""
     (threshold,) = look.need_fields("load.slo", "ttft_p99_ms")
     levels = tested(look)
@@ -105,7 +105,7 @@ def _tail_ms(one: Tested) -> float | None:
 
 
 @check("P-5.5.2-criterion-no-oom")
-def no_out_of_memory(look: Look) -> Answer:
+def no_out_of_memory(look: EvidenceView) -> Answer:
     """The rule for such errors is stated; no level passes with one, or with a restart of the engine."""
     rule = look.need("load.out_of_memory_rule")
     levels = tested(look)
@@ -126,7 +126,7 @@ def restarted(one: Tested) -> bool:
     )
 
 
-def _closed(look: Look) -> list[tuple[Tested, int]]:
+def _closed(look: EvidenceView) -> list[tuple[Tested, int]]:
     levels = []
     for one in tested(look):
         if not isinstance(one.run.plan.load, ClosedLoop):
@@ -136,7 +136,7 @@ def _closed(look: Look) -> list[tuple[Tested, int]]:
 
 
 @check("P-5.5.3-simultaneous-start")
-def simultaneous_start(look: Look) -> Answer:
+def simultaneous_start(look: EvidenceView) -> Answer:
     spreads = {}
     for one, slots in _closed(look):
         starts = np.sort(one.records.dispatched_ns[has(one.records.dispatched_ns)])[:slots]
@@ -153,7 +153,7 @@ def simultaneous_start(look: Look) -> Answer:
 
 
 @check("P-5.5.3-maintain-concurrency")
-def concurrency_maintained(look: Look) -> Answer:
+def concurrency_maintained(look: EvidenceView) -> Answer:
     shares = {
         one.label: float(np.mean(one.in_flight_means)) / slots
         for one, slots in _closed(look)
@@ -169,7 +169,7 @@ def concurrency_maintained(look: Look) -> Answer:
 
 
 @check("P-5.5.3-level-duration")
-def level_duration(look: Look) -> Answer:
+def level_duration(look: EvidenceView) -> Answer:
     """60 s and 100 completions per slot; a level that failed may have been stopped early."""
     short = []
     for one, slots in _closed(look):
@@ -186,7 +186,7 @@ def level_duration(look: Look) -> Answer:
 
 
 @check("P-5.5.3-binary-search")
-def binary_search(look: Look) -> Answer:
+def binary_search(look: EvidenceView) -> Answer:
     """Highest pass and lowest fail within max(1, 5 %); or the bound passed; or not even one in flight did."""
     levels = _closed(look)
     passed = [slots for one, slots in levels if one.level.passed]
@@ -215,7 +215,7 @@ def binary_search(look: Look) -> Answer:
 
 
 @check("P-5.5.4-measurements")
-def measurements(look: Look) -> Answer:
+def measurements(look: EvidenceView) -> Answer:
     """Throughput and tokens in flight at the highest passing level, once more from its records."""
     best = look.metric("max_concurrency").point
     chosen = [one for one in tested(look) if one.level.passed and one.value == best]
@@ -236,7 +236,7 @@ def measurements(look: Look) -> Answer:
 
 
 @check("P-5.5.5-table")
-def search_table(look: Look) -> Answer:
+def search_table(look: EvidenceView) -> Answer:
     """A row for every tested concurrency, and the closing line with the maximum."""
     table, levels = look.table("capacity_search"), tested(look)
     lacking = lacking_columns(table, *_COLUMNS)

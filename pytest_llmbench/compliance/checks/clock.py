@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
-from pytest_llmbench.compliance.evidence_view import Answer, Look
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.model.records import IntColumn, Records
 
@@ -25,14 +25,14 @@ check("M-4.7.2-sync-reported")(stated("clock.method", "clock.accuracy_ms"))
 check("S-4.7.4-timestamp-format")(one_of("timing.timestamp_format", "iso8601_ms", "epoch_ms"))
 
 
-def measured_apart(look: Look) -> bool:
+def measured_apart(look: EvidenceView) -> bool:
     """Whether the round trip is too long for one machine, whatever its topology is declared to be."""
     rtt_ms = look.fact("network.rtt_ms", {}).get("p50")
     return rtt_ms is not None and rtt_ms > LONGEST_WITHIN_MACHINE_MS
 
 
 @check("S-4.7.1-same-machine")
-def same_machine(look: Look) -> Answer:
+def same_machine(look: EvidenceView) -> Answer:
     topology = look.need("clock.topology")
     return look.answer(
         topology == "single_machine" and not measured_apart(look),
@@ -43,7 +43,7 @@ def same_machine(look: Look) -> Answer:
 
 
 @check("M-4.7.2-sync-10ms")
-def synchronised(look: Look) -> Answer:
+def synchronised(look: EvidenceView) -> Answer:
     """NTP, PTP or another method at or under 10 ms (AMB-30)."""
     topology, method, accuracy_ms = look.need_all("clock.topology", "clock.method", "clock.accuracy_ms")
     if method not in ("ntp", "ptp", "other"):
@@ -56,7 +56,7 @@ def synchronised(look: Look) -> Answer:
 
 
 @check("S-4.7.3-rtt-reported")
-def rtt_reported(look: Look) -> Answer:
+def rtt_reported(look: EvidenceView) -> Answer:
     p50, n = look.need_fields("network.rtt_ms", "p50", "n")
     return look.answer(
         n >= FEWEST_RTT_SAMPLES,
@@ -66,13 +66,13 @@ def rtt_reported(look: Look) -> Answer:
 
 
 @check("O-4.7.3-subtract-network")
-def subtract_network(look: Look) -> Answer:
+def subtract_network(look: EvidenceView) -> Answer:
     (applied,) = look.need_fields("network.ttft_adjustment", "applied")
     return look.met("network time was taken off TTFT" if applied else "network time was left in TTFT")
 
 
 @check("M-4.7.3-adjustment-documented")
-def adjustment_documented(look: Look) -> Answer:
+def adjustment_documented(look: EvidenceView) -> Answer:
     """And applied: an adjusted figure stands beside the measured one, less by that amount."""
     amount_ms, method = look.need_fields("network.ttft_adjustment", "amount_ms", "method")
     raw, adjusted = (look.result.metrics.get(f"{name}.p50") for name in ("ttft", "ttft_adjusted"))
@@ -84,7 +84,7 @@ def adjustment_documented(look: Look) -> Answer:
 
 
 @check("M-4.7.4-timestamp-precision")
-def timestamp_precision(look: Look) -> Answer:
+def timestamp_precision(look: EvidenceView) -> Answer:
     """Proved by a test; stamps that fall on a grid coarser than 1 ms contradict it."""
     look.capability("timestamp_precision_ns")
     records = look.records
@@ -110,7 +110,7 @@ def _schedule_grid_ns(records: Records) -> int:
 
 
 @check("P-B.1.1-submit-point")
-def submit_point(look: Look) -> Answer:
+def submit_point(look: EvidenceView) -> Answer:
     """T_submit is the last byte sent: never before the request was started or after its first answer byte."""
     supported, declared = look.driver_capability("submit_points"), look.need("timing.submit_point")
     if declared != "last_request_byte" or declared not in supported:
@@ -133,7 +133,7 @@ def submit_point(look: Look) -> Answer:
 
 
 @check("P-B.1.1-first-point")
-def first_point(look: Look) -> Answer:
+def first_point(look: EvidenceView) -> Answer:
     """T_first is a parsed data event: never before the first byte or the first parsed event."""
     supported, declared = look.driver_capability("first_points"), look.need("timing.first_point")
     if declared != "parsed_data_event" or declared not in supported:
@@ -151,7 +151,7 @@ def first_point(look: Look) -> Answer:
 
 
 @check("P-B.1.2-grpc-points")
-def grpc_points(look: Look) -> Answer:
+def grpc_points(look: EvidenceView) -> Answer:
     submit, first = look.need_all("timing.submit_point", "timing.first_point")
     proved = submit in look.driver_capability("submit_points") and first in look.driver_capability(
         "first_points"
@@ -164,7 +164,7 @@ def grpc_points(look: Look) -> Answer:
 
 
 @check("P-B.1.3-server-points")
-def server_points(look: Look) -> Answer:
+def server_points(look: EvidenceView) -> Answer:
     """Server-side values keep names of their own and never replace a client-side one."""
     names = look.need("timing.server_side")
     mixed = [name for name in names if name in _CLIENT_QUANTITIES]
@@ -176,7 +176,7 @@ def server_points(look: Look) -> Answer:
 
 
 @check("P-B.3.1-ntp-verification")
-def ntp_verification(look: Look) -> Answer:
+def ntp_verification(look: EvidenceView) -> Answer:
     server, offset_ms = look.need_all("clock.ntp_server", "clock.offset_ms")
     return look.answer(
         abs(offset_ms) < WORST_ACCURACY_MS,

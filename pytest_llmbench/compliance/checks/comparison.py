@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_llmbench.compliance.checks.registry import Checks, stated
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.model.result import TestResult
 
 check = Checks()
@@ -43,7 +43,7 @@ _RELATIVE_LOAD = ("load.rate_rps", "load.concurrency")
 check("P-6.2-method-stated")(stated("comparison.normalisation"))
 
 
-def others(look: Look) -> tuple[TestResult, ...]:
+def others(look: EvidenceView) -> tuple[TestResult, ...]:
     """Results of this test on other systems."""
     own = _system(look.result)
     return tuple(
@@ -57,7 +57,7 @@ def _system(result: TestResult) -> dict[str, Any]:
     return {key: fact.value for key, fact in result.facts.under("sut").items()}
 
 
-def _across(look: Look, key: str, *facts: str) -> list[dict[str, Any]]:
+def _across(look: EvidenceView, key: str, *facts: str) -> list[dict[str, Any]]:
     """The wanted facts of every system: of their results, or as ``comparison.key`` states them."""
     found = others(look)
     if found:
@@ -76,7 +76,7 @@ def _equal(entries: list[dict[str, Any]], *ignored: str) -> bool:
 
 
 @check("M-6.1-identical-workload")
-def identical_workload(look: Look) -> Answer:
+def identical_workload(look: EvidenceView) -> Answer:
     """Digest of the requests, seed, and digest of the arrivals where they are open."""
     entries = _across(look, "comparison.sequences", "workload.sequence_sha256", "workload.seed")
     missing = [name for entry in entries for name, value in entry.items() if value is None]
@@ -89,7 +89,7 @@ def identical_workload(look: Look) -> Answer:
 
 
 @check("M-6.1-equivalent-boundary")
-def equivalent_boundary(look: Look) -> Answer:
+def equivalent_boundary(look: EvidenceView) -> Answer:
     entries = _across(look, "comparison.boundaries", "sut.boundary", "sut.components")
     boundaries = [entry.get("sut.boundary", entry.get("boundary")) for entry in entries]
     components = [sorted(entry.get("sut.components", entry.get("components")) or []) for entry in entries]
@@ -102,7 +102,7 @@ def equivalent_boundary(look: Look) -> Answer:
     )
 
 
-def hardware_differs(look: Look) -> bool:
+def hardware_differs(look: EvidenceView) -> bool:
     """Type, count or memory (AMB-48); unknown counts as different."""
     try:
         entries = _across(look, "comparison.hardware", *HARDWARE)
@@ -113,14 +113,14 @@ def hardware_differs(look: Look) -> bool:
 
 
 @check("M-6.1-comparable-hardware")
-def comparable_hardware(look: Look) -> Answer:
+def comparable_hardware(look: EvidenceView) -> Answer:
     if not hardware_differs(look):
         return look.met("equal accelerators in type, number and memory")
     return look.met(f"normalised: {look.need('comparison.normalisation')}")
 
 
 @check("M-6.1-same-load")
-def same_load(look: Look) -> Answer:
+def same_load(look: EvidenceView) -> Answer:
     """Equal in absolute terms; or equal percentages of capacities that were found in the same way."""
     entries = _across(look, "comparison.loads", *LOAD, "load.capacity_source")
     relative = all(entry.get("load.levels_percent") for entry in entries)
@@ -132,14 +132,14 @@ def same_load(look: Look) -> Answer:
 
 
 @check("S-4.4.2-option-b-cl100k")
-def option_b(look: Look) -> Answer:
+def option_b(look: EvidenceView) -> Answer:
     keys = ("tokenizer.counting_option", "tokenizer.reference")
     entries = _across(look, "comparison.tokenizers", *keys)
     wrong = [entry for entry in entries if (entry.get(keys[0]), entry.get(keys[1])) != ("B", "cl100k_base")]
     return look.answer(not wrong, "all counted with cl100k_base", f"not counted with cl100k_base: {wrong}")
 
 
-def tokenizers_differ(look: Look) -> bool:
+def tokenizers_differ(look: EvidenceView) -> bool:
     try:
         entries = _across(look, "comparison.tokenizers", "tokenizer.name", "tokenizer.counting_option")
     except NoEvidenceError:
@@ -148,7 +148,7 @@ def tokenizers_differ(look: Look) -> bool:
     return names[0] is None or any(name != names[0] for name in names)
 
 
-def _per_system(look: Look, key: str) -> Mapping[str, Any]:
+def _per_system(look: EvidenceView, key: str) -> Mapping[str, Any]:
     values = look.need(key)
     if not isinstance(values, Mapping) or len(values) < 2:
         raise NoEvidenceError(f"{key} of two systems")
@@ -156,7 +156,7 @@ def _per_system(look: Look, key: str) -> Mapping[str, Any]:
 
 
 @check("P-6.2-tokens-per-gpu-second")
-def tokens_per_gpu_second(look: Look) -> Answer:
+def tokens_per_gpu_second(look: EvidenceView) -> Answer:
     values = _per_system(look, "comparison.tokens_per_gpu_second")
     wrong = [name for name, value in values.items() if not isinstance(value, int | float) or value <= 0]
     return look.answer(
@@ -167,7 +167,7 @@ def tokens_per_gpu_second(look: Look) -> Answer:
 
 
 @check("P-6.2-cost-normalised")
-def cost_normalised(look: Look) -> Answer:
+def cost_normalised(look: EvidenceView) -> Answer:
     """With the price and the date it was taken at."""
     values = _per_system(look, "comparison.tokens_per_dollar_hour")
     lacking = [
@@ -181,7 +181,7 @@ def cost_normalised(look: Look) -> Answer:
 
 
 @check("P-6.3-confidence-intervals")
-def confidence_intervals(look: Look) -> Answer:
+def confidence_intervals(look: EvidenceView) -> Answer:
     """A closed 95 % interval of every compared metric, for every system."""
     names = look.need("comparison.metrics")
     results = (look.result, *others(look))
@@ -200,7 +200,7 @@ def confidence_intervals(look: Look) -> Answer:
 
 
 @check("P-6.3-three-runs")
-def three_runs(look: Look) -> Answer:
+def three_runs(look: EvidenceView) -> Answer:
     """Complete runs with a warm-up of their own, per system."""
     runs = _per_system(look, "comparison.runs")
     few = {name: count for name, count in runs.items() if count < FEWEST_RUNS}
@@ -208,7 +208,7 @@ def three_runs(look: Look) -> Answer:
 
 
 @check("P-6.3-statistical-test")
-def statistical_test(look: Look) -> Answer:
+def statistical_test(look: EvidenceView) -> Answer:
     """Name and statistic with a p-value, or an interval of the difference, for every compared metric."""
     tests = look.need("comparison.tests")
     covered = {
@@ -223,7 +223,7 @@ def statistical_test(look: Look) -> Answer:
 
 
 @check("P-6.4-checklist")
-def checklist(look: Look) -> Answer:
+def checklist(look: EvidenceView) -> Answer:
     answers = look.need("comparison.checklist")
     open_items = [item for item in CHECKLIST if not str(answers.get(item, "")).strip()]
     return look.answer(not open_items, "seven items answered", f"not answered: {', '.join(open_items)}")

@@ -9,7 +9,7 @@ from pytest_llmbench.compliance.capacity_evidence import measurement_behind
 from pytest_llmbench.compliance.checks.levels import at_least_s
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, over, percentile, tested
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
@@ -32,7 +32,7 @@ check("P-5.6.3-min-duration-300s")(at_least_s(SHORTEST_S, MIX))
 
 
 @check("M-5.6.2-workload-synthetic-skewed")
-def synthetic_skewed(look: Look) -> Answer:
+def synthetic_skewed(look: EvidenceView) -> Answer:
     """Its log-normals, conditional on the classes (AMB-07), which is declared."""
     name, classes = look.need_all("workload.name", "workload.classes")
     return look.answer(
@@ -42,7 +42,7 @@ def synthetic_skewed(look: Look) -> Answer:
     )
 
 
-def _mix(look: Look) -> Tested:
+def _mix(look: EvidenceView) -> Tested:
     found = tested(look, MIX)
     if len(found) > 1:
         raise NoEvidenceError(f"one mixed run (there are {len(found)})")
@@ -59,12 +59,12 @@ def _of_class(records: Records, name: str) -> Records:
     return records.select(np.asarray(_labels(records) == name, dtype=bool))
 
 
-def _classes(look: Look) -> tuple[str, ...]:
+def _classes(look: EvidenceView) -> tuple[str, ...]:
     return tuple(str(each["name"]) for each in look.need("workload.classes"))
 
 
 @check("P-5.6.2-classes")
-def classes(look: Look) -> Answer:
+def classes(look: EvidenceView) -> Answer:
     """Short and long with the draft's ranges, and every planned request inside the range of its class."""
     ranges = {
         each["name"]: (tuple(each["input"]), tuple(each["output"])) for each in look.need("workload.classes")
@@ -89,7 +89,7 @@ def classes(look: Look) -> Answer:
 
 
 @check("P-5.6.2-class-mix")
-def class_mix(look: Look) -> Answer:
+def class_mix(look: EvidenceView) -> Answer:
     """Shares sum to 1, and those of the mixed run are within three points."""
     shares = look.need("workload.class_mix")
     names = _labels(_mix(look).records)
@@ -104,7 +104,7 @@ def class_mix(look: Look) -> Answer:
 
 
 @check("S-5.6.2-load-70-90")
-def load_70_to_90(look: Look) -> Answer:
+def load_70_to_90(look: EvidenceView) -> Answer:
     """Of a measured capacity of the mix itself; the offered rate is that share."""
     rate, mix = look.need("load.capacity_rps"), _mix(look)
     percent = mix.level.percent_of_capacity
@@ -122,7 +122,7 @@ def load_70_to_90(look: Look) -> Answer:
 
 
 @check("P-5.6.2-500-per-class")
-def five_hundred_per_class(look: Look) -> Answer:
+def five_hundred_per_class(look: EvidenceView) -> Answer:
     """In the mix; the isolated runs have the same floor."""
     mix, counted = _labels(_mix(look).records), {}
     for name in _classes(look):
@@ -137,7 +137,7 @@ def five_hundred_per_class(look: Look) -> Answer:
 
 
 @check("P-5.6.3-isolated-baseline")
-def isolated_baseline(look: Look) -> Answer:
+def isolated_baseline(look: EvidenceView) -> Answer:
     """Each class alone, before the mix, under the stated rule for an equal load (AMB-08)."""
     rule = look.need("fairness.equal_load")
     mix = _mix(look)
@@ -162,7 +162,7 @@ def _mean_tokens(records: Records) -> float:
 
 
 @check("P-5.6.3-per-request-record")
-def per_request_record(look: Look) -> Answer:
+def per_request_record(look: EvidenceView) -> Answer:
     records = look.records
     lacking = {
         "class": int(np.sum(_labels(records) == "")),
@@ -179,7 +179,7 @@ def per_request_record(look: Look) -> Answer:
 
 
 @check("P-5.6.4-per-class-latency")
-def per_class_latency(look: Look) -> Answer:
+def per_class_latency(look: EvidenceView) -> Answer:
     """TTFT and TPOT of every class, once more from the mixed run."""
     inside = _mix(look).inside
     for name in _classes(look):
@@ -195,7 +195,7 @@ def per_class_latency(look: Look) -> Answer:
 
 
 @check("P-5.6.4-inflation")
-def inflation(look: Look) -> Answer:
+def inflation(look: EvidenceView) -> Answer:
     """TTFT in the mix over TTFT alone."""
     inside = _mix(look).inside
     alone = {one.level.class_label: one for one in tested(look, ALONE)}
@@ -213,7 +213,7 @@ def inflation(look: Look) -> Answer:
 
 
 @check("P-5.6.4-jain")
-def jain(look: Look) -> Answer:
+def jain(look: EvidenceView) -> Answer:
     """J over end-to-end latency per output token (AMB-09), and the flag below 0.9."""
     normalisation, stated_n = look.need_all("fairness.jain_normalisation", "fairness.jain_n")
     inside = _mix(look).inside
@@ -237,7 +237,7 @@ def jain(look: Look) -> Answer:
 
 
 @check("P-5.6.4-starvation")
-def starvation(look: Look) -> Answer:
+def starvation(look: EvidenceView) -> Answer:
     """Share of requests that waited longer than five times the median wait of their class (AMB-10)."""
     inside = _mix(look).inside
     told = bool(inside.ok.any()) and bool((inside.queue_wait_ns[inside.ok] != MISSING).all())
@@ -257,7 +257,7 @@ def starvation(look: Look) -> Answer:
 
 
 @check("P-5.6.5-tables")
-def tables(look: Look) -> Answer:
+def tables(look: EvidenceView) -> Answer:
     by_class, names = look.table("fairness_classes"), _classes(look)
     lacking = lacking_columns(by_class, *_COLUMNS)
     lacking += lacking_rows(by_class, *(_title(name) for name in names))

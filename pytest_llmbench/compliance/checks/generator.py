@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import chunk_counts, chunk_sizes, has, in_flight_peak
 from pytest_llmbench.metrics.buffering import Buffering, buffering
 from pytest_llmbench.metrics.send_lag import FEWEST_FOR_GROWTH, LAG_FLOOR_NS, growth_limit_ns, lag_limit_ns
@@ -30,7 +30,7 @@ FEWEST_REPLIES = 100
 
 
 @check("M-4.2.1-timer-resolution-1ms")
-def timer_resolution(look: Look) -> Answer:
+def timer_resolution(look: EvidenceView) -> Answer:
     resolution_ns = look.need("timing.clock_resolution_ns")
     for run in look.evidence.runs:
         resolution_ns = max(resolution_ns, run.selfcheck.clock_resolution_ns or 0)
@@ -43,7 +43,7 @@ def timer_resolution(look: Look) -> Answer:
 
 
 @check("M-4.2.2-streaming-support")
-def streaming_support(look: Look) -> Answer:
+def streaming_support(look: EvidenceView) -> Answer:
     supported = look.driver_capability("streaming")
     protocol = look.need("streaming.protocol")
     return look.answer(
@@ -54,7 +54,7 @@ def streaming_support(look: Look) -> Answer:
 
 
 @check("M-4.2.2-per-chunk-arrival")
-def per_chunk_arrival(look: Look) -> Answer:
+def per_chunk_arrival(look: EvidenceView) -> Answer:
     """A run in which every reply arrived in one chunk, or many all at once, is no stream, and fails."""
     every = streamed = wrong = 0
     for records in look.records.blocks():
@@ -78,7 +78,7 @@ def per_chunk_arrival(look: Look) -> Answer:
     )
 
 
-def _held_back(look: Look) -> float:
+def _held_back(look: EvidenceView) -> float:
     """The largest share of replies that arrived all at once: of all together, or of a run of a hundred.
 
     An output filter has to read before it lets pass: where one is on, holding back is what the system does.
@@ -91,7 +91,7 @@ def _held_back(look: Look) -> float:
     return found
 
 
-def _filters_output(look: Look, run: Observation) -> bool:
+def _filters_output(look: EvidenceView, run: Observation) -> bool:
     own = run.facts.value("guardrails.output_filter")
     return bool((look.fact("guardrails.output_filter") if own is None else own) == "enabled")
 
@@ -114,13 +114,13 @@ def _unstamped(
 
 
 @check("M-4.2.3-open-loop")
-def open_loop(look: Look) -> Answer:
+def open_loop(look: EvidenceView) -> Answer:
     look.capability("open_loop")
     return look.met("open loop available, its independence of responses proved by a test")
 
 
 @check("M-4.2.3-poisson")
-def poisson(look: Look) -> Answer:
+def poisson(look: EvidenceView) -> Answer:
     """Proved by tests; a Poisson run whose schedule is not exponential contradicts them."""
     look.capability("arrival.poisson")
     for run in look.evidence.runs:
@@ -149,14 +149,14 @@ def _distance_from_poisson(run: Observation) -> tuple[float, float]:
 
 
 @check("S-4.2.3-uniform-bursty")
-def uniform_and_bursty(look: Look) -> Answer:
+def uniform_and_bursty(look: EvidenceView) -> Answer:
     look.capability("arrival.uniform")
     look.capability("arrival.bursty")
     return look.met("evenly spaced and bursty arrivals available")
 
 
 @check("M-4.2.4-closed-loop")
-def closed_loop(look: Look) -> Answer:
+def closed_loop(look: EvidenceView) -> Answer:
     """Proved by a test; a closed-loop run with too many in flight, or slow replacements, contradicts it."""
     look.capability("closed_loop")
     for run in look.evidence.runs:
@@ -177,7 +177,7 @@ def closed_loop(look: Look) -> Answer:
 
 
 @check("M-4.2.5-request-isolation")
-def request_isolation(look: Look) -> Answer:
+def request_isolation(look: EvidenceView) -> Answer:
     look.capability("open_loop")
     for run in look.runs:
         if isinstance(run.plan.load, OpenLoop):
@@ -187,7 +187,7 @@ def request_isolation(look: Look) -> Answer:
     return look.met("no slow answer pushed back a later request")
 
 
-def _late_sends(look: Look, run: Observation, load: OpenLoop) -> str | None:
+def _late_sends(look: EvidenceView, run: Observation, load: OpenLoop) -> str | None:
     """What is wrong with the lag dispatched - scheduled of an open-loop run; None for nothing."""
     lag_ns = _lag_ns(run.records)
     if not len(lag_ns):
@@ -213,7 +213,7 @@ def _lag_ns(records: Records) -> npt.NDArray[np.int64]:
 
 
 @check("M-4.2.5-async-or-threads")
-def async_or_threads(look: Look) -> Answer:
+def async_or_threads(look: EvidenceView) -> Answer:
     model = look.capability("concurrency_model")
     return look.answer(
         model in ("asyncio", "threads"),
@@ -228,7 +228,7 @@ check("M-4.6.2-multi-token-handling")(stated("streaming.chunk_handling"))
 
 
 @check("S-4.6.1-grpc-for-engine")
-def grpc_for_engine(look: Look) -> Answer:
+def grpc_for_engine(look: EvidenceView) -> Answer:
     protocol = look.need("streaming.protocol")
     return look.answer(
         protocol == "grpc",
@@ -238,7 +238,7 @@ def grpc_for_engine(look: Look) -> Answer:
 
 
 @check("M-4.6.2-chunk-granularity")
-def chunk_granularity(look: Look) -> Answer:
+def chunk_granularity(look: EvidenceView) -> Answer:
     """``single`` is believed only if every content chunk of a success is known to hold one token."""
     chunking, sizes = look.need("streaming.chunking"), chunk_sizes(look.records)
     single = 0 < sizes.single == sizes.chunks

@@ -10,7 +10,7 @@ from pytest_llmbench.compliance.checks.prefix_cache import in_both, unlike
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows, tables_called
 from pytest_llmbench.compliance.checks.workload import advised
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, over, percentile, tested
 from pytest_llmbench.model.outcome import Outcome
 
@@ -33,7 +33,7 @@ _WARMUPS = re.compile(r"(\d+) warm-ups")
 check("S-5.10.2-workload")(advised("conversation"))
 
 
-def _by_configuration(look: Look) -> dict[str, dict[float, Tested]]:
+def _by_configuration(look: EvidenceView) -> dict[str, dict[float, Tested]]:
     """Configuration → percentage of capacity → level."""
     found: dict[str, dict[float, Tested]] = defaultdict(dict)
     for one in tested(look, *CONFIGURATIONS):
@@ -45,7 +45,7 @@ def _by_configuration(look: Look) -> dict[str, dict[float, Tested]]:
 
 
 @check("P-5.10.2-benign-content")
-def benign(look: Look) -> Answer:
+def benign(look: EvidenceView) -> Answer:
     """Random tokens and the advised conversations ask for nothing; of other content the tester says so. Then
     1 % is refused at most in every configuration."""
     known = look.fact("workload.standard") is True or _content(look) == "random"
@@ -61,12 +61,12 @@ def benign(look: Look) -> Answer:
     )
 
 
-def _content(look: Look) -> object:
+def _content(look: EvidenceView) -> object:
     return look.fact("workload.content", {}).get("domain")
 
 
 @check("P-5.10.2-configurations")
-def configurations(look: Look) -> Answer:
+def configurations(look: EvidenceView) -> Answer:
     """Baseline and full; the single filters, or why they cannot be run. The variants had them so."""
     found = _by_configuration(look)
     lacking = [name for name in (BASELINE, FULL) if name not in found]
@@ -91,7 +91,7 @@ def _switched(one: Tested) -> bool:
 
 
 @check("P-5.10.2-load-levels")
-def load_levels(look: Look) -> Answer:
+def load_levels(look: EvidenceView) -> Answer:
     """25, 50 and 75 % in each configuration, at the same rates; the capacity is that of the baseline."""
     rate, found = look.need("load.capacity_rps"), _by_configuration(look)
     for name, levels in found.items():
@@ -114,7 +114,7 @@ def load_levels(look: Look) -> Answer:
 
 
 @check("P-5.10.3-sequence")
-def sequence(look: Look) -> Answer:
+def sequence(look: EvidenceView) -> Answer:
     """Baseline first, each configuration in one piece with a warm-up of its own, the same requests."""
     found = _by_configuration(look)
     if next(iter(_in_time(found))) != BASELINE:
@@ -143,7 +143,7 @@ def _in_time(found: dict[str, dict[float, Tested]]) -> list[str]:
 
 
 @check("P-5.10.4-per-config")
-def per_configuration(look: Look) -> Answer:
+def per_configuration(look: EvidenceView) -> Answer:
     for name, levels in _by_configuration(look).items():
         for percent, one in levels.items():
             for family in ("ttft", "e2e"):
@@ -157,7 +157,7 @@ def per_configuration(look: Look) -> Answer:
 
 
 @check("P-5.10.4-overheads")
-def overheads(look: Look) -> Answer:
+def overheads(look: EvidenceView) -> Answer:
     """Differences against the baseline of requests that succeeded in both, per percentile and level."""
     found = _by_configuration(look)
     for metric, family, name in (
@@ -182,7 +182,7 @@ def overheads(look: Look) -> Answer:
 
 
 @check("P-5.10.4-throughput-reduction")
-def throughput_reduction(look: Look) -> Answer:
+def throughput_reduction(look: EvidenceView) -> Answer:
     """(baseline - configuration) / baseline; the table shows a loss with a minus."""
     base = look.metric(f"max_output_token_throughput[{BASELINE}]").point or 0.0
     table = look.table("guardrail_throughput")
@@ -202,7 +202,7 @@ def throughput_reduction(look: Look) -> Answer:
 
 
 @check("P-5.10.5-tables")
-def tables(look: Look) -> Answer:
+def tables(look: EvidenceView) -> Answer:
     found = _by_configuration(look)
     wanted = [TITLES[name] for name in found]
     latencies = tables_called(look, "guardrail_latency")
@@ -230,7 +230,7 @@ check("M-4.8.2-disabled-noted")(stated("guardrails.disabled_note"))
 
 
 @check("M-4.8.1-system-names")
-def system_names(look: Look) -> Answer:
+def system_names(look: EvidenceView) -> Answer:
     systems = look.need("guardrails.systems")
     return look.answer(
         isinstance(systems, list) and all(systems),
@@ -240,7 +240,7 @@ def system_names(look: Look) -> Answer:
 
 
 @check("M-4.8.1-refusals")
-def refusals(look: Look) -> Answer:
+def refusals(look: EvidenceView) -> Answer:
     stated_count = look.need("guardrails.refusals")
     counted = int(look.records.has_outcome(Outcome.REFUSED).sum())
     look.note("records_refused", counted)
@@ -252,7 +252,7 @@ def refusals(look: Look) -> Answer:
 
 
 @check("S-4.8.2-comparative-runs")
-def comparative_runs(look: Look) -> Answer:
+def comparative_runs(look: EvidenceView) -> Answer:
     """A reference to the run with the opposite state, or a guardrail test of the same report."""
     if look.evidence.others("guardrail"):
         return look.met("the report contains a guardrail test of this SUT")

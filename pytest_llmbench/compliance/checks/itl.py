@@ -12,7 +12,7 @@ from pytest_llmbench.compliance.checks.levels import SWEEP
 from pytest_llmbench.compliance.checks.registry import Checks, one_of
 from pytest_llmbench.compliance.checks.tables import tables_called
 from pytest_llmbench.compliance.checks.tradeoff import SOURCES, shares_wrong
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import chunk_counts, chunk_sizes
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.itl import (
@@ -44,7 +44,7 @@ check("S-5.4.2-workload")(one_of("workload.name", "synthetic-uniform", "conversa
 
 
 @check("S-4.2.1-timer-resolution-1us-itl")
-def fine_clock(look: Look) -> Answer:
+def fine_clock(look: EvidenceView) -> Answer:
     resolution_ns = look.need("timing.clock_resolution_ns")
     for run in look.evidence.runs:
         resolution_ns = max(resolution_ns, run.selfcheck.clock_resolution_ns or 0)
@@ -56,7 +56,7 @@ def fine_clock(look: Look) -> Answer:
     )
 
 
-def _option(look: Look) -> Option:
+def _option(look: EvidenceView) -> Option:
     option = look.need("streaming.itl_option")
     if option not in OPTIONS:
         raise NoEvidenceError(f"streaming.itl_option among {', '.join(OPTIONS)} (it is {option!r})")
@@ -64,7 +64,7 @@ def _option(look: Look) -> Option:
 
 
 @check("M-4.6.3-itl-option-declared")
-def option_declared(look: Look) -> Answer:
+def option_declared(look: EvidenceView) -> Answer:
     """``direct`` needs more than 90 % single-token chunks, and a word on the others (AMB-13)."""
     option = look.need("streaming.itl_option")
     if option != "direct":
@@ -83,7 +83,7 @@ check("S-4.6.3-option-c-when-available")(one_of("streaming.itl_option", "C"))
 
 
 @check("P-4.6.3-option-a-label")
-def option_a_label(look: Look) -> Answer:
+def option_a_label(look: EvidenceView) -> Answer:
     """Every title and row says Time Between Chunks, and the sizes of the chunks are shown."""
     results = tables_called(look, "itl_results")
     named = [table.title for table in results]
@@ -104,7 +104,7 @@ def option_a_label(look: Look) -> Answer:
 
 
 @check("P-4.6.3-option-b-rule")
-def option_b_rule(look: Look) -> Answer:
+def option_b_rule(look: EvidenceView) -> Answer:
     """N-1 zero gaps for a chunk of N tokens, and the warning that the variance comes out too small."""
     for one in tested(look, SWEEP):
         zeros = _gaps(look, one).counts.zeros
@@ -122,7 +122,7 @@ def option_b_rule(look: Look) -> Answer:
 
 
 @check("P-B.2.1-itl-approach")
-def approach(look: Look) -> Answer:
+def approach(look: EvidenceView) -> Answer:
     """The order of AMB-13, from the streams of the levels."""
     records, option = look.records, _option(look)
     share = chunk_sizes(records).single_share
@@ -136,7 +136,7 @@ def approach(look: Look) -> Answer:
 
 
 @check("M-5.4.2-min-50-output-tokens")
-def fifty_tokens(look: Look) -> Answer:
+def fifty_tokens(look: EvidenceView) -> Answer:
     """Requests for fewer tokens, and replies that ended earlier, are left out, counted, and 5 % at most."""
     for one in tested(look, SWEEP):
         planned, gaps = one.records.requested_max_tokens, _gaps(look, one).counts
@@ -157,7 +157,7 @@ def fifty_tokens(look: Look) -> Answer:
 
 
 @check("P-5.4.2-min-100-requests")
-def hundred_requests(look: Look) -> Answer:
+def hundred_requests(look: EvidenceView) -> Answer:
     eligible = {one.label: _gaps(look, one).counts.eligible for one in tested(look, SWEEP)}
     look.note("eligible_requests", eligible)
     return look.answer(
@@ -168,7 +168,7 @@ def hundred_requests(look: Look) -> Answer:
 
 
 @check("P-5.4.2-min-5000-samples")
-def five_thousand_samples(look: Look) -> Answer:
+def five_thousand_samples(look: EvidenceView) -> Answer:
     samples = {one.label: _gaps(look, one).counts.gaps for one in tested(look, SWEEP)}
     look.note("samples", samples)
     return look.answer(
@@ -179,7 +179,7 @@ def five_thousand_samples(look: Look) -> Answer:
 
 
 @check("S-5.4.2-load-levels")
-def load_levels(look: Look) -> Answer:
+def load_levels(look: EvidenceView) -> Answer:
     percents = [one.level.percent_of_capacity for one in tested(look, SWEEP)]
     lacking = [
         wanted
@@ -190,7 +190,7 @@ def load_levels(look: Look) -> Answer:
 
 
 @check("P-5.4.2-load-as-percentage")
-def load_as_percentage(look: Look) -> Answer:
+def load_as_percentage(look: EvidenceView) -> Answer:
     rate, source = look.need_all("load.capacity_rps", "load.capacity_source")
     if not any(word in source for word in SOURCES):
         return look.unmet(f"the maximum comes from {source!r}, no test and no figure")
@@ -205,7 +205,7 @@ def load_as_percentage(look: Look) -> Answer:
 
 
 @check("P-5.4.2-method-specified")
-def method_specified(look: Look) -> Answer:
+def method_specified(look: EvidenceView) -> Answer:
     """Asked for by the marker, or chosen from a run that came before the first level."""
     option, reason = _option(look), look.need("streaming.itl_option_reason")
     before = [level.label for level in look.result.levels if level.role != SWEEP]
@@ -225,7 +225,7 @@ def _zeros_of_chunks(records: Records) -> int:
     return zeros
 
 
-def _gaps(look: Look, one: Tested) -> ItlSamples:
+def _gaps(look: EvidenceView, one: Tested) -> ItlSamples:
     """The gaps of the level, of requests submitted in its window, counted once."""
     known: dict[Any, ItlSamples] = look.evidence.counted.setdefault("gaps", {})
     key = (one.level.observation, _option(look))
@@ -234,7 +234,7 @@ def _gaps(look: Look, one: Tested) -> ItlSamples:
     return known[key]
 
 
-def _of_level(look: Look, one: Tested) -> Mapping[str, Any]:
+def _of_level(look: EvidenceView, one: Tested) -> Mapping[str, Any]:
     """What ``itl.levels`` states of the level."""
     found = [entry for entry in look.need("itl.levels") if entry.get("level") == one.label]
     if not found:
@@ -243,7 +243,7 @@ def _of_level(look: Look, one: Tested) -> Mapping[str, Any]:
     return entry
 
 
-def _disagreement(look: Look, family: str, statistics: tuple[str, ...]) -> str | None:
+def _disagreement(look: EvidenceView, family: str, statistics: tuple[str, ...]) -> str | None:
     """A statistic of some level that its gaps do not give; None where all agree."""
     for one in tested(look, SWEEP):
         gaps = _gaps(look, one)
@@ -274,28 +274,28 @@ def _of_gaps(gaps: ItlSamples, statistic: str) -> float:
 
 
 @check("P-5.4.3-itl-formula")
-def itl_formula(look: Look) -> Answer:
+def itl_formula(look: EvidenceView) -> Answer:
     look.capability("itl.gaps")
     wrong = _disagreement(look, "itl", ("p50", "mean"))
     return look.answer(wrong is None, "arrivals of consecutive tokens, pooled over all requests", wrong or "")
 
 
 @check("P-5.4.3-jitter")
-def jitter(look: Look) -> Answer:
+def jitter(look: EvidenceView) -> Answer:
     look.capability("itl.per_request")
     wrong = _disagreement(look, "jitter", ("p50",))
     return look.answer(wrong is None, "sample standard deviation of the gaps of each request", wrong or "")
 
 
 @check("P-5.4.3-max-pause")
-def longest_pause(look: Look) -> Answer:
+def longest_pause(look: EvidenceView) -> Answer:
     look.capability("itl.per_request")
     wrong = _disagreement(look, "longest_pause", ("p50",))
     return look.answer(wrong is None, "the longest gap of each request", wrong or "")
 
 
 @check("M-5.4.3-exclude-ttft")
-def ttft_excluded(look: Look) -> Answer:
+def ttft_excluded(look: EvidenceView) -> Answer:
     """Every request has one gap fewer than arrivals: none of them begins at its submission."""
     look.capability("itl.without_ttft")
     for one in tested(look, SWEEP):
@@ -307,13 +307,13 @@ def ttft_excluded(look: Look) -> Answer:
 
 
 @check("P-5.4.4.1-aggregate")
-def aggregate(look: Look) -> Answer:
+def aggregate(look: EvidenceView) -> Answer:
     wrong = _disagreement(look, "itl", _STATISTICS)
     return look.answer(wrong is None, "percentiles, mean and standard deviation of every level", wrong or "")
 
 
 @check("P-5.4.4.2-per-request")
-def per_request(look: Look) -> Answer:
+def per_request(look: EvidenceView) -> Answer:
     tails = ("p50", "p95", "p99")
     wrong = _disagreement(look, "jitter", tails)
     wrong = wrong or _disagreement(look, "longest_pause", tails)
@@ -321,7 +321,7 @@ def per_request(look: Look) -> Answer:
 
 
 @check("P-5.4.4.3-modality")
-def modes(look: Look) -> Answer:
+def modes(look: EvidenceView) -> Answer:
     """Peaks of a kernel density of log ITL, once more."""
     for one in tested(look, SWEEP):
         found = modality(_gaps(look, one).clusters)
@@ -334,7 +334,7 @@ def modes(look: Look) -> Answer:
 
 
 @check("P-5.4.4.3-tail")
-def tail(look: Look) -> Answer:
+def tail(look: EvidenceView) -> Answer:
     """Class of the tail by the variation of the excesses over P90, and P99 over P50."""
     for one in tested(look, SWEEP):
         gaps, stated = _gaps(look, one), _of_level(look, one)
@@ -355,7 +355,7 @@ def tail(look: Look) -> Answer:
 
 
 @check("P-5.4.5-table")
-def results_table(look: Look) -> Answer:
+def results_table(look: EvidenceView) -> Answer:
     """One per level, each with all rows of the draft."""
     results, levels = tables_called(look, "itl_results"), tested(look, SWEEP)
     lacking = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate
-from pytest_llmbench.compliance.evidence_view import Answer, Look
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
 from pytest_llmbench.compliance.tested_levels import FAMILIES, Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.latency import ttft_ms
 from pytest_llmbench.metrics.steadiness import steadiness
@@ -25,7 +25,7 @@ SWEEP, REPORTED = "level", "reported"
 def at_least_s(seconds: float, *roles: str) -> Predicate:
     """Met when every level of these roles was held for so long, by its plan and by its records."""
 
-    def predicate(look: Look) -> Answer:
+    def predicate(look: EvidenceView) -> Answer:
         levels = tested(look, *roles)
         lasted = {one.label: round(one.lasted_s, 3) for one in levels}
         look.note("lasted_s", lasted)
@@ -41,7 +41,7 @@ def at_least_s(seconds: float, *roles: str) -> Predicate:
 
 
 @check("P-5.2.3.1-saturation-queue-growth")
-def queue_growth(look: Look) -> Answer:
+def queue_growth(look: EvidenceView) -> Answer:
     """Five equal segments, strictly rising, by max(2, 20 %) in all (AMB-14)."""
     known = [one for one in tested(look) if one.queue_grows is not None]
     look.note("queue_means", {one.label: _rounded(one.queue_means) for one in known})
@@ -69,7 +69,7 @@ def _rounded(values: Sequence[float]) -> list[float]:
 
 
 @check("P-5.2.3.1-saturation-completion-90")
-def completion_below_90(look: Look) -> Answer:
+def completion_below_90(look: EvidenceView) -> Answer:
     """Against the arrivals one unloaded latency earlier, since a request completes so much later."""
     levels = [one for one in tested(look) if isinstance(one.run.plan.load, OpenLoop)]
     shares = {one.label: one.balance.share for one in levels if one.balance is not None}
@@ -88,7 +88,7 @@ def _falls_short(one: Tested) -> bool:
 
 
 @check("P-5.2.3.1-saturation-p99-10x")
-def tail_above_ten_fold(look: Look) -> Answer:
+def tail_above_ten_fold(look: EvidenceView) -> Answer:
     """TTFT P99 against TTFT P50 of the lowest tested level, of each group of levels on its own."""
     wrong: list[Tested] = []
     for group in _groups(tested(look)):
@@ -120,7 +120,7 @@ def _tail_ms(one: Tested) -> float:
 
 
 @check("P-5.2.3.2-steady-queue")
-def steady_queue(look: Look) -> Answer:
+def steady_queue(look: EvidenceView) -> Answer:
     """In a closed loop without the server's gauge the number in flight stands for the queue: it is given."""
     levels = tested(look, REPORTED)
     means = {one.label: _rounded(one.queue_means or one.in_flight_means) for one in levels}
@@ -130,7 +130,7 @@ def steady_queue(look: Look) -> Answer:
 
 
 @check("P-5.2.3.2-steady-throughput")
-def steady_throughput(look: Look) -> Answer:
+def steady_throughput(look: EvidenceView) -> Answer:
     """Least-squares slope over five slices, times the window, against the mean; beyond it only by chance."""
     found = {one.label: steadiness(one.window) for one in tested(look, REPORTED)}
     silent = [label for label, seen in found.items() if seen is None]
@@ -148,7 +148,7 @@ def steady_throughput(look: Look) -> Answer:
 
 
 @check("P-5.2.3.2-rampup-excluded")
-def ramp_up_excluded(look: Look) -> Answer:
+def ramp_up_excluded(look: EvidenceView) -> Answer:
     """The window of every level is its last 90 %, and no sample was submitted before it."""
     for one in tested(look):
         stated = (one.level.duration_s, one.level.window_s)
@@ -167,7 +167,7 @@ def ramp_up_excluded(look: Look) -> Answer:
 
 
 def percentiles_agree(
-    look: Look, one: Tested, families: Sequence[str], statistics: Sequence[str]
+    look: EvidenceView, one: Tested, families: Sequence[str], statistics: Sequence[str]
 ) -> str | None:
     """What the level's latencies lack or have wrong, against its records; None for nothing."""
     for family in families:

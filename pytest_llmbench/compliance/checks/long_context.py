@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.latency import e2e_ms, ttft_ms
@@ -32,7 +32,7 @@ _COLUMNS = ("Context", "TTFT Mean", "TTFT P95", "ms/1K tokens")
 
 @check("M-4.3.2.5-long-context-for-scaling")
 @check("M-5.9.2-workload-long-context")
-def long_context(look: Look) -> Answer:
+def long_context(look: EvidenceView) -> Answer:
     """Its name, and its structure: a document, a question of about 100 tokens, 256 output tokens."""
     name = look.need("workload.name")
     (question,) = look.need_fields("workload.content", "question_tokens")
@@ -45,7 +45,7 @@ def long_context(look: Look) -> Answer:
     )
 
 
-def _lengths(look: Look) -> list[tuple[int, Tested]]:
+def _lengths(look: EvidenceView) -> list[tuple[int, Tested]]:
     """Levels with successes, each with the one length that was asked for."""
     refused = look.fact("long_context.refused", [])
     found = []
@@ -61,7 +61,7 @@ def _lengths(look: Look) -> list[tuple[int, Tested]]:
 
 
 @check("P-5.9.2-length-sequence")
-def length_sequence(look: Look) -> Answer:
+def length_sequence(look: EvidenceView) -> Answer:
     """Three lengths or more within the model's context, short to long; those of the draft that do not fit are
     listed."""
     limit = look.need("sut.context_limit_tokens")
@@ -93,7 +93,7 @@ def _reach_far(lengths: Sequence[int], limit: int) -> bool:
 
 
 @check("P-5.9.2-output-256")
-def output_256(look: Look) -> Answer:
+def output_256(look: EvidenceView) -> Answer:
     limits = np.unique(look.records.requested_max_tokens)
     look.note("requested_max_tokens", limits.tolist())
     return look.answer(
@@ -102,7 +102,7 @@ def output_256(look: Look) -> Answer:
 
 
 @check("P-5.9.2-closed-loop-1-4")
-def closed_loop_1_to_4(look: Look) -> Answer:
+def closed_loop_1_to_4(look: EvidenceView) -> Answer:
     loads = {one.run.plan.load for one in tested(look, LENGTH)}
     look.note("loads", [load.describe() for load in loads])
     (load, *others) = loads
@@ -115,7 +115,7 @@ def closed_loop_1_to_4(look: Look) -> Answer:
 
 
 @check("P-5.9.2-20-per-length")
-def twenty_per_length(look: Look) -> Answer:
+def twenty_per_length(look: EvidenceView) -> Answer:
     counted = {length: int(one.records.ok.sum()) for length, one in _lengths(look)}
     look.note("requests_ok", counted)
     return look.answer(
@@ -126,7 +126,7 @@ def twenty_per_length(look: Look) -> Answer:
 
 
 @check("P-5.9.3-short-warmup")
-def short_warmup(look: Look) -> Answer:
+def short_warmup(look: EvidenceView) -> Answer:
     """By the warm-up requests where they are kept, else by what is stated of them."""
     shortest = max(min(length for length, _ in _lengths(look)), SHORT_CONTEXT)
     kept = look.evidence.unmeasured.requested_input_tokens
@@ -140,7 +140,7 @@ def short_warmup(look: Look) -> Answer:
 
 
 @check("P-5.9.3-ascending")
-def ascending(look: Look) -> Answer:
+def ascending(look: EvidenceView) -> Answer:
     """Lengths in the order in which they ran; both latencies stored for every success."""
     levels = _lengths(look)
     by_time = [length for length, one in sorted(levels, key=lambda pair: pair[1].run.started_ns)]
@@ -159,7 +159,7 @@ def ascending(look: Look) -> Answer:
 
 
 @check("P-5.9.4-per-length")
-def per_length(look: Look) -> Answer:
+def per_length(look: EvidenceView) -> Answer:
     for length, one in _lengths(look):
         values = ttft_ms(one.records)
         for statistic in ("mean", "p50", "p95"):
@@ -170,7 +170,7 @@ def per_length(look: Look) -> Answer:
     return look.met("mean, P50 and P95 of TTFT at every length")
 
 
-def _stated_of(look: Look, length: int) -> Mapping[str, Any]:
+def _stated_of(look: EvidenceView, length: int) -> Mapping[str, Any]:
     for entry in look.need("long_context.lengths"):
         if entry.get("length") == length:
             found: Mapping[str, Any] = entry
@@ -191,7 +191,7 @@ def _point(records: Records) -> tuple[float, float]:
 
 
 @check("P-5.9.4-prefill-scaling")
-def prefill_scaling(look: Look) -> Answer:
+def prefill_scaling(look: EvidenceView) -> Answer:
     """1000 · mean TTFT / mean input tokens (AMB-21)."""
     for length, one in _lengths(look):
         tokens, latency_ms = _point(one.records)
@@ -203,7 +203,7 @@ def prefill_scaling(look: Look) -> Answer:
 
 
 @check("P-5.9.4-scaling-exponent")
-def scaling_exponent(look: Look) -> Answer:
+def scaling_exponent(look: EvidenceView) -> Answer:
     """k by least squares on the logarithms of the means, and the straight line beside it."""
     points = np.array([_point(one.records) for _, one in _lengths(look)], dtype=np.float64)
     tokens, means = points[:, 0], points[:, 1]
@@ -231,7 +231,7 @@ def _r_squared(values: FloatArray, fitted: FloatArray) -> float:
 
 
 @check("P-5.9.4-throughput-at-length")
-def throughput_at_length(look: Look) -> Answer:
+def throughput_at_length(look: EvidenceView) -> Answer:
     """Output and input tokens per second of every length, with the concurrency."""
     for length, one in _lengths(look):
         run, records, entry = one.run, one.records, _stated_of(look, length)
@@ -248,7 +248,7 @@ def throughput_at_length(look: Look) -> Answer:
 
 
 @check("P-5.9.5-table")
-def table(look: Look) -> Answer:
+def table(look: EvidenceView) -> Answer:
     found, best = look.table("long_context"), look.need("long_context.best_fit")
     lacking = lacking_columns(found, *_COLUMNS)
     lacking += _rows_lacking([str(length) for length, _ in _lengths(look)], [row[0] for row in found.rows])
@@ -264,7 +264,7 @@ def _rows_lacking(wanted: Sequence[str], titles: Sequence[str]) -> list[str]:
     return [title for title in wanted if title not in titles]
 
 
-def _cells(look: Look) -> list[str]:
+def _cells(look: EvidenceView) -> list[str]:
     return [cell for each in look.result.tables for row in each.rows for cell in row]
 
 

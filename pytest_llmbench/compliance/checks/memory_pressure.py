@@ -8,7 +8,7 @@ from pytest_llmbench.compliance.checks.capacity import restarted
 from pytest_llmbench.compliance.checks.levels import at_least_s
 from pytest_llmbench.compliance.checks.registry import Checks, one_of, stated
 from pytest_llmbench.compliance.checks.tables import lacking_columns
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.latency import ttft_ms
@@ -28,7 +28,7 @@ check("S-7.4-recovery-ready")(stated("isolation.recovery_plan"))
 
 
 @check("S-7.4-cascade-monitoring")
-def cascade_monitoring(look: Look) -> Answer:
+def cascade_monitoring(look: EvidenceView) -> Answer:
     """A monitoring of the tester's own, or the probes of the test, which leave a recovery time per level."""
     watch = look.fact("isolation.failure_monitoring")
     if watch:
@@ -50,7 +50,7 @@ def _percent(one: Tested) -> str:
 
 
 @check("P-5.8.2-levels")
-def levels(look: Look) -> Answer:
+def levels(look: EvidenceView) -> Answer:
     """One level above capacity at least; each at ceil(capacity * percent / 100) in flight (AMB-19)."""
     capacity = look.need("load.capacity_concurrency")
     found = tested(look, *PRESSURE)
@@ -70,7 +70,7 @@ def levels(look: Look) -> Answer:
 
 
 @check("P-5.8.3-capacity-first")
-def capacity_first(look: Look) -> Answer:
+def capacity_first(look: EvidenceView) -> Answer:
     """A search of this test on its own workload, or a capacity test of this SUT with that workload. One that
     ended at its upper bound has found none: there is room above."""
     capacity, name = look.need_all("load.capacity_concurrency", "workload.name")
@@ -116,7 +116,7 @@ check("P-5.8.3-min-duration-120s")(at_least_s(SHORTEST_S, *PRESSURE))
 
 
 @check("P-5.8.3-monitor")
-def monitor(look: Look) -> Answer:
+def monitor(look: EvidenceView) -> Answer:
     """Completions and errors by kind as in the records; memory errors and restarts are told of."""
     for one in tested(look, *PRESSURE):
         counts = {str(name): n for name, n in one.records.counts().items() if n}
@@ -135,7 +135,7 @@ def monitor(look: Look) -> Answer:
 
 
 @check("P-5.8.4-completion")
-def completion(look: Look) -> Answer:
+def completion(look: EvidenceView) -> Answer:
     for one in tested(look, *PRESSURE):
         again = float(one.records.ok.mean()) if len(one.records) else 0.0
         rate = look.metric(f"completion_rate[{_percent(one)}]").point
@@ -150,7 +150,7 @@ def _told(one: Tested) -> bool:
 
 
 @check("P-5.8.4-preemption-rate")
-def preemption_rate(look: Look) -> Answer:
+def preemption_rate(look: EvidenceView) -> Answer:
     """From counts per request; where only the engine's counter is there, events, which is said."""
     for one in tested(look, *PRESSURE):
         known = has(one.records.preemptions)
@@ -166,7 +166,7 @@ def preemption_rate(look: Look) -> Answer:
 
 
 @check("P-5.8.4-preemption-recovery")
-def preemption_recovery(look: Look) -> Answer:
+def preemption_recovery(look: EvidenceView) -> Answer:
     """Preempted requests that finish; or why that cannot be said of a level."""
     for one in tested(look, *PRESSURE):
         preempted = one.records.preemptions > 0
@@ -185,7 +185,7 @@ def preemption_recovery(look: Look) -> Answer:
 
 
 @check("P-5.8.4-preemption-loss")
-def preemption_loss(look: Look) -> Answer:
+def preemption_loss(look: EvidenceView) -> Answer:
     """Tokens thrown away per preemption event."""
     for one in tested(look, *PRESSURE):
         records = one.records
@@ -203,7 +203,7 @@ def preemption_loss(look: Look) -> Answer:
 
 
 @check("P-5.8.5-table")
-def table(look: Look) -> Answer:
+def table(look: EvidenceView) -> Answer:
     """One row per level, the base among them, with the P99 of its records."""
     found, run = look.table("memory_pressure"), tested(look, *PRESSURE)
     lacking = lacking_columns(found, *_COLUMNS)

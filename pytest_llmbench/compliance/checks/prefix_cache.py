@@ -7,7 +7,7 @@ import numpy as np
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
 from pytest_llmbench.compliance.checks.workload import advised
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.request_bodies import bodies_differ
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, over, percentile, tested
@@ -30,7 +30,7 @@ check("S-5.7.2-workload")(advised("code-completion"))
 
 
 @check("P-5.7.2-prefix-parameters")
-def prefix_parameters(look: Look) -> Answer:
+def prefix_parameters(look: EvidenceView) -> Answer:
     """How many prefixes, how long, for which share; the planned requests carry them so."""
     fraction, _, contexts = look.need_fields("workload.prefix_sharing", "fraction", "length", "contexts")
     records = _state(look, WARM).records
@@ -47,16 +47,16 @@ def prefix_parameters(look: Look) -> Answer:
     )
 
 
-def _state(look: Look, state: str) -> Tested:
+def _state(look: EvidenceView, state: str) -> Tested:
     return tested(look, state)[0]
 
 
-def _states(look: Look) -> dict[str, Tested]:
+def _states(look: EvidenceView) -> dict[str, Tested]:
     return {one.level.role: one for one in tested(look, DISABLED, COLD, WARM)}
 
 
 @check("M-5.7.2-two-configurations")
-def two_configurations(look: Look) -> Answer:
+def two_configurations(look: EvidenceView) -> Answer:
     """Off and on, both complete, the switch proven: two variants, and nothing cached in the baseline."""
     states = _states(look)
     if DISABLED not in states or not {COLD, WARM} & states.keys():
@@ -90,7 +90,7 @@ def _cached_share(records: Records) -> float | None:
 
 
 @check("P-5.7.3-identical-workload")
-def identical_workload(look: Look) -> Answer:
+def identical_workload(look: EvidenceView) -> Answer:
     """Equal digest of the requests, equal load, equal arrivals."""
     runs = {state: one.run for state, one in _states(look).items()}
     first = next(iter(runs.values()))
@@ -102,7 +102,7 @@ def identical_workload(look: Look) -> Answer:
     return look.met("equal requests at equal load")
 
 
-def unlike(look: Look, one: Observation, other: Observation) -> str | None:
+def unlike(look: EvidenceView, one: Observation, other: Observation) -> str | None:
     """What differs between the loads of two runs; None for nothing."""
     if not one.sequence_sha256 or not other.sequence_sha256:
         raise NoEvidenceError("sequence_sha256 of the run")
@@ -121,7 +121,7 @@ def unlike(look: Look, one: Observation, other: Observation) -> str | None:
 
 
 @check("P-5.7.3-baseline-warmup")
-def baseline_warmup(look: Look) -> Answer:
+def baseline_warmup(look: EvidenceView) -> Answer:
     """By the warm-up requests where they are kept, else by what the first request of a prefix found."""
     states = {state: one for state, one in _states(look).items() if state != WARM}
     if not states:
@@ -140,7 +140,7 @@ def baseline_warmup(look: Look) -> Answer:
     return look.met("no measured prefix was in the cache ahead of these runs")
 
 
-def _warmups_of(look: Look, one: Tested) -> list[Observation]:
+def _warmups_of(look: EvidenceView, one: Tested) -> list[Observation]:
     """Unmeasured runs on the same variant ahead of it, where the result keeps them."""
     return [
         run
@@ -170,7 +170,7 @@ def _first_requests(records: Records) -> IntColumn:
 
 
 @check("M-4.5.1-prefixes-populated")
-def prefixes_populated(look: Look) -> Answer:
+def prefixes_populated(look: EvidenceView) -> Answer:
     """All of the pool, by the number that was sent; or the first request of each finds its prefix."""
     populated, records = look.need("warmup.prefixes_populated"), _state(look, WARM).records
     pool = _pool(records)
@@ -194,13 +194,13 @@ def prefixes_populated(look: Look) -> Answer:
 
 
 @check("P-5.7.3-prepopulate-optional")
-def prepopulated(look: Look) -> Answer:
+def prepopulated(look: EvidenceView) -> Answer:
     populated = look.need("warmup.prefixes_populated")
     return look.met("the cache was filled ahead of the warm run" if populated else "not filled")
 
 
 @check("P-5.7.4-ttft-both")
-def ttft_of_both(look: Look) -> Answer:
+def ttft_of_both(look: EvidenceView) -> Answer:
     for state, one in _states(look).items():
         values = ttft_ms(one.inside)
         for statistic in _STATISTICS:
@@ -212,7 +212,7 @@ def ttft_of_both(look: Look) -> Answer:
 
 
 @check("P-5.7.4-reduction")
-def reduction(look: Look) -> Answer:
+def reduction(look: EvidenceView) -> Answer:
     """(off - on) / off of requests measured in both runs."""
     off, on = _state(look, DISABLED), _state(look, WARM)
     before, after = in_both(off.inside, on.inside)
@@ -236,7 +236,7 @@ def in_both(one: Records, other: Records) -> tuple[Records, Records]:
 
 
 @check("P-5.7.4-hit-rate")
-def hit_rate(look: Look) -> Answer:
+def hit_rate(look: EvidenceView) -> Answer:
     """Prefix tokens served from the cache over all prefix tokens; servers tell nothing for a zero."""
     records = _state(look, WARM).records
     sharing = records.ok & (records.shared_prefix_tokens > 0)
@@ -254,7 +254,7 @@ def hit_rate(look: Look) -> Answer:
 
 
 @check("P-5.7.4-throughput-gain")
-def throughput_gain(look: Look) -> Answer:
+def throughput_gain(look: EvidenceView) -> Answer:
     """(on - off) / off at equal concurrency; an open loop has to say that it is not measurable."""
     off, on = _state(look, DISABLED), _state(look, WARM)
     stated = look.result.metrics.get("throughput_improvement")
@@ -273,7 +273,7 @@ def throughput_gain(look: Look) -> Answer:
 
 
 @check("P-5.7.5-table")
-def table(look: Look) -> Answer:
+def table(look: EvidenceView) -> Answer:
     """The cold row may be missing, with a note (AMB-18)."""
     found, states = look.table("prefix_cache"), _states(look)
     lacking = lacking_columns(found, "TTFT P50", "TTFT P95", "TTFT P99")

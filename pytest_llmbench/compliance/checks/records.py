@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks
-from pytest_llmbench.compliance.evidence_view import Answer, Look
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
 from pytest_llmbench.compliance.stored import chunk_counts, chunk_token_sums, has
 from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES, BoolColumn
@@ -26,7 +26,7 @@ _REPLIED = (
 _FROM_SERVER = (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)
 
 
-def _every(look: Look, subject: BoolColumn, stored: BoolColumn, what: str) -> Answer:
+def _every(look: EvidenceView, subject: BoolColumn, stored: BoolColumn, what: str) -> Answer:
     """Met when every request of ``subject`` has ``what`` stored."""
     lacking = int((subject & ~stored).sum())
     look.note("requests", int(subject.sum()))
@@ -39,7 +39,7 @@ def _every(look: Look, subject: BoolColumn, stored: BoolColumn, what: str) -> An
 
 
 @check("M-4.2.6-record-submit-time")
-def submit_time(look: Look) -> Answer:
+def submit_time(look: EvidenceView) -> Answer:
     records = look.records
     replied = np.isin(records.outcome, [OUTCOMES.index(outcome) for outcome in _REPLIED])
     on_the_wire = replied | has(records.first_byte_ns)
@@ -50,13 +50,13 @@ def submit_time(look: Look) -> Answer:
 
 
 @check("M-4.2.6-record-first-token")
-def first_token(look: Look) -> Answer:
+def first_token(look: EvidenceView) -> Answer:
     records = look.records
     return _every(look, records.ok, has(records.first_content_ns), "first-token time")
 
 
 @check("M-4.2.6-record-subsequent-tokens")
-def subsequent_tokens(look: Look) -> Answer:
+def subsequent_tokens(look: EvidenceView) -> Answer:
     """Chunk instants with token counts that add up to the output: every token has its time."""
     records = look.records
     sums, complete = chunk_token_sums(records)
@@ -66,14 +66,14 @@ def subsequent_tokens(look: Look) -> Answer:
 
 
 @check("M-4.2.6-record-final-token")
-def final_token(look: Look) -> Answer:
+def final_token(look: EvidenceView) -> Answer:
     records = look.records
     after_first = ~has(records.first_content_ns) | (records.last_content_ns >= records.first_content_ns)
     return _every(look, records.ok, np.asarray(has(records.last_content_ns) & after_first), "last-token time")
 
 
 @check("M-4.2.6-record-input-count")
-def input_count(look: Look) -> Answer:
+def input_count(look: EvidenceView) -> Answer:
     """Counted for replies; for a failed request the planned length stands in, since no server counted it."""
     records = look.records
     sources = {TOKEN_SOURCES[code] for code in np.unique(records.token_source[records.ok])}
@@ -86,7 +86,7 @@ def input_count(look: Look) -> Answer:
 
 
 @check("M-4.2.6-record-output-count")
-def output_count(look: Look) -> Answer:
+def output_count(look: EvidenceView) -> Answer:
     """A failed request without any content has none by construction."""
     records = look.records
     nothing_came = ~records.ok & (chunk_counts(records) == 0)
@@ -97,7 +97,7 @@ def output_count(look: Look) -> Answer:
 
 
 @check("M-4.2.6-record-status")
-def status(look: Look) -> Answer:
+def status(look: EvidenceView) -> Answer:
     """Every request has an outcome, and none is called a success against its own HTTP status."""
     records = look.records
     known = (records.outcome >= 0) & (records.outcome < len(OUTCOMES))

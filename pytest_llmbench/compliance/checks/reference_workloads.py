@@ -6,7 +6,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.dataset_identity import sent_again
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.regeneration import (
     REFERENCE_DIGESTS,
     reference_digest,
@@ -31,14 +31,14 @@ _LONG_OUTPUT_TOKENS = 256
 
 
 @check("P-A.1-synthetic-uniform-params")
-def synthetic_uniform(look: Look) -> Answer:
+def synthetic_uniform(look: EvidenceView) -> Answer:
     complaint = _outside(look, *_UNIFORM_BOUNDS) or _not_plain(look)
     complaint = complaint or regenerated(look, by_reference=True)
     return look.answer(complaint is None, "lengths, ids and settings are those of the draft", complaint or "")
 
 
 @check("P-A.1.4-generation-order")
-def generation_order(look: Look) -> Answer:
+def generation_order(look: EvidenceView) -> Answer:
     """Proved by a test, and checked here on the first hundred requests of seed 42."""
     look.capability("generation_order")
     wrong = [count for count, digest in REFERENCE_DIGESTS.items() if reference_digest(count) != digest]
@@ -48,13 +48,13 @@ def generation_order(look: Look) -> Answer:
 
 
 @check("P-A.2-synthetic-skewed-params")
-def synthetic_skewed(look: Look) -> Answer:
+def synthetic_skewed(look: EvidenceView) -> Answer:
     complaint = _outside(look, *_SKEWED_BOUNDS) or _not_plain(look)
     complaint = complaint or regenerated(look, by_reference=True)
     return look.answer(complaint is None, "lengths, ids and settings are those of the draft", complaint or "")
 
 
-def _planned(look: Look) -> tuple[IntColumn, IntColumn]:
+def _planned(look: EvidenceView) -> tuple[IntColumn, IntColumn]:
     """Planned input and output lengths of every measured request."""
     records = look.records
     columns = {
@@ -67,7 +67,7 @@ def _planned(look: Look) -> tuple[IntColumn, IntColumn]:
     return records.requested_input_tokens, records.requested_max_tokens
 
 
-def _outside(look: Look, input_bounds: tuple[int, int], output_bounds: tuple[int, int]) -> str | None:
+def _outside(look: EvidenceView, input_bounds: tuple[int, int], output_bounds: tuple[int, int]) -> str | None:
     for side, lengths, (low, high) in zip(
         ("input", "output"), _planned(look), (input_bounds, output_bounds), strict=True
     ):
@@ -79,7 +79,7 @@ def _outside(look: Look, input_bounds: tuple[int, int], output_bounds: tuple[int
     return None
 
 
-def _not_plain(look: Look) -> str | None:
+def _not_plain(look: EvidenceView) -> str | None:
     """Temperature 0, no stop sequences, no shared prefix, no system prompt."""
     temperature, stop = look.need_all("workload.temperature", "workload.stop")
     (fraction,) = look.need_fields("workload.prefix_sharing", "fraction")
@@ -95,7 +95,7 @@ def _not_plain(look: Look) -> str | None:
 
 
 @check("P-A.3-conversation-params")
-def conversation(look: Look) -> Answer:
+def conversation(look: EvidenceView) -> Answer:
     dataset = dict(zip(_SHAREGPT, look.need_fields("workload.dataset", *_SHAREGPT), strict=True))
     fraction, realised = look.need_fields("workload.prefix_sharing", "fraction", "realised_fraction")
     (tokens,) = look.need_fields("workload.content", "system_prompt.typical_tokens")
@@ -113,7 +113,7 @@ def conversation(look: Look) -> Answer:
     )
 
 
-def _note_percentiles(look: Look) -> None:
+def _note_percentiles(look: EvidenceView) -> None:
     """Realised P50, P95, P99 beside the draft's informative ones."""
     records = look.records
     for side, column in (("input", records.input_tokens), ("output", records.output_tokens)):
@@ -124,7 +124,7 @@ def _note_percentiles(look: Look) -> None:
 
 
 @check("P-A.4-code-completion-params")
-def code_completion(look: Look) -> Answer:
+def code_completion(look: EvidenceView) -> Answer:
     contexts, realised, by_rank = look.need_fields(
         "workload.prefix_sharing", "contexts", "realised_fraction", "realised_by_rank"
     )
@@ -156,7 +156,7 @@ def _is_zipf(by_rank: list[int]) -> bool:
 
 
 @check("P-A.5-long-context-params")
-def long_context(look: Look) -> Answer:
+def long_context(look: EvidenceView) -> Answer:
     target, limit = _planned(look)
     (question_tokens,) = look.need_fields("workload.content", "question_tokens")
     (fraction,) = look.need_fields("workload.prefix_sharing", "fraction")

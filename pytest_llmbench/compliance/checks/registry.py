@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_llmbench.compliance.evidence_view import Answer, Look
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
 
-Predicate = Callable[[Look], Answer]
+Predicate = Callable[[EvidenceView], Answer]
 
 
 class Checks(dict[str, Predicate]):
@@ -40,7 +40,7 @@ def merged(*areas: Checks) -> Mapping[str, Predicate]:
 def stated(*keys: str) -> Predicate:
     """Met when every one of these facts is stated."""
 
-    def predicate(look: Look) -> Answer:
+    def predicate(look: EvidenceView) -> Answer:
         values = look.need_all(*keys)
         return look.met(", ".join(f"{key} is {value}" for key, value in zip(keys, values, strict=True)))
 
@@ -50,7 +50,7 @@ def stated(*keys: str) -> Predicate:
 def one_of(key: str, *allowed: object) -> Predicate:
     """Met when the fact has one of the allowed values."""
 
-    def predicate(look: Look) -> Answer:
+    def predicate(look: EvidenceView) -> Answer:
         value = look.need(key)
         choices = ", ".join(str(choice) for choice in allowed)
         return look.answer(value in allowed, f"{key} is {value}", f"{key} is {value!r}, not one of {choices}")

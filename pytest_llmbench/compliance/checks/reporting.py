@@ -6,7 +6,7 @@ None of these enters a verdict (AMB-38); they are answered as far as a run can a
 from __future__ import annotations
 
 from pytest_llmbench.compliance.checks.registry import Checks, stated
-from pytest_llmbench.compliance.evidence_view import Answer, Look
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS
 
 check = Checks()
@@ -17,12 +17,12 @@ check("S-7.2-verify-with-production")(stated("production_sample_check"))
 
 @check("S-0-consult-terminology")
 @check("S-1-consult-terminology-first")
-def terminology(look: Look) -> Answer:
+def terminology(look: EvidenceView) -> Answer:
     return look.unmet("no evidence: advice to readers, which no run can show")
 
 
 @check("S-7.2-vary-workloads")
-def vary_workloads(look: Look) -> Answer:
+def vary_workloads(look: EvidenceView) -> Answer:
     """More than one workload or seed in the report."""
     own = look.need_all("workload.name", "workload.seed")
     drawn = {own} | {
@@ -34,7 +34,7 @@ def vary_workloads(look: Look) -> Answer:
 
 
 @check("P-C.1-minimum-report")
-def minimum_report(look: Look) -> Answer:
+def minimum_report(look: EvidenceView) -> Answer:
     """The result carries what the short report prints; what was not measured reads ``not measured`` there."""
     look.need_all("sut.boundary", "sut.model.name", "sut.software.engine", "workload.name", "load.model")
     items = tuple(item for item, _ in look.result.configuration)
@@ -46,7 +46,7 @@ def minimum_report(look: Look) -> Answer:
 
 
 @check("P-C.2-full-report")
-def full_report(look: Look) -> Answer:
+def full_report(look: EvidenceView) -> Answer:
     """The result fills the six sections; the fifth is this audit."""
     look.need_all("sut.model.name", "sut.software.engine", "sut.software.version")
     look.need_all("workload.name", "load.model", "workload.n_requests")

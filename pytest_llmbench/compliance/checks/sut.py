@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pytest_llmbench.compliance.checks.registry import Checks, stated
-from pytest_llmbench.compliance.evidence_view import Answer, Look
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
 from pytest_llmbench.compliance.stored import has
 
 check = Checks()
@@ -16,7 +16,7 @@ _WORDS_OF_ANY_MODEL = frozenset({"instruct", "chat", "base", "mini", "awq", "gpt
 
 
 @check("M-4.1-sut-boundary-declared")
-def boundary_declared(look: Look) -> Answer:
+def boundary_declared(look: EvidenceView) -> Answer:
     boundary = look.need("sut.boundary")
     if boundary == "custom":
         look.need("sut.components")
@@ -35,7 +35,7 @@ def boundary_declared(look: Look) -> Answer:
     )
 
 
-def _frozen_by_owners(look: Look) -> list[int]:
+def _frozen_by_owners(look: EvidenceView) -> list[int]:
     """When other tests that this one shares runs with froze the same manifest. At least one value."""
     digest, own_ns = look.need_all("manifest.sha256", "manifest.frozen_ns")
     if not any(run.shared_from for run in look.runs):
@@ -48,7 +48,7 @@ check("M-5.1.2.3-sut-configuration")(stated("sut.boundary"))
 
 
 @check("M-5.1.2.3-model-identifier")
-def model_identifier(look: Look) -> Answer:
+def model_identifier(look: EvidenceView) -> Answer:
     """Name, version and quantization; the name has a word in common with what the endpoint calls it."""
     name, *_ = look.need_all("sut.model.name", "sut.model.version", "sut.model.quantization")
     served, alias = look.fact("endpoint.models", []), look.fact("sut.model.served_as")
@@ -67,7 +67,7 @@ def _same_name(one: str, other: str) -> bool:
 
 
 @check("M-5.1.2.3-hardware")
-def hardware(look: Look) -> Answer:
+def hardware(look: EvidenceView) -> Answer:
     """``undisclosed`` is an answer outside the engine boundary (AMB-27), shown as a deviation."""
     kind = look.fact("sut.hardware.accelerator_type")
     if look.fact("sut.hardware.disclosed") is False or kind == "undisclosed":
@@ -89,7 +89,7 @@ def hardware(look: Look) -> Answer:
 
 
 @check("M-5.1.2.3-prefix-caching")
-def prefix_caching(look: Look) -> Answer:
+def prefix_caching(look: EvidenceView) -> Answer:
     state = look.need("sut.prefix_caching")
     if state not in ("enabled", "disabled"):
         return look.unmet(f"sut.prefix_caching is {state!r}, neither enabled nor disabled")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.compliance.evidence_view import Look
+from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.model.result import Table
 
 
@@ -21,7 +21,7 @@ def lacking_columns(table: Table, *wanted: str) -> list[str]:
     return lacking if table.rows else [*lacking, "rows"]
 
 
-def tables_called(look: Look, table_id: str) -> tuple[Table, ...]:
+def tables_called(look: EvidenceView, table_id: str) -> tuple[Table, ...]:
     """All tables with this id: some come once per level."""
     found = tuple(table for table in look.result.tables if table.id == table_id)
     look.note(f"tables {table_id}", len(found))

@@ -10,7 +10,7 @@ from pytest_llmbench.compliance.checks.levels import REPORTED, at_least_s, overl
 from pytest_llmbench.compliance.checks.registry import Checks, one_of
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
 from pytest_llmbench.compliance.checks.ttft import workload_defined
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import (
     FAMILIES,
     Tested,
@@ -46,12 +46,12 @@ check("S-5.2.2.1-duration-300s")(at_least_s(ADVISED_S, REPORTED))
 
 
 @check("M-5.2.2.1-duration-defined")
-def duration_defined(look: Look) -> Answer:
+def duration_defined(look: EvidenceView) -> Answer:
     duration_s = look.need("load.duration_s")
     return look.answer(duration_s > 0, f"{duration_s:g} s per level", f"{duration_s!r} s is no duration")
 
 
-def _range(look: Look, key: str) -> tuple[float, float, float]:
+def _range(look: EvidenceView, key: str) -> tuple[float, float, float]:
     values = look.need(key)
     if not isinstance(values, Sequence) or len(values) != 3:
         raise NoEvidenceError(f"{key} [minimum, maximum, step]")
@@ -59,7 +59,7 @@ def _range(look: Look, key: str) -> tuple[float, float, float]:
     return float(low), float(high), float(step)
 
 
-def _range_defined(look: Look, key: str) -> Answer:
+def _range_defined(look: EvidenceView, key: str) -> Answer:
     low, high, step = _range(look, key)
     return look.answer(
         0 < low < high and step > 0,
@@ -69,17 +69,17 @@ def _range_defined(look: Look, key: str) -> Answer:
 
 
 @check("M-5.2.2.2-open-loop-range")
-def open_loop_range(look: Look) -> Answer:
+def open_loop_range(look: EvidenceView) -> Answer:
     return _range_defined(look, "load.rate_range")
 
 
 @check("M-5.2.2.2-closed-loop-range")
-def closed_loop_range(look: Look) -> Answer:
+def closed_loop_range(look: EvidenceView) -> Answer:
     return _range_defined(look, "load.concurrency_range")
 
 
 @check("P-5.2.2.3-slo-semantics")
-def slo_semantics(look: Look) -> Answer:
+def slo_semantics(look: EvidenceView) -> Answer:
     """The reported level keeps every limit, the next tested higher one does not, by their records."""
     limits = {name: value for name, value in look.need("load.slo").items() if name in LIMITS}
     everything = tested(look)
@@ -97,7 +97,7 @@ def slo_semantics(look: Look) -> Answer:
     return _bracket(look, chosen[0], everything, lambda one: _keeps(look, one, limits))
 
 
-def _keeps(look: Look, one: Tested, limits: Mapping[str, float]) -> bool:
+def _keeps(look: EvidenceView, one: Tested, limits: Mapping[str, float]) -> bool:
     """Not overloaded, and P99 of every limited latency at or under its limit."""
     if overloaded(one):
         return False
@@ -113,7 +113,7 @@ def _keeps(look: Look, one: Tested, limits: Mapping[str, float]) -> bool:
 
 
 @check("P-5.2.3-throughput-formula")
-def throughput_formula(look: Look) -> Answer:
+def throughput_formula(look: EvidenceView) -> Answer:
     """Output tokens in the window over its seconds, once more from the chunks; the raw quotient is stored."""
     look.need("throughput.raw_output_tok_s")
     levels = tested(look, REPORTED)
@@ -134,7 +134,7 @@ def throughput_formula(look: Look) -> Answer:
 
 
 @check("P-5.2.3-binary-search")
-def binary_search(look: Look) -> Answer:
+def binary_search(look: EvidenceView) -> Answer:
     """Minimum and maximum tested; the level above the reported one, at most a step away, is saturated."""
     everything = tested(look)
     low, high, _ = _range(look, _range_key(look))
@@ -155,7 +155,7 @@ def binary_search(look: Look) -> Answer:
     return _bracket(look, reported[0], everything, lambda one: _acceptable(look, one))
 
 
-def _acceptable(look: Look, one: Tested) -> bool:
+def _acceptable(look: EvidenceView, one: Tested) -> bool:
     """Not saturated. With limits on latency these take the place of the ten-fold rule."""
     if one.level.saturated is False:
         return True
@@ -163,12 +163,12 @@ def _acceptable(look: Look, one: Tested) -> bool:
     return bool(limits) and _keeps(look, one, limits)
 
 
-def _range_key(look: Look) -> str:
+def _range_key(look: EvidenceView) -> str:
     return "load.rate_range" if look.need("load.model") == "open" else "load.concurrency_range"
 
 
 def _bracket(
-    look: Look, best: Tested, everything: Sequence[Tested], holds: Callable[[Tested], bool]
+    look: EvidenceView, best: Tested, everything: Sequence[Tested], holds: Callable[[Tested], bool]
 ) -> Answer:
     step = _range(look, _range_key(look))[2]
     above = sorted(
@@ -187,7 +187,7 @@ def _bracket(
 
 
 @check("P-5.2.4.1-primary")
-def primary(look: Look) -> Answer:
+def primary(look: EvidenceView) -> Answer:
     """The three rates at the maximum, each once more from the records, and whether a limit applied."""
     levels = tested(look, REPORTED)
     seconds = sum(one.window_s for one in levels)
@@ -217,7 +217,7 @@ def _input_tokens(one: Tested) -> float:
 
 
 @check("P-5.2.4.2-tokens-per-gpu-second")
-def tokens_per_gpu_second(look: Look) -> Answer:
+def tokens_per_gpu_second(look: EvidenceView) -> Answer:
     count = look.need("sut.hardware.accelerator_count")
     total = look.metric("max_output_token_throughput").point or 0.0
     stated = look.metric("output_tokens_per_gpu_second").point
@@ -229,7 +229,7 @@ def tokens_per_gpu_second(look: Look) -> Answer:
 
 
 @check("P-5.2.4.2-batch-utilization")
-def batch_utilization(look: Look) -> Answer:
+def batch_utilization(look: EvidenceView) -> Answer:
     """A share, or ``not measurable`` and why."""
     stated = look.result.metrics.get("batch_utilisation")
     if stated is None:
@@ -241,7 +241,7 @@ def batch_utilization(look: Look) -> Answer:
 
 
 @check("P-5.2.4.3-latency-at-max")
-def latency_at_max(look: Look) -> Answer:
+def latency_at_max(look: EvidenceView) -> Answer:
     """P50, P95 and P99 of the three latencies, over the samples of the reported level."""
     levels = tested(look, REPORTED)
     for one in levels:
@@ -258,7 +258,7 @@ def latency_at_max(look: Look) -> Answer:
 
 
 @check("P-5.2.5-tables")
-def tables(look: Look) -> Answer:
+def tables(look: EvidenceView) -> Answer:
     lacking = lacking_rows(look.table("throughput_summary"), *_SUMMARY_ROWS)
     latencies = look.table("latency_at_max")
     lacking += lacking_columns(latencies, "P50", "P95", "P99")

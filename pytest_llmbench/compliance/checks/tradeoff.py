@@ -10,7 +10,7 @@ from pytest_llmbench.compliance.checks.levels import SWEEP, at_least_s, overload
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.checks.tables import lacking_columns, lacking_rows
 from pytest_llmbench.compliance.checks.throughput import LIMITS
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, over, tested
 from pytest_llmbench.model.plan import OpenLoop
 
@@ -36,7 +36,7 @@ check("P-5.3.2-min-duration-60s")(at_least_s(SHORTEST_S, SWEEP))
 
 
 @check("P-5.3.2-min-10-levels")
-def ten_levels(look: Look) -> Answer:
+def ten_levels(look: EvidenceView) -> Answer:
     """Distinct rates of levels that ran to their end."""
     levels = [one for one in tested(look, SWEEP) if one.run.interrupted is None]
     rates = {one.value for one in levels}
@@ -49,7 +49,7 @@ def ten_levels(look: Look) -> Answer:
 
 
 @check("P-5.3.2-span-to-saturation")
-def span_to_saturation(look: Look) -> Answer:
+def span_to_saturation(look: EvidenceView) -> Answer:
     levels = tested(look, SWEEP)
     percents = [one.level.percent_of_capacity for one in levels if one.level.percent_of_capacity is not None]
     if len(percents) < len(levels):
@@ -65,7 +65,7 @@ def span_to_saturation(look: Look) -> Answer:
 
 
 @check("M-5.3.2-open-loop-required")
-def open_loop_required(look: Look) -> Answer:
+def open_loop_required(look: EvidenceView) -> Answer:
     closed = [
         one
         for one in tested(look, SWEEP)
@@ -75,7 +75,7 @@ def open_loop_required(look: Look) -> Answer:
 
 
 @check("P-5.3.3-capacity-estimate")
-def capacity_estimate(look: Look) -> Answer:
+def capacity_estimate(look: EvidenceView) -> Answer:
     """A rate and where it comes from; the levels are the shares of it that they say, and do not show it to be
     another one. A published figure that nothing measured is confirmed by the sweep itself."""
     rate, source = look.need_all("load.capacity_rps", "load.capacity_source")
@@ -105,14 +105,14 @@ def shares_wrong(levels: Sequence[Tested], rate: float) -> list[Tested]:
 
 
 @check("P-5.3.3-level-grid")
-def level_grid(look: Look) -> Answer:
+def level_grid(look: EvidenceView) -> Answer:
     percents = {one.level.percent_of_capacity for one in tested(look, SWEEP)}
     lacking = [percent for percent in range(10, 130, 10) if float(percent) not in percents]
     return look.answer(not lacking, "10 to 120 % in steps of 10", f"levels lacking: {lacking} %")
 
 
 @check("P-5.3.3-ascending")
-def ascending(look: Look) -> Answer:
+def ascending(look: EvidenceView) -> Answer:
     by_time = sorted(tested(look, SWEEP), key=lambda one: one.run.started_ns)
     rates = [one.value for one in by_time]
     look.note("rates_in_time", rates)
@@ -121,7 +121,7 @@ def ascending(look: Look) -> Answer:
 
 
 @check("P-5.3.4-per-level")
-def per_level(look: Look) -> Answer:
+def per_level(look: EvidenceView) -> Answer:
     """Load, throughput, nine latencies, success rate and queue of every level, from its own records."""
     for one in tested(look, SWEEP):
         complaint = percentiles_agree(look, one, _FAMILIES, _STATISTICS) or _incomplete(one)
@@ -148,7 +148,7 @@ def _incomplete(one: Tested) -> str | None:
 
 
 @check("P-5.3.4-operating-point")
-def operating_point(look: Look) -> Answer:
+def operating_point(look: EvidenceView) -> Answer:
     """The level with the highest throughput among those that keep the limits, or that there is none."""
     limits = {name: limit for name, limit in look.need("load.slo").items() if name in LIMITS}
     keeping = [
@@ -168,7 +168,7 @@ def operating_point(look: Look) -> Answer:
 
 
 @check("P-5.3.4-knee")
-def knee(look: Look) -> Answer:
+def knee(look: EvidenceView) -> Answer:
     """Lowest level above that of the smallest TTFT P99 with more than twice of it; else ``not reached``."""
     levels = sorted(tested(look, SWEEP), key=lambda one: one.value)
     tails = [one.point("ttft.p99") for one in levels]
@@ -181,7 +181,7 @@ def knee(look: Look) -> Answer:
 
 
 @check("P-5.3.4-saturation-point")
-def saturation_point(look: Look) -> Answer:
+def saturation_point(look: EvidenceView) -> Answer:
     """First level with less throughput than the one before; else ``not reached`` and the flagged level."""
     levels = sorted(tested(look, SWEEP), key=lambda one: one.value)
     drops = [later for earlier, later in pairwise(levels) if _drops(earlier, later)]
@@ -207,7 +207,7 @@ def _drops(earlier: Tested, later: Tested) -> bool:
     )
 
 
-def _point_agrees(look: Look, metric: str, level: Tested | None, row_title: str) -> Answer:
+def _point_agrees(look: EvidenceView, metric: str, level: Tested | None, row_title: str) -> Answer:
     """The metric is the level's rate; where there is no such level, metric and line say ``not reached``."""
     estimate = look.result.metrics.get(metric)
     if estimate is None:
@@ -229,7 +229,7 @@ def _point_agrees(look: Look, metric: str, level: Tested | None, row_title: str)
 
 
 @check("P-5.3.5-table-and-plot")
-def table_and_plot(look: Look) -> Answer:
+def table_and_plot(look: EvidenceView) -> Answer:
     """One row per level, the two lines below, and a curve with more than one point."""
     table, levels = look.table("tradeoff_levels"), tested(look, SWEEP)
     lacking = lacking_columns(table, *_COLUMNS)

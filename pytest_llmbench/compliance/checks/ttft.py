@@ -9,7 +9,7 @@ import numpy as np
 from pytest_llmbench.compliance.checks.registry import Checks, one_of
 from pytest_llmbench.compliance.checks.warmup import warmup_precedes
 from pytest_llmbench.compliance.checks.workload import custom_fully_specified
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import (
     first_output_before_content,
     has,
@@ -32,13 +32,13 @@ check("M-5.1.3.1-ttft-kind-stated")(one_of("timing.first_token_kind", "content",
 
 
 @check("M-5.1.2.1-workload-defined")
-def workload_defined(look: Look) -> Answer:
+def workload_defined(look: EvidenceView) -> Answer:
     name, standard = look.need_all("workload.name", "workload.standard")
     return look.met(f"reference workload {name}") if standard is True else custom_fully_specified(look)
 
 
 @check("M-5.1.2.1-request-count-defined")
-def request_count_defined(look: Look) -> Answer:
+def request_count_defined(look: EvidenceView) -> Answer:
     wanted, measured = look.need("workload.n_requests"), len(look.records)
     look.note("measured_requests", measured)
     return look.answer(
@@ -46,7 +46,7 @@ def request_count_defined(look: Look) -> Answer:
     )
 
 
-def _enough_requests(look: Look, needed: int) -> Answer:
+def _enough_requests(look: EvidenceView, needed: int) -> Answer:
     measured = len(look.records)
     look.note("measured_requests", measured)
     return look.answer(
@@ -55,17 +55,17 @@ def _enough_requests(look: Look, needed: int) -> Answer:
 
 
 @check("M-5.1.2.1-request-count-p99")
-def requests_for_p99(look: Look) -> Answer:
+def requests_for_p99(look: EvidenceView) -> Answer:
     return _enough_requests(look, P99_REQUESTS)
 
 
 @check("M-5.1.2.1-request-count-p999")
-def requests_for_p999(look: Look) -> Answer:
+def requests_for_p999(look: EvidenceView) -> Answer:
     return _enough_requests(look, P999_REQUESTS)
 
 
 @check("M-5.1.2.2-open-loop-params")
-def open_loop_parameters(look: Look) -> Answer:
+def open_loop_parameters(look: EvidenceView) -> Answer:
     rate, arrival = look.need_all("load.rate_rps", "load.arrival")
     if arrival == "bursty":
         look.need("load.burstiness")
@@ -77,13 +77,13 @@ def open_loop_parameters(look: Look) -> Answer:
 
 
 @check("M-5.1.2.2-closed-loop-params")
-def closed_loop_parameters(look: Look) -> Answer:
+def closed_loop_parameters(look: EvidenceView) -> Answer:
     concurrency = look.need("load.concurrency")
     return look.answer(concurrency >= 1, f"{concurrency} in flight", f"{concurrency!r} in flight is no load")
 
 
 @check("M-5.1.2.2-poisson-required")
-def poisson_required(look: Look) -> Answer:
+def poisson_required(look: EvidenceView) -> Answer:
     """This run is Poisson, or a sibling of equal test, SUT, workload and rate is (AMB-05)."""
     arrival, rate, name = look.need_all("load.arrival", "load.rate_rps", "workload.name")
     if arrival == "poisson":
@@ -102,7 +102,7 @@ def poisson_required(look: Look) -> Answer:
 
 
 @check("P-5.1.3-ttft-formula")
-def ttft_formula(look: Look) -> Answer:
+def ttft_formula(look: EvidenceView) -> Answer:
     """Smallest and largest TTFT are computed once more from the stored instants."""
     records = look.records
     valid = has_first_token(records)
@@ -118,7 +118,7 @@ def ttft_formula(look: Look) -> Answer:
 
 
 @check("P-5.1.3-run-to-count")
-def run_to_count(look: Look) -> Answer:
+def run_to_count(look: EvidenceView) -> Answer:
     wanted, measured = look.need("workload.n_requests"), len(look.records)
     stops = [run.interrupted for run in look.runs if run.interrupted is not None]
     look.note("measured_requests", measured)
@@ -137,7 +137,7 @@ def run_to_count(look: Look) -> Answer:
 
 
 @check("P-5.1.3.1-first-content-token")
-def first_content_token(look: Look) -> Answer:
+def first_content_token(look: EvidenceView) -> Answer:
     """Proved by a test; a content instant ahead of the first output of any kind contradicts it."""
     proved, kind = look.capability("first_token_kind"), look.need("timing.first_token_kind")
     if (proved, kind) != ("content", "content"):
@@ -152,7 +152,7 @@ def first_content_token(look: Look) -> Answer:
 
 
 @check("M-5.1.3.1-noncontent-noted")
-def noncontent_noted(look: Look) -> Answer:
+def noncontent_noted(look: EvidenceView) -> Answer:
     noted = look.need("timing.noncontent_share")
     records = look.records
     affected = int(first_output_before_content(records).sum())
@@ -166,7 +166,7 @@ def noncontent_noted(look: Look) -> Answer:
 
 
 @check("M-5.1.4.1-percentiles")
-def percentiles(look: Look) -> Answer:
+def percentiles(look: EvidenceView) -> Answer:
     """All five, defined and shown as numbers (AMB-01)."""
     missing = [name for name in PERCENTILES if not reported(look.result, name)]
     for name in PERCENTILES:
@@ -178,13 +178,13 @@ def percentiles(look: Look) -> Answer:
 
 
 @check("P-5.1.4.1-mean-min-max")
-def mean_min_max(look: Look) -> Answer:
+def mean_min_max(look: EvidenceView) -> Answer:
     mean, low, high = (look.metric(f"ttft.{name}").point for name in ("mean", "min", "max"))
     return look.met(f"mean {mean:.3f} ms, {low:.3f} to {high:.3f} ms")
 
 
 @check("P-5.1.4.3-sample-floor")
-def sample_floor(look: Look) -> Answer:
+def sample_floor(look: EvidenceView) -> Answer:
     samples = int(has_first_token(look.records).sum())
     look.note("samples", samples)
     return look.answer(
@@ -195,7 +195,7 @@ def sample_floor(look: Look) -> Answer:
 
 
 @check("M-5.1.4.3-sample-count-stated")
-def sample_count_stated(look: Look) -> Answer:
+def sample_count_stated(look: EvidenceView) -> Answer:
     stated, samples = look.metric("ttft.p50").n, int(has_first_token(look.records).sum())
     look.note("stated", stated)
     look.note("samples", samples)
@@ -205,7 +205,7 @@ def sample_count_stated(look: Look) -> Answer:
 
 
 @check("P-5.1.4.2-queue-and-prefill")
-def queue_and_prefill(look: Look) -> Answer:
+def queue_and_prefill(look: EvidenceView) -> Answer:
     """Components of TTFT that the server exposes are metrics of their own, or said not to be measurable."""
     exposed = [name for name in look.fact("timing.server_side", []) if name in ("queue_wait", "prefill")]
     absent = [
@@ -228,7 +228,7 @@ _LOWER_EDGE = re.compile(r"\D*(\d+)")
 _COLUMNS = ("Input Tokens", "P50", "P95", "P99")
 
 
-def _buckets(look: Look) -> dict[str, set[str]]:
+def _buckets(look: EvidenceView) -> dict[str, set[str]]:
     """Label of each bucket → the statistics that are defined for it."""
     found: dict[str, set[str]] = {}
     for name, estimate in look.result.metrics.items():
@@ -247,7 +247,7 @@ def _lower_edge(label: str) -> int:
 
 
 @check("P-5.1.4.2-by-input-length")
-def by_input_length(look: Look) -> Answer:
+def by_input_length(look: EvidenceView) -> Answer:
     buckets = _buckets(look)
     poor = [label for label, statistics in buckets.items() if not {"p50", "p95", "p99"} <= statistics]
     if poor:
@@ -263,7 +263,7 @@ def by_input_length(look: Look) -> Answer:
 
 
 @check("S-5.1.4.2-buckets")
-def advised_buckets(look: Look) -> Answer:
+def advised_buckets(look: EvidenceView) -> Answer:
     records = look.records
     lengths = records.input_tokens[has_first_token(records) & has(records.input_tokens)]
     advised = {EDGES[i] for i in np.searchsorted(EDGES, lengths, side="right") - 1}
@@ -276,7 +276,7 @@ def advised_buckets(look: Look) -> Answer:
 
 
 @check("M-5.1.5.3-input-length-table")
-def input_length_table(look: Look) -> Answer:
+def input_length_table(look: EvidenceView) -> Answer:
     table = look.table("ttft_by_input_length")
     missing = [name for name in _COLUMNS if not any(column.startswith(name) for column in table.columns)]
     return look.answer(
@@ -291,7 +291,7 @@ _SEPARATOR = re.compile("(?<=\\d)[,_ '\u00a0\u202f](?=\\d{3})")
 _DURATION = re.compile(r"\d\s*(s|min|h)\b")
 
 
-def _shows(look: Look, item: str, *wanted: object) -> Answer:
+def _shows(look: EvidenceView, item: str, *wanted: object) -> Answer:
     """The summary's item names every one of the wanted values, numbers as whole numbers."""
     text = _SEPARATOR.sub("", look.configuration(item)).lower()
     absent = [str(value) for value in wanted if not re.search(_as_word(str(value).lower()), text)]
@@ -305,7 +305,7 @@ def _as_word(value: str) -> str:
 
 
 @check("M-5.1.5.1-sut-boundary")
-def boundary(look: Look) -> Answer:
+def boundary(look: EvidenceView) -> Answer:
     components = look.fact("sut.components", [])
     words = (
         str(look.need("sut.boundary")).removesuffix("_system").removeprefix("application_").replace("_", " ")
@@ -314,14 +314,14 @@ def boundary(look: Look) -> Answer:
 
 
 @check("M-5.1.5.1-model-hardware")
-def model_and_hardware(look: Look) -> Answer:
+def model_and_hardware(look: EvidenceView) -> Answer:
     undisclosed = look.fact("sut.hardware.disclosed") is False
     hardware = "undisclosed" if undisclosed else look.need("sut.hardware.accelerator_type")
     return _shows(look, "Model and hardware", look.need("sut.model.name"), hardware)
 
 
 @check("M-5.1.5.1-workload")
-def workload(look: Look) -> Answer:
+def workload(look: EvidenceView) -> Answer:
     """Name and seed of a reference workload, the length laws of a custom one."""
     wanted = [look.need("workload.name")]
     if look.fact("workload.standard") is not True:
@@ -331,7 +331,7 @@ def workload(look: Look) -> Answer:
 
 
 @check("M-5.1.5.1-load")
-def load(look: Look) -> Answer:
+def load(look: EvidenceView) -> Answer:
     model = look.need("load.model")
     if model == "open":
         return _shows(look, "Load model", "open", f"{look.need('load.rate_rps'):g}")
@@ -339,7 +339,7 @@ def load(look: Look) -> Answer:
 
 
 @check("M-5.1.5.1-count-duration")
-def count_and_duration(look: Look) -> Answer:
+def count_and_duration(look: EvidenceView) -> Answer:
     item = "Request count and test duration"
     if not _DURATION.search(look.configuration(item)):
         return look.unmet("the summary shows no duration")
@@ -347,7 +347,7 @@ def count_and_duration(look: Look) -> Answer:
 
 
 @check("M-5.1.5.1-warmup")
-def warmup(look: Look) -> Answer:
+def warmup(look: EvidenceView) -> Answer:
     """Requests, output tokens, drain and probes; a cold start says that there was none."""
     if look.fact("warmup.performed") is False:
         return _shows(look, "Warm-up", "no warm-up")
@@ -356,25 +356,25 @@ def warmup(look: Look) -> Answer:
 
 
 @check("M-5.1.5.1-prefix-caching")
-def prefix_caching(look: Look) -> Answer:
+def prefix_caching(look: EvidenceView) -> Answer:
     return _shows(look, "Prefix caching", look.need("sut.prefix_caching"))
 
 
 @check("M-5.1.5.1-guardrails")
-def guardrails(look: Look) -> Answer:
+def guardrails(look: EvidenceView) -> Answer:
     input_filter, output_filter = look.need_all("guardrails.input_filter", "guardrails.output_filter")
     return _shows(look, "Guardrails", f"input filter {input_filter}", f"output filter {output_filter}")
 
 
 @check("S-5.1.5.2-tabular")
-def tabular(look: Look) -> Answer:
+def tabular(look: EvidenceView) -> Answer:
     look.table("ttft_results")
     missing = [name for name in _ROWS if row_of(look.result, name) is None]
     return look.answer(not missing, "results as a table", f"rows missing: {', '.join(missing)}")
 
 
 @check("S-5.1.5.4-distribution-plot")
-def distribution_plot(look: Look) -> Answer:
+def distribution_plot(look: EvidenceView) -> Answer:
     plot = look.plot("ttft_cdf", "ttft_histogram")
     points = max((len(x) for x, _ in plot.series.values()), default=0)
     return look.answer(points > 1, f"{plot.id} with {points} points", f"{plot.id} has no points")

@@ -6,7 +6,7 @@ import statistics
 from itertools import pairwise
 
 from pytest_llmbench.compliance.checks.registry import Checks
-from pytest_llmbench.compliance.evidence_view import Answer, Look, NoEvidenceError
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.model.observation import Observation
 
@@ -21,7 +21,7 @@ SLOW_PROBE = 10.0
 
 
 @check("M-4.5.1-model-loaded")
-def model_loaded(look: Look) -> Answer:
+def model_loaded(look: EvidenceView) -> Answer:
     loaded, requests_ok = look.need_all("warmup.model_loaded", "warmup.requests_ok")
     probes = [probe for probe in look.fact("warmup.probes_after_ms", []) if probe is not None]
     if probes and max(probes) > SLOW_PROBE * statistics.median(probes):
@@ -36,7 +36,7 @@ def model_loaded(look: Look) -> Answer:
 
 
 @check("M-4.5.1-warmup-volume")
-def volume(look: Look) -> Answer:
+def volume(look: EvidenceView) -> Answer:
     requests_ok, output_tokens = look.need_all("warmup.requests_ok", "warmup.output_tokens")
     done = f"{requests_ok} requests and {output_tokens} output tokens"
     return look.answer(
@@ -47,7 +47,7 @@ def volume(look: Look) -> Answer:
 
 
 @check("M-4.5.1-queue-drained")
-def queue_drained(look: Look) -> Answer:
+def queue_drained(look: EvidenceView) -> Answer:
     if look.need("warmup.drained") is not True:
         return look.unmet("warm-up requests were cut off, not drained")
     open_at_start = look.runs[0].in_flight_at_start
@@ -61,7 +61,7 @@ def queue_drained(look: Look) -> Answer:
     )
 
 
-def warmup_precedes(look: Look) -> bool:
+def warmup_precedes(look: EvidenceView) -> bool:
     """The last warm-up or probe response ended before the first measured submission.
 
     A shared run was measured by another test on this SUT, after the warm-up of that one.
@@ -85,14 +85,14 @@ def _first_submitted_ns(runs: list[Observation]) -> int | None:
     return min((int(column.min()) for column in columns if len(column)), default=None)
 
 
-def _warmed_up_by_owner(look: Look, first_ns: int) -> bool:
+def _warmed_up_by_owner(look: EvidenceView, first_ns: int) -> bool:
     ends = [sibling.warmup.last_finished_ns for sibling in look.evidence.same_system]
     look.note("first_submitted_of_shared_runs_ns", first_ns)
     return any(end is not None and end < first_ns for end in ends)
 
 
 @check("S-4.5.2-probe-before-after")
-def probe_before_and_after(look: Look) -> Answer:
+def probe_before_and_after(look: EvidenceView) -> Answer:
     before, after = look.need_all("warmup.probe_before_ms", "warmup.probes_after_ms")
     timed = [probe for probe in after if probe is not None]
     return look.answer(
@@ -103,7 +103,7 @@ def probe_before_and_after(look: Look) -> Answer:
 
 
 @check("S-4.5.2-stabilised")
-def stabilised(look: Look) -> Answer:
+def stabilised(look: EvidenceView) -> Answer:
     last = look.need("warmup.probes_after_ms")[-STEADY_PROBES:]
     if len(last) < STEADY_PROBES or any(probe is None for probe in last):
         return look.unmet(f"fewer than {STEADY_PROBES} successful probes at the end")
@@ -117,14 +117,14 @@ def stabilised(look: Look) -> Answer:
 
 
 @check("M-4.5.3-cold-start-no-warmup")
-def cold_start_without_warmup(look: Look) -> Answer:
+def cold_start_without_warmup(look: EvidenceView) -> Answer:
     performed, sent = look.need("warmup.performed"), len(look.evidence.unmeasured)
     look.note("warmup_records", sent)
     return look.answer(performed is False and sent == 0, "no warm-up", "a cold start must not be warmed up")
 
 
 @check("M-4.5.3-cold-start-indicated")
-def cold_start_indicated(look: Look) -> Answer:
+def cold_start_indicated(look: EvidenceView) -> Answer:
     title = look.result.title
     look.note("title", title)
     return look.answer(

@@ -6,7 +6,7 @@ import re
 
 from pytest_llmbench.compliance.checks.registry import Checks, Predicate, one_of, stated
 from pytest_llmbench.compliance.dataset_identity import doubt_about, unverified
-from pytest_llmbench.compliance.evidence_view import Answer, Look
+from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView
 from pytest_llmbench.compliance.regeneration import regenerated
 from pytest_llmbench.compliance.request_bodies import against_workload, held_to_another_limit
 from pytest_llmbench.model.outcome import TokenSource
@@ -20,7 +20,7 @@ _LENGTH_FIELDS = ("type", "params", "unit", "tokenizer")
 
 
 @check("O-4.3-custom-workload")
-def custom_workload(look: Look) -> Answer:
+def custom_workload(look: EvidenceView) -> Answer:
     name = look.need("workload.name")
     return look.answer(
         look.need("workload.standard") is False, f"custom workload {name}", f"{name} is not custom"
@@ -28,7 +28,7 @@ def custom_workload(look: Look) -> Answer:
 
 
 @check("M-4.3-custom-fully-specified")
-def custom_fully_specified(look: Look) -> Answer:
+def custom_fully_specified(look: EvidenceView) -> Answer:
     """Complete means that another tester could draw the same sequence."""
     for part in (input_length, output_length, content, prefix_sharing):
         answer = part(look)
@@ -40,7 +40,7 @@ def custom_fully_specified(look: Look) -> Answer:
 
 
 @check("M-4.3.1-input-length-spec")
-def input_length(look: Look) -> Answer:
+def input_length(look: EvidenceView) -> Answer:
     kind, *_ = look.need_fields("workload.input_length", *_LENGTH_FIELDS)
     if kind not in LENGTH_TYPES:
         return look.unmet(f"input length {kind!r}, not {', '.join(LENGTH_TYPES)}")
@@ -49,7 +49,7 @@ def input_length(look: Look) -> Answer:
 
 
 @check("M-4.3.1-output-length-spec")
-def output_length(look: Look) -> Answer:
+def output_length(look: EvidenceView) -> Answer:
     """As stated, and held to it: no other limit in the request bodies, and none of the server's (AMB-33)."""
     kind, *_, control = look.need_fields("workload.output_length", *_LENGTH_FIELDS, "control")
     if kind not in LENGTH_TYPES:
@@ -61,7 +61,7 @@ def output_length(look: Look) -> Answer:
 
 
 @check("M-4.3.1-content-spec")
-def content(look: Look) -> Answer:
+def content(look: EvidenceView) -> Answer:
     domain, language, *_ = look.need_fields(
         "workload.content", "domain", "language", "system_prompt.present", "system_prompt.typical_tokens"
     )
@@ -69,7 +69,7 @@ def content(look: Look) -> Answer:
 
 
 @check("M-4.3.1-prefix-sharing-spec")
-def prefix_sharing(look: Look) -> Answer:
+def prefix_sharing(look: EvidenceView) -> Answer:
     fraction, _ = look.need_fields("workload.prefix_sharing", "fraction", "length")
     return look.answer(
         0 <= fraction <= 1, f"{fraction:g} of the requests share a prefix", f"{fraction!r} is not a share"
@@ -79,7 +79,7 @@ def prefix_sharing(look: Look) -> Answer:
 def advised(workload: str) -> Predicate:
     """Met by the run of an advised workload, whose data set is the published one."""
 
-    def predicate(look: Look) -> Answer:
+    def predicate(look: EvidenceView) -> Answer:
         name = look.need("workload.name")
         if name != workload:
             return look.unmet(f"the workload is {name}, the advised one is {workload}")
@@ -89,7 +89,7 @@ def advised(workload: str) -> Predicate:
     return predicate
 
 
-def _uses(look: Look, workload: str) -> Answer:
+def _uses(look: EvidenceView, workload: str) -> Answer:
     """This run or a sibling of the same test on the same SUT uses ``workload`` (AMB-06)."""
     if look.need("workload.name") == workload:
         return advised(workload)(look)
@@ -108,17 +108,17 @@ def _uses(look: Look, workload: str) -> Answer:
 
 
 @check("M-4.3.2.1-synthetic-uniform-for-engine")
-def synthetic_uniform_for_engine(look: Look) -> Answer:
+def synthetic_uniform_for_engine(look: EvidenceView) -> Answer:
     return _uses(look, "synthetic-uniform")
 
 
 @check("S-4.3.2.3-conversation-for-gateway")
-def conversation_for_gateway(look: Look) -> Answer:
+def conversation_for_gateway(look: EvidenceView) -> Answer:
     return _uses(look, "conversation")
 
 
 @check("M-4.3.3-deterministic-seed")
-def deterministic_seed(look: Look) -> Answer:
+def deterministic_seed(look: EvidenceView) -> Answer:
     seed = look.need("workload.seed")
     if isinstance(seed, bool) or not isinstance(seed, int):
         return look.unmet(f"workload.seed is {seed!r}, not an integer")
@@ -127,7 +127,7 @@ def deterministic_seed(look: Look) -> Answer:
 
 
 @check("M-4.3.3-seed-reported")
-def seed_reported(look: Look) -> Answer:
+def seed_reported(look: EvidenceView) -> Answer:
     seed = look.need("workload.seed")
     shown = re.search(rf"(?<![\d.]){re.escape(str(seed))}(?![\d.])", look.configuration("Workload"))
     return look.answer(
@@ -136,7 +136,7 @@ def seed_reported(look: Look) -> Answer:
 
 
 @check("S-4.3.3-publish-sequences")
-def publish_sequences(look: Look) -> Answer:
+def publish_sequences(look: EvidenceView) -> Answer:
     """With the seed, and as files or by generator; a generator needs data that others can have."""
     published = look.need("workload.published")
     doubt = unverified(look)
@@ -151,19 +151,19 @@ def publish_sequences(look: Look) -> Answer:
 
 
 @check("M-4.3.3-dataset-version")
-def dataset_version(look: Look) -> Answer:
+def dataset_version(look: EvidenceView) -> Answer:
     name, version, _ = look.need_fields("workload.dataset", "name", "version", "file_sha256")
     return look.met(f"{name}, version {version}")
 
 
 @check("M-4.3.3-dataset-subset")
-def dataset_subset(look: Look) -> Answer:
+def dataset_subset(look: EvidenceView) -> Answer:
     (method,) = look.need_fields("workload.dataset", "subset_method")
     return look.met(f"subset: {method}")
 
 
 @check("M-4.3.3-dataset-preprocessing")
-def dataset_preprocessing(look: Look) -> Answer:
+def dataset_preprocessing(look: EvidenceView) -> Answer:
     """An empty list states that there was none."""
     (steps,) = look.need_fields("workload.dataset", "preprocessing")
     return look.answer(
@@ -196,7 +196,7 @@ check("M-4.4.3-tool-format-tokens")(
 
 
 @check("M-4.4.1-vocab-size")
-def vocabulary_size(look: Look) -> Answer:
+def vocabulary_size(look: EvidenceView) -> Answer:
     """A positive number, and of a published vocabulary its own."""
     size, known = look.need("tokenizer.vocab_size"), VOCABULARIES.get(look.fact("tokenizer.name"))
     if known is not None and size not in known:
@@ -209,7 +209,7 @@ def vocabulary_size(look: Look) -> Answer:
 
 
 @check("M-4.4.2-counting-option")
-def counting_option(look: Look) -> Answer:
+def counting_option(look: EvidenceView) -> Answer:
     """Declared always, not only where systems are compared (AMB-22), and what the counts come from."""
     option = look.need("tokenizer.counting_option")
     name, ours = look.fact("tokenizer.name"), _counted_here(look)
@@ -228,7 +228,7 @@ def counting_option(look: Look) -> Answer:
     )
 
 
-def _counted_here(look: Look) -> bool:
+def _counted_here(look: EvidenceView) -> bool:
     """Whether some replies were counted by the project's own tokenizer."""
     records = look.evidence.records
     return bool((records.token_source[records.ok] == _REFERENCE).any())

@@ -1,26 +1,26 @@
-"""The foreman as a Ray actor. Imported where Ray is: by the bridge, and on the nodes of the cluster."""
+"""The worker actor of Ray. Imported where Ray is: by the bridge, and on the nodes of the cluster."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-from pytest_llmbench.generator.ray.worker_actor import Foreman
+from pytest_llmbench.generator.ray.worker_actor import WorkerActor
 
 ray: Any = importlib.import_module("ray")
 
 THREADS = {"say": 1, "hear": 1, "clock": 1, "columns": 1}
-"""One thread each, so that messages arrive in order and nothing waits behind :meth:`Foreman.hear`."""
+"""One thread each, so that messages arrive in order and nothing waits behind :meth:`WorkerActor.hear`."""
 
 
-class RayForeman(Foreman):
+class RayWorkerActor(WorkerActor):
     """Said here and not with each call, which Ray's client (``ray://``) could not."""
 
-    begin = ray.method(concurrency_group="say")(Foreman.begin)
-    say = ray.method(concurrency_group="say")(Foreman.say)
-    hear = ray.method(concurrency_group="hear")(Foreman.hear)
-    clock = ray.method(concurrency_group="clock")(Foreman.clock)
-    columns = ray.method(concurrency_group="columns")(Foreman.columns)
+    begin = ray.method(concurrency_group="say")(WorkerActor.begin)
+    say = ray.method(concurrency_group="say")(WorkerActor.say)
+    hear = ray.method(concurrency_group="hear")(WorkerActor.hear)
+    clock = ray.method(concurrency_group="clock")(WorkerActor.clock)
+    columns = ray.method(concurrency_group="columns")(WorkerActor.columns)
 
 
 __all__ = ["THREADS", "RayForeman"]

@@ -37,7 +37,7 @@ from pytest_llmbench.generator.ray.messages import (
     PutDown,
     Refused,
 )
-from pytest_llmbench.generator.ray.relay import Hand, MachineClock, Post
+from pytest_llmbench.generator.ray.relay import ActorHandle, ActorRelay, MachineClock
 from pytest_llmbench.generator.ray.worker_actor import Greeting, Machine
 from pytest_llmbench.generator.workers.protocol import Line, Setup, own_version
 
@@ -47,10 +47,10 @@ _UP_S = 60.0
 class Source(Protocol):
     """Where actors come from."""
 
-    def hire(self, count: int) -> Sequence[Hand]: ...
+    def hire(self, count: int) -> Sequence[ActorHandle]: ...
 
 
-Hired = tuple[Hand, MachineClock]
+Hired = tuple[ActorHandle, MachineClock]
 
 
 def hire(
@@ -80,7 +80,7 @@ def hire(
     return hired
 
 
-def _up(cluster: Source, count: int) -> tuple[Sequence[Hand], list[Greeting]]:
+def _up(cluster: Source, count: int) -> tuple[Sequence[ActorHandle], list[Greeting]]:
     """Actors that have greeted. A node that is just being lost is still given some: then once more."""
     for tries_left in (1, 0):
         actors = cluster.hire(count)
@@ -96,12 +96,12 @@ def _up(cluster: Source, count: int) -> tuple[Sequence[Hand], list[Greeting]]:
     raise AssertionError("unreachable")
 
 
-def _kill(actors: Sequence[Hand]) -> None:
+def _kill(actors: Sequence[ActorHandle]) -> None:
     for actor in actors:
         actor.kill()
 
 
-def _answered(actors: Sequence[Hand], promised: Sequence[Any]) -> list[Any]:
+def _answered(actors: Sequence[ActorHandle], promised: Sequence[Any]) -> list[Any]:
     """What all of them said, within ``_UP_S`` in all."""
     deadline_s = time.monotonic() + _UP_S
     answers = []
@@ -150,7 +150,7 @@ def _refuse_own_loopback(setup: Setup, machine: Machine, here: Machine) -> None:
 
 
 def _known_clock(
-    actor: Hand, machine: Machine, here: Machine, clocks: dict[str, MachineClock]
+    actor: ActorHandle, machine: Machine, here: Machine, clocks: dict[str, MachineClock]
 ) -> MachineClock:
     clock = clocks.setdefault(machine.clock, MachineClock(machine, here))
     offset = clock.before(actor)
@@ -191,9 +191,9 @@ class Bridge:
         self._control = control
         self._cluster = cluster
         self._here = Machine.here()
-        self._posts: list[Post] = []
+        self._posts: list[ActorRelay] = []
         self._clocks: dict[str, MachineClock] = {}
-        self._lost: deque[Post] = deque()
+        self._lost: deque[ActorRelay] = deque()
         self._bell, self._ring = Pipe(duplex=False)
         self._leaving = threading.Event()
         self._follower = threading.Thread(target=self._follow, name="llmbench-follow", daemon=True)
@@ -263,7 +263,7 @@ class Bridge:
                 line.close()
             raise
         for setup, line, (actor, clock) in zip(message.setups, lines, hired, strict=True):
-            post = Post(setup, line, actor, clock)
+            post = ActorRelay(setup, line, actor, clock)
             post.heard = actor.start("hear", self._patience_s)
             self._posts = [*self._posts, post]
 
@@ -277,7 +277,7 @@ class Bridge:
                 mistakes.append(mistake_of(clock.line, clock.machine.host))
         return Clocks(tuple(told), next((mistake for mistake in mistakes if mistake is not None), None))
 
-    def _forward(self, post: Post) -> None:
+    def _forward(self, post: ActorRelay) -> None:
         message = post.line.hear() if post in self._posts else None
         if message is None:  # the session has given it up
             self._dismiss(post)
@@ -287,7 +287,7 @@ class Bridge:
         except Lost as error:
             self._lose(post, f"was lost: {error}")
 
-    def _dismiss(self, post: Post) -> None:
+    def _dismiss(self, post: ActorRelay) -> None:
         self._posts = [other for other in self._posts if other is not post]
         post.actor.kill()
         post.close()
@@ -313,7 +313,7 @@ class Bridge:
             for heard in ready:
                 self._take(promised[heard])
 
-    def _take(self, post: Post) -> None:
+    def _take(self, post: ActorRelay) -> None:
         news, post.heard = post.heard, None
         try:
             heard = post.actor.got(news)
@@ -327,7 +327,7 @@ class Bridge:
         except (OSError, LLMBenchError, ValueError) as error:
             self._lose(post, f"sent what cannot be kept here: {type(error).__name__}: {error}")
 
-    def _lose(self, post: Post, how: str) -> None:
+    def _lose(self, post: ActorRelay, how: str) -> None:
         """Its line is closed by the main thread, which may be waiting for it just now."""
         where = post.clock.machine.host
         post.heard = None

@@ -30,7 +30,7 @@ class Lost(Exception):  # noqa: N818 - what has happened, not whose error it is
 
 
 class Actor:
-    """One foreman."""
+    """One worker actor."""
 
     def __init__(self, ray: Any, handle: Any) -> None:
         self._ray = ray
@@ -118,8 +118,8 @@ class Cluster:
         self._refuse_too_many(count)
         actor = importlib.import_module(f"{__package__}.actor")
         made = self._ray.remote(num_cpus=self._spec.cpus, max_restarts=0, concurrency_groups=actor.THREADS)
-        foreman = made(actor.RayForeman).options(scheduling_strategy="SPREAD")
-        return [Actor(self._ray, foreman.remote()) for _ in range(count)]
+        worker_actor = made(actor.RayWorkerActor).options(scheduling_strategy="SPREAD")
+        return [Actor(self._ray, worker_actor.remote()) for _ in range(count)]
 
     def wait(self, promised: Sequence[Any], limit_s: float) -> list[Any]:
         """Those that have ended, well or not; none after ``limit_s``. Raises Lost."""

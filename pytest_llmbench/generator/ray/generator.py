@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pytest_llmbench.generator.ray.pool import RayCrew
+from pytest_llmbench.generator.ray.pool import RayWorkerPool
 from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.generator.workers.roles import Crew
+from pytest_llmbench.generator.workers.roles import WorkerPool
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -31,24 +31,24 @@ class RayLoadGenerator(DistributedLoadGenerator):
         """``options``: as of DistributedLoadGenerator, but ``workers`` and ``cpus``. Raises SuiteError."""
         super().__init__(address, dialect, workers=cluster.workers or 1, **options)
         self.cluster = cluster
-        self._ray_crew = RayCrew(self._setup, cluster)
-        self._crew = self._ray_crew
+        self._ray_pool = RayWorkerPool(self._setup, cluster)
+        self._pool = self._ray_pool
 
-    def _new_crew(self) -> Crew:
-        self._ray_crew = RayCrew(self._setup, self.cluster)
-        return self._ray_crew
+    def _new_pool(self) -> WorkerPool:
+        self._ray_pool = RayWorkerPool(self._setup, self.cluster)
+        return self._ray_pool
 
     def _run(self, plan: LoadPlan) -> Observation:
         if not plan.mistakes():
-            self._crew = self._crew or self._new_crew()
-            self.workers = self._ray_crew.workers
+            self._pool = self._pool or self._new_pool()
+            self.workers = self._ray_pool.workers
         return self._witnessed(super()._run(plan))
 
     def _refuse_too_much(self, plan: LoadPlan, mean_tokens: float) -> None:
         """Ports and descriptors are those of the workers' machines: each worker sees to its own."""
 
     def _witnessed(self, seen: Observation) -> Observation:
-        clocks = self._ray_crew.clocks()
+        clocks = self._ray_pool.clocks()
         if clocks is None:
             return seen
         facts = Facts.of(Origin.MEASURED, {"clock.workers": list(clocks.told)}, "round trips to the workers")

@@ -1,4 +1,4 @@
-"""The workers on a Ray cluster as the session knows them: members of a crew, behind one bridge process."""
+"""The workers on a Ray cluster as the session knows them: members of a pool, behind one bridge process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NOT_FOR_RAY = frozenset({"PYTHONWARNINGS", "PYTHONDEVMODE"})
 """Ray's own warnings are not the suite's errors."""
 
 
-class Bridge:
+class BridgeProcess:
     """The process that is Ray's driver, and our end of the line to it."""
 
     def __init__(self, directory: Path) -> None:
@@ -131,7 +131,7 @@ class RayMember:
 
     setup: Setup
     line: Line
-    bridge: Bridge
+    bridge: BridgeProcess
 
     @property
     def alive(self) -> bool:
@@ -153,8 +153,8 @@ class RayMember:
         self.line.close()
 
 
-class RayCrew:
-    """As ``workers.crew.Crew``, on the cluster that ``spec`` names."""
+class RayWorkerPool:
+    """As ``workers.pool.WorkerPool``, on the cluster that ``spec`` names."""
 
     def __init__(self, setup: Setup, spec: RaySpec) -> None:
         """Nothing is started yet. Raises SuiteError without Ray."""
@@ -166,7 +166,7 @@ class RayCrew:
         )
         self._setup = replace(setup, directory=Path(self._directory.name))
         self._ray_directory: tempfile.TemporaryDirectory[str] | None = None
-        self._bridge: Bridge | None = None
+        self._bridge: BridgeProcess | None = None
         self._workers: int | None = spec.workers
         self._members: dict[int, RayMember] = {}
 
@@ -221,7 +221,7 @@ class RayCrew:
         self.kill()
         self._directory.cleanup()
 
-    def _joined(self) -> Bridge:
+    def _joined(self) -> BridgeProcess:
         if self._bridge is not None and self._bridge.alive:
             return self._bridge
         self.kill()
@@ -232,7 +232,7 @@ class RayCrew:
         self._ray_directory = tempfile.TemporaryDirectory(
             prefix="llmbench-ray-", dir=place, ignore_cleanup_errors=True
         )
-        bridge = self._bridge = Bridge(self._setup.directory)
+        bridge = self._bridge = BridgeProcess(self._setup.directory)
         limit_s = _START_S if self._spec.address is None else _JOIN_S
         join = Join(self._spec, Path(self._ray_directory.name), self._setup.directory, os.getpid())
         answer = self._ask(bridge, join, limit_s)
@@ -240,7 +240,7 @@ class RayCrew:
         self._workers = answer.workers
         return bridge
 
-    def _enlist(self, bridge: Bridge, numbers: list[int]) -> None:
+    def _enlist(self, bridge: BridgeProcess, numbers: list[int]) -> None:
         setups = tuple(replace(self._setup, number=number) for number in numbers)
         pairs = [socket.socketpair() for _ in setups]
         for setup in setups:
@@ -258,7 +258,7 @@ class RayCrew:
         for setup, (ours, _) in zip(setups, pairs, strict=True):
             self._members[setup.number] = RayMember(setup, Line(Connection(ours.detach())), bridge)
 
-    def _ask(self, bridge: Bridge, message: object, limit_s: float, *ends: socket.socket) -> object:
+    def _ask(self, bridge: BridgeProcess, message: object, limit_s: float, *ends: socket.socket) -> object:
         try:
             answer = bridge.ask(message, limit_s, *ends)
             if answer is None:
@@ -292,7 +292,7 @@ def _refuse_silence(host: str, port: int, spec: RaySpec) -> None:
         ) from error
 
 
-def _no_answer(bridge: Bridge, spec: RaySpec, limit_s: float) -> GeneratorError:
+def _no_answer(bridge: BridgeProcess, spec: RaySpec, limit_s: float) -> GeneratorError:
     return GeneratorError(
         f"the Ray cluster does not answer within {limit_s:g} s{bridge.last_lines()}",
         where=f"{WHERE} ({spec})",
@@ -300,4 +300,4 @@ def _no_answer(bridge: Bridge, spec: RaySpec, limit_s: float) -> GeneratorError:
     )
 
 
-__all__ = ["Bridge", "RayCrew", "RayMember"]
+__all__ = ["BridgeProcess", "RayMember", "RayWorkerPool"]

@@ -26,7 +26,7 @@ _FRESH_NS = 2_000_000_000
 """Workers of one machine start, and end, at about the same time: its clock is read once for all."""
 
 
-class Hand(Protocol):
+class ActorHandle(Protocol):
     """An actor. All but ``kill`` raise ``Lost``."""
 
     def start(self, method: str, *arguments: object) -> Any:
@@ -55,7 +55,7 @@ class MachineClock:
     def line(self) -> ClockLine:
         return ClockLine(self.start, self.end)
 
-    def before(self, actor: Hand) -> ClockOffset:
+    def before(self, actor: ActorHandle) -> ClockOffset:
         """The offset, with no load running."""
         with self._reading:
             if time.monotonic_ns() - self.end.at_ns > _FRESH_NS:
@@ -63,23 +63,23 @@ class MachineClock:
             self.start = self.end
             return self.start
 
-    def after(self, actor: Hand) -> ClockLine:
+    def after(self, actor: ActorHandle) -> ClockLine:
         """The line of the plan that has ended on this machine."""
         with self._reading:
             if self.end is self.start or time.monotonic_ns() - self.end.at_ns > _FRESH_NS:
                 self.end = self._read(actor)
             return self.line
 
-    def _read(self, actor: Hand) -> ClockOffset:
+    def _read(self, actor: ActorHandle) -> ClockOffset:
         if self._shared:
             return ClockOffset.shared(time.monotonic_ns())
         return measured(lambda: int(actor.call("clock")))
 
 
-class Post:
+class ActorRelay:
     """Relays. ``forward`` in one thread, ``take`` in another."""
 
-    def __init__(self, setup: Setup, line: Line, actor: Hand, clock: MachineClock) -> None:
+    def __init__(self, setup: Setup, line: Line, actor: ActorHandle, clock: MachineClock) -> None:
         self.setup = setup
         self.line = line
         self.actor = actor
@@ -153,4 +153,4 @@ class Post:
             self._spool.close()
 
 
-__all__ = ["Hand", "MachineClock", "Post"]
+__all__ = ["ActorHandle", "ActorRelay", "MachineClock"]

@@ -2,7 +2,7 @@
 
 The worker is the one that ``--llm-workers N`` starts, in a process of its own, so neither Ray nor this
 actor shares an interpreter with the measuring loop. Ray is not imported here. The coordinator's bridge calls
-:meth:`Foreman.hear` again and again; that is the only traffic while load is running, two calls a second.
+:meth:`WorkerActor.hear` again and again; that is the only traffic while load is running, two calls a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.generator.ray.clocks import ClockLine, ClockOffset, shifted_record
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
-from pytest_llmbench.generator.workers.pool import Crew, Member
+from pytest_llmbench.generator.workers.pool import Member, WorkerPool
 from pytest_llmbench.generator.workers.protocol import Done, Failed, Setup, Work, own_version
 
 LONELY_S = 60.0
@@ -67,11 +67,11 @@ class Heard:
     """How the worker ended, if it has."""
 
 
-class Foreman:
+class WorkerActor:
     """Methods may be called from several threads at once, each method from one."""
 
     def __init__(self) -> None:
-        self._crew: Crew | None = None
+        self._pool: WorkerPool | None = None
         self._kept: tempfile.TemporaryDirectory[str] | None = None
         self._member: Member | None = None
         self._feed: _SpoolFeed | None = None
@@ -96,12 +96,12 @@ class Foreman:
             ca_file.write_bytes(ca_pem)
             setup = replace(setup, address=replace(setup.address, ca_file=ca_file))
         try:
-            self._crew = Crew(setup)
-            (self._member,) = self._crew.members(1)
+            self._pool = WorkerPool(setup)
+            (self._member,) = self._pool.members(1)
         except LLMBenchError as error:
             return error
         for target in (self._listen, self._watch):
-            threading.Thread(target=target, args=[self._member], name="llmbench-foreman", daemon=True).start()
+            threading.Thread(target=target, args=[self._member], name="llmbench-actor", daemon=True).start()
         return socket.gethostname()
 
     def begin(self, work: Work, offset: ClockOffset) -> None:
@@ -134,8 +134,8 @@ class Foreman:
 
     def end(self) -> None:
         """Let the worker end by itself and remove its files."""
-        if self._crew is not None:
-            self._crew.close()
+        if self._pool is not None:
+            self._pool.close()
         if self._kept is not None:
             self._kept.cleanup()
 
@@ -209,4 +209,4 @@ def _link(namespace: str) -> str:
     return ""
 
 
-__all__ = ["Foreman", "Greeting", "Heard", "Machine"]
+__all__ = ["Greeting", "Heard", "Machine", "WorkerActor"]

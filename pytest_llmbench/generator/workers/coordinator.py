@@ -89,7 +89,7 @@ class Part:
             self.member.put_down()
 
 
-class Conduct:
+class Coordinator:
     """The coordinator's side of one plan. ``play`` in one thread, ``stop`` from any."""
 
     def __init__(
@@ -289,4 +289,4 @@ class Conduct:
         self.stop(f"the load generator failed: {error}")
 
 
-__all__ = ["MARGIN_NS", "Conduct", "Part"]
+__all__ = ["MARGIN_NS", "Coordinator", "Part"]

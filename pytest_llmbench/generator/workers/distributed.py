@@ -17,11 +17,11 @@ from typing import Any, Self
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.limits import Limits, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.generator.workers.coordinator import MARGIN_NS, Conduct
+from pytest_llmbench.generator.workers.coordinator import MARGIN_NS, Coordinator
 from pytest_llmbench.generator.workers.merging import merged_observation
-from pytest_llmbench.generator.workers.pool import Crew as LocalCrew
+from pytest_llmbench.generator.workers.pool import WorkerPool as LocalCrew
 from pytest_llmbench.generator.workers.protocol import Address, Requests, Setup
-from pytest_llmbench.generator.workers.roles import Crew
+from pytest_llmbench.generator.workers.roles import WorkerPool
 from pytest_llmbench.generator.workers.sharding import Deal, active_workers
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
@@ -92,9 +92,9 @@ class DistributedLoadGenerator:
         self._on_record = on_record
         self._on_progress = on_progress
         self._cpus = tuple(cpus)
-        self._crew: Crew | None = None
+        self._pool: WorkerPool | None = None
         self._busy = threading.Lock()
-        self._conduct: Conduct | None = None
+        self._coordinator: Coordinator | None = None
         self._stop_reason: str | None = None
         self.decoded_ns: int | None = None
         """The instant by which all records of the last plan had been made."""
@@ -117,25 +117,25 @@ class DistributedLoadGenerator:
                 "a plan is already running", where=plan.label, remedy="one generator runs one plan at a time"
             )
         try:
-            self._stop_reason, self._conduct = None, None
+            self._stop_reason, self._coordinator = None, None
             return self._run(plan)
         finally:
-            self._conduct = None
+            self._coordinator = None
             self._busy.release()
 
     def aim(self, address: Address) -> None:
         """Send the next plan to ``address``; the processes are kept. Not while one is running."""
         address.target()
         self._setup = replace(self._setup, address=address)
-        if isinstance(self._crew, LocalCrew):
-            self._crew.set_up(self._setup)
+        if isinstance(self._pool, LocalCrew):
+            self._pool.set_up(self._setup)
 
     def stop(self, reason: str) -> None:
         """End the running plan early, from any thread; without one this does nothing."""
         self._stop_reason = reason
-        conduct = self._conduct
-        if conduct is not None:
-            conduct.stop(reason)
+        coordinator = self._coordinator
+        if coordinator is not None:
+            coordinator.stop(reason)
 
     def close(self) -> None:
         """End the workers and remove their files; a plan that is running is stopped. Safe to call twice."""
@@ -143,9 +143,9 @@ class DistributedLoadGenerator:
         # The plan that is running needs its workers until it has been brought to its end.
         idle = self._busy.acquire(timeout=_CLOSE_S)
         try:
-            crew, self._crew = self._crew, None
-            if crew is not None:
-                crew.close()
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                pool.close()
         finally:
             if idle:
                 self._busy.release()
@@ -159,17 +159,17 @@ class DistributedLoadGenerator:
                 where=plan.label,
                 remedy="give --llm-workers=1, or a number of requests instead of requests='auto'",
             )
-        crew = self._crew = self._crew or self._new_crew()
-        crew.call(active_workers(plan, self.workers))  # they come up while requests are drawn
+        pool = self._pool = self._pool or self._new_pool()
+        pool.call(active_workers(plan, self.workers))  # they come up while requests are drawn
         deal = Deal(plan, self.workers, as_text=self._setup.prompt_form == "text")
         self._refuse_too_much(plan, 0.0)  # what can be known before all are drawn
         blocks = _begun(deal.blocks(self._goes_on), max(_AHEAD, deal.workers))
-        conduct = Conduct(crew.members(deal.workers), self._on_record, self._on_progress)
-        self._conduct = conduct
-        conduct.margin_ns = self.margin_ns
-        conduct.watch = FailureWatch.of(plan) if deal.workers > 1 else None
+        coordinator = Coordinator(pool.members(deal.workers), self._on_record, self._on_progress)
+        self._coordinator = coordinator
+        coordinator.margin_ns = self.margin_ns
+        coordinator.watch = FailureWatch.of(plan) if deal.workers > 1 else None
         if self._stop_reason is not None:  # asked for while requests were being drawn
-            conduct.cause = self._stop_reason
+            coordinator.cause = self._stop_reason
         taken_at = anchor(MonotonicClock())
 
         def plans() -> list[LoadPlan]:
@@ -179,33 +179,33 @@ class DistributedLoadGenerator:
             taken_at = anchor(MonotonicClock())
             return deal.plans()
 
-        self._play(lambda: conduct.play(blocks, plans), conduct, crew)
-        ends = [part.done.decoded_ns for part in conduct.parts if part.done is not None]
+        self._play(lambda: coordinator.play(blocks, plans), coordinator, pool)
+        ends = [part.done.decoded_ns for part in coordinator.parts if part.done is not None]
         self.decoded_ns = max((end for end in ends if end is not None), default=None)
-        if conduct.failure is not None:
+        if coordinator.failure is not None:
             raise GeneratorError(
-                f"the measurement was broken off: {type(conduct.failure).__name__}: {conduct.failure}",
+                f"the measurement was broken off: {type(coordinator.failure).__name__}: {coordinator.failure}",
                 remedy="requests measured until then have been handed on; the traceback shows the cause",
-            ) from conduct.failure
-        if conduct.mistake is not None and conduct.start_ns is None:
-            raise conduct.mistake
-        return merged_observation(plan, conduct, taken_at)
+            ) from coordinator.failure
+        if coordinator.mistake is not None and coordinator.start_ns is None:
+            raise coordinator.mistake
+        return merged_observation(plan, coordinator, taken_at)
 
     def _goes_on(self) -> bool:
-        """Whether requests go on being drawn. Where they do not, the conduct knows why before they end."""
-        conduct = self._conduct
-        if conduct is not None and self._stop_reason is not None:
-            conduct.stop(self._stop_reason)
-        return self._stop_reason is None and (conduct is None or conduct.cause is None)
+        """Whether requests go on being drawn. Where they do not, the coordinator knows why before they end."""
+        coordinator = self._coordinator
+        if coordinator is not None and self._stop_reason is not None:
+            coordinator.stop(self._stop_reason)
+        return self._stop_reason is None and (coordinator is None or coordinator.cause is None)
 
     def _refuse_too_much(self, plan: LoadPlan, mean_tokens: float) -> None:
         """Local ports are of the host, whatever the number of workers; descriptors each sees to itself."""
         refuse_too_much(peak_connections(plan, mean_tokens), Limits(ports=own_limits().ports), plan.label)
 
-    def _new_crew(self) -> Crew:
+    def _new_pool(self) -> WorkerPool:
         return LocalCrew(self._setup, self._cpus)
 
-    def _play(self, play: Callable[[], None], conduct: Conduct, crew: Crew) -> None:
+    def _play(self, play: Callable[[], None], coordinator: Coordinator, pool: WorkerPool) -> None:
         """In a thread of its own, so that Ctrl-C cannot tear a message in two."""
         played: Future[None] = Future()
 
@@ -222,15 +222,15 @@ class DistributedLoadGenerator:
             try:
                 played.result()
             except KeyboardInterrupt:
-                conduct.stop(INTERRUPTED_BY_CTRL_C)
+                coordinator.stop(INTERRUPTED_BY_CTRL_C)
                 played.result()
         except BaseException:  # a second Ctrl-C, a test's time limit, a fault of ours: load must end
             try:
-                conduct.stop("the caller gave up waiting")
+                coordinator.stop("the caller gave up waiting")
                 wait([played], timeout=_GIVE_UP_S)
             finally:
                 if not played.done() or played.exception() is not None:
-                    crew.kill()
+                    pool.kill()
             raise
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytest_llmbench.generator.records.columns import merged
-from pytest_llmbench.generator.workers.coordinator import Conduct
+from pytest_llmbench.generator.workers.coordinator import Coordinator
 from pytest_llmbench.generator.workers.protocol import Done
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
@@ -26,14 +26,14 @@ _SUMMED = {
 }  # fmt: skip
 
 
-def merged_observation(plan: LoadPlan, conduct: Conduct, anchor: ClockAnchor) -> Observation:
+def merged_observation(plan: LoadPlan, coordinator: Coordinator, anchor: ClockAnchor) -> Observation:
     """Records by submission; the self-check as :func:`merged_selfcheck` says; the rest of the whole load."""
-    done = [part.done for part in conduct.parts if part.done is not None]
-    records = merged([part.records for part in conduct.parts])
-    start_ns = conduct.start_ns
+    done = [part.done for part in coordinator.parts if part.done is not None]
+    records = merged([part.records for part in coordinator.parts])
+    start_ns = coordinator.start_ns
     if start_ns is None:  # it was over before it began
         start_ns = min((each.started_ns for each in done), default=time.monotonic_ns())
-    own: dict[str, Any] = {"generator.workers": len(conduct.parts)}
+    own: dict[str, Any] = {"generator.workers": len(coordinator.parts)}
     facts = Facts(done[0].facts) if done else Facts()
     ends = [each.load_ended_ns for each in done if each.load_ended_ns is not None]
     return Observation(
@@ -43,14 +43,14 @@ def merged_observation(plan: LoadPlan, conduct: Conduct, anchor: ClockAnchor) ->
         ended_ns=max((start_ns, *(each.ended_ns for each in done), *_known(records.finished_ns))),
         anchor=anchor,
         selfcheck=done[0].selfcheck
-        if done and len(conduct.parts) == 1
+        if done and len(coordinator.parts) == 1
         else merged_selfcheck([each.selfcheck for each in done], records),
         in_flight_at_end=sum(each.in_flight_at_end for each in done),
-        interrupted=conduct.cause or _interrupted(done, conduct.stopped),
+        interrupted=coordinator.cause or _interrupted(done, coordinator.stopped),
         sequence_sha256=_digest(plan, records.index),
         facts=facts | Facts.of(Origin.GENERATOR, own, "load generator"),
         load_ended_ns=max(ends, default=start_ns) if plan.duration_s is not None else None,
-        stopped=conduct.stopped,
+        stopped=coordinator.stopped,
     )
 
 

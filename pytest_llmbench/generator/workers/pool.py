@@ -66,7 +66,7 @@ class Member:
         self.line.close()
 
 
-class Crew:
+class WorkerPool:
     """Up to ``count`` workers that are set up alike. A worker that has died is replaced when it is needed."""
 
     def __init__(self, setup: Setup, cpus: Sequence[int] = ()) -> None:

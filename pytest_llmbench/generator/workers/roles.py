@@ -27,7 +27,7 @@ class Member(Protocol):
         """At once; the line is closed."""
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """Workers that are kept from plan to plan. One that has died is replaced when it is needed."""
 
     def call(self, count: int) -> None:
@@ -43,4 +43,4 @@ class Crew(Protocol):
         """Let all of them end by themselves, kill the others, remove their files. Safe to call twice."""
 
 
-__all__ = ["Crew", "Member"]
+__all__ = ["Member", "WorkerPool"]

@@ -67,7 +67,7 @@ class Comparing:
 
 
 @dataclass(frozen=True)
-class Order:
+class MeasurementRequest:
     """How a test is to be measured so that it can be compared, and what it is of."""
 
     nodeid: str
@@ -132,10 +132,10 @@ class Baselines:
         setting: Setting,
         limits: Sequence[RegressionLimit],
         virtual: bool,
-    ) -> Order:
+    ) -> MeasurementRequest:
         """Raises SuiteError for what keeps a comparison from being made, before any load is sent."""
         asked, settings = self.comparing, self._settings
-        plain = Order(nodeid, definition, parameters, setting, limits)
+        plain = MeasurementRequest(nodeid, definition, parameters, setting, limits)
         if asked is None and settings.save is None:
             if limits and settings.baseline_endpoint is None and not settings.calibrate:
                 guarded = ", ".join(limit.metric for limit in limits)
@@ -154,9 +154,9 @@ class Baselines:
             return repeated(definition, own, where, whole, lambda result: self._valid(result, own))
 
         several = replace(definition, procedure=procedure)
-        return Order(nodeid, several, parameters, setting, limits, identity, whole)
+        return MeasurementRequest(nodeid, several, parameters, setting, limits, identity, whole)
 
-    def compared(self, order: Order, result: TestResult) -> TestResult:
+    def compared(self, order: MeasurementRequest, result: TestResult) -> TestResult:
         """The result with its comparisons, the waivers that were needed, and what else differs."""
         asked, settings = self.comparing, self._settings
         if asked is not None:
@@ -207,7 +207,7 @@ def _refuse_mismatch(match: Match, where: str) -> None:
 
 
 def compared_with(
-    asked: Comparing, order: Order, limits: Sequence[RegressionLimit], result: TestResult
+    asked: Comparing, order: MeasurementRequest, limits: Sequence[RegressionLimit], result: TestResult
 ) -> TestResult:
     """The result as it is, with a note, where the baseline has none of this test."""
     found = asked.test(order.nodeid)
@@ -298,7 +298,7 @@ __all__ = [
     "HOW_TO_COMPARE",
     "Baselines",
     "Comparing",
-    "Order",
+    "MeasurementRequest",
     "compared_with",
     "lengths_of",
     "refuse_early",

@@ -16,7 +16,7 @@ from pytest_llmbench.compare.identity import REQUIRED
 from pytest_llmbench.compare.limits import comparisons
 from pytest_llmbench.compare.regression import better_of
 from pytest_llmbench.errors import StoreError
-from pytest_llmbench.harness.comparison.baselines import Order
+from pytest_llmbench.harness.comparison.baselines import MeasurementRequest
 from pytest_llmbench.harness.comparison.identity import identity_of
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.measuring.by_run import ByRun
@@ -44,7 +44,9 @@ class Calibrations:
 
     settings: Settings
 
-    def calibrated(self, order: Order, result: TestResult, by_run: ByRun, *, virtual: bool) -> TestResult:
+    def calibrated(
+        self, order: MeasurementRequest, result: TestResult, by_run: ByRun, *, virtual: bool
+    ) -> TestResult:
         """The result with what its runs say about the noise, which is kept for later sessions."""
         metrics = [each.metric for each in comparisons(by_run, by_run, paired=True)]
         metrics += [objective.metric for objective in result.objectives]
@@ -85,7 +87,7 @@ class Calibrations:
             return f"calibration of {runs} runs NOT saved: {error}"
         return f"calibration of {runs} runs saved: {path}"
 
-    def flagged(self, order: Order, result: TestResult, *, virtual: bool) -> TestResult:
+    def flagged(self, order: MeasurementRequest, result: TestResult, *, virtual: bool) -> TestResult:
         """The result with a warning for each limit that is tighter than the noise, where that is known."""
         guarded = [each for each in result.comparisons if each.gated]
         if not (result.objectives or guarded):

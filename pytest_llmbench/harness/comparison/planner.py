@@ -18,7 +18,7 @@ from pytest_llmbench.harness.comparison.ab import (
     invalid_runs,
 )
 from pytest_llmbench.harness.comparison.arms import Arm, measure_arms, pairs_wanted, runs_wanted
-from pytest_llmbench.harness.comparison.baselines import Baselines, Order
+from pytest_llmbench.harness.comparison.baselines import Baselines, MeasurementRequest
 from pytest_llmbench.harness.comparison.calibrate import RUNS, Calibrations
 from pytest_llmbench.harness.comparison.systems import (
     SEVERAL,
@@ -55,7 +55,7 @@ class Answers(Protocol):
 
 
 @dataclass(frozen=True)
-class Arming:
+class ComparisonPlanner:
     """What the session lends for it."""
 
     settings: Settings
@@ -75,7 +75,9 @@ class Arming:
         """Empty for fewer than two."""
         return listed_systems(self.settings)
 
-    def arms(self, order: Order, opened: OpenSUT, path: Path | None, warmup: WarmupPolicy) -> list[Arm]:
+    def arms(
+        self, order: MeasurementRequest, opened: OpenSUT, path: Path | None, warmup: WarmupPolicy
+    ) -> list[Arm]:
         """The SUT itself, and what it is to be compared with."""
         if self.systems:
             own = Arm(self.systems[0].name, opened, order.setting, path=path)
@@ -84,7 +86,7 @@ class Arming:
         wanted = self.settings.baseline_endpoint
         return [own] if wanted is None else [own, self._baseline(wanted, own, order, warmup)]
 
-    def _baseline(self, wanted: str, own: Arm, order: Order, warmup: WarmupPolicy) -> Arm:
+    def _baseline(self, wanted: str, own: Arm, order: MeasurementRequest, warmup: WarmupPolicy) -> Arm:
         path = self._path(order.nodeid, BASELINE)
         if wanted.startswith(VARIANT):
             name = wanted.removeprefix(VARIANT)
@@ -94,21 +96,21 @@ class Arming:
         opened = self.opens(sut, order.nodeid, role=BASELINE)
         return Arm(BASELINE, opened, self._asked(order, opened, warmup), path=path)
 
-    def _system(self, system: Listed, order: Order, warmup: WarmupPolicy) -> Arm:
+    def _system(self, system: Listed, order: MeasurementRequest, warmup: WarmupPolicy) -> Arm:
         settings = self.settings.model_copy(update={"sut": system.file})
         sut = SUT(system.endpoint, model=self.settings.model, api=self.settings.api)
         opened = self.opens(sut, order.nodeid, role=system.name, settings=settings)
         setting = self._asked(order, opened, warmup)
         return Arm(system.name, opened, setting, path=self._path(order.nodeid, system.name))
 
-    def _asked(self, order: Order, opened: OpenSUT, warmup: WarmupPolicy) -> Setting:
+    def _asked(self, order: MeasurementRequest, opened: OpenSUT, warmup: WarmupPolicy) -> Setting:
         """All arms get the same requests."""
         return replace(self.setting(order.parameters, opened, warmup), salt=order.setting.salt)
 
     def _path(self, nodeid: str, arm: str) -> Path | None:
         return records_path(self.settings.report, f"{nodeid} {arm}", self.worker)
 
-    def run(self, order: Order, arms: Sequence[Arm], wanted: Wanted | None) -> Compared:
+    def run(self, order: MeasurementRequest, arms: Sequence[Arm], wanted: Wanted | None) -> Compared:
         """The result of the first arm, compared with the others."""
         definition, parameters = order.definition, order.parameters
 
@@ -150,4 +152,4 @@ class Arming:
         return Compared(result, ())
 
 
-__all__ = ["Arming"]
+__all__ = ["ComparisonPlanner"]

@@ -20,7 +20,7 @@ from pytest_llmbench.probes.endpoint import Asking
 
 
 @dataclass(frozen=True)
-class Approach:
+class SUTAccess:
     """A SUT, the file about it and the credentials for it, as one."""
 
     sut: SUT
@@ -36,7 +36,7 @@ class Approach:
     """The cluster that they run on instead of this machine."""
 
     @classmethod
-    def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> Approach:
+    def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> SUTAccess:
         """Raises SuiteError where a key or a header is wanted and not there."""
         key_file = settings.api_key_file or (file.api_key_file if file is not None else None)
         credentials = read_credentials(
@@ -87,7 +87,7 @@ class Approach:
         sent = {"request.extra_body": dict(self.asking.extra_body) or None}
         return facts | Facts.of(Origin.DECLARED, sent, "request.extra_body")  # nobody can declare it away
 
-    def asked_differently(self, extra_body: Mapping[str, Any], header_env: Mapping[str, str]) -> Approach:
+    def asked_differently(self, extra_body: Mapping[str, Any], header_env: Mapping[str, str]) -> SUTAccess:
         """The same SUT with further fields and headers. Raises SuiteError for a variable that is not set."""
         # A variable without a key is named, so that only the further headers are read here.
         given = read_credentials(
@@ -105,4 +105,4 @@ class Approach:
         )
 
 
-__all__ = ["Approach"]
+__all__ = ["SUTAccess"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytest_llmbench.errors import SuiteError, SUTError
-from pytest_llmbench.harness.sut.access import Approach
-from pytest_llmbench.harness.sut.endpoint import Ears, Reached, reach
-from pytest_llmbench.harness.sut.variant_executor import Station, Up
+from pytest_llmbench.harness.sut.access import SUTAccess
+from pytest_llmbench.harness.sut.endpoint import Reached, RunCallbacks, reach
+from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
 from pytest_llmbench.harness.sut.variants import Variant
 from pytest_llmbench.model.facts import Fact, Facts
 from pytest_llmbench.simulator.replay.engine import ReplayEngine, VirtualClock
@@ -28,8 +28,8 @@ def overridden(scenario: str, overrides: str) -> str:
 
 
 def preset_station(
-    variant: Variant, base: str, make: Callable[[str, str], Up], *, restarts_itself: bool = False
-) -> Station:
+    variant: Variant, base: str, make: Callable[[str, str], RunningVariant], *, restarts_itself: bool = False
+) -> VariantServer:
     """A variant of the embedded engine: an engine of its own, with its own figures.
 
     ``make`` takes a name and a scenario. ``restarts_itself``: the engine looks at ``fresh_state`` (a replay).
@@ -39,7 +39,7 @@ def preset_station(
     except SuiteError as error:
         raise SuiteError(error.what, where=variant.where, remedy=error.remedy) from error
     facts = variant_facts(scenario) | variant.facts
-    return Station(
+    return VariantServer(
         variant.name,
         lambda: make(variant.name, scenario),
         facts,
@@ -56,56 +56,62 @@ def _nothing_to_do() -> None:
 class Server:
     """Starts embedded engines; knows where that of the SUT itself answers, which a restart changes."""
 
-    def __init__(self, scenario: str, approach: Approach, ears: Ears) -> None:
+    def __init__(self, scenario: str, approach: SUTAccess, ears: RunCallbacks) -> None:
         """Starts that one. Raises SuiteError or SUTError."""
         self._scenario = scenario
         self._approach = approach
         self._ears = ears
-        self._waiting: Up | None
+        self._waiting: RunningVariant | None
         self._waiting, self.reached, self.facts = self._start(scenario)
 
-    def open(self) -> Up:
+    def open(self) -> RunningVariant:
         """The SUT itself: the engine that is up, and at every later call a new one."""
         up, self._waiting = self._waiting, None
         if up is None:
             up, self.reached, _ = self._start(self._scenario)
         return up
 
-    def make(self, name: str, scenario: str) -> Up:  # noqa: ARG002 - a replay's engines have names
+    def make(self, name: str, scenario: str) -> RunningVariant:  # noqa: ARG002 - a replay's engines have names
         """Another engine, for a variant."""
         return self._start(scenario)[0]
 
     def url(self) -> str:
         return self.reached.base_url
 
-    def _start(self, scenario: str) -> tuple[Up, Reached, Facts]:
+    def _start(self, scenario: str) -> tuple[RunningVariant, Reached, Facts]:
         engine = EmbeddedEngine.start(scenario)
         try:
             reached = reach(engine.url, self._approach, self._ears)
         except BaseException:
             engine.stop()
             raise
-        return Up(reached.executor, close=engine.stop), reached, reached.facts | engine.disclosure()
+        return (
+            RunningVariant(reached.executor, close=engine.stop),
+            reached,
+            reached.facts | engine.disclosure(),
+        )
 
 
 class Replayer:
     """Makes engines that share one virtual clock, so that instants of a session never overlap."""
 
-    def __init__(self, ears: Ears) -> None:
+    def __init__(self, ears: RunCallbacks) -> None:
         self._ears = ears
         self.clock = VirtualClock()
 
-    def make(self, name: str, scenario: str) -> Up:
+    def make(self, name: str, scenario: str) -> RunningVariant:
         """The engine of a variant; of the SUT itself without a name."""
         scene = parse_scenario(scenario)
-        return Up(ReplayEngine(scene, on_record=self._ears.on_record, clock=self.clock, name=name))
+        return RunningVariant(
+            ReplayEngine(scene, on_record=self._ears.on_record, clock=self.clock, name=name)
+        )
 
-    def base(self, scenario: str) -> Station:
+    def base(self, scenario: str) -> VariantServer:
         """The SUT itself. The engine sees to a fresh state, so there is nothing else to reset."""
-        return Station("", lambda: self.make("", scenario), reset=_nothing_to_do)
+        return VariantServer("", lambda: self.make("", scenario), reset=_nothing_to_do)
 
 
-def refuse_what_replays_cannot(approach: Approach) -> None:
+def refuse_what_replays_cannot(approach: SUTAccess) -> None:
     """Nothing is encoded in a replay, so what would stand in a request body has no effect."""
     sut, asking = approach.sut, approach.asking
     if asking.extra_body:

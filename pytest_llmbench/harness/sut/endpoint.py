@@ -9,7 +9,7 @@ from typing import Any
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.execution.executor import Executor
-from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.probed import Stoppable, with_engine_metrics
 from pytest_llmbench.harness.sut.workers import distributed
 from pytest_llmbench.model.facts import Facts
@@ -33,7 +33,7 @@ class RecordSink:
 
 
 @dataclass(frozen=True)
-class Ears:
+class RunCallbacks:
     """Who is told of records and of progress."""
 
     on_record: RecordSink
@@ -52,7 +52,7 @@ class Reached:
     executor: Executor
 
 
-def reach(url: str, approach: Approach, ears: Ears) -> Reached:
+def reach(url: str, approach: SUTAccess, ears: RunCallbacks) -> Reached:
     """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
     approach.target(url)  # what we cannot speak to is said before any traffic
     asking = approach.asking
@@ -93,4 +93,4 @@ def _refuse_proxy(seen: EndpointReport) -> None:
         )
 
 
-__all__ = ["Ears", "Reached", "RecordSink", "reach"]
+__all__ = ["Reached", "RecordSink", "RunCallbacks", "reach"]

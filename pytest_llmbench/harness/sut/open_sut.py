@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.embedded import Replayer, Server, preset_station, refuse_what_replays_cannot
-from pytest_llmbench.harness.sut.endpoint import Ears, Reached, RecordSink, reach
+from pytest_llmbench.harness.sut.endpoint import Reached, RecordSink, RunCallbacks, reach
 from pytest_llmbench.harness.sut.sut import SUT
-from pytest_llmbench.harness.sut.variant_executor import Station, Switchboard, Up
+from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantExecutor, VariantServer
 from pytest_llmbench.harness.sut.variant_servers import Surroundings, reset_of, station
 from pytest_llmbench.harness.sut.variants import Variant, declared_variants
 from pytest_llmbench.harness.sut.workers import worker_notes
@@ -41,7 +41,7 @@ class OpenSUT:
     model: str
     api: str
     facts: Facts
-    executor: Switchboard
+    executor: VariantExecutor
     sink: RecordSink
     ignore_eos: bool
     variants: Mapping[str, VariantInfo] = field(default_factory=dict)
@@ -104,10 +104,10 @@ def open_sut(
     """
     offered = offered or Offered()
     file = read_sut_file(settings.sut) if settings.sut is not None else None
-    approach = Approach.to(sut, settings, file)
+    approach = SUTAccess.to(sut, settings, file)
     variants = declared_variants(sut, file, offered.variants)
     _keep_secrets(variants)
-    ears = Ears(RecordSink(), on_progress)
+    ears = RunCallbacks(RecordSink(), on_progress)
     if sut.is_replay:
         return _replayed(approach, variants, ears, offered.disclosed)
     if sut.is_embedded:
@@ -116,7 +116,7 @@ def open_sut(
 
 
 def _real(
-    approach: Approach, variants: Mapping[str, Variant], ears: Ears, disclosed: Mapping[str, Any]
+    approach: SUTAccess, variants: Mapping[str, Variant], ears: RunCallbacks, disclosed: Mapping[str, Any]
 ) -> OpenSUT:
     reached = reach(approach.sut.endpoint, approach, ears)
     reset = approach.file.endpoint.reset if approach.file is not None else Reset()
@@ -125,9 +125,9 @@ def _real(
         return reached.base_url
 
     empties = reset_of(reset, url, approach, "the SUT")
-    base = Station("", lambda: Up(reached.executor), reset=empties)
+    base = VariantServer("", lambda: RunningVariant(reached.executor), reset=empties)
     around = Surroundings(approach, url, reached.facts, base, ears)
-    board = Switchboard({"": base})
+    board = VariantExecutor({"": base})
     for name, variant in variants.items():
         board.add(name, station(variant, around))
     return OpenSUT(
@@ -146,13 +146,13 @@ def _real(
 
 
 def _embedded(
-    approach: Approach, variants: Mapping[str, Variant], ears: Ears, disclosed: Mapping[str, Any]
+    approach: SUTAccess, variants: Mapping[str, Variant], ears: RunCallbacks, disclosed: Mapping[str, Any]
 ) -> OpenSUT:
     scenario = approach.sut.preset
     server = Server(scenario, approach, ears)
-    base = Station("", server.open, restarts=True)
+    base = VariantServer("", server.open, restarts=True)
     around = Surroundings(approach, server.url, server.facts, base, ears)
-    board = Switchboard({"": base})
+    board = VariantExecutor({"": base})
     try:
         for name, variant in variants.items():
             preset = variant.table.way == "preset"
@@ -177,13 +177,13 @@ def _embedded(
 
 
 def _replayed(
-    approach: Approach, variants: Mapping[str, Variant], ears: Ears, disclosed: Mapping[str, Any]
+    approach: SUTAccess, variants: Mapping[str, Variant], ears: RunCallbacks, disclosed: Mapping[str, Any]
 ) -> OpenSUT:
     """The embedded engine in virtual time: nothing to start, to reach or to examine."""
     refuse_what_replays_cannot(approach)
     sut = approach.sut
     replayer = Replayer(ears)
-    board = Switchboard({"": replayer.base(sut.preset)})
+    board = VariantExecutor({"": replayer.base(sut.preset)})
     for name, variant in variants.items():
         board.add(name, preset_station(variant, sut.preset, replayer.make, restarts_itself=True))
     engine: Any = board.base.executor
@@ -206,7 +206,7 @@ def _replayed(
     )
 
 
-def _counter(approach: Approach, reached: Reached) -> TokenCounter | None:
+def _counter(approach: SUTAccess, reached: Reached) -> TokenCounter | None:
     asking = approach.asking
     if asking.prompt_form == "token_ids":  # as long as their lists of ids
         return None
@@ -214,7 +214,7 @@ def _counter(approach: Approach, reached: Reached) -> TokenCounter | None:
     return TokenCounter.of(reached.base_url, reached.model, reached.api, approach.access, extra)
 
 
-def _infos(stations: Mapping[str, Station]) -> dict[str, VariantInfo]:
+def _infos(stations: Mapping[str, VariantServer]) -> dict[str, VariantInfo]:
     return {
         name: VariantInfo(name, station.facts, station.can_be_fresh) for name, station in stations.items()
     }

@@ -33,7 +33,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True)
-class Up:
+class RunningVariant:
     """A variant that can be loaded now."""
 
     executor: Executor
@@ -46,11 +46,11 @@ class Up:
 
 
 @dataclass(frozen=True)
-class Station:
+class VariantServer:
     """A variant that can be brought up. The SUT itself is the one without a name."""
 
     name: str
-    open: Callable[[], Up] | None = None
+    open: Callable[[], RunningVariant] | None = None
     """None: it is asked as the SUT itself is, once the server has been switched over."""
     facts: Facts = field(default_factory=Facts)
     """What it declares over the facts of the SUT."""
@@ -72,28 +72,28 @@ class Station:
         return self.restarts or self.reset is not None
 
 
-class Switchboard:
+class VariantExecutor:
     """An executor over all variants of one SUT, which is up from the start."""
 
-    def __init__(self, stations: Mapping[str, Station], *, watch_s: float = _WATCH_S) -> None:
+    def __init__(self, stations: Mapping[str, VariantServer], *, watch_s: float = _WATCH_S) -> None:
         """``stations`` holds the SUT itself under the empty name."""
         self._stations = dict(stations)
         self._watch_s = watch_s
-        self._up: dict[str, Up] = {}
+        self._up: dict[str, RunningVariant] = {}
         self._switched_to = ""
         self._restarts: Counter[str] = Counter()
         self._brought_up(self._stations[""])
 
     @property
-    def stations(self) -> Mapping[str, Station]:
+    def stations(self) -> Mapping[str, VariantServer]:
         return self._stations
 
-    def add(self, name: str, station: Station) -> None:
+    def add(self, name: str, station: VariantServer) -> None:
         """Another variant; nothing is opened."""
         self._stations[name] = station
 
     @property
-    def base(self) -> Up:
+    def base(self) -> RunningVariant:
         """The SUT itself, brought up."""
         return self._brought_up(self._stations[""])
 
@@ -135,7 +135,7 @@ class Switchboard:
         if failures:
             raise GeneratorError(f"closing failed: {failures[0]}") from failures[0]
 
-    def _station(self, name: str) -> Station:
+    def _station(self, name: str) -> VariantServer:
         if name in self._stations:
             return self._stations[name]
         known = [known for known in self._stations if known]
@@ -146,7 +146,7 @@ class Switchboard:
             remedy=f"{hint}declare [variants.{name}] in the SUT file, or in pytest_llmbench_variants",
         )
 
-    def _brought_up(self, station: Station) -> Up:
+    def _brought_up(self, station: VariantServer) -> RunningVariant:
         if station.open is None:
             return self.base
         self._bury(station.name)
@@ -180,7 +180,7 @@ class Switchboard:
         finally:
             up.close()
 
-    def _freshen(self, station: Station) -> None:
+    def _freshen(self, station: VariantServer) -> None:
         if station.restarts:
             if station.server in self._up:
                 self._take_down(station.server)
@@ -196,7 +196,7 @@ class Switchboard:
         station.reset()
         self._restarts[station.server] += 1
 
-    def _switch(self, station: Station) -> None:
+    def _switch(self, station: VariantServer) -> None:
         """See that the shared server is in the state of ``station``."""
         wanted = station.name if station.enter is not None else ""
         if station.server or self._switched_to == wanted:
@@ -221,7 +221,7 @@ class Switchboard:
 
 
 @contextmanager
-def _watched(up: Up, plan: LoadPlan, every_s: float) -> Generator[None, None, None]:
+def _watched(up: RunningVariant, plan: LoadPlan, every_s: float) -> Generator[None, None, None]:
     """End the load soon after the process behind it has ended, unless its end is what the plan waits for."""
     stop: Callable[[str], None] | None = getattr(up.executor, "stop", None)
     if up.ended is _never_ends or stop is None or plan.stop_when_failing:
@@ -245,7 +245,7 @@ def _watched(up: Up, plan: LoadPlan, every_s: float) -> Generator[None, None, No
         thread.join()
 
 
-def _ended(up: Up, seen: Observation) -> str | None:
+def _ended(up: RunningVariant, seen: Observation) -> str | None:
     """Whether the process behind it has ended. Its sockets close a moment before its parent sees it gone."""
     patience = 20 if seen.records.has_outcome(Outcome.DISCONNECTED).any() else 0
     while (ended := up.ended()) is None and patience > 0:
@@ -260,4 +260,4 @@ def _told(seen: Observation, plan: LoadPlan, reason: str) -> Observation:
     return replace(seen, interrupted=seen.interrupted or reason)
 
 
-__all__ = ["Station", "Switchboard", "Up"]
+__all__ = ["RunningVariant", "VariantExecutor", "VariantServer"]

@@ -9,11 +9,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.embedded import differing
-from pytest_llmbench.harness.sut.endpoint import Ears, Reached, reach
+from pytest_llmbench.harness.sut.endpoint import Reached, RunCallbacks, reach
 from pytest_llmbench.harness.sut.launched import Launch, LaunchedServer, free_port
-from pytest_llmbench.harness.sut.variant_executor import Station, Up
+from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
 from pytest_llmbench.harness.sut.variants import Variant
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes.control_plane import Access, ControlPlane
@@ -61,15 +61,15 @@ _LOCAL = "http://127.0.0.1:{port}/v1"
 class Surroundings:
     """The SUT that the variants belong to, once it has answered."""
 
-    approach: Approach
+    approach: SUTAccess
     url: Callable[[], str]
     """Where it answers now."""
     facts: Facts
-    base: Station
-    ears: Ears
+    base: VariantServer
+    ears: RunCallbacks
 
 
-def station(variant: Variant, around: Surroundings) -> Station:
+def station(variant: Variant, around: Surroundings) -> VariantServer:
     """The station of a variant by URL, command, control call or request."""
     way = variant.table.way
     if way == "control":
@@ -80,7 +80,7 @@ def station(variant: Variant, around: Surroundings) -> Station:
 
 
 def reset_of(
-    reset: Reset, url: Callable[[], str], approach: Approach, where: str
+    reset: Reset, url: Callable[[], str], approach: SUTAccess, where: str
 ) -> Callable[[], None] | None:
     """What empties the caches of the server at ``url``; None if nothing is declared."""
     if reset.path is None:
@@ -88,19 +88,19 @@ def reset_of(
     return lambda: empty_caches(reset, url(), approach.access, where=where)
 
 
-def _elsewhere(variant: Variant, around: Surroundings) -> Station:
+def _elsewhere(variant: Variant, around: Surroundings) -> VariantServer:
     url = str(variant.table.url)
 
-    def open_() -> Up:
+    def open_() -> RunningVariant:
         reached = reach(url, around.approach, around.ears)
-        return Up(reached.executor, _found(reached, around))
+        return RunningVariant(reached.executor, _found(reached, around))
 
     empties = reset_of(variant.table.reset, lambda: url, around.approach, variant.where)
-    return Station(variant.name, open_, variant.facts, server=variant.name, reset=empties)
+    return VariantServer(variant.name, open_, variant.facts, server=variant.name, reset=empties)
 
 
-def _launched(variant: Variant, around: Surroundings) -> Station:
-    def open_() -> Up:
+def _launched(variant: Variant, around: Surroundings) -> VariantServer:
+    def open_() -> RunningVariant:
         port = free_port()
         url = variant.with_port(variant.table.url or _LOCAL, port)
         server = LaunchedServer.start(_launch(variant, url, port))
@@ -109,9 +109,11 @@ def _launched(variant: Variant, around: Surroundings) -> Station:
         except BaseException:
             server.stop()
             raise
-        return Up(reached.executor, _found(reached, around), close=server.stop, ended=lambda: server.ended)
+        return RunningVariant(
+            reached.executor, _found(reached, around), close=server.stop, ended=lambda: server.ended
+        )
 
-    return Station(
+    return VariantServer(
         variant.name,
         open_,
         variant.facts,
@@ -139,12 +141,12 @@ def _beside(variant: Variant, name: str | None) -> Path | None:
     return None if name is None else variant.folder / Path(name).expanduser()
 
 
-def _controlled(variant: Variant, around: Surroundings) -> Station:
+def _controlled(variant: Variant, around: Surroundings) -> VariantServer:
     table, access = variant.table, around.approach.access
     assert table.control is not None
     enter, leave = table.control, table.restore
     own = reset_of(table.reset, around.url, around.approach, variant.where)
-    return Station(
+    return VariantServer(
         variant.name,
         None,
         variant.facts,
@@ -157,19 +159,19 @@ def _controlled(variant: Variant, around: Surroundings) -> Station:
     )
 
 
-def _asked(variant: Variant, around: Surroundings) -> Station:
+def _asked(variant: Variant, around: Surroundings) -> VariantServer:
     request = variant.table.request
     assert request is not None
     header_env: Mapping[str, str] = {name: reference.env for name, reference in request.headers.items()}
 
-    def open_() -> Up:
+    def open_() -> RunningVariant:
         approach = around.approach.asked_differently(request.extra_body, header_env)
-        return Up(reach(around.url(), approach, around.ears).executor)
+        return RunningVariant(reach(around.url(), approach, around.ears).executor)
 
     own = reset_of(variant.table.reset, around.url, around.approach, variant.where)
     body = {**around.approach.asking.extra_body, **request.extra_body}
     sent = Facts.of(Origin.DECLARED, {"request.variant_body": body}, variant.where)
-    return Station(
+    return VariantServer(
         variant.name,
         open_,
         variant.facts | sent,

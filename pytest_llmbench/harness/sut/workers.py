@@ -11,7 +11,7 @@ from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers.affinity import allowed_cpus
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
-from pytest_llmbench.harness.sut.access import Approach
+from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.probed import Stoppable
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
@@ -62,7 +62,7 @@ def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
 
 
 def distributed(
-    approach: Approach,
+    approach: SUTAccess,
     seen: EndpointReport,
     *,
     on_record: Callable[[RequestRecord], None],

@@ -23,7 +23,7 @@ MOST_STEPS_DOWN = 4
 
 
 @dataclass(frozen=True)
-class Held:
+class Sustained:
     runs: tuple[Seen, ...] = ()
     """The reported level and its repetitions; empty when nothing held."""
     tried: tuple[Seen, ...] = ()
@@ -35,7 +35,7 @@ class Held:
         return value_of(self.runs[0]) if self.runs else None
 
 
-def held(
+def sustained(
     setting: Setting,
     searched: Searched,
     start: Seen | None,
@@ -45,11 +45,11 @@ def held(
     law: OpenLoop,
     duration_s: float,
     runs: int,
-) -> Procedure[Held]:
+) -> Procedure[Sustained]:
     """From ``start`` down in steps of the search until a level ``holds`` for ``duration_s``; that one is run
     ``runs`` times. ``law``: the arrivals of an open loop."""
     if start is None:
-        return Held()
+        return Sustained()
     seen: Seen | None = None
     tried: list[Seen] = []
     notes: tuple[str, ...] = ()
@@ -68,10 +68,10 @@ def held(
         note = (
             f"no level held for {duration_s:g} s in {len(tried)} runs, each a step down: nothing is reported"
         )
-        return Held(tried=tuple(tried), notes=(*notes, note))
+        return Sustained(tried=tuple(tried), notes=(*notes, note))
     notes = (*_stepped_down(tried, duration_s), *notes)
     again = yield from _repeated(setting, searched, seen, holds, role=role, law=law, runs=runs)
-    return Held((seen, *again.runs), (*tried, *again.tried), (*notes, *again.notes))
+    return Sustained((seen, *again.runs), (*tried, *again.tried), (*notes, *again.notes))
 
 
 def _looks(setting: Setting) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def _repeated(
     role: str,
     law: OpenLoop,
     runs: int,
-) -> Procedure[Held]:
+) -> Procedure[Sustained]:
     """Runs 2 to ``runs`` of the level that held."""
     value, duration_s = value_of(first), first.observation.plan.duration_s or first.level.duration_s
     repeats: list[Seen] = []
@@ -110,7 +110,7 @@ def _repeated(
         repeats.append(attempts.level)
         if not holds(attempts.level):
             notes = (*notes, f"run {number} of {runs} at {value:g} did not hold as the first one did")
-    return Held(tuple(repeats), tuple(tried), notes)
+    return Sustained(tuple(repeats), tuple(tried), notes)
 
 
 def _values(start: Seen, searched: Searched) -> list[float]:
@@ -180,4 +180,4 @@ def _plan(
     )
 
 
-__all__ = ["MOST_STEPS_DOWN", "Held", "held"]
+__all__ = ["MOST_STEPS_DOWN", "Sustained", "sustained"]

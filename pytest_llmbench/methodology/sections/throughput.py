@@ -28,7 +28,7 @@ from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.probing import LoadModel, Range, meets, sustainable, value_of
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
-from pytest_llmbench.methodology.search.sustained import Held, held
+from pytest_llmbench.methodology.search.sustained import Sustained, sustained
 from pytest_llmbench.methodology.throughput_metrics import (
     CONSTRAINED,
     REPORTED,
@@ -184,14 +184,14 @@ def _hold(
     start: Seen | None,
     holds: Callable[[Seen], bool],
     role: str,
-) -> Procedure[Held]:
+) -> Procedure[Sustained]:
     duration_s = REPORTED_S.at(setting.scale, parameters.duration_s)
     runs = max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
     assert searched.sequence is not None
     limits = parameters.limits if role == CONSTRAINED else {}
     own = searched.sequence.next_part(setting, role, duration_s=duration_s, limits=limits)
     return (
-        yield from held(
+        yield from sustained(
             setting,
             replace(searched, sequence=own),
             start,
@@ -205,8 +205,8 @@ def _hold(
 
 
 def _constrained(
-    parameters: Parameters, setting: Setting, searched: Searched, tenfold: Held
-) -> Procedure[Held]:
+    parameters: Parameters, setting: Setting, searched: Searched, tenfold: Sustained
+) -> Procedure[Sustained]:
     """The long level under the objectives: that of the ten-fold rule where it is the same, else its own."""
 
     def holds(seen: Seen) -> bool:
@@ -331,7 +331,7 @@ def _load_cell(metrics: Mapping[str, Estimate]) -> tuple[str, str]:
     return text, f"{found.point:g} … {end} (bracket of the search)"
 
 
-def _at(run: Held) -> str:
+def _at(run: Sustained) -> str:
     return run.runs[0].level.label.partition(": ")[2] if run.runs else ""
 
 
@@ -363,7 +363,7 @@ def latency_cell(estimate: Estimate | None, *, tail: bool = False, long_s: float
     return text + (" (indicative)" if tail and estimate.n < INDICATIVE_BELOW["p99"] else "")
 
 
-def throughput_plot(levels: Sequence[Seen], reported: Held) -> Plot:
+def throughput_plot(levels: Sequence[Seen], reported: Sustained) -> Plot:
     """Output tokens per second over the load, with the intervals as a band."""
     found = [
         (value_of(seen), estimate.point, estimate.lower, estimate.upper)

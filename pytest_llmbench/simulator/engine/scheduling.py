@@ -44,7 +44,7 @@ def choose_victim(
     )
 
 
-Order = Callable[[EngineSequence], tuple[float, ...]]
+MeasurementRequest = Callable[[EngineSequence], tuple[float, ...]]
 Lane = Callable[[EngineSequence], int]
 _Entry = tuple[tuple[float, ...], int, EngineSequence]
 
@@ -55,7 +55,7 @@ class WaitingQueue:
     The second lane is served when the first is empty, and only while it is open. Most schedulers use one.
     """
 
-    def __init__(self, order: Order, lane: Lane) -> None:
+    def __init__(self, order: MeasurementRequest, lane: Lane) -> None:
         self._order = order
         self._lane = lane
         self._lanes: tuple[list[_Entry], ...] = ([], [])
@@ -120,7 +120,7 @@ def _by_phase(sequence: EngineSequence) -> int:
     return int(still_thinks(sequence))
 
 
-_SCHEDULERS: Mapping[Scheduler, tuple[Order, Lane]] = {
+_SCHEDULERS: Mapping[Scheduler, tuple[MeasurementRequest, Lane]] = {
     "fcfs": (_arrival, _one_lane),
     "priority": (_priority, _one_lane),
     "shortest": (_shortest, _one_lane),

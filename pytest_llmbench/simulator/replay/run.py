@@ -85,7 +85,7 @@ class GaugeSampler:
 _NEVER_NS = 2**63 - 1
 
 
-class Patience:
+class ClientDeadlines:
     """Requests by age. The headers are read as soon as a request is accepted; then silence is counted."""
 
     def __init__(self, limits: Deadlines, delays: Delays) -> None:
@@ -215,7 +215,7 @@ class ReplayRun:
         self._deadline_ns = 2**63 - 1 if plan.most_s is None else start_ns + round(plan.most_s * 1e9)
         self._looks = look_taker(plan)
         self._batch = BATCH if plan.looks is None else max(1, plan.looks.every // _HEARD_PER_LOOK)
-        self._patience = Patience(plan.deadlines, delays)
+        self._patience = ClientDeadlines(plan.deadlines, delays)
         self.gauges = GaugeSampler(engine, start_ns)
         self.first_step = engine.next_step
         self.now_ns = start_ns
