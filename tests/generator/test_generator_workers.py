@@ -28,6 +28,7 @@ from pytest_llmbench.generator.measurement import SESSION_DEADLINE
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers import coordinator as coordinating
 from pytest_llmbench.generator.workers import distributed
+from pytest_llmbench.generator.workers import pool as worker_pool
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.generator.workers.sharding import Deal

@@ -23,4 +23,4 @@ class RayWorkerActor(WorkerActor):
     columns = ray.method(concurrency_group="columns")(WorkerActor.columns)
 
 
-__all__ = ["THREADS", "RayForeman"]
+__all__ = ["THREADS", "RayWorkerActor"]

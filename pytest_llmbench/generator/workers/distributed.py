@@ -182,9 +182,10 @@ class DistributedLoadGenerator:
         self._play(lambda: coordinator.play(blocks, plans), coordinator, pool)
         ends = [part.done.decoded_ns for part in coordinator.parts if part.done is not None]
         self.decoded_ns = max((end for end in ends if end is not None), default=None)
-        if coordinator.failure is not None:
+        failure = coordinator.failure
+        if failure is not None:
             raise GeneratorError(
-                f"the measurement was broken off: {type(coordinator.failure).__name__}: {coordinator.failure}",
+                f"the measurement was broken off: {type(failure).__name__}: {failure}",
                 remedy="requests measured until then have been handed on; the traceback shows the cause",
             ) from coordinator.failure
         if coordinator.mistake is not None and coordinator.start_ns is None:
@@ -192,7 +193,7 @@ class DistributedLoadGenerator:
         return merged_observation(plan, coordinator, taken_at)
 
     def _goes_on(self) -> bool:
-        """Whether requests go on being drawn. Where they do not, the coordinator knows why before they end."""
+        """Whether requests go on being drawn. Where they do not, the coordinator knows why before that."""
         coordinator = self._coordinator
         if coordinator is not None and self._stop_reason is not None:
             coordinator.stop(self._stop_reason)

@@ -1,0 +1,139 @@
+"""Figures of the house: files, folders, importers, sizes, and what one quick test enters.
+
+python benchmarks/house_figures.py            # of the working tree
+python benchmarks/house_figures.py --enter    # and what one quick test imports and enters
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "pytest_llmbench"
+SUITE = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(p99_ms=5000, rate=20)
+def test_first_token(): ...
+"""
+TRACE = """
+import atexit, json, sys
+ENTERED = set()
+def _enter(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_flags & 1 and "pytest_llmbench" in code.co_filename:
+        ENTERED.add((code.co_filename, code.co_qualname))
+def pytest_configure():
+    sys.setprofile(_enter)
+def pytest_unconfigure():
+    sys.setprofile(None)
+    ours = [name for name in sys.modules if name.split(".")[0] == "pytest_llmbench"]
+    files = {file for file, _ in ENTERED}
+    print("FIGURES " + json.dumps([len(ours), len(files), len(ENTERED)]), file=sys.__stdout__)
+"""
+
+
+def modules() -> dict[str, ast.Module]:
+    """Dotted name to syntax tree, of all modules that are not empty packages."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text("utf-8"))
+    return found
+
+
+def importers(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Module to the modules that import it."""
+    found = defaultdict[str, set[str]](set)
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    target = f"{node.module}.{alias.name}"
+                    found[target if target in trees else node.module].add(name)
+    return found
+
+
+def percentiles(values: list[int]) -> str:
+    ordered = sorted(values)
+    picked = [ordered[round(share * (len(ordered) - 1))] for share in (0.5, 0.9, 0.99, 1.0)]
+    return f"median {picked[0]}, P90 {picked[1]}, P99 {picked[2]}, longest {picked[3]}"
+
+
+def entered() -> list[int]:
+    """Modules of ours imported, files and functions of ours entered by one quick test in virtual time."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        (work / "test_one.py").write_text(SUITE, "utf-8")
+        (work / "trace_entered.py").write_text(TRACE, "utf-8")
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "trace_entered",
+            "-p",
+            "no:cacheprovider",
+            "--llm-endpoint=replay",
+            "--llm-scale=quick",
+            "--llm-inconclusive=pass",
+            "--llm-report=out",
+        ]
+        said = subprocess.run(
+            command,
+            cwd=work,
+            capture_output=True,
+            text=True,
+            env={**__import__("os").environ, "PYTHONPATH": f"{folder}:{ROOT}"},
+        ).stdout
+    (line,) = [line for line in said.splitlines() if "FIGURES " in line]
+    figures: list[int] = json.loads(line.split("FIGURES ")[1])
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--enter", action="store_true")
+    asked = parser.parse_args()
+    trees, paths = modules(), sorted(PACKAGE.rglob("*.py"))
+    sizes = [len(path.read_text("utf-8").splitlines()) for path in paths]
+    folders = Counter(str(path.parent.relative_to(ROOT)) for path in paths)
+    readers = importers(trees)
+    alone = [
+        name
+        for name in trees
+        if len(readers[name]) == 1 and next(iter(readers[name])).rpartition(".")[0] == name.rpartition(".")[0]
+    ]
+    functions = [
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    lines = Counter[str]()
+    for path, size in zip(paths, sizes, strict=True):
+        lines[path.relative_to(PACKAGE).parts[0] if path.parent != PACKAGE else "(top)"] += size
+    print(f"{len(paths)} files, {sum(sizes)} lines in {len(folders)} folders")
+    print("files a folder:", ", ".join(f"{name} {count}" for name, count in folders.most_common(8)))
+    print(f"modules whose only reader is in their own folder: {len(alone)}")
+    print("lines a module:", percentiles(sizes))
+    print("lines a function:", percentiles(functions), f"of {len(functions)}")
+    print("lines a package:", ", ".join(f"{name} {count}" for name, count in lines.most_common()))
+    if asked.enter:
+        print(
+            "one quick test: {} modules of ours imported, {} files and {} functions entered".format(
+                *entered()
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
