@@ -37,7 +37,5 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if asked else 2
 
 
-__all__ = ["main"]
-
 if __name__ == "__main__":
     sys.exit(main())

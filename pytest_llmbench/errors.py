@@ -85,15 +85,3 @@ class GeneratorError(LLMBenchError):
 
 class StoreError(LLMBenchError):
     """A report, record or baseline file cannot be written or read."""
-
-
-__all__ = [
-    "GeneratorError",
-    "LLMBenchError",
-    "LimitError",
-    "SUTError",
-    "StoreError",
-    "SuiteError",
-    "UnknownMarkerError",
-    "shown",
-]

@@ -138,17 +138,3 @@ def _too_long(most: int) -> OSError:
 
 def _size(count: int) -> str:
     return f"{count >> 30} GiB" if count >= 1 << 30 else f"{count >> 20} MiB"
-
-
-__all__ = [
-    "LONGEST_LINE",
-    "MOST_BYTES",
-    "SMALL_BYTES",
-    "lines",
-    "open_file",
-    "parse_json",
-    "parse_json_object",
-    "parse_toml",
-    "read_at_most",
-    "read_bytes",
-]

@@ -186,17 +186,3 @@ def without_credentials(url: str) -> str:
 def _parameter(pair: str) -> str:
     name, equals, _ = pair.partition("=")
     return f"{name}={REDACTED}" if equals and _SECRET_PARAMETER.search(name) else pair
-
-
-__all__ = [
-    "REDACTED",
-    "SHORTEST_SECRET",
-    "Redactor",
-    "forgetting",
-    "keep_secret",
-    "keep_secrets_of",
-    "known_secrets",
-    "outward",
-    "outward_value",
-    "without_credentials",
-]

@@ -74,6 +74,3 @@ def explain(error: ssl.SSLError, url: str) -> tuple[str, str]:
             return f"TLS: {what}: {reason}", remedy
     plain = url.replace("https:", "http:", 1)
     return f"TLS: the handshake failed: {reason}", f"if the port speaks plain HTTP, write {plain}"
-
-
-__all__ = ["client_context", "explain"]

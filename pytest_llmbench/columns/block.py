@@ -171,9 +171,3 @@ def _packed(texts: Sequence[str]) -> tuple[Array, Array]:
 
 def _offsets(counts: Array) -> IntColumn:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-
-
-__all__ = [
-    "CODED", "ENTRIES", "IDS", "PER_ENTRY", "PER_REQUEST", "Block", "Vocabulary", "block_of", "joined",
-    "records_of", "submission_keys",
-]  # fmt: skip

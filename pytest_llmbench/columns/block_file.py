@@ -151,6 +151,3 @@ class BlockFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-__all__ = ["BlockFile", "Place", "temporary_file", "write_all"]

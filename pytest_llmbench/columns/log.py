@@ -66,6 +66,3 @@ class RecordLog:
         for block in self._blocks:
             self._file.append(block)
         self._blocks.clear()
-
-
-__all__ = ["MEMORY_BYTES", "RecordLog"]

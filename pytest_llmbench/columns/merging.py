@@ -54,6 +54,3 @@ def _passed_on(waiting: Block, next_key: int, writer: StoredWriter) -> Block | N
 
 def _recoded(block: Block, codes: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Block:
     return Block(dict(block.columns) | {name: codes[block.columns[name]] for name in CODED}, block.entries)
-
-
-__all__ = ["merged"]

@@ -117,6 +117,3 @@ def _remove_files(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     if not path.exists():
         path.with_suffix(_LOCK).unlink(missing_ok=True)
-
-
-__all__ = ["own_folder", "remove_leftovers", "user_folder"]

@@ -158,6 +158,3 @@ def _constants(places: Sequence[Place], one_vocabulary: bool) -> Mapping[str, in
         found = {name: value for name, value in found.items() if place.constants.get(name) == value}
     # An entry column that one block has nothing of is no constant of that block, and is stored then.
     return {name: value for name, value in found.items() if one_vocabulary or name not in CODED}
-
-
-__all__ = ["StoredRecords", "StoredWriter", "stored"]

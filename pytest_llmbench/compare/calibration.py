@@ -160,6 +160,3 @@ def _finding(message: str, value: float, limit: float) -> Finding:
     return Finding(
         "limit_within_noise", ok=False, voids=False, message=message, value=value, limit=limit, unit="ratio"
     )
-
-
-__all__ = ["MOST_FALSE_ALARMS", "RUNS_SHOWN", "Noise", "noise_of", "tight_limits", "tight_margins"]

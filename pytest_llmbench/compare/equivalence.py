@@ -183,15 +183,3 @@ def _rule(check: str, what: str, entries: Evidence) -> Finding:
     said += [f"not known of every system: {', '.join(unknown)}"] if unknown else []
     message = f"{what}: {'; '.join(said) or 'the same on all systems'}"
     return Finding(check, ok=not said, voids=False, message=message)
-
-
-__all__ = [
-    "HARDWARE",
-    "MOST_CACHED_APART",
-    "cache_apart",
-    "evidence",
-    "hardware_is_equal",
-    "mann_whitney",
-    "output_lengths",
-    "rules",
-]

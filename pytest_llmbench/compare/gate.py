@@ -159,6 +159,3 @@ def _judged(
         too_high_by=0.0 if estimate is None else estimate.too_high_by,
         too_low_by=0.0 if estimate is None else estimate.too_low_by,
     )
-
-
-__all__ = ["gate", "judge"]

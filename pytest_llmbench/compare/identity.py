@@ -118,6 +118,3 @@ def _difference(name: str, baseline: Identity, candidate: Identity) -> str:
 
 def _shown(value: Any) -> str:
     return "not known" if value is None else str(value)
-
-
-__all__ = ["REQUIRED", "SHOWN", "Identity", "Match", "Waiver", "matched", "waivers_of_option"]

@@ -135,14 +135,3 @@ def _is_shown(name: str) -> bool:
         return better_of(name) is not None and (not statistic or statistic in _SHOWN_STATISTICS)
     except SuiteError:  # a metric that a hook or an older version named
         return False
-
-
-__all__ = [
-    "SHOWN_MARGIN",
-    "ByRun",
-    "RegressionLimit",
-    "comparisons",
-    "limits_of_option",
-    "margin_mistakes",
-    "metric_mistakes",
-]

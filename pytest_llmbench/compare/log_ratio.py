@@ -123,6 +123,3 @@ def _paired(before: FloatArray, after: FloatArray, level: float) -> LogRatio:
 def _noiseless(point: float, level: float) -> LogRatio:
     rounded = 0.0 if abs(point) < _ROUNDING else point
     return LogRatio(rounded, 0.0, math.nan, level, "ratio of runs that do not differ among themselves")
-
-
-__all__ = ["POWER", "LogRatio", "log_ratio"]

@@ -144,6 +144,3 @@ def _power(better: Better, mde: float | None) -> str:
 
 def _share(value: float) -> str:
     return f"{value * 100:.3g} %"
-
-
-__all__ = ["NEITHER", "better_of", "compared", "worsening"]

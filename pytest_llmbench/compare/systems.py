@@ -180,16 +180,3 @@ def _change(pair: Comparison) -> str:
     if change.point is None or change.lower is None or change.upper is None:
         return f"not known: {pair.reason}"
     return f"{change.point * 100:+.1f} % [{change.lower * 100:+.1f}, {change.upper * 100:+.1f}]"
-
-
-__all__ = [
-    "LEVEL",
-    "PER_COST",
-    "PER_GPU",
-    "System",
-    "against_first",
-    "is_real",
-    "of_runs",
-    "side_by_side",
-    "significance",
-]

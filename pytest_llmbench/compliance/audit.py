@@ -153,6 +153,3 @@ def _verdict(statuses: Iterable[RequirementStatus]) -> ComplianceVerdict:
     if "blocks" in effects:
         return ComplianceVerdict.NOT_COMPLIANT
     return ComplianceVerdict.CONDITIONAL if "downgrades" in effects else ComplianceVerdict.UNCONDITIONAL
-
-
-__all__ = ["BY_SIBLINGS", "DERIVED", "PREDICATES", "among_siblings", "audit", "revised", "status_of"]

@@ -74,5 +74,3 @@ CAPABILITIES: Mapping[str, Capability] = MappingProxyType(
         "first_token_kind": Capability("content", (_FIRST_CONTENT, _NO_CONTENT)),
     }
 )
-
-__all__ = ["CAPABILITIES", "Capability"]

@@ -68,6 +68,3 @@ def confirmed_by_sweep(levels: Sequence[Tested]) -> bool:
     saturated = [one.level.percent_of_capacity for one in levels if one.level.saturated]
     first = min((percent for percent in saturated if percent is not None), default=None)
     return first is not None and SATURATES_FROM <= first <= SATURATES_TO
-
-
-__all__ = ["MOST_BESIDE", "SATURATES_FROM", "SATURATES_TO", "confirmed_by_sweep", "measurement_behind"]

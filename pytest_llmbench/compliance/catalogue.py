@@ -87,6 +87,3 @@ def _document() -> Mapping[str, Any]:
 
 def _requirement(entry: Mapping[str, Any]) -> Requirement:
     return Requirement(**{**entry, "applies_to": tuple(entry["applies_to"])})
-
-
-__all__ = ["ALL", "COMPARISON", "DRAFT", "Requirement", "ambiguities", "applicable", "load_catalogue"]

@@ -30,6 +30,3 @@ def sent_again(look: EvidenceView) -> str | None:
     if unverified(look) is None or not isinstance(entries, int) or not isinstance(sent, int):
         return None
     return f"{entries} entries for {sent} requests: the data set is not whole" if entries < sent else None
-
-
-__all__ = ["doubt_about", "sent_again", "unverified"]

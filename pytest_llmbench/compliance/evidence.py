@@ -119,6 +119,3 @@ def _in_phase(observations: tuple[Observation, ...], phase: Phase) -> Records:
 
 def _disclosure(result: TestResult) -> dict[str, object]:
     return {key: fact.value for key, fact in result.facts.under("sut").items()}
-
-
-__all__ = ["BY_SIBLINGS", "VIRTUAL_TIME", "Evidence"]

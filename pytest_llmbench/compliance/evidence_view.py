@@ -166,6 +166,3 @@ def _field(mapping: Any, dotted: str) -> Any:
             return None
         mapping = mapping.get(name)
     return mapping
-
-
-__all__ = ["Answer", "EvidenceView", "NoEvidenceError"]

@@ -192,5 +192,3 @@ FACT_KEYS: Mapping[str, str] = MappingProxyType(
         **_COMPARISON,
     }
 )
-
-__all__ = ["FACT_KEYS"]

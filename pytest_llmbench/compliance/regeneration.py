@@ -124,6 +124,3 @@ def reference_workload(name: str) -> Workload:
 def reference_digest(count: int) -> str:
     """Digest of the first ``count`` requests of Synthetic-Uniform with seed 42, as generated here."""
     return drawn_sha256(reference_workload("synthetic-uniform"), 0, count, 42)
-
-
-__all__ = ["REFERENCE_DIGESTS", "reference_digest", "reference_workload", "regenerated"]

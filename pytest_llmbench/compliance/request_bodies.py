@@ -65,12 +65,3 @@ def _cut_short(records: Records) -> BoolColumn:
     counted = np.isin(records.token_source, _COUNTED_BY_SERVER) & (asked != MISSING) & (got != MISSING)
     short = got < asked - np.maximum(_FEWEST_TOKENS_SHORT, _LIMIT_TOLERANCE * asked)
     return np.asarray(records.ok & ended & counted & short)
-
-
-__all__ = [
-    "MOST_CUT_SHORT",
-    "against_workload",
-    "bodies_differ",
-    "further_fields",
-    "held_to_another_limit",
-]

@@ -116,17 +116,3 @@ def reported(result: TestResult, statistic: str) -> bool:
 def _per_request(values: IntColumn, offsets: IntColumn) -> IntColumn:
     running = np.concatenate(([0], np.cumsum(values))).astype(np.int64)
     return np.asarray(running[offsets[1:]] - running[offsets[:-1]])
-
-
-__all__ = [
-    "ChunkSizes",
-    "chunk_counts",
-    "chunk_sizes",
-    "chunk_token_sums",
-    "first_output_before_content",
-    "has",
-    "has_first_token",
-    "in_flight_peak",
-    "reported",
-    "row_of",
-]

@@ -199,6 +199,3 @@ def over(top: float, bottom: float, what: str) -> float:
 
 def names_of(levels: Sequence[Tested]) -> str:
     return ", ".join(one.label for one in levels)
-
-
-__all__ = ["FAMILIES", "Tested", "close", "names_of", "over", "percentile", "tested"]

@@ -69,6 +69,3 @@ def sweep(in_flight: Collection[Exchange], deadlines: Deadlines, now_ns: int) ->
         reason, exchange.due_ns = overdue(exchange, deadlines, now_ns)
         if reason is not None:
             abandon(exchange, End.TIMEOUT, now_ns, reason)
-
-
-__all__ = ["MOST_REPLY_BYTES", "overdue", "sweep", "too_large"]

@@ -80,6 +80,3 @@ class DecodeQueue:
                 self._loop.call_soon(self._slice)
                 raise
         self._loop.call_soon(self._slice)
-
-
-__all__ = ["DecodeQueue", "Steps"]

@@ -79,6 +79,3 @@ def _flows(exchange: Exchange) -> bool:
     return bool(exchange.stamps) and (
         exchange.status is None or exchange.status < HTTPStatus.INTERNAL_SERVER_ERROR
     )
-
-
-__all__ = ["Dispatcher", "last_moved_ns"]

@@ -78,6 +78,3 @@ def raise_priority() -> str:
     except OSError as error:
         return f"nice {found} (raising it to {NICE} was refused: {error.strerror})"
     return f"nice {NICE}"
-
-
-__all__ = ["NICE", "HostCpu", "raise_priority"]

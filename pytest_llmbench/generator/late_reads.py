@@ -30,6 +30,3 @@ def note_late_reads(record: RequestRecord, exchange: Exchange) -> None:
         if record.first_content_ns == stamp_ns:
             before_ns = stamps[place - 1] if place else exchange.submitted_ns
             record.first_content_early_ns = max(0, stamp_ns - max(since_ns, before_ns or 0))
-
-
-__all__ = ["note_late_reads"]

@@ -111,16 +111,3 @@ def _local_ports() -> int | None:
     except (OSError, ValueError):
         return None
     return max(0, high - low + 1)
-
-
-__all__ = [
-    "KEPT",
-    "Limits",
-    "exhaustion_remedy",
-    "mean_tokens",
-    "own_limits",
-    "peak_connections",
-    "raise_descriptors",
-    "refuse_too_much",
-    "too_much",
-]

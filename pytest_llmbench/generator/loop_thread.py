@@ -50,6 +50,3 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-
-
-__all__ = ["LoopFactory", "LoopThread", "describe_loop", "fastest_loop"]

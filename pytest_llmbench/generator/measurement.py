@@ -341,6 +341,3 @@ class Measurement:
         )
         failure.__cause__ = error
         return failure
-
-
-__all__ = ["SESSION_DEADLINE", "Gate", "Load", "Measurement"]

@@ -89,6 +89,3 @@ class PreparedRequests:
 
 def _weight(request: PreparedRequest) -> int:
     return len(request.wire) + (0 if request.prompt is None else len(request.prompt)) + _OBJECT_BYTES
-
-
-__all__ = ["PreparedRequest", "PreparedRequests"]

@@ -18,6 +18,3 @@ class Progress:
     """Since the start of the schedule; 0 while connections are being opened."""
     still_s: float | None = None
     """Since something came in on a response under way; None where none is, or nobody asks."""
-
-
-__all__ = ["Progress"]

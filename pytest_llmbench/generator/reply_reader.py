@@ -201,6 +201,3 @@ def _blank(exchange: Exchange, phase: Phase) -> RequestRecord:
         http_status=exchange.status,
         stale_retries=exchange.stale_retries,
     )
-
-
-__all__ = ["MOST_COUNTED", "ReplyReader"]

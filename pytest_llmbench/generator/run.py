@@ -328,6 +328,3 @@ def _numbers(instants_ns: npt.NDArray[np.int64], base_ns: int) -> Iterator[int]:
     """Of an array, less ``base_ns``, without ever making a list of them all."""
     for first in range(0, len(instants_ns), _INSTANTS_AT_ONCE):
         yield from (instants_ns[first : first + _INSTANTS_AT_ONCE] - base_ns).tolist()
-
-
-__all__ = ["LoadGenerator"]

@@ -124,6 +124,3 @@ def _send_lags(records: Records) -> npt.NDArray[np.int64]:
 
 def _percentile(values: npt.NDArray[np.int64], q: float) -> int | None:
     return round(float(np.percentile(values, q))) if len(values) else None
-
-
-__all__ = ["Counters", "context_switches", "self_check", "switches_since"]

@@ -45,6 +45,3 @@ class Stamping:
         }
         exceptions = [f"{count} {what}" for what, count in told.items() if count > 0]
         return f"{KERNEL}; {', '.join(exceptions)}" if exceptions else KERNEL
-
-
-__all__ = ["KERNEL", "USER_SPACE", "Stamping"]

@@ -36,6 +36,3 @@ class SleepWatch:
             f"the measuring machine was suspended for {slept_ns / 1e9:.1f} s under load, in which its clock "
             "stood still; measure again"
         )
-
-
-__all__ = ["TOLERANCE_NS", "SleepWatch", "asleep_ns"]

@@ -180,6 +180,3 @@ def _nothing(plan: LoadPlan, anchor: ClockAnchor) -> Observation:
     now_ns = anchor.monotonic_ns
     # Rates are over a duration, which must not be zero.
     return Observation(plan, Records.concatenate([]), now_ns - 1, now_ns, anchor)
-
-
-__all__ = ["Allowance", "Budgets", "raised"]

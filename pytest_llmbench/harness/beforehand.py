@@ -39,6 +39,3 @@ def _check(sut: SUT, settings: Settings) -> None:
         base_candidates(sut.endpoint)
     if approach.api != "auto":
         dialect(approach.api)
-
-
-__all__ = ["mistakes_of"]

@@ -67,6 +67,3 @@ class Bench:
     async def measure_async(self, test: str = "ttft", **parameters: Any) -> TestResult:
         """:meth:`measure` without blocking the caller's loop."""
         return await asyncio.to_thread(lambda: self.measure(test, **parameters))
-
-
-__all__ = ["Bench"]

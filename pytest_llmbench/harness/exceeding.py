@@ -55,6 +55,3 @@ def _too_wide(tests: Selected, settings: Settings) -> list[str]:
                 allowed = raised(name, most, asked)
                 found.append(f"{nodeid}: {keyword}={asked:g} is more than {allowed}, or lower {keyword}")
     return found
-
-
-__all__ = ["exceeding"]

@@ -113,7 +113,5 @@ def _signal(leader: int, since: str, number: int) -> bool:
     return True
 
 
-__all__ = ["GroupGuard", "main", "started"]
-
 if __name__ == "__main__":
     main()

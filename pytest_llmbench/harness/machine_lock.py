@@ -66,6 +66,3 @@ def machine_lock(worker: str | None) -> Generator[None, None, None]:
         return
     with _OF_THIS_PROCESS.held():
         yield
-
-
-__all__ = ["MachineLock", "machine_lock"]

@@ -162,6 +162,3 @@ def _clean(entry: TestEntry) -> dict[str, Any]:
     """As it may leave: every terminal, file and report is made from it."""
     plain: dict[str, Any] = outward_value(entry.plain())
     return plain
-
-
-__all__ = ["Measured", "unmeasured_entry"]

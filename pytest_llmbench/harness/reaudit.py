@@ -61,6 +61,3 @@ def reaudited(kept: Sequence[Measured]) -> list[Reaudited]:
             entry = replace(measured, result=replace(result, compliance=compliance)).entry("passed")
             changed.append(Reaudited(measured.nodeid, measured.duration_s, entry["compliance"]))
     return changed
-
-
-__all__ = ["Reaudited", "light", "reaudited"]

@@ -322,6 +322,3 @@ def main(arguments: Sequence[str]) -> int:
         for line in test.lines():
             print(line)
     return 0 if all(test.good for test in found) else 1
-
-
-__all__ = ["Recomputed", "main", "recompute"]

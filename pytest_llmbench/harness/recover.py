@@ -172,6 +172,3 @@ def main(arguments: Sequence[str]) -> int:
     if found.written.problems:
         return NOT_RECOVERED
     return GOOD if found.good else NOT_GOOD
-
-
-__all__ = ["Recovered", "main", "recover"]

@@ -116,6 +116,3 @@ def write_reports(directory: Path, report: Report) -> Written:
 def shown(error: BaseException) -> str:
     """Of any exception a line that can be printed."""
     return " ".join(outward(str(error)).split())[:300]
-
-
-__all__ = ["Written", "build_report", "head_of", "shown", "write_reports"]

@@ -88,6 +88,3 @@ def _digest(request: PlannedRequest) -> bytes:
     ids = request.token_ids
     prompt = str(request.text) if ids is None else ",".join(map(str, ids))
     return hashlib.blake2b(prompt.encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
-
-
-__all__ = ["SentBefore"]

@@ -25,7 +25,7 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.harness.execution.loads import LoadsRecorder, files_of, records_path
 from pytest_llmbench.harness.execution.shared import SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
-from pytest_llmbench.harness.measured import Measured, unmeasured_entry
+from pytest_llmbench.harness.measured import Measured
 from pytest_llmbench.harness.reaudit import Reaudited, light, reaudited
 from pytest_llmbench.harness.selftest import certificate as certified
 from pytest_llmbench.harness.sent_before import SentBefore
@@ -353,6 +353,3 @@ def _refuse_without(missing: Sequence[str], definition: TestDefinition) -> None:
 
 def _as_sut(sut: SUT | str) -> SUT:
     return SUT(sut) if isinstance(sut, str) else sut
-
-
-__all__ = ["BenchSession", "Measured", "unmeasured_entry"]

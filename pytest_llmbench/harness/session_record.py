@@ -133,6 +133,3 @@ class SessionRecord:
         self._course.apply(event)
         if self._journal is not None:
             self._journal.note(event)
-
-
-__all__ = ["SessionRecord"]

@@ -63,6 +63,3 @@ def with_runs(parameters: P, settings: Settings) -> P:
     if parameters.runs is None and settings.runs is not None and parameters.repeats:
         return replace(parameters, runs=settings.runs)
     return parameters
-
-
-__all__ = ["setting_for", "warmup_for", "with_runs"]

@@ -218,6 +218,3 @@ def _explain(detail: Any) -> str:
     ours = detail.get("ctx", {}).get("error")
     what = str(ours) if isinstance(ours, ValueError) else detail["msg"].lower()
     return f"{option}: {what}, got {shown(detail['input'])}"
-
-
-__all__ = ["DEFAULT_SEED", "Settings", "named"]

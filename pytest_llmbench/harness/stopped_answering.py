@@ -39,6 +39,3 @@ def _last_answer_ns(run: Observation) -> int | None:
     if is_chance(count, int(np.count_nonzero(before)), int(np.count_nonzero(unanswered[before]))):
         return None
     return last
-
-
-__all__ = ["stopped_answering"]

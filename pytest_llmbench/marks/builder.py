@@ -68,6 +68,3 @@ def _like(
     build.__doc__ = declared.__doc__
     build.__wrapped__ = declared  # type: ignore[attr-defined]  # help() and inspect.signature show the parameters
     return build
-
-
-__all__ = ["MARK", "POSITIONAL", "builder", "builder_of"]

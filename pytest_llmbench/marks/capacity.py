@@ -176,6 +176,3 @@ class CapacityMarks:
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
-
-
-__all__ = ["CapacityMarks"]

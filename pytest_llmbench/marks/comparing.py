@@ -42,6 +42,3 @@ class ComparingMarks:
         :param same_time: checklist: when they were measured; default: in turns, in one session.
         :param differences: checklist: how they differ; default: what was declared and detected.
         """
-
-
-__all__ = ["COMPARE", "ComparingMarks"]

@@ -61,6 +61,3 @@ class GoodputMarks:
         :param max_error_share: error budget; a larger share of failed requests voids the run.
         :param timeout_s: longest wait for the first byte of a reply and between its chunks.
         """
-
-
-__all__ = ["GoodputMarks"]

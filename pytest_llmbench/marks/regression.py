@@ -28,6 +28,3 @@ class RegressionMarks:
         :param max_slowdown: worsening that is allowed, as a share of the baseline: 0.05 is 5 % more of a
             latency, 5 % less of a throughput.
         """
-
-
-__all__ = ["NO_REGRESSION", "RegressionMarks"]

@@ -78,6 +78,3 @@ def _keyword(loads: Sequence[Observation], parameters: TestParameters, growth: f
 def _lasted_s(load: Observation) -> float:
     ended_ns = load.ended_ns if load.load_ended_ns is None else load.load_ended_ns
     return max(load.plan.duration_s or 0.0, (ended_ns - load.started_ns) / _NS, _SHORTEST_S)
-
-
-__all__ = ["advised"]

@@ -180,14 +180,3 @@ def _walk(low: float, high: float, step: float, stretches: int, end: float) -> W
         else:
             low = best = middle
     return Walk(tuple(tried), best)
-
-
-__all__ = [
-    "SPREAD_REQUESTS",
-    "SPREAD_SHARE",
-    "Bounds",
-    "Walk",
-    "of_plan",
-    "walks",
-    "warm_up",
-]

@@ -369,5 +369,3 @@ _BY_TEST: Mapping[str, Callable[[Any, Setting], Loads]] = {
     "long_context": _long_context,
     "guardrail": _guardrail,
 }
-
-__all__ = ["bounds_of"]

@@ -52,6 +52,3 @@ def definition(name: object, *, where: str | None = None) -> TestDefinition:
     close = difflib.get_close_matches(name, TESTS, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(TESTS)}"
     raise SuiteError(f"unknown test {shown(name)}; {hint}", where=where)
-
-
-__all__ = ["BEYOND_THE_DRAFT", "SENDS_AGAIN", "TESTS", "definition"]

@@ -107,6 +107,3 @@ def at_equal_load(levels: Mapping[tuple[str, float], Seen], baseline: str) -> di
         for (name, percent), seen in levels.items()
         if name != baseline and (baseline, percent) in levels and is_offered(seen.level)
     }
-
-
-__all__ = ["AT_EQUAL_LOAD", "MAXIMUM", "REDUCTION", "THROUGHPUT", "Maxima", "at_equal_load"]

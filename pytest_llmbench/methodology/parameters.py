@@ -357,5 +357,3 @@ _CHECKS: Mapping[str, Callable[[Any], list[str]]] = {
     "load_model": _one_of(["open", "closed"]),
     "equal_load": _one_of(["tokens", "requests"]),
 }
-
-__all__ = ["DEFAULT_CONCURRENCY", "STATISTICS", "LoadParameters", "TestParameters", "build", "parameter"]

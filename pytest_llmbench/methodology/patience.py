@@ -126,6 +126,3 @@ def patient(procedure: Test) -> Test:
             steps.close()
 
     return patiently
-
-
-__all__ = ["FEW_IN_FLIGHT", "TIMES", "patient"]

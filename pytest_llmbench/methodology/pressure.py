@@ -113,14 +113,3 @@ def _advice(levels: Mapping[float, Seen], told: Mapping[float, Signs]) -> str:
     if batch is not None and batch < (seen.level.concurrency or 0) / use:
         return f"the engine takes {batch} requests at once, which do not fill it: take longer prompts"
     return f"levels_percent=(100, {percent}) would, or longer prompts"
-
-
-__all__ = [
-    "HIGH_KV_USE",
-    "PRESSED",
-    "Signs",
-    "preemption_events",
-    "pressed_levels",
-    "pressure_finding",
-    "signs_of",
-]

@@ -97,6 +97,3 @@ class TestDefinition:
     """What the test misses in its surroundings, in words, before anything is sent; empty when it can run."""
     warmups: Callable[[Any, Setting], Sequence[Workload]] = one_warmup
     """The workload of each of its warm-ups."""
-
-
-__all__ = ["SCALES", "Procedure", "Scale", "Setting", "TestDefinition", "VariantInfo"]

@@ -197,19 +197,3 @@ def measured_again(void: VoidLoad) -> str:
         f"{void.label}: attempt {void.attempt} was void for a cause on this machine, and was measured again "
         f"({'; '.join(void.causes)})"
     )
-
-
-__all__ = [
-    "FAILED_SHARE",
-    "WAITED_SHARE",
-    "Attempts",
-    "attempted",
-    "disturbed",
-    "host_text",
-    "measured_again",
-    "of_this_machine",
-    "read_late",
-    "same_requests_again",
-    "void_causes",
-    "void_load",
-]

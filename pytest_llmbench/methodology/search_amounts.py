@@ -173,6 +173,3 @@ class SearchAmounts:
 def _share(way: Walk) -> float:
     """Sum of the tried rates, in shares of the capacity, which is that of the bursts or the best level's."""
     return sum(way.tried) / max(1.0, way.best)
-
-
-__all__ = ["SearchAmounts"]

@@ -102,13 +102,3 @@ def _why(run: Observation) -> str:
 
 def _limit_ms(leeway: Leeway) -> float:
     return max(FLOOR_MS, SHARE * leeway.seen)
-
-
-__all__ = [
-    "EMPTY_SLOTS",
-    "FULL_CORE_SHARE",
-    "empty_slots",
-    "late_gaps",
-    "late_reads",
-    "spoiled",
-]

@@ -188,15 +188,3 @@ def raw_throughput(reported: Sustained) -> Facts:
     whole = [Window(run.records, run.started_ns, window_of(run).end_ns) for run in runs]
     raw = output_token_throughput(whole, seed=0).point
     return Facts.of(Origin.MEASURED, {"throughput.raw_output_tok_s": raw})
-
-
-__all__ = [
-    "CONSTRAINED",
-    "REPORTED",
-    "TENFOLD",
-    "Found",
-    "found_of",
-    "metrics_of",
-    "raw_throughput",
-    "runs_of",
-]

@@ -95,6 +95,3 @@ def _widened(name: str, estimate: Estimate, bounds: Sequence[_Bounds]) -> Estima
         too_high_by=max(leeway.too_high_by for leeway in found),
         too_low_by=max(leeway.too_low_by for leeway in found),
     )
-
-
-__all__ = ["with_uncertainty"]

@@ -56,6 +56,3 @@ class WarmupPolicy:
         if self.cold_start and self.wanted:
             found.append("cold_start excludes a warm-up: use WarmupPolicy.cold()")
         return found
-
-
-__all__ = ["WarmupPolicy"]

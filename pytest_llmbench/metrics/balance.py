@@ -77,6 +77,3 @@ def _unloaded_ns(records: Records, window: Window) -> IntColumn | None:
 
 def _inside(at_ns: IntColumn, window: Window) -> BoolColumn:
     return np.asarray((at_ns != MISSING) & (at_ns > window.start_ns) & (at_ns <= window.end_ns))
-
-
-__all__ = ["COMPLETION_SHARE", "Balance", "completion_balance"]

@@ -61,6 +61,3 @@ def by_input_length(
 
 def _each_run(vectors: npt.NDArray[Any] | Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
     return [vectors] if isinstance(vectors, np.ndarray) else [np.asarray(vector) for vector in vectors]
-
-
-__all__ = ["EDGES", "LABELS", "Bucket", "by_input_length"]

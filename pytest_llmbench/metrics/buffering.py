@@ -52,6 +52,3 @@ def buffering(records: Records, pace_ns: float | None = None) -> Buffering:
         pace_ns = float(np.median(pace[~short]))
     short &= pace <= (ALONE_NS if pace_ns is None else PACE * pace_ns)
     return Buffering(len(spread), int(short.sum()), pace_ns)
-
-
-__all__ = ["ALONE_NS", "FEWEST_CHUNKS", "PACE", "SPREAD", "Buffering", "buffering"]

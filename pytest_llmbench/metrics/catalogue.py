@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.metrics.buckets import LABELS
-from pytest_llmbench.metrics.definitions import ROWS, Direction, MetricDefinition, Unit
+from pytest_llmbench.metrics.definitions import ROWS, MetricDefinition, Unit
 
 _NAME = re.compile(r"(?P<base>\w+)(?:\[(?P<qualifier>[^\]]*)\])?(?:\.(?P<statistic>\w+))?")
 _RANGE = re.compile(r"\d+(-\d+|\+)")
@@ -69,15 +69,3 @@ def _takes(row: MetricDefinition, qualifier: str | None) -> bool:
     if _RANGE.fullmatch(qualifier):
         return row.by_input_length and qualifier in LABELS
     return bool(qualifier.strip())
-
-
-__all__ = [
-    "METRICS",
-    "Direction",
-    "MetricDefinition",
-    "Unit",
-    "definition",
-    "is_metric",
-    "metric_unit",
-    "suggestions",
-]

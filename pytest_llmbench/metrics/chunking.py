@@ -118,14 +118,3 @@ def _size_counts(records: Runs) -> IntColumn:
 def _blocks(records: Runs) -> Iterator[Records]:
     for run in [records] if isinstance(records, Records) else records:
         yield from run.blocks()
-
-
-__all__ = [
-    "TokensPerChunk",
-    "chunk_weights",
-    "coalesced_share",
-    "noncontent_first_share",
-    "reasoning_share",
-    "single_token_share",
-    "tokens_per_chunk",
-]

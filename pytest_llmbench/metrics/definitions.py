@@ -362,5 +362,3 @@ ROWS = (
     *_LATENCIES, *_RATES, *_GOODPUT, *_CAPACITY, *_SHAPE, *_FAIRNESS, *_CACHE, *_MEMORY, *_SCALING,
     *_GUARDRAILS,
 )  # fmt: skip
-
-__all__ = ["ROWS", "Direction", "MetricDefinition", "Unit"]

@@ -247,17 +247,3 @@ def _negated(end: float | None) -> float | None:
 
 def _raised(end: float | None) -> float | None:
     return None if end is None else end + 1
-
-
-__all__ = [
-    "PAIRED_SLICES",
-    "SPANS",
-    "STATISTICS",
-    "Kind",
-    "Pairs",
-    "change",
-    "independent_changes",
-    "paired_changes",
-    "paired_throughput_reduction",
-    "pairs",
-]

@@ -144,18 +144,3 @@ def _estimate(
         unit="ratio",
         n_required=required,
     )
-
-
-__all__ = [
-    "STARVATION_FACTOR",
-    "TAILS",
-    "WaitSource",
-    "Waits",
-    "by_class",
-    "class_jain_index",
-    "inflation",
-    "jain_index",
-    "normalised_latency_ms",
-    "starvation_rate",
-    "waits",
-]

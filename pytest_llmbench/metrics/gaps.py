@@ -98,6 +98,3 @@ def _token_gaps(
 def _owner(records: Records) -> IntColumn:
     """The place of the request that each chunk belongs to."""
     return np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
-
-
-__all__ = ["Gaps", "Option", "differences", "gaps_of", "has_unknown_chunk"]

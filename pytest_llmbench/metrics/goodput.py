@@ -60,6 +60,3 @@ def goodput(seen: Sequence[Observation], limits_ms: Limits, *, seed: int) -> dic
         "goodput": replace(requests, method=f"{requests.method}, good requests"),
         "output_token_goodput": replace(tokens, method=f"{tokens.method}, good requests"),
     }
-
-
-__all__ = ["Limits", "good", "goodput", "goodput_share"]

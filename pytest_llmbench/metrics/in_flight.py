@@ -100,6 +100,3 @@ def _steps(records: Records, inputs: IntColumn) -> Steps:
     changes = np.concatenate((inputs.astype(np.float64), tokens, -held[ended]))
     at_ns, places = np.unique(instants, return_inverse=True)
     return Steps(at_ns, np.cumsum(np.bincount(places, weights=changes, minlength=len(at_ns))), 0.0)
-
-
-__all__ = ["IN_FLIGHT", "SLICES", "WAITING", "Queue", "growth_in_flight", "queue_of", "tokens_in_flight"]

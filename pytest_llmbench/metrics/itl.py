@@ -276,21 +276,3 @@ def _unattributed(records: Records) -> bool:
 def _has_server_instants(records: Records) -> bool:
     counts = np.diff(records.server_token_offsets)[records.ok]
     return len(counts) > 0 and bool((counts > 0).all())
-
-
-__all__ = [
-    "FEWEST_TOKENS",
-    "ITL",
-    "KEPT",
-    "SINGLE_TOKEN_SHARE",
-    "TBC",
-    "ItlCounts",
-    "ItlSamples",
-    "Option",
-    "choose_option",
-    "itl_distribution",
-    "itl_point",
-    "itl_samples",
-    "jitter_ms",
-    "longest_pause_ms",
-]

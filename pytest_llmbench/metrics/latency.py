@@ -164,20 +164,3 @@ FAMILIES: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
     }
 )
 """Every distribution family of the catalogue with the function that measures it."""
-
-__all__ = [
-    "FAMILIES",
-    "by_blocks",
-    "dispatch_lag_ms",
-    "e2e_ms",
-    "e2e_scheduled_ms",
-    "early_ms",
-    "tpot_early_ms",
-    "tpot_ms",
-    "ttft_any_ms",
-    "ttft_first_event_ms",
-    "ttft_input_tokens",
-    "ttft_ms",
-    "ttft_reasoning_ms",
-    "ttft_scheduled_ms",
-]

@@ -68,6 +68,3 @@ def preemption_loss(runs: Sequence[Records], *, seed: int, level: float = 0.95) 
 def _share(happened: Sequence[npt.NDArray[np.bool_]], some: str, level: float) -> Estimate:
     series = [run.astype(np.float64) for run in happened]
     return share_estimate(share_of(series, level=level), level, "no samples", some)
-
-
-__all__ = ["preemption_loss", "preemption_rate", "preemption_recovery_rate"]

@@ -51,6 +51,3 @@ def _not_measurable(runs: Sequence[Records], which: str) -> str | None:
     if missing:
         return f"not measurable: {missing} of {n} requests that {which} have no cached token count"
     return None
-
-
-__all__ = ["cache_hit_rate", "cached_input_share"]

@@ -71,6 +71,3 @@ def share_estimate(found: Share | None, level: float, without: str, more: str = 
         if open_end
         else None,
     )
-
-
-__all__ = ["ratio_estimate", "ratio_of_sums", "share_estimate"]

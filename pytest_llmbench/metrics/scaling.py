@@ -81,6 +81,3 @@ def _fit(fit: Fit | None, level: float) -> Estimate:
         return Estimate.undefined(unit="ratio", method=_TOO_FEW, level=level)
     method = f"R² over {fit.points} lengths"
     return Estimate(fit.r_squared, None, None, level, fit.samples, method, "ratio")
-
-
-__all__ = ["PrefillScaling", "length_group", "ms_per_1k_tokens", "prefill_scaling"]

@@ -19,6 +19,3 @@ def lag_limit_ns(rate: float) -> float:
 def growth_limit_ns(first_ns: float, rate: float) -> float:
     """The median lag that the last tenth may have, by that of the first tenth."""
     return 2 * first_ns + GROWTH_SHARE * lag_limit_ns(rate)
-
-
-__all__ = ["FEWEST_FOR_GROWTH", "GROWTH_SHARE", "LAG_FLOOR_NS", "growth_limit_ns", "lag_limit_ns"]

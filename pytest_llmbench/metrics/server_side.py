@@ -90,14 +90,3 @@ def _unknown(why: str, level: float) -> Estimate:
 
 def _reported(records: Records, column: IntColumn) -> FloatArray:
     return np.asarray(column[records.ok & (column != MISSING)] / 1e6, dtype=np.float64)
-
-
-__all__ = [
-    "FROM_PAGE",
-    "NOT_MEASURABLE",
-    "PARTS_OF_TTFT",
-    "batch_utilisation",
-    "mean_parts_of_ttft",
-    "prefill_ms",
-    "queue_wait_ms",
-]

@@ -48,6 +48,3 @@ def _slope_by_chance(slices: FloatArray) -> bool:
     rest = slices - slices.mean() - slope * at
     error = np.sqrt(float(rest @ rest) / (len(slices) - 2) / float(at @ at))
     return bool(abs(slope) <= _STUDENT * error)
-
-
-__all__ = ["SLICES", "Steadiness", "steadiness"]

@@ -156,6 +156,3 @@ def of_quantiles(of: Spread) -> str:
 
 def _effective(worth: float) -> str:
     return f"effective n={math.floor(worth)}"
-
-
-__all__ = ["OBSERVED", "PERCENTILES", "STATISTICS", "distribution", "of_quantiles"]

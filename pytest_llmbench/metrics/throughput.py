@@ -207,17 +207,3 @@ def _rate_of_slices(
     found = ratio_of(tops, bottoms, seed=seed)
     what = f"count / duration over {slices} time slices"
     return ratio_estimate(found, slices, requests, what, unit=unit, level=level, most=float(requests))
-
-
-__all__ = [
-    "SLICES",
-    "Window",
-    "completion_rate",
-    "completions",
-    "input_token_throughput",
-    "input_tokens",
-    "output_token_throughput",
-    "output_tokens_per_slice",
-    "rates",
-    "request_throughput",
-]

@@ -214,16 +214,3 @@ def _classes(values_ns: IntColumn) -> IntColumn:
 
 def _ms(place: float) -> float:
     return math.expm1(place / _PER_E) / _NS_PER_MS
-
-
-__all__ = [
-    "Leeway",
-    "Leeways",
-    "e2e_leeways",
-    "gap_leeways",
-    "is_exact",
-    "rate_leeway",
-    "tpot_leeways",
-    "ttft_leeways",
-    "user_space_lag_ms",
-]

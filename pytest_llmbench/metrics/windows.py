@@ -36,6 +36,3 @@ def submitted_inside(window: Window) -> Records:
     """The latency samples: requests submitted inside the window, drained to their end."""
     at_ns = window.records.submitted_ns
     return window.records.select((at_ns != MISSING) & (at_ns > window.start_ns) & (at_ns <= window.end_ns))
-
-
-__all__ = ["RAMP_UP_SHARE", "load_end_ns", "submitted_inside", "window_of"]

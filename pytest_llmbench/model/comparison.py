@@ -60,6 +60,3 @@ class Comparison:
     """In words; for an inconclusive one what would decide it."""
     gated: bool = False
     """Whether a marker or an option asked for it: only then does it decide about the test's outcome."""
-
-
-__all__ = ["FEWEST_RUNS", "Better", "Comparison", "ComparisonVerdict"]

@@ -65,6 +65,3 @@ class EngineReadings:
             return None
         inside = (self.at_ns >= start_ns) & (self.at_ns <= end_ns) & np.isfinite(values)
         return self.at_ns[inside], values[inside]
-
-
-__all__ = ["GAUGES", "TOTALS", "EngineReadings"]

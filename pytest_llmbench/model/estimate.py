@@ -97,6 +97,3 @@ class ReadEstimate(Estimate):
             with contextlib.suppress(AttributeError):
                 object.__getattribute__(self, "_tell")(name)
         return value
-
-
-__all__ = ["EXHAUSTED", "LOWER_BOUND", "Estimate", "ReadEstimate"]

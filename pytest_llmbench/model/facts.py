@@ -79,6 +79,3 @@ class Facts(Mapping[str, Fact]):
         content = {key: fact.value for key, fact in self._facts.items()}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-__all__ = ["Fact", "Facts", "Origin"]

@@ -151,18 +151,3 @@ class Gate:
 def verdict_of(comparison: Comparison) -> GateVerdict:
     """Regressed fails, what is not decided is inconclusive; all else passes."""
     return _OF_COMPARISONS.get(comparison.verdict, GateVerdict.PASS)
-
-
-__all__ = [
-    "Compliance",
-    "ComplianceVerdict",
-    "Finding",
-    "Gate",
-    "GateVerdict",
-    "JudgedObjective",
-    "RequirementStatus",
-    "Status",
-    "Validity",
-    "ValidityVerdict",
-    "verdict_of",
-]

@@ -73,6 +73,3 @@ class Level:
     """Index into the result's observations; None when the observation is not kept."""
     shared_from: str | None = None
     """Node id of the test that ran it, when this test only used it."""
-
-
-__all__ = ["BURST", "CHARACTERISATION", "GIVEN_UP", "NOT_OFFERED", "PROBE", "Level"]

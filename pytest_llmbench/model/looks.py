@@ -80,6 +80,3 @@ def _after_bracket(metric: str) -> tuple[str, str, str]:
     """A qualifier may hold dots."""
     end = metric.rindex("]") + 1
     return metric[:end], metric[end : end + 1], metric[end + 1 :]
-
-
-__all__ = ["ALPHA", "EVERY", "JUDGED", "SPENT", "Looks", "Quantity", "Watched", "judged_name"]

@@ -27,6 +27,3 @@ def out_of_memory_errors(records: Records) -> int:
 def timeouts(records: Records) -> int:
     """Requests that the generator gave up by a deadline of its own: it does not know how they would end."""
     return int(records.has_outcome(Outcome.TIMEOUT).sum())
-
-
-__all__ = ["OUT_OF_MEMORY_RULE", "out_of_memory_errors", "timeouts"]

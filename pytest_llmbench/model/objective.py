@@ -149,6 +149,7 @@ goodput = MetricRef("goodput", "req/s")
 goodput_share = MetricRef("goodput_share", "ratio")
 output_token_goodput = MetricRef("output_token_goodput", "tok/s")
 
+
 __all__ = [
     "MetricFamily",
     "MetricRef",

@@ -129,14 +129,3 @@ class Observation:
     @property
     def duration_s(self) -> float:
         return (self.ended_ns - self.started_ns) / 1e9
-
-
-__all__ = [
-    "BEHIND_SCHEDULE",
-    "INTERRUPTED_BY_CTRL_C",
-    "READ_STAMPS",
-    "TIME_IS_UP",
-    "ClockAnchor",
-    "Observation",
-    "SelfCheck",
-]

@@ -56,6 +56,3 @@ class TokenSource(StrEnum):
     CHUNK_COUNT = "chunk_count"
     """One token per content chunk; only when neither usage nor a tokenizer is to be had."""
     NONE = "none"
-
-
-__all__ = ["Outcome", "Phase", "TokenSource"]

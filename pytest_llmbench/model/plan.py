@@ -210,6 +210,3 @@ class LoadPlan:
     def with_(self, **changes: Any) -> LoadPlan:
         """A copy with some fields changed."""
         return replace(self, **changes)
-
-
-__all__ = ["ARRIVALS", "Arrival", "ClosedLoop", "Deadlines", "Load", "LoadPlan", "OpenLoop", "describe_loads"]

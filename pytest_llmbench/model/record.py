@@ -84,6 +84,3 @@ class RequestRecord:
     """From the server: tokens whose cached state was discarded by those preemptions."""
     server_token_ns: Sequence[int] = ()
     """From the server: the instant of each output token, on the server's clock."""
-
-
-__all__ = ["RequestRecord"]

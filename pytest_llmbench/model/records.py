@@ -264,18 +264,3 @@ def _server_columns(rows: Sequence[RequestRecord]) -> dict[str, IntColumn]:
     counts = np.array([len(own) for own in instants], dtype=np.int64)
     joined = np.concatenate(instants) if instants else np.empty(0, dtype=np.int64)
     return {"server_token_offsets": _offsets(counts), "server_token_ns": joined}
-
-
-__all__ = [
-    "BLOCK",
-    "BLOCK_ENTRIES",
-    "IN_RAGGED",
-    "MISSING",
-    "OUTCOMES",
-    "PHASES",
-    "RAGGED",
-    "TOKEN_SOURCES",
-    "BoolColumn",
-    "IntColumn",
-    "Records",
-]

@@ -56,6 +56,3 @@ class Workload(Protocol):
         second also ``control``), ``content`` (``domain``, ``language``, ``system_prompt``: ``present``,
         ``typical_tokens``), ``prefix_sharing`` (``fraction``, ``length``), ``temperature``, ``stop``.
         """
-
-
-__all__ = ["PlannedRequest", "Workload"]

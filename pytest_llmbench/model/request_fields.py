@@ -83,14 +83,3 @@ def _fields(body: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str, An
         yield prefix + name, name, value
         if isinstance(value, Mapping) and name not in MEANING_FIELDS:
             yield from _fields(value, f"{prefix}{name}.")
-
-
-__all__ = [
-    "INPUT_FIELDS",
-    "MEANING_FIELDS",
-    "OUTPUT_FIELDS",
-    "OUTPUT_LIMITS",
-    "SAMPLING_FIELDS",
-    "meaning",
-    "present",
-]

@@ -164,6 +164,3 @@ class MetricView:
         close = difflib.get_close_matches(full, self._metrics, n=3)
         hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(self._metrics)}"
         raise AttributeError(f"no metric {full!r} in this result; {hint}")
-
-
-__all__ = ["CONFIGURATION_ITEMS", "MetricView", "Plot", "Table", "TestResult", "VoidLoad", "WarmupReport"]

@@ -25,6 +25,3 @@ def empty_slot_share(load: Load, records: Records) -> float:
     known = (due_ns != MISSING) & (ended_ns > due_ns)
     took_ns = float((ended_ns - due_ns)[known].sum())
     return min(1.0, empty_ns / took_ns) if took_ns > 0 else 0.0
-
-
-__all__ = ["empty_slot_share", "replacement_lags_ns"]

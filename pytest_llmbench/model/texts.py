@@ -91,5 +91,3 @@ class PackedTexts(Sequence[str]):
 
 
 Texts = CodedTexts | PackedTexts
-
-__all__ = ["CodedTexts", "PackedTexts", "Texts"]

@@ -283,6 +283,3 @@ def print_plan(session: pytest.Session) -> None:
         raise pytest.UsageError(str(error)) from None
     for line in lines:
         reporter.write_line(line)
-
-
-__all__ = ["MARKED", "MarkedTest", "check_budgets", "prepare", "print_plan"]

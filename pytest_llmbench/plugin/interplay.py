@@ -52,6 +52,3 @@ class HtmlReport:
 
             report.extras = [*getattr(report, "extras", []), extras.html(str(extra_block(entry)))]
         return report
-
-
-__all__ = ["HtmlReport", "register", "silence_asyncio_default"]

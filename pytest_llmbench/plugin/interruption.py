@@ -64,6 +64,3 @@ class Interruption:
         with suppress(OSError):
             os.write(2 if self._stderr is None else self._stderr, _TOLD)
         os._exit(pytest.ExitCode.INTERRUPTED)
-
-
-__all__ = ["Interruption"]

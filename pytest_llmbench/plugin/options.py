@@ -213,6 +213,3 @@ def values(config: pytest.Config) -> dict[str, Any]:
     if empty:
         raise pytest.UsageError("\n".join(empty))
     return found
-
-
-__all__ = ["OPTIONS", "Option", "declare", "values"]

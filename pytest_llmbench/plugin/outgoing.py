@@ -50,6 +50,3 @@ def print_internal_error(excrepr: Any, config: pytest.Config) -> bool | None:
     for line in clean.split("\n"):
         reporter.write_line(f"INTERNALERROR> {line}")
     return True
-
-
-__all__ = ["clean_report", "clean_warnings", "print_internal_error"]

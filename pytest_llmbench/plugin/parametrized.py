@@ -41,6 +41,3 @@ def not_as_measured(parameters: Mapping[str, Any], seen_by_test: Callable[[str],
                 "parameter: return it as it is, or give the fixture a name that is no keyword"
             )
     return found
-
-
-__all__ = ["fed", "given_twice", "not_as_measured"]

@@ -72,6 +72,3 @@ def progress_text(label: str, progress: Any) -> str:
         f"  {label}: {progress.submitted}/{progress.planned} sent, {progress.ok} ok{failed}, "
         f"{progress.in_flight} in flight, {progress.elapsed_s:.0f} s"
     )
-
-
-__all__ = ["ProgressLine", "own_terminal", "progress_text"]

@@ -345,5 +345,3 @@ class SessionReport:
 
 
 SESSION = pytest.StashKey[SessionReport]()
-
-__all__ = ["MISTAKE", "NO_ENDPOINT", "SESSION", "SessionReport", "failing_in_words", "mark_mistake"]

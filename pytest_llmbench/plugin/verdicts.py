@@ -10,7 +10,7 @@ import pytest
 from pytest_llmbench.redaction import outward
 
 if TYPE_CHECKING:
-    from pytest_llmbench.harness.session import Measured
+    from pytest_llmbench.harness.measured import Measured
     from pytest_llmbench.store.schema import TestOutcome
 
 MEASURED = pytest.StashKey["Measured"]()
@@ -99,23 +99,8 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         entry = measured.entry(outcome)
         del item.stash[MEASURED]
     else:
-        from pytest_llmbench.harness.session import unmeasured_entry
+        from pytest_llmbench.harness.measured import unmeasured_entry
 
         marked = item.stash[MARKED]
         entry = unmeasured_entry(item.nodeid, marked.definition, outcome, error=str(report.longrepr or ""))
     report.llmbench = entry  # type: ignore[attr-defined]  # plain JSON types only: xdist serialises it
-
-
-__all__ = [
-    "MEASURED",
-    "MISSING",
-    "ComplianceFailure",
-    "GateFailure",
-    "GateInconclusive",
-    "InvalidRun",
-    "attach",
-    "explain_missing",
-    "note_missing",
-    "raise_unless_good",
-    "refuse_if_invalid",
-]

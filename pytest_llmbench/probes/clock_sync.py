@@ -105,6 +105,3 @@ def run_bounded(command: Sequence[str], limit_s: float = 2.0) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
-
-
-__all__ = ["CHRONY", "NTPD", "ClockSync", "parse_chrony", "parse_ntpd", "read_clock_sync", "run_bounded"]

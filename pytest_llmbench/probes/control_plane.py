@@ -333,15 +333,3 @@ def without_userinfo(url: str) -> str:
     """The URL without user name and password."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-__all__ = [
-    "Access",
-    "Answer",
-    "ControlPlane",
-    "explain",
-    "is_loopback",
-    "proxy_for",
-    "without_query",
-    "without_userinfo",
-]

@@ -116,6 +116,3 @@ def _secrets(values: Iterable[str]) -> Iterable[str]:
 
 def _lookup(header_env: Mapping[str, str], wanted: str) -> str:
     return next(variable for name, variable in header_env.items() if name.lower() == wanted)
-
-
-__all__ = ["KEY_VARIABLES", "Credentials", "read_credentials"]

@@ -285,6 +285,3 @@ def _body_mistakes(extra: Mapping[str, Any], where: str) -> list[str]:
 def _table(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = content.get(name)
     return value if isinstance(value, dict) else {}
-
-
-__all__ = ["SUTFile", "read_sut_file", "read_variants", "variant_facts"]

@@ -230,6 +230,3 @@ def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList
     return EndpointReport(
         found.base_url, model, listed.names, found.dialect.name, server, proxy, facts, found.counts_tokens
     )
-
-
-__all__ = ["Asking", "EndpointReport", "examine"]

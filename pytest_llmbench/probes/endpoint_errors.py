@@ -112,17 +112,3 @@ def _status(answer: Answer) -> str:
 
 def _excerpt(answer: Answer) -> str:
     return " ".join(answer.body[:120].decode("utf-8", errors="replace").split()) or "empty"
-
-
-__all__ = [
-    "NO_SUCH_PATH",
-    "no_completion",
-    "no_completions",
-    "no_model_list",
-    "not_streamed",
-    "or_named_model",
-    "outright_refusal",
-    "says_no_such_model",
-    "unusable",
-    "wrong_path",
-]

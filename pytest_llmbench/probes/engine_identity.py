@@ -32,6 +32,3 @@ def engine_facts(entry: Mapping[str, Any], server: str, fingerprint: str) -> dic
     if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
         facts["sut.context_limit_tokens"] = limit
     return facts
-
-
-__all__ = ["engine_facts"]

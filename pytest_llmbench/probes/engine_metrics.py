@@ -352,6 +352,3 @@ def _fallen(before: Mapping[str, float], after: Mapping[str, float]) -> Iterator
     fell = [name for name in after if after[name] < before[name]]
     if fell:
         yield f"the engine was restarted during the load: {', '.join(fell)} fell"
-
-
-__all__ = ["ENGINES", "PATHS", "EngineMetricsProbe", "page_urls", "read_page", "series_key", "server_root"]

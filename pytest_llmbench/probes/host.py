@@ -104,6 +104,3 @@ def _versions(packages: Collection[str]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-__all__ = ["PACKAGES", "environment", "host_facts", "own_addresses", "topology_of"]

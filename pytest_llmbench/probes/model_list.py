@@ -139,14 +139,3 @@ def _no_url(endpoint: str, reason: str) -> SuiteError:
     return SuiteError(
         f"{shown!r} is no URL of an HTTP endpoint: {reason}", where="--llm-endpoint", remedy=remedy
     )
-
-
-__all__ = [
-    "ModelList",
-    "base_candidates",
-    "below",
-    "choose_model",
-    "read_model_list",
-    "suggested_bases",
-    "unknown_model",
-]

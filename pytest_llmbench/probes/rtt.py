@@ -55,6 +55,3 @@ def _summary(seen_ms: list[float], failed: int) -> dict[str, Any] | None:
         "failed": failed,
         "method": "TCP connect",
     }
-
-
-__all__ = ["SAMPLES", "probe_rtt"]

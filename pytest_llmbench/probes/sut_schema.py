@@ -331,23 +331,3 @@ def values_of(annotation: Any) -> str:
     if origin is dict or inner_table(annotation) is not None:
         return "table"
     return _WORDS[annotation]
-
-
-__all__ = [
-    "Endpoint",
-    "EnvName",
-    "EnvRef",
-    "Guardrails",
-    "HeaderName",
-    "Path",
-    "Prices",
-    "Request",
-    "Reset",
-    "SUTTables",
-    "System",
-    "Table",
-    "Text",
-    "reference_rows",
-    "table_at",
-    "values_of",
-]

@@ -209,6 +209,3 @@ def _refusal(answer: Answer) -> str:
 
 def _json(payload: Mapping[str, Any]) -> bytes:
     return json.dumps(payload).encode()
-
-
-__all__ = ["MOST_CALLS", "ServerTokenCount"]

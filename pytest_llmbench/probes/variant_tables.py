@@ -163,16 +163,3 @@ def _words(table: Mapping[str, Any]) -> str:
     words: Sequence[Any] = command if isinstance(command, list) else [PORT]
     values = env.values() if isinstance(env, Mapping) else ()
     return " ".join(str(word) for word in (*words, *values))
-
-
-__all__ = [
-    "PORT",
-    "WAYS",
-    "Call",
-    "FurtherRequest",
-    "Health",
-    "VariantTable",
-    "Variants",
-    "variant_contradictions",
-    "variant_rows",
-]

@@ -128,20 +128,3 @@ def _geometric_mean(values: Sequence[float]) -> float:
 
 def _end(share: float | None) -> str:
     return "open" if share is None else signed(share)
-
-
-__all__ = [
-    "COLUMNS",
-    "TONES",
-    "allowed_text",
-    "caption",
-    "change_text",
-    "comparison_text",
-    "detectable_text",
-    "judged_rows",
-    "means_text",
-    "rows",
-    "signed",
-    "system_of",
-    "verdict_text",
-]

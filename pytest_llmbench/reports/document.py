@@ -386,13 +386,3 @@ def measured_text(objective: Entry) -> str:
         return f"{point}{doubt}"
     ends = numbers.interval(objective["lower"], objective["upper"], unit)
     return f"{point} {ends}{doubt}" if ends.startswith("[") else f"{point} ({ends}){doubt}"
-
-
-__all__ = [
-    "TONES",
-    "TestView",
-    "fact_text",
-    "measured_text",
-    "objective_text",
-    "words",
-]

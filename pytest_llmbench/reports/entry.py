@@ -6,5 +6,3 @@ from collections.abc import Mapping
 from typing import Any
 
 Entry = Mapping[str, Any]
-
-__all__ = ["Entry"]

@@ -185,6 +185,3 @@ def _reproduction_of(test: TestView) -> Html:
 
 def _per_test(tests: Iterable[TestView], body: Callable[[TestView], Html]) -> Html:
     return fragment([fragment(element("h3", test.name), body(test)) for test in tests])
-
-
-__all__ = ["SECTIONS", "html_report"]

@@ -250,27 +250,3 @@ def _metric_row(test: TestView, name: str, label: str) -> tuple[Html, str, str, 
 def notes(test: TestView) -> Html | None:
     texts = [*test.next_steps, *(test.entry.get("notes") or ())]
     return fragment(element("h4", "Notes and next steps"), paragraphs(texts)) if texts else None
-
-
-__all__ = [
-    "all_metrics",
-    "attempt",
-    "comparison_block",
-    "configuration",
-    "deviations",
-    "error",
-    "figures",
-    "findings",
-    "headlines",
-    "ledger",
-    "level_block",
-    "load_table",
-    "long_list",
-    "notes",
-    "objectives",
-    "pill",
-    "result_tables",
-    "rows_table",
-    "selfcheck",
-    "verdicts",
-]

@@ -56,5 +56,3 @@ details { margin: .5rem 0; } summary { cursor: pointer; color: var(--soft); }
   h2, h3, caption { break-after: avoid; } figure, tr { break-inside: avoid; }
   .pill { border: 1px solid currentColor; } a { color: inherit; } }
 """
-
-__all__ = ["STYLE"]

@@ -37,6 +37,3 @@ def properties(entry: Entry) -> list[tuple[str, str]]:
             found[f"{key}.allowed"] = comparisons.allowed_text(comparison)
             found[f"{key}.detectable"] = comparisons.detectable_text(comparison)
     return list(found.items())
-
-
-__all__ = ["properties"]

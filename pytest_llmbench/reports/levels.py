@@ -103,6 +103,3 @@ def _yes_no(value: Any, words: tuple[str, str, str], reasons: Iterable[str] | No
     word = words[2] if value is None else words[0] if value else words[1]
     listed = "; ".join(reasons or ())
     return f"{word}: {listed}" if listed else word
-
-
-__all__ = ["FOOTNOTE", "INDICATIVE_BELOW", "LevelTable", "level_name", "level_table", "load_text", "offered"]

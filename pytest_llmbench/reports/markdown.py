@@ -210,6 +210,3 @@ def _cut(text: str, max_bytes: int) -> str:
     note = "\n\n_Cut to stay within the size of a comment._\n"
     whole = text.encode()[: max_bytes - len(note.encode())].decode(errors="ignore")
     return whole.rpartition("\n")[0] + note
-
-
-__all__ = ["MAX_BYTES", "markdown_report"]

@@ -53,6 +53,3 @@ def fence(text: str) -> str:
     shown = text if len(text) <= _SHOWN_ERROR_CHARACTERS else text[:_SHOWN_ERROR_CHARACTERS] + " …"
     ticks = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", shown)), default=0))
     return f"{ticks}text\n{shown}\n{ticks}\n"
-
-
-__all__ = ["bar", "bullets", "code", "escape", "fence", "folded", "table", "text_table"]

@@ -74,6 +74,3 @@ def details(summary: Child, *children: Child, open_: bool = False) -> Html:
 def paragraphs(texts: Iterable[str]) -> Html:
     items = [element("li", text) for text in texts]
     return element("ul", items) if items else Html("")
-
-
-__all__ = ["Child", "Html", "details", "element", "fragment", "pairs", "paragraphs", "table"]

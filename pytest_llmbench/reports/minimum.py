@@ -208,6 +208,3 @@ def _guardrails(view: ReportView) -> str:
 def _declared(view: ReportView, key: str) -> str:
     value = view.fact(key)
     return "not declared" if value is None else str(value)
-
-
-__all__ = ["CONSTRAINT_MS", "FIRST_LINE", "LAST_LINE", "LATENCIES", "minimum_report"]

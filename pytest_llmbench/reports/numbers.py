@@ -143,20 +143,3 @@ def duration(seconds: float | None) -> str:
         return f"{number(seconds)} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s"
-
-
-__all__ = [
-    "NOT_MEASURABLE",
-    "NOT_MEASURED",
-    "PLAIN",
-    "against",
-    "duration",
-    "estimate",
-    "interval",
-    "machine_doubt",
-    "number",
-    "percentage",
-    "quantity",
-    "undefined",
-    "unmeasured",
-]

@@ -219,6 +219,3 @@ def _description(plot: Mapping[str, Any]) -> str:
 
 def _attribute(text: str) -> str:
     return html.escape(text, quote=True)
-
-
-__all__ = ["render"]

@@ -85,6 +85,3 @@ def extra_block(entry: Entry) -> str:
         html_blocks.configuration(test),
         class_="llmbench",
     )
-
-
-__all__ = ["COLUMNS", "extra_block", "header_cells", "row_cells"]

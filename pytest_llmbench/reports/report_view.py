@@ -110,5 +110,3 @@ _BOUNDARIES = {
     "compound_system": "Compound",
 }
 """As appendix C.1 writes them."""
-
-__all__ = ["ReportView", "incomplete_text"]

@@ -254,26 +254,3 @@ def _gauge(name: str, value: float) -> str:
 
 def levels_of(test: TestView) -> levels.LevelTable | None:
     return levels.level_table(test.levels) if test.levels else None
-
-
-__all__ = [
-    "SECTIONS",
-    "Pairs",
-    "Rows",
-    "configuration",
-    "data",
-    "deviations",
-    "engine_rows",
-    "harness",
-    "headline_rows",
-    "identification",
-    "latency_rows",
-    "levels_of",
-    "limitations",
-    "metric_groups",
-    "performed",
-    "requirement_text",
-    "stretch_rows",
-    "success_rows",
-    "throughput_rows",
-]

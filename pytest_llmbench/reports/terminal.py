@@ -288,6 +288,3 @@ def _wrap(text: str, width: int, first: str = "  ", rest: str = "  ") -> list[st
 def _cut(text: str, width: int) -> str:
     text = re.sub(r"\s", " ", text)  # of a name with a line break in it
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
-
-
-__all__ = ["Line", "overview", "section_lines"]

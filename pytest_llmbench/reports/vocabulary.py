@@ -118,14 +118,3 @@ def headline_names(test: str, names: Iterable[str]) -> list[str]:
             and (not parts.qualifier or (qualifier == "*" and not parts.is_bucket))
         ]
     return found
-
-
-__all__ = [
-    "HEADLINES",
-    "MetricName",
-    "headline_names",
-    "metric_label",
-    "metric_name",
-    "shown_unit",
-    "statistic_label",
-]

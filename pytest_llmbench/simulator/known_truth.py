@@ -75,6 +75,3 @@ def output_filter_ns(config: EngineConfig, output_tokens: int) -> int:
     window = config.output_filter_window_tokens
     last = output_tokens - (output_tokens - 1) // window * window
     return round((config.output_filter_us + config.output_filter_us_per_token * last) * 1000)
-
-
-__all__ = ["cached_tokens", "lockstep_rate", "output_filter_ns", "prefill_ns", "service_ns"]

@@ -70,6 +70,3 @@ def _block_means(run: FloatArray, length: int) -> FloatArray:
     """Of all blocks of that length, one from every sample on."""
     sums = np.cumsum(np.concatenate(([0.0], run)))
     return np.asarray((sums[length:] - sums[:-length]) / length, dtype=np.float64)
-
-
-__all__ = ["RESAMPLES", "Intervals", "choose", "chosen", "draw", "is_chosen"]

@@ -194,6 +194,3 @@ class Clusters:
 
 def _starts(counts: IntArray) -> IntArray:
     return np.asarray(np.cumsum(counts) - counts, dtype=np.int64)
-
-
-__all__ = ["SORTED", "Blocks", "Clusters", "IntArray", "Moments"]

@@ -34,6 +34,3 @@ def summed_counts(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> n
     total[: len(one)] += one
     total[: len(other)] += other
     return total
-
-
-__all__ = ["percentiles_of_counts", "summed_counts"]

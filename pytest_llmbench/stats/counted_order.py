@@ -172,6 +172,3 @@ def _divided(wanted: _Wanted, division: _Division, counts: IntArray) -> _Wanted:
     starts = wanted.starts + (places - slots * _PARTS) * widths
     spans = np.minimum(widths, wanted.starts + wanted.spans - starts)
     return _Wanted(wanted.ranks, places, within, starts, spans)
-
-
-__all__ = ["CountedOrder", "IntArray", "Passes", "look_up"]

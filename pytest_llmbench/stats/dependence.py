@@ -143,13 +143,3 @@ def _quiet_lags(n: int) -> int:
 def _flat_top(bandwidth: int, lags: int) -> FloatArray:
     """Trapezoidal window: 1 up to M/2, falling to 0 at M."""
     return np.clip(2 * (1 - np.arange(lags + 1) / bandwidth), 0.0, 1.0)
-
-
-__all__ = [
-    "SHORTEST_SERIES",
-    "autocovariance",
-    "effective_size",
-    "exceedances",
-    "last_significant_lag",
-    "significant_correlation",
-]

@@ -187,13 +187,3 @@ def _bounded(runs: Runs, q: float, level: float, worth: Worth) -> Bounded:
 
 def _variance_of_mean(runs: Runs) -> float:
     return float(np.var(pooled(runs))) / effective_size(runs) if runs else 0.0
-
-
-__all__ = [
-    "Bounded",
-    "difference_interval",
-    "long_run_correlation",
-    "paired_mean_interval",
-    "paired_percentile_interval",
-    "relative_change_interval",
-]

@@ -36,6 +36,3 @@ def _thinned_ranks(n: int, most: int) -> npt.NDArray[np.int64]:
     even = np.linspace(0, n - 1, most // 2)
     from_top = n - np.geomspace(1, n, most - most // 2)
     return np.unique(np.rint(np.concatenate((even, from_top))).astype(np.int64))
-
-
-__all__ = ["MOST_POINTS", "ecdf", "ecdf_ranks"]

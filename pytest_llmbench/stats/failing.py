@@ -162,17 +162,3 @@ def _is_unanswered(outcome: Outcome, status: int | None) -> bool:
     if outcome is Outcome.HTTP_ERROR:
         return (status or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR
     return outcome in (Outcome.DISCONNECTED, Outcome.TIMEOUT)
-
-
-__all__ = [
-    "CHANCE",
-    "FEWEST",
-    "LONG_NS",
-    "PATIENT_NS",
-    "QUIET_NS",
-    "STREAK",
-    "Cut",
-    "FailureWatch",
-    "are_unanswered",
-    "is_chance",
-]

@@ -151,13 +151,3 @@ def _all_alike(logarithms: FloatArray, freedom: float, level: float) -> bool:
     statistic = float(centre @ np.linalg.pinv(covariance) @ centre)
     rest = max(freedom - count + 1, 1.0)
     return statistic <= count * freedom / rest * float(fdtri(count, rest, level))
-
-
-__all__ = [
-    "drawn_ratio",
-    "jain_index",
-    "jain_interval",
-    "jain_of_means_interval",
-    "jain_spread",
-    "starvation",
-]

@@ -105,16 +105,3 @@ def is_growing(means: tuple[float, ...]) -> bool:
     """Strictly rising each time, and by max(2, 20 % of the first) in all."""
     rising = all(later > earlier for earlier, later in pairwise(means))
     return rising and means[-1] - means[0] >= max(_LEAST_RISE, _LEAST_RELATIVE_RISE * means[0])
-
-
-__all__ = [
-    "SEGMENTS",
-    "Growth",
-    "Steps",
-    "gauge_steps",
-    "growth",
-    "in_flight_steps",
-    "is_growing",
-    "segment_means",
-    "time_under_way",
-]

@@ -91,6 +91,3 @@ def _correlation(runs: Sequence[FloatArray], lags: int) -> FloatArray:
         own = min(lags, len(run) - 1)
         total[: own + 1] += len(run) * autocovariance(run, own)
     return np.asarray(total / total[0], dtype=np.float64)
-
-
-__all__ = ["memory", "persistence"]

@@ -87,14 +87,3 @@ def _batch_means(runs: Runs, n: int, batches: int) -> FloatArray:
         own = min(len(run), max(1, round(batches * len(run) / n)))
         found += [float(np.mean(part)) for part in np.array_split(run, own)]
     return np.asarray(found, dtype=np.float64)
-
-
-__all__ = [
-    "FEWEST",
-    "FEWEST_BEYOND",
-    "FEWEST_MEMORIES",
-    "MomentBound",
-    "bound_by_mean",
-    "moment_bound",
-    "nearest",
-]

@@ -65,6 +65,3 @@ def _check(q: float, level: float) -> None:
         raise ValueError(f"a percentile with an interval lies between 0 and 100, not at {q}")
     if not 0 < level < 1:
         raise ValueError(f"a confidence level lies between 0 and 1, not at {level}")
-
-
-__all__ = ["percentile_interval", "ranks", "samples_required"]

@@ -195,14 +195,3 @@ def in_order(intervals: Sequence[Interval]) -> list[Interval]:
         if lower is not None and higher is not None:
             lowers[-place - 1] = min(lower, higher)
     return [Interval(*ends) for ends in zip(lowers, uppers, strict=True)]
-
-
-__all__ = [
-    "Worth",
-    "in_order",
-    "median_worth",
-    "ordered_interval",
-    "percentile_interval",
-    "percentile_worth",
-    "series_memory",
-]

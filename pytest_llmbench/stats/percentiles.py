@@ -71,6 +71,3 @@ def _harrell_davis(ordered: FloatArray, q: float) -> float:
     n, share = len(ordered), q / 100
     reached = betainc((n + 1) * share, (n + 1) * (1 - share), np.arange(n + 1) / n)
     return float(np.diff(reached) @ ordered)
-
-
-__all__ = ["Estimator", "Ordered", "ordered_percentile", "percentile", "percentile_ranks", "percentiles"]

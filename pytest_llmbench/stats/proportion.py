@@ -75,6 +75,3 @@ def exact_share_interval(
     lower = 0.0 if successes == 0 else float(betaincinv(good, n - good + 1, tail))
     upper = 1.0 if successes == trials else float(betaincinv(good + 1, n - good, 1 - tail))
     return lower, upper
-
-
-__all__ = ["Share", "exact_share_interval", "share_of", "share_worth"]

@@ -48,6 +48,3 @@ def influence(above: Runs, below: Runs, ratio: float) -> Runs:
     """How far each pair moves the ratio, times their number."""
     mean = float(pooled(below).mean())
     return tuple((a - ratio * b) / mean for a, b in zip(above, below, strict=True))
-
-
-__all__ = ["Ratio", "influence", "ratio_of"]

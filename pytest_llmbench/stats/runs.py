@@ -41,6 +41,3 @@ def pooled(runs: Runs) -> FloatArray:
     if len(runs) == 1:
         return runs[0]
     return np.concatenate(runs) if runs else np.empty(0)
-
-
-__all__ = ["OPEN", "FloatArray", "Interval", "Runs", "Samples", "as_runs", "pooled"]

@@ -125,6 +125,3 @@ def _combined(weights: FloatArray, errors: Sequence[Spread]) -> Spread:
     cubes = np.sign(weights) * squares**1.5 * np.array([of.skewness for of in errors])
     freedom = variance**2 / float((np.square(squares) / np.array([of.freedom for of in errors])).sum())
     return Spread(float(np.sqrt(variance)), freedom, float(cubes.sum()) / variance**1.5, worth)
-
-
-__all__ = ["FEWEST_LENGTHS", "Fit", "Group", "power_law", "straight_line"]

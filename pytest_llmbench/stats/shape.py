@@ -171,16 +171,3 @@ def _peaks(density: FloatArray) -> FloatArray:
 
     found, _ = find_peaks(density, prominence=PROMINENCE * float(density.max()))
     return np.asarray(found, dtype=np.float64)
-
-
-__all__ = [
-    "FINEST_BANDWIDTH",
-    "PROMINENCE",
-    "Modality",
-    "Pool",
-    "Tail",
-    "modality",
-    "tail_class",
-    "tail_ratio",
-    "tail_variation",
-]

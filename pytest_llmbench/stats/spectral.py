@@ -350,18 +350,3 @@ def _skewness(runs: Runs, batch: int) -> float:
     if variance <= 0.0:
         return 0.0
     return float(np.mean(every**3) / variance**1.5 / math.sqrt(len(every)))
-
-
-__all__ = [
-    "FEWEST_COSINES",
-    "Spread",
-    "legs",
-    "mean_interval",
-    "memories_required",
-    "quantile",
-    "spread",
-    "stretched",
-    "student_interval",
-    "student_quantile",
-    "upper_end",
-]

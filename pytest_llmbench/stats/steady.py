@@ -123,15 +123,3 @@ def _concordance_variance(values: FloatArray) -> float:
 
     _, ties = np.unique(values, return_counts=True)
     return (term(len(values)) - sum(term(float(count)) for count in ties)) / 18
-
-
-__all__ = [
-    "BATCH",
-    "FEWEST_WINDOWS",
-    "MOST_CHANGE",
-    "SEGMENTS",
-    "Drift",
-    "change_across",
-    "drift",
-    "warm_up_end",
-]

@@ -192,16 +192,3 @@ def _of_another_version(version: object, path: Path) -> StoreError:
         where=str(path),
         remedy=remedy,
     )
-
-
-__all__ = [
-    "BASELINE_VERSION",
-    "STORAGE",
-    "Baseline",
-    "BaselineTest",
-    "check_name",
-    "find_baseline",
-    "machine_id",
-    "read_baseline",
-    "save_baseline",
-]

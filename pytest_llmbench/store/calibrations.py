@@ -75,13 +75,3 @@ def read_calibration(path: Path) -> Calibration | None:
             where=str(path),
             remedy="calibrate again (--llm-calibrate), or remove the file",
         ) from error
-
-
-__all__ = [
-    "Calibration",
-    "NoiseEntry",
-    "calibration_path",
-    "read_calibration",
-    "there_are_calibrations",
-    "write_calibration",
-]

@@ -48,6 +48,3 @@ def _body_begins(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     if ast.get_docstring(node, clean=False) is None:
         return node.body[0].lineno
     return (node.body[0].end_lineno or node.body[0].lineno) + 1
-
-
-__all__ = ["HOW", "function_prompts"]

@@ -93,6 +93,3 @@ class Course:
 
     def _finished(self, event: Event) -> None:
         self.exit_status = int(event["exit_status"])
-
-
-__all__ = ["Course", "Event", "begun", "ended", "finished", "judged", "reaudited", "selected"]

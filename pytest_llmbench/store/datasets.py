@@ -305,17 +305,3 @@ def _unreadable(path: Path, error: Exception) -> SuiteError:
     too_long = getattr(error, "errno", None) == errno.EFBIG
     remedy = "give an extract of it" if too_long else "check the path"
     return SuiteError(f"cannot be read: {reason}", where=str(path), remedy=remedy)
-
-
-__all__ = [
-    "ANSWER_FIELDS",
-    "CODE_FIELDS",
-    "PROMPT_FIELDS",
-    "FileFormat",
-    "code_texts",
-    "conversations",
-    "exercises",
-    "file_sha256",
-    "read_rows",
-    "trace_entries",
-]

@@ -39,6 +39,3 @@ def this_environment(packages: Iterable[str] = PACKAGES) -> Environment:
         cpu_count=os.cpu_count(),
         packages=installed,
     )
-
-
-__all__ = ["PACKAGES", "this_environment"]

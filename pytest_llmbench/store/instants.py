@@ -14,6 +14,3 @@ def iso_utc(wall_ns: int) -> str:
     """
     instant = _EPOCH + timedelta(microseconds=wall_ns // 1_000_000 * 1000)
     return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-__all__ = ["iso_utc"]

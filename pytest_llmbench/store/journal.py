@@ -232,16 +232,3 @@ def _free_name(directory: Path, started: str) -> Path:
         number += 1
         place = directory / f"{stem}-{number}"
     return place
-
-
-__all__ = [
-    "ASIDE_PREFIX",
-    "JOURNAL_NAME",
-    "JOURNAL_SCHEMA",
-    "Journal",
-    "JournalHead",
-    "ReadJournal",
-    "claimed",
-    "held_journal",
-    "read_journal",
-]

@@ -66,6 +66,3 @@ def read_object(path: Path, what: str, *, absent: str, damaged: str) -> dict[str
         where=str(path),
         remedy=absent,
     )
-
-
-__all__ = ["read_object", "remove_unfinished", "write_text"]

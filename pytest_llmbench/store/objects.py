@@ -140,6 +140,3 @@ def _entries(value: JsonValue) -> list[Any]:
     if not isinstance(value, list):
         raise StoreError(f"a list is expected, not {value!r}")
     return value
-
-
-__all__ = ["described", "encoded", "rebuilt"]

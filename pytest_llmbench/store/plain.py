@@ -58,6 +58,3 @@ def _plain_scalar(value: str | int | float) -> JsonValue:
     if isinstance(value, int):
         return int(value)
     return float(value) if math.isfinite(value) else None
-
-
-__all__ = ["plain", "plain_number", "plain_object"]

@@ -337,9 +337,3 @@ def row_of(line: bytes) -> tuple[RequestRecord, str]:
 
 def damaged(what: str, path: Path) -> StoreError:
     return StoreError(what, where=str(path), remedy="it is no records file, or a damaged one; measure again")
-
-
-__all__ = [
-    "MOST_WAITING", "NOT_ON_DISK", "RECORDS_SCHEMA", "RecordsFile", "RecordsHeader", "RecordsWriter",
-    "cut_off", "damaged", "header_of", "not_on_disk", "read_records", "row_of",
-]  # fmt: skip

@@ -153,6 +153,3 @@ class _Lines:
                 where=str(self._path),
                 remedy="check the path",
             ) from error
-
-
-__all__ = ["StoredRun", "StoredRuns", "read_records", "read_runs"]

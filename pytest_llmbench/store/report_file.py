@@ -88,6 +88,3 @@ def _mistakes(error: ValidationError) -> str:
     listed = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in found[:_SHOWN_MISTAKES]]
     rest = [f"… and {len(found) - len(listed)} more"] if len(found) > len(listed) else []
     return "the report does not have the shape of its schema: " + "; ".join(listed + rest)
-
-
-__all__ = ["REPORT_NAME", "check_writable", "document_of", "read_report", "write_report"]

@@ -75,6 +75,3 @@ class IncompleteEntry(Shape):
     """Node ids of the load tests that were still to come; with pytest-xdist of all tests."""
     damaged_lines: int = 0
     """Of the journal that the report was recovered from."""
-
-
-__all__ = ["DRAFT", "Environment", "FactEntry", "Generator", "IncompleteEntry", "Sut", "UnfinishedTest"]

@@ -52,6 +52,3 @@ class Metric(Shape):
     """By how much the measuring machine may have made every number of this too high, in its unit."""
     too_low_by: float = 0.0
     """The same for too low."""
-
-
-__all__ = ["Finite", "Instant", "Metric", "Shape"]

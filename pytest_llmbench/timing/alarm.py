@@ -73,6 +73,3 @@ def best_alarm(loop: asyncio.AbstractEventLoop, clock: Clock) -> Alarm:
         except OSError:  # not Linux, or a sandbox that forbids it: the loop's timer and longer yielding do
             return LoopAlarm(clock)
     return LoopAlarm(clock)
-
-
-__all__ = ["Alarm", "LoopAlarm", "TimerFdAlarm", "best_alarm"]

@@ -89,6 +89,3 @@ def resolution_ns(clock: Clock) -> int:
     steps = [later - earlier for earlier, later in itertools.pairwise(readings)]
     smallest = min((step for step in steps if step > 0), default=0)
     return max(clock.reported_resolution_ns, smallest)
-
-
-__all__ = ["Clock", "MonotonicClock", "VirtualClock", "anchor", "resolution_ns"]

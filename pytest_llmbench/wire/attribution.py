@@ -145,16 +145,3 @@ def largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
     for at in order[: total - sum(shares)]:
         shares[at] += 1
     return shares
-
-
-__all__ = [
-    "Attribution",
-    "ContentChunks",
-    "CountText",
-    "apportion",
-    "attribute",
-    "counted_by_server",
-    "estimated_size",
-    "largest_remainder",
-    "spread",
-]

@@ -25,6 +25,3 @@ def dialect(name: str) -> Dialect:
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
         raise SuiteError(f"unknown API dialect {name!r}", remedy=hint)
     return found
-
-
-__all__ = ["DIALECTS", "dialect"]

@@ -55,6 +55,3 @@ class Chunk:
     @property
     def undecodable(self) -> bool:
         return self.problem != ""
-
-
-__all__ = ["Chunk", "Usage"]

@@ -96,6 +96,3 @@ def _of_preemptions(record: RequestRecord, tokens: int) -> list[str]:
 def _short(value: int | None) -> str:
     digits = str(value)
     return digits if len(digits) <= 15 else f"{digits[0]}.{digits[1:3]}e{len(digits) - 1}"
-
-
-__all__ = ["is_modest", "refuse_impossible"]

@@ -42,6 +42,3 @@ def classify_unstreamed(headers: Mapping[str, str], body: bytes) -> tuple[Outcom
     return Outcome.UNDECODABLE, (
         f"the endpoint answered without streaming: {shorten(content_type, 80)} {answer}, not {EVENT_STREAM}"
     )
-
-
-__all__ = ["EVENT_STREAM", "classify_unstreamed", "is_event_stream"]

@@ -71,6 +71,3 @@ class Dialect(Protocol):
 
     def decode(self, event: SSEEvent) -> Chunk:
         """What the event says. Never raises: what cannot be read is a chunk with a ``problem``."""
-
-
-__all__ = ["Dialect", "EncodeOptions", "PromptForm"]

@@ -97,6 +97,3 @@ def _describe(error: Any, depth: int = 0) -> str:
 
 def _is_label(value: Any) -> bool:
     return isinstance(value, str | int) and not isinstance(value, bool) and value != ""
-
-
-__all__ = ["ERROR_TEXT_LIMIT", "error_in", "error_text", "is_policy_error", "shorten"]

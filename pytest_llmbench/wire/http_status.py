@@ -61,6 +61,3 @@ def _with_phrase(status: int) -> str:
         return f"HTTP {status} {HTTPStatus(status).phrase}"
     except ValueError:
         return f"HTTP {status}"
-
-
-__all__ = ["classify_status", "header", "read_error_body"]

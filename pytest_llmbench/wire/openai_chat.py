@@ -89,6 +89,3 @@ def _strings(entries: Any, *keys: str) -> Iterator[str]:
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict):
             yield from (entry[key] for key in keys if isinstance(entry.get(key), str))
-
-
-__all__ = ["OpenAIChat"]

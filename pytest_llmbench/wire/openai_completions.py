@@ -48,6 +48,3 @@ def _read_choice(chunk: Chunk, choice: dict[str, Any]) -> None:
         chunk.blank = not chunk.text
     elif text is not None:
         chunk.problem = f"text that is neither text nor null but {text.__class__.__name__}"
-
-
-__all__ = ["OpenAICompletions"]

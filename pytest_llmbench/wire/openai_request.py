@@ -71,6 +71,3 @@ def text_prompt(request: PlannedRequest) -> str:
             "that takes them",
         )
     return request.text
-
-
-__all__ = ["encode_body", "merge", "text_prompt"]

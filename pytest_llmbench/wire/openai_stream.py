@@ -141,6 +141,3 @@ def _read_plain(chunk: Chunk, event: SSEEvent) -> None:
 def _set_error(chunk: Chunk, error: Any) -> None:
     chunk.error = error_text(error) or "an error without a message"
     chunk.refused = is_policy_error(error)
-
-
-__all__ = ["END_MARKER", "TOKEN_TIMES", "ReadChoice", "as_count", "decode_event", "read_usage"]

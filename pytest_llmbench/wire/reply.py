@@ -251,6 +251,3 @@ def _no_content(summary: StreamSummary) -> str:
     if summary.output_tokens is not None and summary.output_tokens > 0:
         return f"the reply held no visible text (output tokens: {summary.output_tokens})"
     return "the reply held no content"
-
-
-__all__ = ["NORMAL_FINISH", "POLICY_FINISH", "Ended", "StreamSummary", "read_stream"]

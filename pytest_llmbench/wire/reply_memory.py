@@ -76,6 +76,3 @@ def id_is_alone(
         if decode(replace(event, data=event.data.replace(identity, _OTHER_ID))) != chunk:
             return False
     return True
-
-
-__all__ = ["HOLE", "KnownShape", "ReplyMemory", "SummaryKey", "id_is_alone", "id_of"]

@@ -92,6 +92,3 @@ def _token_instants(timed: Sequence[Mapping[str, Any]]) -> list[int]:
             return []
         found += instants
     return found if all(one.__class__ is int and 0 <= one < _BEYOND for one in found) else []
-
-
-__all__ = ["NOTHING_SAID", "ServerFigures", "server_figures"]

@@ -198,6 +198,3 @@ class SSEDecoder:
         self._problem = ""
         self._data_stamp_ns = 0
         self._data_read_index = 0
-
-
-__all__ = ["DEFAULT_MAX_LINE_BYTES", "SSEDecoder", "SSEEvent"]

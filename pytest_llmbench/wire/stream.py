@@ -52,6 +52,3 @@ def decode(events: Iterable[SSEEvent], dialect: Dialect) -> Iterator[Chunk]:
             lessons -= 1
             template = learn(event, chunk, key, dialect.decode) or template
         yield chunk
-
-
-__all__ = ["chunks_of", "decode", "events_of"]

@@ -60,6 +60,3 @@ def learn(
     template = TextTemplate(data[:start], data[end - 1 :], chunk.choice)
     proof = decode(replace(event, data=template.head + _OTHER_TEXT + template.tail))
     return template if proof == replace(chunk, text=_OTHER_TEXT) else None
-
-
-__all__ = ["TextTemplate", "learn"]

@@ -309,6 +309,3 @@ def _needs_no_escape(text: str) -> bool:
 
 def _unescaped(text: str) -> str:
     return text if _needs_no_escape(text) else str(json.loads(f'"{text}"'))
-
-
-__all__ = ["MOST_BYTES", "Lesson", "instants_of", "plain_texts", "read_uniform"]

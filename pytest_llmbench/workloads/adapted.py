@@ -206,6 +206,3 @@ def highest_id(workload: Workload) -> int:
     ids = workload.specification().get("generation", {})
     stated = ids.get("token_ids", {}).get("max") if isinstance(ids, Mapping) else None
     return stated if isinstance(stated, int) else HIGHEST_CL100K_ID
-
-
-__all__ = ["Salted", "SharedPrefix", "WithFixedOutput", "highest_id"]

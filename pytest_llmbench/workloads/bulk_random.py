@@ -93,6 +93,3 @@ class BulkRandom(random.Random):
             self._words = np.concatenate((self._words[self._next :], fresh))
             self._next, end = 0, count
         return self._words[self._next : end]
-
-
-__all__ = ["BulkRandom"]

@@ -20,7 +20,6 @@ from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UN
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.synthetic import (
     RESERVED_NAMES,
-    STANDARD_NAMES,
     SYNTHETIC_SKEWED,
     SYNTHETIC_UNIFORM,
     SyntheticWorkload,
@@ -129,6 +128,3 @@ def _is_reference(candidate: Workload) -> bool:
     while type(candidate) is WithFixedOutput:
         candidate = candidate.base
     return type(candidate) in _REFERENCE_TYPES and candidate.standard
-
-
-__all__ = ["FROM_DATASETS", "STANDARD_NAMES", "WORKLOADS", "reference_variant", "workload"]

@@ -145,6 +145,3 @@ def _mistakes(mix: ClassMix) -> list[str]:
         for wanted in [each.input if side == "input" else each.output]
         if probability_between(law, *wanted) < _RAREST
     ]
-
-
-__all__ = ["LONG", "SHORT", "ClassMix", "RequestClass"]

@@ -201,6 +201,3 @@ def _function_tokens(function: CodeFunction) -> int:
 @lru_cache(maxsize=4)
 def _input_length(workload: CodeCompletionWorkload) -> dict[str, Any]:
     return observed_lengths([_function_tokens(function) for function in workload.functions])
-
-
-__all__ = ["CONTEXTS", "THE_STACK", "CodeCompletionWorkload", "CodeFunction", "contexts_from"]

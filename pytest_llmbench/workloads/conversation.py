@@ -155,6 +155,3 @@ def _lengths(workload: ConversationWorkload) -> dict[str, dict[str, Any]]:
         "input": observed_lengths([_human_tokens(c) for c in workload.conversations]),
         "output": observed_lengths([_answer_tokens(c) for c in workload.conversations]),
     }
-
-
-__all__ = ["SHAREGPT", "SYSTEM_PROMPT", "SYSTEM_PROMPT_TOKENS", "Conversation", "ConversationWorkload"]

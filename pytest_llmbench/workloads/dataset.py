@@ -202,15 +202,3 @@ def _lengths(workload: DatasetWorkload) -> dict[str, dict[str, Any]]:
         "input": observed_lengths([_tokens(prompt) for prompt in workload.prompts]),
         "output": observed_lengths([prompt.max_tokens for prompt in workload.prompts]),
     }
-
-
-__all__ = [
-    "PUBLISHED_DIGESTS",
-    "DatasetIdentity",
-    "DatasetWorkload",
-    "Prompt",
-    "name_mistakes",
-    "observed_lengths",
-    "text_mistakes",
-    "texts_digest",
-]

@@ -126,6 +126,3 @@ def cut_to(text: str, tokens: int) -> str:
         if text.startswith(beginning) and tokenizer.count(filled) == tokens:
             return filled
     raise SuiteError(f"no beginning of the text has exactly {tokens} tokens", where="workload")
-
-
-__all__ = ["MOST_CALLS", "ExactPrompt", "cut_to", "exact_prompt", "exact_text"]

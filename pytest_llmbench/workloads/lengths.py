@@ -343,18 +343,3 @@ def _weight_mistakes(tokens: tuple[int, ...], weights: tuple[float, ...]) -> lis
 def _refuse(mistakes: list[str], law: str) -> None:
     if mistakes:
         raise SuiteError.from_mistakes(mistakes, where=f"length law {law}")
-
-
-__all__ = [
-    "MOST_TOKENS",
-    "Choice",
-    "Empirical",
-    "Fixed",
-    "LengthLaw",
-    "LogNormal",
-    "Normal",
-    "Uniform",
-    "mean_between",
-    "probability_between",
-    "specification_of",
-]

@@ -191,17 +191,3 @@ LONG_CONTEXT: Final = LongContextWorkload(Choice(MIXED_TARGETS))
 
 LONG_CONTEXT_UNIFORM: Final = LongContextWorkload(Uniform(8192, 32768), name=UNIFORM_NAME)
 """The variant in the body of the draft (section 4.3.2.5)."""
-
-__all__ = [
-    "LONG_CONTEXT",
-    "LONG_CONTEXT_UNIFORM",
-    "MIXED_TARGETS",
-    "OUTPUT_TOKENS",
-    "QUESTION_TOKENS",
-    "SCALING_TARGETS",
-    "UNIFORM_NAME",
-    "LongContextWorkload",
-    "fitting_targets",
-    "long_context",
-    "scaling_targets",
-]

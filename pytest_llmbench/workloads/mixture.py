@@ -170,6 +170,3 @@ def _disagreements(parts: tuple[Part, ...]) -> list[str]:
         for key, given in values.items()
         if any(value != given[0] for value in given)
     ]
-
-
-__all__ = ["Mixture", "Part", "chat_reasoning_mix"]

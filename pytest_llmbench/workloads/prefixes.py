@@ -60,6 +60,3 @@ def _prefix_of(request: PlannedRequest, index: int) -> PlannedRequest:
         tokenizer = reference_tokenizer()
         text = tokenizer.decode(tokenizer.encode(text)[:length])
     return replace(request, index=index, max_tokens=1, input_tokens=length, token_ids=ids, text=text)
-
-
-__all__ = ["Prefixes"]

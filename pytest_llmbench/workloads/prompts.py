@@ -39,6 +39,3 @@ def realised_lengths(
         for request in requests
     ]
     return np.array(lengths, dtype=np.int64)
-
-
-__all__ = ["realised_lengths", "with_text"]

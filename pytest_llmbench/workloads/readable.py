@@ -104,6 +104,3 @@ def as_ids(ids: npt.NDArray[np.uint32]) -> array[int]:
 def word_ids() -> npt.NDArray[np.uint32]:
     """Ids of :data:`WORDS`, each with its leading space."""
     return np.array([encoded(f" {word}")[0] for word in WORDS], dtype=np.uint32)
-
-
-__all__ = ["WORDS", "as_ids", "encoded", "readable_ids", "word_ids"]

@@ -263,18 +263,3 @@ def _prompt_json(request: PlannedRequest) -> bytes:
 @cache
 def _decimals() -> npt.NDArray[np.bytes_]:
     return np.array([b"%d," % number for number in range(_TABLE_SIZE)], dtype="S7")
-
-
-__all__ = [
-    "TAPES",
-    "TAPE_TOKENS",
-    "SequenceDigest",
-    "Stretch",
-    "drawn",
-    "drawn_sha256",
-    "passing",
-    "sequence_json",
-    "sequence_sha256",
-    "slices_sha256",
-    "stretches_sha256",
-]

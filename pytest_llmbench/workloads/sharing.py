@@ -71,6 +71,3 @@ def realised_sharing(workload: Workload, first: int, count: int, seed: int) -> d
         "contexts": contexts,
         "realised_by_rank": by_rank,
     }
-
-
-__all__ = ["FLAG_BLOCK", "SharesPrefixes", "realised_sharing", "sharing_flags"]

@@ -67,6 +67,3 @@ def _look_up(specification: Mapping[str, Any], item: str) -> Any:
             return None
         value = value.get(key)
     return value
-
-
-__all__ = ["CONTROLS", "DATASET_ITEMS", "LENGTH_TYPES", "REQUIRED_ITEMS", "check_specification"]

@@ -81,6 +81,3 @@ def part_seed(seed: int, part: str) -> int:
     """The seed of the part of a measurement that has this name: the first 4 bytes of SHA-256 of
     ``"seed/part"``, as a number. The seed itself for no name."""
     return derived_seed(seed, part) >> 32 if part else seed
-
-
-__all__ = ["StreamedWorkload", "derived_seed", "draws_anew", "part_seed", "stream_of"]

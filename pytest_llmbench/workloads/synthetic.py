@@ -145,15 +145,3 @@ SYNTHETIC_UNIFORM: Final = SyntheticWorkload("synthetic-uniform", *_REFERENCE_LA
 
 SYNTHETIC_SKEWED: Final = SyntheticWorkload("synthetic-skewed", *_REFERENCE_LAWS["synthetic-skewed"])
 """The reference workload Synthetic-Skewed (appendix A.2), in the project's draw order (AMB-36)."""
-
-__all__ = [
-    "HIGHEST_CL100K_ID",
-    "NO_SHARING",
-    "NO_SYSTEM_PROMPT",
-    "RESERVED_NAMES",
-    "STANDARD_NAMES",
-    "SYNTHETIC_SKEWED",
-    "SYNTHETIC_UNIFORM",
-    "SyntheticWorkload",
-    "temperature_mistakes",
-]

@@ -190,6 +190,3 @@ def _entry_mistakes(entries: tuple[TraceEntry, ...], block_tokens: int) -> list[
         f"{len(places)} entries {complaint}, the first is number {places[0]}"
         for complaint, places in wrong.items()
     ]
-
-
-__all__ = ["MOONCAKE_BLOCK", "TraceEntry", "TraceWorkload"]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.reports import pytest_html
-from pytest_llmbench.reports.html import SECTIONS, html_report
+from pytest_llmbench.reports.html import html_report
+from pytest_llmbench.reports.summaries import SECTIONS
 from pytest_llmbench.store import schema
 
 Entry = dict[str, Any]

@@ -7,7 +7,8 @@ from engine_runs import A, B, C, D, config, drive, drive_at_once, us
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence
+from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 
 def test_one_request_alone_meets_the_formula() -> None:

@@ -8,8 +8,9 @@ from engine_runs import config, drive_at_once, us
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence
+from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.guardrails import Guardrails
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 INPUT = {"input_filter": "enabled", "input_filter_us": 3000, "input_filter_us_per_token": 2}
 OUTPUT = {

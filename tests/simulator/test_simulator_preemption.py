@@ -11,7 +11,9 @@ from __future__ import annotations
 import pytest
 from engine_runs import A, B, C, D, Run, config, drive, drive_at_once, small_memory, us
 
-from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence, Preemption
+from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.scheduling import Preemption
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 
 def pair() -> tuple[EngineSequence, EngineSequence]:

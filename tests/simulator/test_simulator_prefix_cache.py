@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from engine_runs import A, B, D, config, drive_at_once, small_memory, us
 
-from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence
+from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.kv_cache import PrefixCache, chained_hashes
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 
 def prompt(tokens: list[int], output: int = 1) -> EngineSequence:

@@ -8,7 +8,8 @@ from statistics import fmean, stdev
 import pytest
 from engine_runs import A, B, config, drive, us
 
-from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence
+from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 SERVICE_NS = us(A + B * 100)
 

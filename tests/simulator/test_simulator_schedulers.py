@@ -6,7 +6,8 @@ import pytest
 from engine_runs import config, drive, drive_at_once, us
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence, QueueFullError
+from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 THREE = (("a", 30, 2), ("b", 10, 1), ("c", 20, 0))  # name, prompt, priority
 

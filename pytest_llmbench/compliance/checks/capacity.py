@@ -247,6 +247,3 @@ def search_table(look: EvidenceView) -> Answer:
     if not any(line in note for note in look.result.notes):
         lacking.append("the closing line")
     return look.answer(not lacking, f"{len(shown)} levels", f"lacking: {', '.join(lacking)}")
-
-
-__all__ = ["check", "restarted"]

@@ -183,6 +183,3 @@ def ntp_verification(look: EvidenceView) -> Answer:
         f"offset {offset_ms:g} ms to {server}",
         f"offset {offset_ms:g} ms to {server} is not under 10 ms",
     )
-
-
-__all__ = ["check"]

@@ -227,6 +227,3 @@ def checklist(look: EvidenceView) -> Answer:
     answers = look.need("comparison.checklist")
     open_items = [item for item in CHECKLIST if not str(answers.get(item, "")).strip()]
     return look.answer(not open_items, "seven items answered", f"not answered: {', '.join(open_items)}")
-
-
-__all__ = ["CHECKLIST", "check", "hardware_differs", "others", "tokenizers_differ"]

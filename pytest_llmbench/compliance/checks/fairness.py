@@ -268,6 +268,3 @@ def tables(look: EvidenceView) -> Answer:
 
 def _title(name: str) -> str:
     return name[:1].upper() + name[1:]
-
-
-__all__ = ["check"]

@@ -15,12 +15,12 @@ from pytest_llmbench.compliance.checks.tradeoff import SOURCES, shares_wrong
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import chunk_counts, chunk_sizes
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
+from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import (
     FEWEST_TOKENS,
     SINGLE_TOKEN_SHARE,
     TBC,
     ItlSamples,
-    Option,
     itl_point,
     itl_samples,
     jitter_ms,
@@ -367,6 +367,3 @@ def results_table(look: EvidenceView) -> Answer:
     if len(results) < len(levels):
         lacking.append(f"tables of {len(levels) - len(results)} levels")
     return look.answer(not lacking, "a table per level", f"lacking: {', '.join(lacking)}")
-
-
-__all__ = ["check"]

@@ -178,6 +178,3 @@ def percentiles_agree(
                 return f"{family}.{statistic} of {one.label} is {stated:g} ms, its records give {again:g} ms"
     look.note(f"samples of {one.label}", len(one.inside))
     return None
-
-
-__all__ = ["REPORTED", "SWEEP", "at_least_s", "check", "percentiles_agree"]

@@ -266,6 +266,3 @@ def _rows_lacking(wanted: Sequence[str], titles: Sequence[str]) -> list[str]:
 
 def _cells(look: EvidenceView) -> list[str]:
     return [cell for each in look.result.tables for row in each.rows for cell in row]
-
-
-__all__ = ["check"]

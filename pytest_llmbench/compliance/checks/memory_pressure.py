@@ -216,6 +216,3 @@ def table(look: EvidenceView) -> Answer:
         if len(values) and not close(one.point("ttft.p99"), percentile(values, "p99")):
             lacking.append(f"the right TTFT P99 of {one.label}")
     return look.answer(not lacking, f"{len(titles)} levels", f"lacking: {', '.join(lacking)}")
-
-
-__all__ = ["PRESSURE", "check"]

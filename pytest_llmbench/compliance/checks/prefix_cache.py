@@ -283,6 +283,3 @@ def table(look: EvidenceView) -> Answer:
     elif not any("cold" in note for note in look.result.notes):
         lacking.append("a word on why there is no cold run")
     return look.answer(not lacking, f"{len(found.rows)} rows", f"lacking: {', '.join(lacking)}")
-
-
-__all__ = ["check", "in_both", "unlike"]

@@ -104,6 +104,3 @@ def status(look: EvidenceView) -> Answer:
     contradicted = records.ok & (records.http_status >= 400)
     everyone = np.ones(len(records), dtype=bool)
     return _every(look, everyone, np.asarray(known & ~contradicted), "outcome")
-
-
-__all__ = ["check"]

@@ -173,6 +173,3 @@ def long_context(look: EvidenceView) -> Answer:
     return look.answer(
         complaint is None, "document, question and output are those of the draft", complaint or ""
     )
-
-
-__all__ = ["check"]

@@ -56,6 +56,3 @@ def one_of(key: str, *allowed: object) -> Predicate:
         return look.answer(value in allowed, f"{key} is {value}", f"{key} is {value!r}, not one of {choices}")
 
     return predicate
-
-
-__all__ = ["Checks", "Predicate", "merged", "one_of", "stated"]

@@ -56,6 +56,3 @@ def full_report(look: EvidenceView) -> Answer:
         "all six sections can be filled",
         "there are no summary metrics or no detailed tables",
     )
-
-
-__all__ = ["check"]

@@ -100,6 +100,3 @@ def prefix_caching(look: EvidenceView) -> Answer:
         f"prefix caching {state}",
         f"declared disabled, yet the server reported cached tokens for {cached} requests",
     )
-
-
-__all__ = ["BOUNDARIES", "check"]

@@ -26,6 +26,3 @@ def tables_called(look: EvidenceView, table_id: str) -> tuple[Table, ...]:
     found = tuple(table for table in look.result.tables if table.id == table_id)
     look.note(f"tables {table_id}", len(found))
     return found
-
-
-__all__ = ["lacking_columns", "lacking_rows", "tables_called"]

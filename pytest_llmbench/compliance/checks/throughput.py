@@ -266,6 +266,3 @@ def tables(look: EvidenceView) -> Answer:
     return look.answer(
         not lacking, "throughput summary and latency at maximum throughput", f"lacking: {', '.join(lacking)}"
     )
-
-
-__all__ = ["check"]

@@ -240,6 +240,3 @@ def table_and_plot(look: EvidenceView) -> Answer:
     if points < 2:
         lacking.append("points of the curve")
     return look.answer(not lacking, "curve, table and points", f"lacking: {', '.join(lacking)}")
-
-
-__all__ = ["check", "shares_wrong"]

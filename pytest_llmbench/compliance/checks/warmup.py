@@ -130,6 +130,3 @@ def cold_start_indicated(look: EvidenceView) -> Answer:
     return look.answer(
         "cold start" in title.lower(), "labelled a cold start", f"the title {title!r} does not say so"
     )
-
-
-__all__ = ["check", "warmup_precedes"]

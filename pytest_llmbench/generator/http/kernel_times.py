@@ -120,6 +120,3 @@ def kernel_times(clock: Clock) -> KernelTimes | None:
     except OSError:
         return None
     return KernelTimes(clock.monotonic_ns, clock.wall_ns)
-
-
-__all__ = ["ANCILLARY_BYTES", "SO_TIMESTAMPNS", "TOLERANCE_NS", "KernelTimes", "kernel_times", "packets_in"]

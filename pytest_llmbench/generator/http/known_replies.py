@@ -275,6 +275,3 @@ def _alike(one: _Shape, other: _Shape) -> bool:
     )  # fmt: skip
     same = all(getattr(one, name) == getattr(other, name) for name in names)
     return same and vars(one.sizes) == vars(other.sizes)
-
-
-__all__ = ["KnownReplies", "KnownReply"]

@@ -117,6 +117,3 @@ class ReplyParser:
         self.keep_alive = self._parser.should_keep_alive()
         self._pieces_of_body = len(self._pieces)
         self.complete = True
-
-
-__all__ = ["Framing", "NotHTTPError", "ReplyParser"]

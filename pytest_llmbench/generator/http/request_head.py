@@ -42,6 +42,3 @@ def _user_agent() -> str:
         return f"pytest-llmbench/{metadata.version('pytest-llmbench')}"
     except metadata.PackageNotFoundError:  # run from a source tree that was never installed
         return "pytest-llmbench"
-
-
-__all__ = ["RequestHead"]

@@ -168,6 +168,3 @@ def _timer() -> TimerFd | None:
         return TimerFd()
     except OSError:  # a sandbox that forbids it: then each read wakes us, however many there are
         return None
-
-
-__all__ = ["LATE_NS", "READ_BYTES", "Ready", "Sockets"]

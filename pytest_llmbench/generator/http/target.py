@@ -152,6 +152,3 @@ def _header_mistakes(headers: Mapping[str, str]) -> list[str]:
 def _shown(parts: SplitResult) -> str:
     """The URL without credentials and query."""
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
-
-
-__all__ = ["NOT_YET", "SUPPORTED", "Target"]

@@ -57,6 +57,3 @@ class TlsChannel:
     def pending(self) -> bytes:
         """Bytes that the protocol itself wants written: alerts, key updates."""
         return self._outgoing.read()
-
-
-__all__ = ["TlsChannel"]

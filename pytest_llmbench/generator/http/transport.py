@@ -122,6 +122,3 @@ def abandon(exchange: Exchange, end: End, at_ns: int, error: str) -> None:
     if exchange.channel is not None:
         exchange.channel.abandon()
     exchange.finish(end, at_ns, error)
-
-
-__all__ = ["Channel", "End", "Exchange", "Transport", "abandon"]

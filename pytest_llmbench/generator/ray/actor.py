@@ -21,6 +21,3 @@ class RayWorkerActor(WorkerActor):
     hear = ray.method(concurrency_group="hear")(WorkerActor.hear)
     clock = ray.method(concurrency_group="clock")(WorkerActor.clock)
     columns = ray.method(concurrency_group="columns")(WorkerActor.columns)
-
-
-__all__ = ["THREADS", "RayWorkerActor"]

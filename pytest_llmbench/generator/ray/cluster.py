@@ -217,6 +217,3 @@ def _refusal(error: Exception, spec: RaySpec) -> LLMBenchError:
         else "see `ray status` on the head; for a cluster with tokens set RAY_AUTH_MODE=token and "
         "RAY_AUTH_TOKEN",
     )
-
-
-__all__ = ["WHERE", "Actor", "Cluster", "Lost", "absent"]

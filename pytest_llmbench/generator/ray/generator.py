@@ -53,6 +53,3 @@ class RayLoadGenerator(DistributedLoadGenerator):
             return seen
         facts = Facts.of(Origin.MEASURED, {"clock.workers": list(clocks.told)}, "round trips to the workers")
         return replace(seen, facts=seen.facts | facts, interrupted=seen.interrupted or clocks.mistake)
-
-
-__all__ = ["RayLoadGenerator"]

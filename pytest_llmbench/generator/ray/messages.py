@@ -76,16 +76,3 @@ class Clocks:
 def ending_file(setup: Setup) -> Path:
     """How a worker ended, in words; there is none while its line is open."""
     return setup.directory / f"worker-{setup.number}.ending"
-
-
-__all__ = [
-    "AskClocks",
-    "Clocks",
-    "Enlist",
-    "Enlisted",
-    "Join",
-    "Joined",
-    "PutDown",
-    "Refused",
-    "ending_file",
-]

@@ -298,6 +298,3 @@ def _no_answer(bridge: BridgeProcess, spec: RaySpec, limit_s: float) -> Generato
         where=f"{WHERE} ({spec})",
         remedy="see `ray status` on its head; from outside of the cluster use ray://HOST:10001",
     )
-
-
-__all__ = ["BridgeProcess", "RayMember", "RayWorkerPool"]

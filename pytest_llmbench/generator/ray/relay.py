@@ -151,6 +151,3 @@ class ActorRelay:
     def _close(self) -> None:
         if self._spool is not None:
             self._spool.close()
-
-
-__all__ = ["ActorHandle", "ActorRelay", "MachineClock"]

@@ -72,6 +72,3 @@ def _wrong_address(address: str) -> list[str]:
     if found is None:
         return [f"{address!r} is neither auto nor HOST:PORT"]
     return [] if 0 < int(found[3]) < 65_536 else [f"{found[3]} is no port"]
-
-
-__all__ = ["MOST_WORKERS", "RaySpec", "is_ray"]

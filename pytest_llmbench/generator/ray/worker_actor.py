@@ -207,6 +207,3 @@ def _link(namespace: str) -> str:
     with suppress(OSError):
         return str(Path(f"/proc/self/ns/{namespace}").readlink())
     return ""
-
-
-__all__ = ["Greeting", "Heard", "Machine", "WorkerActor"]

@@ -65,6 +65,3 @@ def spooled_records(spool: SpoolReader, more: Iterable[RequestRecord] = ()) -> R
 def _fill(file: BlockFile, records: Records) -> None:
     for block in records.blocks(BLOCK):
         file.append(block_of(block, file.vocabulary))
-
-
-__all__ = ["merged", "read_columns", "spooled_records", "write_columns"]

@@ -81,6 +81,3 @@ class RowLog:
 
 def _weight(record: RequestRecord) -> int:
     return _ROW_BYTES + _ENTRY_BYTES * (len(record.chunk_ns) + len(record.server_token_ns))
-
-
-__all__ = ["MEMORY_BYTES", "RowLog"]

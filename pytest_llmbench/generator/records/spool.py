@@ -139,6 +139,3 @@ def _unpacked(data: bytes) -> tuple[list[RequestRecord], int]:
         records.append(RequestRecord(*values))
         at = end
     return records, at
-
-
-__all__ = ["FLUSH_S", "SpoolReader", "SpoolWriter"]

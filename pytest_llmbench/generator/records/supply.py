@@ -142,6 +142,3 @@ class DealtWorkload:
 
     def specification(self) -> Mapping[str, Any]:
         return {}
-
-
-__all__ = ["DealtWorkload", "Supply", "packed"]

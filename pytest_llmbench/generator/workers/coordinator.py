@@ -287,6 +287,3 @@ class Coordinator:
     def _fail(self, error: Exception) -> None:
         self.failure = self.failure or error
         self.stop(f"the load generator failed: {error}")
-
-
-__all__ = ["MARGIN_NS", "Coordinator", "Part"]

@@ -256,6 +256,3 @@ def _step_back() -> None:
     if sys.platform == "linux":  # elsewhere priorities are those of processes
         with suppress(OSError):  # a sandbox may refuse
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-
-
-__all__ = ["DistributedLoadGenerator"]

@@ -133,6 +133,3 @@ def _digest(plan: LoadPlan, index: IntColumn) -> str:
         return drawn_sha256(plan.workload, plan.first, len(sent), plan.seed)
     stretches = np.split(sent, np.flatnonzero(np.diff(sent) > 1) + 1)
     return slices_sha256(plan.workload, [(int(each[0]), len(each)) for each in stretches], plan.seed)
-
-
-__all__ = ["merged_observation", "merged_selfcheck", "peak_in_flight"]

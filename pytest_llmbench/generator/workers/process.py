@@ -230,5 +230,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-__all__ = ["Worker", "main"]

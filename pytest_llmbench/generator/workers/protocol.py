@@ -238,25 +238,3 @@ def refuse_other_version(said: object, where: str) -> None:
             where=where,
             remedy="let all processes load the same installation of pytest-llmbench; restart after upgrades",
         )
-
-
-__all__ = [
-    "UNSAYABLE",
-    "Address",
-    "Done",
-    "Failed",
-    "Go",
-    "Hello",
-    "Line",
-    "Ping",
-    "Pong",
-    "Ready",
-    "Requests",
-    "Setup",
-    "Stop",
-    "Told",
-    "Work",
-    "own_version",
-    "refusal",
-    "refuse_other_version",
-]

@@ -41,6 +41,3 @@ class WorkerPool(Protocol):
 
     def close(self) -> None:
         """Let all of them end by themselves, kill the others, remove their files. Safe to call twice."""
-
-
-__all__ = ["Member", "WorkerPool"]

@@ -138,6 +138,3 @@ def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> npt.NDArray[np.int64]:
     base_ns = int(whole[plan.first - 1]) if plan.first else 0
     offsets: npt.NDArray[np.int64] = whole[plan.first :] - base_ns
     return offsets
-
-
-__all__ = ["BLOCK_BYTES", "Deal", "active_workers", "split"]

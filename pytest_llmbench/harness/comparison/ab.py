@@ -129,6 +129,3 @@ def _lengths(records: Records) -> FloatArray:
     known = records.ok & (records.output_tokens != MISSING)
     lengths: FloatArray = records.output_tokens[known].astype(np.float64)
     return lengths
-
-
-__all__ = ["BASELINE", "CANDIDATE", "VARIANT", "Asked", "against_baseline", "invalid_runs", "paired_runs"]

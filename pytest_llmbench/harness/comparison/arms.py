@@ -260,15 +260,3 @@ def _first_of(results: Sequence[TestResult], runs: int) -> ArmRuns:
         first, observations=(*first.observations, *cut), by_run=values, notes=(*first.notes, note)
     )
     return ArmRuns(reported, values, tuple(results))
-
-
-__all__ = [
-    "Arm",
-    "ArmRuns",
-    "apart",
-    "cached_share",
-    "measure_arms",
-    "measured_records",
-    "pairs_wanted",
-    "runs_wanted",
-]

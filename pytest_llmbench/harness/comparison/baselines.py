@@ -292,15 +292,3 @@ def _test(entry: Mapping[str, Any]) -> BaselineTest:
         metrics=entry["metrics"],
         output_lengths=entry["output_lengths"],
     )
-
-
-__all__ = [
-    "HOW_TO_COMPARE",
-    "Baselines",
-    "Comparing",
-    "MeasurementRequest",
-    "compared_with",
-    "lengths_of",
-    "refuse_early",
-    "save",
-]

@@ -161,6 +161,3 @@ def _row(own: Noise) -> tuple[str, ...]:
         f"{sign} {own.proposed:.4g} {own.unit}",
         f"{own.false_alarms(own.proposed):.2%}",
     )
-
-
-__all__ = ["RUNS", "Calibrations", "table"]

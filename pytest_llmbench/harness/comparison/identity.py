@@ -82,6 +82,3 @@ def _host() -> Mapping[str, Any]:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
-
-
-__all__ = ["identity_of"]

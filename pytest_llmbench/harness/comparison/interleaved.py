@@ -149,6 +149,3 @@ def _nothing_of(plan: LoadPlan, seen: Observation) -> Observation:
         seen.anchor,
         interrupted=seen.interrupted,
     )
-
-
-__all__ = ["Execute", "drive_together", "drive_whole", "rounds"]

@@ -150,6 +150,3 @@ class ComparisonPlanner:
             answered=answered, header=header, valid=valid,
         )  # fmt: skip
         return Compared(result, ())
-
-
-__all__ = ["ComparisonPlanner"]

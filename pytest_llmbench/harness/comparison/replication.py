@@ -87,6 +87,3 @@ def _of_run(number: int, result: TestResult) -> list[VoidLoad]:
 
 def _cut(result: TestResult) -> tuple[Observation, ...]:
     return tuple(run for run in result.observations if run.interrupted is not None)
-
-
-__all__ = ["Replication", "Valid", "repeated", "repeats_its_load", "replication"]

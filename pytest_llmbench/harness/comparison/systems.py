@@ -247,6 +247,3 @@ def _checklist(wanted: Wanted, facts: Mapping[str, Facts], same_hardware: bool) 
         "production_configuration": wanted.production_configuration or "",
         "differences": wanted.differences or (", ".join(differing) or "none declared or detected"),
     }
-
-
-__all__ = ["SEVERAL", "Compared", "Listed", "Wanted", "compare_systems", "listed_systems"]

@@ -26,6 +26,3 @@ def drive(procedure: Procedure[R], execute: Callable[[LoadPlan], Observation]) -
     except StopIteration as stop:
         result: R = stop.value
         return result
-
-
-__all__ = ["drive"]

@@ -14,6 +14,3 @@ class Executor(Protocol):
     def run(self, plan: LoadPlan) -> Observation: ...
 
     def close(self) -> None: ...
-
-
-__all__ = ["Executor"]

@@ -57,6 +57,3 @@ class SharedRuns:
 
     def _nbytes(self) -> int:
         return sum(kept.seen.records.nbytes for kept in self._kept.values())
-
-
-__all__ = ["LIMIT_BYTES", "SharedRuns"]

@@ -235,19 +235,3 @@ def _warning(verb: str, value: float, limit: float | None, unit: str, certificat
         limit=limit,
         unit=unit,
     )
-
-
-__all__ = [
-    "FACT",
-    "NOT_RUN",
-    "STATE_DIR_VARIABLE",
-    "Certificate",
-    "beyond",
-    "certificate_path",
-    "facts_of",
-    "find",
-    "host_identity",
-    "read",
-    "state_dir",
-    "store",
-]

@@ -186,6 +186,3 @@ def _not_paced(late: Spread, script: Script) -> tuple[str, ...]:
 
 def _joined(parts: Sequence[Values]) -> Values:
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-
-
-__all__ = ["TTFT_ERROR_LIMIT_US", "Differences", "LevelFigures", "Spread", "differences", "figures"]

@@ -171,6 +171,3 @@ def _highest(found: Found, unit: str) -> str:
 
 def _reasons(levels: Iterable[LevelFigures]) -> list[str]:
     return [reason for level in levels for reason in level.reasons]
-
-
-__all__ = ["main", "text"]

@@ -383,17 +383,3 @@ class _Search:
             return f"no limit was found in the {bounds.seconds:g} s of the search"
         lowest = self._failed[min(self._failed)]
         return f"{lowest.label} did not hold: {lowest.reasons[0].partition(': ')[0]}"
-
-
-__all__ = [
-    "FULL",
-    "QUICK",
-    "SCHEMA",
-    "Bench",
-    "Bounds",
-    "Extent",
-    "Found",
-    "SelftestResult",
-    "highest",
-    "run_selftest",
-]

@@ -103,6 +103,3 @@ class SUTAccess:
                 {**kept, **given.headers}, own.secrets | given.secrets, own.source or given.source
             ),
         )
-
-
-__all__ = ["SUTAccess"]

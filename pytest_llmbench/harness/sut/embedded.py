@@ -136,13 +136,3 @@ def differing(base: Facts, own: Facts) -> Facts:
         key: fact for key, fact in own.items() if key not in base or base[key].value != fact.value
     }
     return Facts(changed)
-
-
-__all__ = [
-    "Replayer",
-    "Server",
-    "differing",
-    "overridden",
-    "preset_station",
-    "refuse_what_replays_cannot",
-]

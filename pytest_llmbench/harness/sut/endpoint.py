@@ -91,6 +91,3 @@ def _refuse_proxy(seen: EndpointReport) -> None:
             "and the measured connections do not go through proxies",
             remedy="add the host to NO_PROXY if it can be reached directly, or measure from behind the proxy",
         )
-
-
-__all__ = ["Reached", "RecordSink", "RunCallbacks", "reach"]

@@ -210,6 +210,3 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
-
-
-__all__ = ["Launch", "LaunchedServer", "free_port", "kill_all"]

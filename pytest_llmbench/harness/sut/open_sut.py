@@ -230,6 +230,3 @@ def _keep_secrets(variants: Mapping[str, Variant]) -> None:
     }
     values = {os.environ[name].strip() for name in names if os.environ.get(name, "").strip()}
     keep_secret(*values, *(value.rpartition(" ")[2] for value in values))
-
-
-__all__ = ["Offered", "OpenSUT", "RecordSink", "open_sut"]

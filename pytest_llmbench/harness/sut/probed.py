@@ -94,6 +94,3 @@ class ProbedExecutor:
 def with_engine_metrics(executor: Stoppable, base_url: str, access: Access) -> ProbedExecutor:
     """``executor``, with ``Observation.engine`` filled from the server's metrics page, where it has one."""
     return ProbedExecutor(executor, lambda: _PageProbe(page_urls(base_url), access))
-
-
-__all__ = ["FACT", "Probe", "ProbedExecutor", "Stoppable", "with_engine_metrics"]

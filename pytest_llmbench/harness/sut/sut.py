@@ -42,6 +42,3 @@ class SUT:
     @property
     def _scheme(self) -> str:
         return self.endpoint.partition(":")[0]
-
-
-__all__ = ["SUT"]

@@ -42,6 +42,3 @@ def hourly_price(file: Path | None) -> HourlyPrice | None:
     if prices.per_hour is None or prices.currency != "USD":
         return None
     return HourlyPrice(prices.per_hour, prices.date)
-
-
-__all__ = ["HourlyPrice", "Prices", "hourly_price", "prices_of"]

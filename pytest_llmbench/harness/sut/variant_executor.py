@@ -258,6 +258,3 @@ def _told(seen: Observation, plan: LoadPlan, reason: str) -> Observation:
     if plan.stop_when_failing:
         return replace(seen, stopped=seen.stopped or reason)
     return replace(seen, interrupted=seen.interrupted or reason)
-
-
-__all__ = ["RunningVariant", "VariantExecutor", "VariantServer"]

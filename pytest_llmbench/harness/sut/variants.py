@@ -65,6 +65,3 @@ def _impossible(variant: Variant, sut: SUT) -> list[str]:
     if sut.is_replay and variant.table.way != "preset":
         return [f"{variant.where} is reached by {variant.table.way}, and a replay only has presets"]
     return []
-
-
-__all__ = ["HOOK", "Variant", "declared_variants"]

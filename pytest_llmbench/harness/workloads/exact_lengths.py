@@ -99,6 +99,3 @@ def bound(workload: Workload, counter: TokenCounter | None) -> Workload:
     if not isinstance(workload, ExactLengths) or counter is None:
         return workload
     return replace(workload, server=counter.server, count=counter)
-
-
-__all__ = ["ExactLengths", "TokenCounter", "bound"]

@@ -159,6 +159,3 @@ def _law(mistakes: _Mistakes, lengths: Any, side: str) -> LengthLaw | None:
         raise SuiteError(f"{side}_tokens is {lengths!r}: give a number, a pair, a list, a histogram or a law")
 
     return mistakes.noting(made)
-
-
-__all__ = ["Lengths", "make_workload"]

@@ -98,6 +98,3 @@ def _pieces(workload: Workload, seed: int, length: int) -> Iterator[bytes]:
         part = sequence_json(drawn(workload, first, min(_AT_ONCE, length - first), seed))
         yield (("," if first else "") + part[1:-1]).encode()
     yield b"]"
-
-
-__all__ = ["FOLDER", "with_sequence_files"]

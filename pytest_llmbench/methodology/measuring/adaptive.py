@@ -205,17 +205,3 @@ def _at_last_look(looks: Looks, run: Observation) -> AsJudged:
         "load.requests_saved": most - sent if run.stopped is not None else 0,
     }
     return AsJudged(metrics, (told,), facts)
-
-
-__all__ = [
-    "AUTO",
-    "GOODPUT_SHARE",
-    "MOST_REQUESTS",
-    "OVER_LIMIT",
-    "AdaptiveParameters",
-    "AsJudged",
-    "as_judged",
-    "bounded",
-    "looks_of",
-    "watched",
-]

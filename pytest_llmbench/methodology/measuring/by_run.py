@@ -20,6 +20,3 @@ def by_run(runs: Sequence[Mapping[str, Estimate]]) -> ByRun:
 
 def _point(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.point
-
-
-__all__ = ["ByRun", "by_run"]

@@ -162,6 +162,3 @@ def _unfinished(
         objectives=parameters.objectives,
         notes=("cut short: what was measured until then is kept in the records",),
     )
-
-
-__all__ = ["Heading", "Measure", "Report", "framed", "result_of"]

@@ -138,14 +138,3 @@ def _with_qualifier(name: str, qualifier: str) -> str:
 def numbered(levels: Sequence[Seen]) -> tuple[Level, ...]:
     """The levels with the index of their observation, for a result that holds these in the same order."""
     return tuple(replace(seen.level, observation=index) for index, seen in enumerate(levels))
-
-
-__all__ = [
-    "FAMILIES",
-    "Seen",
-    "level_metrics",
-    "level_of",
-    "numbered",
-    "qualified",
-    "run_metrics",
-]

@@ -105,6 +105,3 @@ class RequestSlice:
             **amount,
             **self.changes,
         )
-
-
-__all__ = ["FASTEST_PER_SLOT_RPS", "MOST_REQUESTS", "RequestSlice"]

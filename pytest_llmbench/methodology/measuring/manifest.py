@@ -204,6 +204,3 @@ def _timing(records: Records) -> Facts:
     # Exported instants (report.json, the header of the records file) are ISO 8601 UTC with milliseconds.
     values = {"timing.noncontent_share": share, "timing.timestamp_format": "iso8601_ms"}
     return Facts.of(Origin.MEASURED, values)
-
-
-__all__ = ["FOUND", "SINGLE_TOKEN_SHARE", "manifest"]

@@ -125,18 +125,3 @@ def set_aside(levels: Iterable[Level]) -> tuple[int, ...]:
     return tuple(
         level.observation for level in levels if level.observation is not None and not is_offered(level)
     )
-
-
-__all__ = [
-    "ACHIEVED_RATE_SHARE",
-    "SCHEDULE_CHECKS",
-    "achieved_rate",
-    "begun_late",
-    "gave_up",
-    "growing_lag",
-    "is_offered",
-    "lag_limit_ms",
-    "send_lag",
-    "set_aside",
-    "shortfalls",
-]

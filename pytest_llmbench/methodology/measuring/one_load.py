@@ -165,16 +165,3 @@ def intended(
     it did."""
     sent = [run.plan if run.plan.looks is None else run.plan.with_(requests=len(run.records)) for run in seen]
     return (*sent, *one_load_plans(parameters, setting)[len(sent) :])
-
-
-__all__ = [
-    "FULL_REQUESTS",
-    "GATE_REQUESTS",
-    "OVERSENT_REQUESTS",
-    "QUICK_REQUESTS",
-    "intended",
-    "one_load_plans",
-    "one_load_procedure",
-    "request_count",
-    "run_count",
-]

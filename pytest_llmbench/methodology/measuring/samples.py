@@ -64,6 +64,3 @@ def samples_of(seen: Sequence[Observation]) -> RunSamples:
         reasoning_share=chunking.reasoning_share(runs) or 0.0,
         duration_s=sum(run.duration_s for run in seen),
     )
-
-
-__all__ = ["Families", "Floats", "RunSamples", "samples_of"]

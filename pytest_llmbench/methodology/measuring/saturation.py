@@ -101,13 +101,3 @@ def gain_is_spent(lower: Level, higher: Level) -> str | None:
 def _point(level: Level, name: str) -> float | None:
     estimate = level.metrics.get(name)
     return None if estimate is None else estimate.point
-
-
-__all__ = [
-    "COMPLETION_SHARE",
-    "TAIL_FACTOR",
-    "Reference",
-    "gain_is_spent",
-    "long_tail",
-    "overload",
-]

@@ -36,5 +36,3 @@ LEVEL_S = ByScale(quick=4.0, standard=30.0, full=60.0)
 """A level of a sweep (section 5.3.2)."""
 REPORTED_S = ByScale(quick=6.0, standard=60.0, full=300.0)
 """The level whose throughput is reported (section 5.2.2.1, advised)."""
-
-__all__ = ["LEVEL_S", "PROBE_S", "REPORTED_S", "ByScale"]

@@ -58,6 +58,3 @@ def _identity(workload: Workload) -> Mapping[str, Any]:
     for key, left_out in _NOT_DRAWN_BY.items():
         stated[key] = {name: value for name, value in stated[key].items() if name not in left_out}
     return {**stated, "name": workload.name}
-
-
-__all__ = ["Part", "derived_seed", "part_of"]

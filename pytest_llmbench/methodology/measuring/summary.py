@@ -107,6 +107,3 @@ def _guardrails(facts: Facts) -> str:
     if refusals is not None:
         states.append(f"{refusals} refusals")
     return ", ".join(states)
-
-
-__all__ = ["UNDECLARED", "configuration"]

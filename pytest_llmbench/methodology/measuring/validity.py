@@ -323,6 +323,3 @@ def _client_cpu(seen: Sequence[Observation]) -> Finding | None:
         limit=FULL_CORE_SHARE,
         unit="ratio",
     )
-
-
-__all__ = ["FULL_CORE_SHARE", "LOOP_LAG_WARNING_MS", "Budget", "measured", "stream_fidelity", "validity"]

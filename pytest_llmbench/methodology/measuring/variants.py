@@ -24,6 +24,3 @@ def variant_facts(setting: Setting, name: str, *, prefixes_populated: bool | Non
     """What the variant declares over the SUT, and what the test did to it."""
     own: dict[str, Any] = {"warmup.prefixes_populated": prefixes_populated}
     return setting.variants[name].facts | Facts.of(Origin.MEASURED, own)
-
-
-__all__ = ["missing_variants", "variant_facts"]

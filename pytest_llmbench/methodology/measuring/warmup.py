@@ -215,6 +215,3 @@ def joined(reports: Sequence[WarmupReport], when: str) -> WarmupReport:
         # The first has to lie before the first measured request; the others lie between configurations.
         last_finished_ns=reports[0].last_finished_ns,
     )
-
-
-__all__ = ["STEADY_PROBES", "joined", "planned_warm_up", "warm_up"]

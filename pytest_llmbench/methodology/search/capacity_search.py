@@ -183,18 +183,3 @@ def level_plan(
         at_least=concurrency * COMPLETIONS_PER_SLOT.count(setting.scale),
         most_rps=most_rps,
     )
-
-
-__all__ = [
-    "COMPLETIONS_PER_SLOT",
-    "FIRST_LEVEL",
-    "GAP_SHARE",
-    "HIGHEST_LEVEL",
-    "LEVEL_S",
-    "QUICK_MAXIMUM",
-    "Capacity",
-    "Criteria",
-    "find_capacity",
-    "level_plan",
-    "level_requests",
-]

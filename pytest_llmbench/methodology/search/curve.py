@@ -141,6 +141,3 @@ def _arrivals_per_s(seen: Seen) -> float:
 def _most(levels: Sequence[Seen]) -> Seen | None:
     known = [seen for seen in levels if seen.point(_THROUGHPUT) is not None]
     return max(known, key=lambda seen: seen.point(_THROUGHPUT) or 0.0, default=None)
-
-
-__all__ = ["KNEE_FACTOR", "NONE_MEETS", "NOT_REACHED", "NO_SLO", "Curve", "curve_of", "first_drop", "knee"]

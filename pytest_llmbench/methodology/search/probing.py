@@ -194,19 +194,3 @@ def known_to_bracket(
 def rate_of(seen: Seen) -> float | None:
     offered = seen.level.offered_rps
     return seen.point("request_throughput") if offered is None else offered
-
-
-__all__ = [
-    "LoadModel",
-    "Probes",
-    "Range",
-    "beyond_generator",
-    "carried",
-    "known_to_bracket",
-    "lower_bound",
-    "lowest_beyond",
-    "meets",
-    "rate_of",
-    "sustainable",
-    "value_of",
-]

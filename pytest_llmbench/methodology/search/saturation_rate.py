@@ -74,6 +74,3 @@ def _source(found: Searched) -> str:
     """With a word on a range that ended before saturation: its shares are of less than the capacity."""
     why = None if found.best is None else lower_bound(found.best, found.levels, sustainable)
     return SEARCHED if why is None else f"{SEARCHED}, {LOWER_BOUND}: {why}"
-
-
-__all__ = ["DECLARED", "SEARCHED", "SaturationRate", "saturation_rate"]

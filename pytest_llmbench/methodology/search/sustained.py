@@ -178,6 +178,3 @@ def _plan(
         at_least=int(value),
         most_rps=None if rate is None else 2.0 * rate,
     )
-
-
-__all__ = ["MOST_STEPS_DOWN", "Sustained", "sustained"]

@@ -134,5 +134,3 @@ def _interval(share: Estimate) -> str:
 plans = one_load_plans
 procedure = one_load_procedure(result)
 TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans)
-
-__all__ = ["TEST", "Parameters", "plans", "procedure", "result"]

@@ -38,10 +38,10 @@ from pytest_llmbench.methodology.sections.itl_method import (
 from pytest_llmbench.methodology.spoiled import late_gaps
 from pytest_llmbench.metrics.chunking import tokens_per_chunk
 from pytest_llmbench.metrics.differences import change
+from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import (
     FEWEST_TOKENS,
     ItlCounts,
-    Option,
     itl_distribution,
     itl_samples,
     jitter_ms,

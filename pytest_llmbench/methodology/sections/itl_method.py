@@ -10,7 +10,8 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate
 from pytest_llmbench.metrics import chunking
-from pytest_llmbench.metrics.itl import FEWEST_TOKENS, TBC, ItlCounts, Option, choose_option, itl_samples
+from pytest_llmbench.metrics.gaps import Option
+from pytest_llmbench.metrics.itl import FEWEST_TOKENS, TBC, ItlCounts, choose_option, itl_samples
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.level import CHARACTERISATION
@@ -204,18 +205,3 @@ def _coalesced(levels: Sequence[tuple[str, Records, ItlCounts]]) -> Finding | No
         limit=MOST_COALESCED,
         unit="ratio",
     )
-
-
-__all__ = [
-    "CHARACTERISED_CONCURRENCY",
-    "CHARACTERISED_REQUESTS",
-    "FEWEST_ELIGIBLE",
-    "HANDLING",
-    "MOST_EXCLUDED",
-    "Method",
-    "findings",
-    "fixed_method",
-    "method_facts",
-    "method_notes",
-    "server_instants",
-]

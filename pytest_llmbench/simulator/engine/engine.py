@@ -389,6 +389,3 @@ class Engine:
         sequence.close_span(self._next_step)
         del self._decoding[sequence]
         return held
-
-
-__all__ = ["Engine", "EngineSequence", "EngineTotals", "Preemption", "QueueFullError", "StepResult"]

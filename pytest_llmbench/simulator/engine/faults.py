@@ -108,13 +108,3 @@ class FaultSchedule:
             return None
         self.given += 1
         return draw.choice(options.fault)
-
-
-__all__ = [
-    "REFUSALS",
-    "TRANSPORT_FAULTS",
-    "WHOLE_REPLY_FAULTS",
-    "FaultKind",
-    "FaultOptions",
-    "FaultSchedule",
-]

@@ -115,6 +115,3 @@ class Release:
         self._free_ns = max(at_ns, self._free_ns) + self._guardrails.check_ns(self._held)
         self._held = 0
         return self._free_ns
-
-
-__all__ = ["Guardrails", "Release", "Screening"]

@@ -97,6 +97,3 @@ class EngineSequence:
             self.spans.append(range(self.span_start, next_step))
             self.given_before += next_step - self.span_start
         self.span_start = -1
-
-
-__all__ = ["EngineSequence"]

@@ -64,6 +64,3 @@ class EngineTotals:
     failed: int = 0
     """Sequences that ended for want of memory."""
     crashes: int = 0
-
-
-__all__ = ["EngineTotals", "StepResult"]

@@ -102,13 +102,3 @@ _LEAST = {
     "writes_per_event": 1,
     "lead_reasoning_tokens": 0,
 }
-
-__all__ = [
-    "LINE_ENDS",
-    "FirstChunk",
-    "LineEnd",
-    "ReasoningPlace",
-    "RoleChunk",
-    "StreamOptions",
-    "UsagePlace",
-]

@@ -108,6 +108,3 @@ class KnownDelayServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-__all__ = ["KnownDelayServer", "Truth"]

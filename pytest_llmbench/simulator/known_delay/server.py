@@ -365,7 +365,5 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-__all__ = ["LOG_PATH", "MODEL", "Connection", "Pacer", "Script", "Stream", "main", "payloads"]
-
 if __name__ == "__main__":
     sys.exit(main())

@@ -47,6 +47,3 @@ def strike_on(
         return True
 
     return strike
-
-
-__all__ = ["FACE_FAULTS", "Face", "strike_on"]

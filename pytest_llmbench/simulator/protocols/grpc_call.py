@@ -59,6 +59,3 @@ async def abort_with(context: aio.ServicerContext[Any, Any], refusal: RefusalErr
         trailing = (("grpc-retry-pushback-ms", str(round(refusal.retry_after_s * 1000))),)
     await context.abort(code, refusal.message, trailing)
     raise AssertionError("abort raises")
-
-
-__all__ = ["Outbox", "abort_with"]

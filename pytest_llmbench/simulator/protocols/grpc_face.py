@@ -41,6 +41,3 @@ class GrpcServer:
                 remedy="choose another --grpc-port (0 takes a free one)",
             ) from error
         return cls(server, bound)
-
-
-__all__ = ["GrpcServer"]

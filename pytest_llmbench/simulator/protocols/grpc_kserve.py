@@ -284,6 +284,3 @@ def _read(request: Any) -> GenerationRequest:
     fields.check_rest(made)
     fields.require_none_wrong()
     return made
-
-
-__all__ = ["KServeFace"]

@@ -261,6 +261,3 @@ def _read(request: Any) -> GenerationRequest:
         ignore_eos=parameters.ignore_eos,
         caps=True,
     )
-
-
-__all__ = ["VllmFace"]

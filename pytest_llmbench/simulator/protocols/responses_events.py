@@ -144,6 +144,3 @@ def _usage(truth: GroundTruth) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": truth.reasoning_tokens},
         "total_tokens": truth.prompt_tokens + truth.output_tokens,
     }
-
-
-__all__ = ["PartType", "ResponseEvents", "error_event"]

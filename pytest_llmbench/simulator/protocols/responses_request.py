@@ -70,6 +70,3 @@ def _read(content: dict[str, Any], model: str) -> ResponseCreate:
     require_model(asked, model)
     own_id = metadata.get("request_id") if isinstance(metadata, dict) else None
     return ResponseCreate(request, own_id if isinstance(own_id, str) else None, previous)
-
-
-__all__ = ["CREATE", "ResponseCreate", "parse_response_create"]

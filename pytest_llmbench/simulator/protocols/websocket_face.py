@@ -253,6 +253,3 @@ class _ResponseReply:
         for event in events:
             self.truth.note_write(self._clock())
             await self._inbox.send(event)
-
-
-__all__ = ["PATH", "SOCKET", "Socket", "WebSocketFace"]

@@ -38,6 +38,3 @@ class StampingWebSocket(WebSocketsSansIOProtocol):
         raw: socket.socket = self.transport.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
-
-
-__all__ = ["StampingWebSocket"]

@@ -83,14 +83,3 @@ def delayed(read_ns: IntColumn, kind: FaultKind, options: FaultOptions) -> IntCo
     since_ns = read_ns[max(after - 1, 0)]
     late = np.maximum(read_ns[after:], since_ns + round(options.stall_ms * 1e6))
     return np.concatenate((read_ns[:after], late))
-
-
-__all__ = [
-    "DELAYS",
-    "STRIKES",
-    "delayed",
-    "input_refused",
-    "queue_full",
-    "refusal_of",
-    "require_replayable",
-]

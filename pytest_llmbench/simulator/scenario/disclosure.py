@@ -82,5 +82,3 @@ _QUEUES: Mapping[Scheduler, str] = {
     "shortest": "shortest-prompt-first queue",
     "phase": "phase-aware dual queue",
 }
-
-__all__ = ["DISTRIBUTION", "ENGINE", "disclosure", "software_version"]

@@ -225,6 +225,3 @@ def _unknown(what: str, name: str, known: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"unknown {what} {name!r}{hint}"
-
-
-__all__ = ["DEFAULT_PRESET", "OPTIONS", "PRESETS", "EngineConfig", "parse_preset", "read_options"]

@@ -15,11 +15,11 @@ from itertools import pairwise
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.simulator.engine.config import impossible_figures
+from pytest_llmbench.simulator.engine.config import EngineConfig, impossible_figures
 from pytest_llmbench.simulator.engine.faults import FaultOptions
 from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
 from pytest_llmbench.simulator.scenario.presets import OPTIONS as ENGINE_OPTIONS
-from pytest_llmbench.simulator.scenario.presets import PRESETS, EngineConfig, parse_preset, read_options
+from pytest_llmbench.simulator.scenario.presets import PRESETS, parse_preset, read_options
 
 Part = TypeVar("Part", StreamOptions, FaultOptions)
 
@@ -168,14 +168,3 @@ def _first_sentence(statement: ast.stmt) -> str:
     words = " ".join(str(statement.value.value).replace("``", "").split())
     sentence, stop, _ = words.partition(". ")
     return (sentence if stop else words).rstrip(".")
-
-
-__all__ = [
-    "FAULT_OPTIONS",
-    "OPTIONS",
-    "STREAM_OPTIONS",
-    "Scenario",
-    "option_meanings",
-    "overridden",
-    "parse_scenario",
-]

@@ -72,6 +72,3 @@ def variant_facts(scenario: str | Scenario) -> Facts:
     parsed = scenario if isinstance(scenario, Scenario) else parse_scenario(scenario)
     stated = disclosure(parsed.engine)
     return Facts({name: stated[name] for name in _VARIANT_FACTS})
-
-
-__all__ = ["STANDARD_VARIANTS", "standard_overrides", "variant_facts", "with_overrides"]

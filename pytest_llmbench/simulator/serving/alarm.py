@@ -84,6 +84,3 @@ def open_alarm() -> Alarm:
         return TimerfdAlarm()
     except OSError:  # not Linux, or a sandbox that forbids it
         return LoopAlarm()
-
-
-__all__ = ["Alarm", "Clock", "LoopAlarm", "TimerfdAlarm", "open_alarm"]

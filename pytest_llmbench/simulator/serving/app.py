@@ -168,6 +168,3 @@ async def _body(receive: Receive) -> bytes:
         return await read_body(receive, BODY_LIMIT_BYTES)
     except BodyTooLargeError:
         raise RefusalError(413, f"the body is longer than {BODY_LIMIT_BYTES} bytes") from None
-
-
-__all__ = ["RECEIVED_NS", "EngineApp"]

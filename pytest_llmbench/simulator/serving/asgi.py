@@ -60,20 +60,3 @@ async def send_whole(send: Send, status: int, content_type: bytes, body: bytes, 
 
 async def send_json(send: Send, status: int, value: Any, headers: Headers | None = None) -> None:
     await send_whole(send, status, b"application/json", json.dumps(value).encode(), headers or [])
-
-
-__all__ = [
-    "BodyTooLargeError",
-    "ClientGoneError",
-    "Headers",
-    "Message",
-    "Receive",
-    "Scope",
-    "Send",
-    "read_body",
-    "send_body",
-    "send_json",
-    "send_start",
-    "send_whole",
-    "until_disconnect",
-]

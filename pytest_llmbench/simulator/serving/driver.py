@@ -7,7 +7,9 @@ import time
 from array import array
 from typing import Any
 
-from pytest_llmbench.simulator.engine.engine import Engine, EngineSequence, StepResult
+from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
+from pytest_llmbench.simulator.engine.step_result import StepResult
 from pytest_llmbench.simulator.serving.alarm import Alarm, Clock
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
 from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics

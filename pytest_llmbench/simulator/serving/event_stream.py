@@ -218,6 +218,3 @@ def _cut(event: bytes, parts: int) -> list[bytes]:
     """``event`` in that many pieces of about the same length, none of them empty."""
     length = -(-len(event) // parts)
     return [event[at : at + length] for at in range(0, len(event), length)]
-
-
-__all__ = ["EventStream", "PlainStream", "TokenTexts"]

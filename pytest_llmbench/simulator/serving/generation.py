@@ -352,6 +352,3 @@ def refusal_headers(scope: Scope, refusal: RefusalError) -> Headers:
     if refusal.retry_after_s is not None:
         headers.append((b"retry-after", str(math.ceil(refusal.retry_after_s)).encode()))
     return headers
-
-
-__all__ = ["CONNECTION", "Asked", "Generation", "Tokenizer", "refusal_headers", "request_id"]

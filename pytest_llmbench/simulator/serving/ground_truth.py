@@ -120,6 +120,3 @@ class GroundTruthLog:
 def parse_ground_truth(lines: str) -> list[GroundTruth]:
     """The requests in ``lines``, as :meth:`GroundTruthLog.json_lines` wrote them."""
     return [GroundTruth.from_json(json.loads(line)) for line in lines.splitlines()]
-
-
-__all__ = ["GroundTruth", "GroundTruthLog", "parse_ground_truth"]

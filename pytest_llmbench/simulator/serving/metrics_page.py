@@ -216,6 +216,3 @@ def _head(name: str, kind: str, help_text: str) -> Iterator[str]:
 
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-__all__ = ["CONTENT_TYPE", "EngineMetrics", "EngineState"]

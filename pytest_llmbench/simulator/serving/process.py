@@ -172,6 +172,3 @@ def _tail(log: IO[bytes]) -> str:
     written = os.pread(log.fileno(), _LOG_TAIL_BYTES, max(size - _LOG_TAIL_BYTES, 0))
     lines = written.decode(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
     return "".join(f"\n  | {line}" for line in lines)
-
-
-__all__ = ["EmbeddedEngine"]

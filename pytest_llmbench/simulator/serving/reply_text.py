@@ -129,6 +129,3 @@ def usage_object(
     if reasoning_tokens:
         usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
     return usage
-
-
-__all__ = ["DONE", "WORDS", "ReplyText", "error_event", "error_object", "usage_object"]

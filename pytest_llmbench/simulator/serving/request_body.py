@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pytest_llmbench.simulator.scenario.presets import EngineConfig
+from pytest_llmbench.simulator.engine.config import EngineConfig
 
 VOCABULARY_SIZE = 100277
 """Ids of cl100k_base, special ones included; a prompt of token ids has to stay below."""
@@ -283,14 +283,3 @@ def _message_texts(message: Any) -> list[str] | None:
     return (
         [text for text in texts if isinstance(text, str)] if all(isinstance(t, str) for t in texts) else None
     )
-
-
-__all__ = [
-    "Endpoint",
-    "Fields",
-    "GenerationRequest",
-    "RefusalError",
-    "parse_request",
-    "parse_tokenize",
-    "require_model",
-]

@@ -203,6 +203,3 @@ def _end_with_the_engine(driving: asyncio.Task[None]) -> None:
         traceback.print_exception(error, file=sys.stderr)
     sys.stderr.flush()
     os._exit(70)
-
-
-__all__ = ["EngineServer", "StampingProtocol", "require_grpc", "serve"]

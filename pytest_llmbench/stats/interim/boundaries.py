@@ -114,15 +114,3 @@ def batch_size(series: FloatArray, tail: float) -> float:
     inflation = length * float(np.var(means, ddof=1)) / variance
     price = (float(ndtri(tail)) / float(stdtrit(BATCHES - 1, tail))) ** 2
     return max(1.0, n * price / inflation) if inflation > price else float(n)
-
-
-__all__ = [
-    "BATCHES",
-    "LEAST_TAIL",
-    "MOST_LOOKS",
-    "PlannedLook",
-    "batch_size",
-    "early_tail",
-    "planned_looks",
-    "spent",
-]

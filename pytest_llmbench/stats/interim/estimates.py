@@ -194,6 +194,3 @@ def _ordered(
         lower = None if lower is None else min(lower, point)
         upper = None if upper is None else max(upper, point)
     return Estimate(point, lower, upper, 1 - 2 * tail, n, method, watched.objective.unit, required)
-
-
-__all__ = ["FEWEST_RARE", "Judged", "estimate", "is_decided", "is_enough", "may_be_decided"]

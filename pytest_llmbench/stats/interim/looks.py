@@ -145,6 +145,3 @@ def look_taker(plan: LoadPlan) -> LookTaker | None:
     # A share that was dealt to a worker is numbered from 0, its requests as in the whole sequence.
     first = plan.first or plan.workload.requests(1, plan.seed)[0].index
     return LookTaker(plan.looks, first=first, most=plan.most_requests)
-
-
-__all__ = ["LookTaker", "Verdict", "look_taker"]

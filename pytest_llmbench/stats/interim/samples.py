@@ -122,5 +122,3 @@ _SPANS: Mapping[str, Callable[[Ends], tuple[IntColumn, IntColumn]]] = MappingPro
         "e2e_scheduled": lambda ends: (ends.scheduled_ns, ends.last_content_ns),
     }
 )
-
-__all__ = ["Ends", "scores", "values"]
