@@ -51,6 +51,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_LONG_FIRST = ("plugin", "hostile", "generator", "harness", "docs", "methodology", "simulator", "integration")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of long tests first: at the end no process of pytest-xdist is left alone with one of them."""
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return _LONG_FIRST.index(folder) if folder in _LONG_FIRST else len(_LONG_FIRST)
+
+    items.sort(key=place)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     with _the_machine(alone=item.get_closest_marker("timing") is not None), forgetting():

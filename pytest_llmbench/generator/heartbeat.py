@@ -1,4 +1,4 @@
-"""A pulse in the event loop: how late the loop is, and what has to be done now and then."""
+"""A pulse in the event loop: how late it is, what is done now and then; the garbage collector kept away."""
 
 from __future__ import annotations
 

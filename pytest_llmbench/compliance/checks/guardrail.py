@@ -1,4 +1,4 @@
-"""The guardrail overhead test (section 5.10)."""
+"""The guardrail overhead test (section 5.10), and safety systems in all others (section 4.8)."""
 
 from __future__ import annotations
 

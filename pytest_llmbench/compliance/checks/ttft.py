@@ -1,4 +1,4 @@
-"""The TTFT test: set-up, procedure and measurements (sections 5.1.2, 5.1.3 and 5.1.4)."""
+"""The TTFT test: set-up, procedure, measurements and report (sections 5.1.2 to 5.1.5)."""
 
 from __future__ import annotations
 

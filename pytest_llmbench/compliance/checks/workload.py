@@ -1,4 +1,4 @@
-"""How the workload is specified, seeded and published (sections 4.3, 4.3.1, 4.3.2 and 4.3.3)."""
+"""How the workload is specified, seeded, published and counted (sections 4.3 to 4.4)."""
 
 from __future__ import annotations
 

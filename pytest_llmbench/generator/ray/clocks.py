@@ -1,4 +1,5 @@
-"""How far another machine's monotonic clock is from ours, and how well that is known (METHODOLOGY §8).
+"""How far another machine's monotonic clock is from ours, how well that is known (METHODOLOGY §8); records
+shifted by it.
 
 A round trip brackets one reading of the other clock between two of ours, so
 

@@ -1,4 +1,4 @@
-"""Declared variants as stations: another URL, a launched server, a control call, other requests."""
+"""Declared variants as servers: another URL, a launched process, a control call, other requests."""
 
 from __future__ import annotations
 

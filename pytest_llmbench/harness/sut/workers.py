@@ -1,4 +1,4 @@
-"""``--llm-workers``: the load generator in processes of its own, as the harness makes it."""
+"""``--llm-workers``: the load generator in processes of its own, and evidence of their clocks."""
 
 from __future__ import annotations
 

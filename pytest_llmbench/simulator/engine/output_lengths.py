@@ -1,4 +1,4 @@
-"""How long a simulated answer becomes."""
+"""How long a simulated answer becomes, and how long a reasoning model thinks before it."""
 
 from __future__ import annotations
 

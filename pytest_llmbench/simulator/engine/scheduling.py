@@ -1,4 +1,4 @@
-"""Orders of the waiting queue, one entry of a table per scheduler."""
+"""The waiting queue and its orders, and who gives way when the KV cache has no block left."""
 
 from __future__ import annotations
 

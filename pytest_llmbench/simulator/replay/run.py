@@ -1,4 +1,4 @@
-"""One plan in virtual time: arrivals, steps, faults and deadlines in the order in which they happen."""
+"""One plan in virtual time: arrivals, steps, faults, deadlines and gauges in the order in which they come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carrying out a fault in the middle of a reply."""
+"""Faults in the middle of a reply, and replies that travel slower than they are made."""
 
 from __future__ import annotations
 
