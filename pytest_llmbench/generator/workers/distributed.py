@@ -182,12 +182,11 @@ class DistributedLoadGenerator:
         self._play(lambda: coordinator.play(blocks, plans), coordinator, pool)
         ends = [part.done.decoded_ns for part in coordinator.parts if part.done is not None]
         self.decoded_ns = max((end for end in ends if end is not None), default=None)
-        failure = coordinator.failure
-        if failure is not None:
+        if (failure := coordinator.failure) is not None:
             raise GeneratorError(
                 f"the measurement was broken off: {type(failure).__name__}: {failure}",
                 remedy="requests measured until then have been handed on; the traceback shows the cause",
-            ) from coordinator.failure
+            ) from failure
         if coordinator.mistake is not None and coordinator.start_ns is None:
             raise coordinator.mistake
         return merged_observation(plan, coordinator, taken_at)
