@@ -118,14 +118,14 @@ def status_of(entry: Requirement, evidence: Evidence) -> RequirementStatus:
     predicate, condition = PREDICATES.get(entry.id), CONDITIONS.get(entry.condition)
     if predicate is None or condition is None:
         return _entered(entry, Status.UNMET, Answer(False, "no evidence: this version does not check it", {}))
-    look = EvidenceView(evidence)
-    if not condition(look):
+    view = EvidenceView(evidence)
+    if not condition(view):
         reason = f"its condition does not hold: {entry.condition}"
-        return _entered(entry, Status.NOT_APPLICABLE, look.unmet(reason))
+        return _entered(entry, Status.NOT_APPLICABLE, view.unmet(reason))
     try:
-        answer = predicate(look)
+        answer = predicate(view)
     except NoEvidenceError as missing:
-        answer = look.unmet(str(missing))
+        answer = view.unmet(str(missing))
     return _entered(entry, Status.MET if answer.met else Status.UNMET, answer)
 
 

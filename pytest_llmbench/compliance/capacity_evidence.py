@@ -18,32 +18,32 @@ SATURATES_FROM, SATURATES_TO = 80.0, 130.0
 """Percent of a capacity between which a sweep beyond it begins to saturate, if it is one."""
 
 
-def measurement_behind(look: EvidenceView, rate: float) -> str | None:
+def measurement_behind(view: EvidenceView, rate: float) -> str | None:
     """The measurement that shows ``rate`` to be the capacity; None where there is none.
 
     A search of this test, with a saturated level above; or a throughput test of the report on the same system
     with the same workload, whose range was not exhausted.
     """
-    if _found_by_search(look, rate):
+    if _found_by_search(view, rate):
         return "found by this test's search"
-    name = look.need("workload.name")
+    name = view.need("workload.name")
     rates = [
         found
-        for sibling in look.evidence.others("throughput")
+        for sibling in view.evidence.others("throughput")
         if sibling.facts.value("workload.name") == name
         for found in _sustainable(sibling)
     ]
-    look.note("throughput_tests_rps", rates)
+    view.note("throughput_tests_rps", rates)
     if any(abs(found - rate) <= MOST_BESIDE * found for found in rates):
         return "as the throughput test of this report found"
     return None
 
 
-def _found_by_search(look: EvidenceView, rate: float) -> bool:
+def _found_by_search(view: EvidenceView, rate: float) -> bool:
     """A tested level at that rate held, and one above it, on the same variant, did not."""
-    if not any(level.role == PROBE for level in look.result.levels):
+    if not any(level.role == PROBE for level in view.result.levels):
         return False
-    probes = tested(look, PROBE)
+    probes = tested(view, PROBE)
     held = [
         one for one in probes if one.level.saturated is False and abs(one.value - rate) <= _SAME_RATE * rate
     ]

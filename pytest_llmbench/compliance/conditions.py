@@ -33,44 +33,44 @@ def _always(_: EvidenceView) -> bool:
     return True
 
 
-def _levels(look: EvidenceView) -> tuple[Level, ...]:
-    return tuple(level for level in look.result.levels if level.role != BURST)
+def _levels(view: EvidenceView) -> tuple[Level, ...]:
+    return tuple(level for level in view.result.levels if level.role != BURST)
 
 
-def _open_loop(look: EvidenceView) -> bool:
-    levels = _levels(look)
+def _open_loop(view: EvidenceView) -> bool:
+    levels = _levels(view)
     return not levels or any(level.load_model == "open" for level in levels)
 
 
-def _queue_seen(look: EvidenceView) -> bool:
-    return _open_loop(look) or any(_gauge(run, "waiting") for run in look.evidence.runs)
+def _queue_seen(view: EvidenceView) -> bool:
+    return _open_loop(view) or any(_gauge(run, "waiting") for run in view.evidence.runs)
 
 
 def _gauge(run: Observation, name: str) -> bool:
     return run.engine is not None and name in run.engine.gauges
 
 
-def _lower_level(look: EvidenceView) -> bool:
-    levels = _levels(look)
+def _lower_level(view: EvidenceView) -> bool:
+    levels = _levels(view)
     return not levels or len({(level.offered_rps, level.concurrency) for level in levels}) > 1
 
 
-def _reported(look: EvidenceView) -> bool:
-    levels = _levels(look)
+def _reported(view: EvidenceView) -> bool:
+    levels = _levels(view)
     return not levels or any(level.role == "reported" for level in levels)
 
 
-def _batch_size(look: EvidenceView) -> bool:
-    runs = look.evidence.runs
+def _batch_size(view: EvidenceView) -> bool:
+    runs = view.evidence.runs
     return any(_gauge(run, "running") and run.engine and run.engine.max_num_seqs for run in runs)
 
 
-def _latency_limits(look: EvidenceView) -> bool:
-    return not {"ttft_p99_ms", "tpot_p99_ms"}.isdisjoint(look.fact("load.slo", {}))
+def _latency_limits(view: EvidenceView) -> bool:
+    return not {"ttft_p99_ms", "tpot_p99_ms"}.isdisjoint(view.fact("load.slo", {}))
 
 
-def _accelerators(look: EvidenceView) -> bool:
-    count = look.fact("sut.hardware.accelerator_count")
+def _accelerators(view: EvidenceView) -> bool:
+    count = view.fact("sut.hardware.accelerator_count")
     return isinstance(count, int) and not isinstance(count, bool) and count >= 1
 
 
@@ -80,59 +80,59 @@ def _several_tokens(records: Records) -> bool:
     return sizes.several > 0 or sizes.known < sizes.chunks or sizes.chunks == 0
 
 
-def _client_side(look: EvidenceView) -> bool:
-    return bool(look.fact("streaming.itl_option") != "C")
+def _client_side(view: EvidenceView) -> bool:
+    return bool(view.fact("streaming.itl_option") != "C")
 
 
-def _option_due(look: EvidenceView) -> bool:
-    return not _client_side(look) or _several_tokens(look.evidence.records)
+def _option_due(view: EvidenceView) -> bool:
+    return not _client_side(view) or _several_tokens(view.evidence.records)
 
 
-def _server_instants(look: EvidenceView) -> bool:
-    available = look.fact("streaming.server_timestamps_available")
+def _server_instants(view: EvidenceView) -> bool:
+    available = view.fact("streaming.server_timestamps_available")
     if available is None:
-        available = len(look.evidence.records.server_token_ns) > 0
-    return available is True and _several_tokens(look.evidence.records)
+        available = len(view.evidence.records.server_token_ns) > 0
+    return available is True and _several_tokens(view.evidence.records)
 
 
 def _option(name: str) -> Callable[[EvidenceView], bool]:
-    return lambda look: bool(look.fact("streaming.itl_option") == name)
+    return lambda view: bool(view.fact("streaming.itl_option") == name)
 
 
-def _cache_on(look: EvidenceView) -> bool:
-    return bool(look.fact("sut.prefix_caching") != "disabled")
+def _cache_on(view: EvidenceView) -> bool:
+    return bool(view.fact("sut.prefix_caching") != "disabled")
 
 
-def _cached_counts(look: EvidenceView) -> bool:
-    return bool(has(look.evidence.records.cached_tokens).any())
+def _cached_counts(view: EvidenceView) -> bool:
+    return bool(has(view.evidence.records.cached_tokens).any())
 
 
-def _preemptions(look: EvidenceView) -> bool:
-    return _preemptions_by_request(look) or any(
-        run.engine is not None and "preemptions" in run.engine.totals_after for run in look.evidence.runs
+def _preemptions(view: EvidenceView) -> bool:
+    return _preemptions_by_request(view) or any(
+        run.engine is not None and "preemptions" in run.engine.totals_after for run in view.evidence.runs
     )
 
 
-def _preemptions_by_request(look: EvidenceView) -> bool:
-    return bool(has(look.evidence.records.preemptions).any())
+def _preemptions_by_request(view: EvidenceView) -> bool:
+    return bool(has(view.evidence.records.preemptions).any())
 
 
-def _discarded_tokens(look: EvidenceView) -> bool:
-    return bool(has(look.evidence.records.preempted_tokens).any())
+def _discarded_tokens(view: EvidenceView) -> bool:
+    return bool(has(view.evidence.records.preempted_tokens).any())
 
 
-def _three_lengths(look: EvidenceView) -> bool:
-    levels = _levels(look)
+def _three_lengths(view: EvidenceView) -> bool:
+    levels = _levels(view)
     return not levels or sum(level.n_ok > 0 for level in levels) >= FEWEST_LENGTHS
 
 
-def _baseline(look: EvidenceView) -> bool:
-    levels = _levels(look)
+def _baseline(view: EvidenceView) -> bool:
+    levels = _levels(view)
     return not levels or any(level.role == "baseline" for level in levels)
 
 
-def _compared(look: EvidenceView) -> bool:
-    return look.evidence.systems > 1
+def _compared(view: EvidenceView) -> bool:
+    return view.evidence.systems > 1
 
 
 LEVEL_CONDITIONS: Mapping[str, Callable[[EvidenceView], bool]] = MappingProxyType(
@@ -142,7 +142,7 @@ LEVEL_CONDITIONS: Mapping[str, Callable[[EvidenceView], bool]] = MappingProxyTyp
         "streaming.server_timestamps_available is true and chunks held more than one token": _server_instants,
         "itl_option == A": _option("A"),
         "itl_option == B": _option("B"),
-        "SSE delivery": lambda look: bool(look.fact("streaming.protocol", "sse") == "sse"),
+        "SSE delivery": lambda view: bool(view.fact("streaming.protocol", "sse") == "sse"),
         "load.slo has ttft_p99_ms or tpot_p99_ms": _latency_limits,
         "an SLO is configured": _latency_limits,
         "open-loop level, or server queue gauge available": _queue_seen,
@@ -163,8 +163,8 @@ LEVEL_CONDITIONS: Mapping[str, Callable[[EvidenceView], bool]] = MappingProxyTyp
         "two or more SUTs compared": _compared,
         "systems with different tokenizers are compared": tokenizers_differ,
         "hardware differs": hardware_differs,
-        "a comparative claim is made": lambda look: look.fact("comparison.claim") is not False,
-        "comparative results are published": lambda look: look.fact("publication.intended") is True,
+        "a comparative claim is made": lambda view: view.fact("comparison.claim") is not False,
+        "comparative results are published": lambda view: view.fact("publication.intended") is True,
     }
 )
 """Condition text → predicate, letter for letter those of the catalogue."""
@@ -182,27 +182,27 @@ _FEWEST_COLD = 10
 
 
 def _fact_is(key: str, value: object) -> Condition:
-    return lambda look: bool(look.fact(key) == value)
+    return lambda view: bool(view.fact(key) == value)
 
 
 def _both(*conditions: Condition) -> Condition:
-    return lambda look: all(condition(look) for condition in conditions)
+    return lambda view: all(condition(view) for condition in conditions)
 
 
-def _custom_workload(look: EvidenceView) -> bool:
-    return look.fact("workload.standard") is not True
+def _custom_workload(view: EvidenceView) -> bool:
+    return view.fact("workload.standard") is not True
 
 
-def _warm(look: EvidenceView) -> bool:
-    return not _seen_cold(look)
+def _warm(view: EvidenceView) -> bool:
+    return not _seen_cold(view)
 
 
-def _seen_cold(look: EvidenceView) -> bool:
+def _seen_cold(view: EvidenceView) -> bool:
     """Called a cold start, of the latency test, and the replies show it: the first one was far slower than
     those of the second half. Whoever only leaves the warm-up out has not measured a cold start."""
-    if look.fact("cold_start") is not True or look.evidence.test != "ttft":
+    if view.fact("cold_start") is not True or view.evidence.test != "ttft":
         return False
-    records = look.evidence.records
+    records = view.evidence.records
     started = records.select(has_first_token(records))
     order = np.argsort(started.submitted_ns, kind="stable")
     ttft_ns = (started.first_content_ns - started.submitted_ns)[order]
@@ -211,76 +211,76 @@ def _seen_cold(look: EvidenceView) -> bool:
     return bool(ttft_ns[0] > COLD_FACTOR * float(np.median(ttft_ns[len(ttft_ns) // 2 :])))
 
 
-def _from_dataset(look: EvidenceView) -> bool:
+def _from_dataset(view: EvidenceView) -> bool:
     """Of a reference workload its name says it: Long Context draws its lengths from a list of its own."""
-    if look.fact("workload.name") in DATASET_WORKLOADS or look.fact("workload.dataset") is not None:
+    if view.fact("workload.name") in DATASET_WORKLOADS or view.fact("workload.dataset") is not None:
         return True
-    if look.fact("workload.standard") is True:
+    if view.fact("workload.standard") is True:
         return False
-    laws = (look.fact("workload.input_length", {}), look.fact("workload.output_length", {}))
+    laws = (view.fact("workload.input_length", {}), view.fact("workload.output_length", {}))
     return any(law.get("type") == "empirical" for law in laws)
 
 
-def _distributed(look: EvidenceView) -> bool:
-    return bool(look.fact("clock.topology") != "single_machine") or measured_apart(look)
+def _distributed(view: EvidenceView) -> bool:
+    return bool(view.fact("clock.topology") != "single_machine") or measured_apart(view)
 
 
-def _sub_ms_required(look: EvidenceView) -> bool:
+def _sub_ms_required(view: EvidenceView) -> bool:
     # Server instants (option C) beside client instants are the one case in which two clocks are subtracted.
-    return bool(look.fact("clock.sub_ms_required", look.fact("streaming.itl_option") == "C"))
+    return bool(view.fact("clock.sub_ms_required", view.fact("streaming.itl_option") == "C"))
 
 
-def _significant_network(look: EvidenceView) -> bool:
+def _significant_network(view: EvidenceView) -> bool:
     """Declared, or else: distributed, and RTT P50 above 1 ms or 1 % of TTFT P50."""
-    declared = look.fact("network.significant")
+    declared = view.fact("network.significant")
     if declared is not None:
         return declared is True
-    if not _distributed(look):
+    if not _distributed(view):
         return False
-    rtt = look.fact("network.rtt_ms", {}).get("p50")
+    rtt = view.fact("network.rtt_ms", {}).get("p50")
     if rtt is None:
         return True
-    ttft = look.result.metrics.get("ttft.p50")
+    ttft = view.result.metrics.get("ttft.p50")
     share_ms = SIGNIFICANT_RTT_SHARE * ttft.point if ttft and ttft.point is not None else SIGNIFICANT_RTT_MS
     return bool(rtt > min(SIGNIFICANT_RTT_MS, share_ms))
 
 
-def _adjusted(look: EvidenceView) -> bool:
-    return look.fact("network.ttft_adjustment", {}).get("applied") is True
+def _adjusted(view: EvidenceView) -> bool:
+    return view.fact("network.ttft_adjustment", {}).get("applied") is True
 
 
-def _http(look: EvidenceView) -> bool:
-    return look.fact("streaming.protocol") not in ("grpc", "websocket")
+def _http(view: EvidenceView) -> bool:
+    return view.fact("streaming.protocol") not in ("grpc", "websocket")
 
 
-def _sse(look: EvidenceView) -> bool:
-    return bool(look.fact("streaming.protocol", "sse") == "sse")
+def _sse(view: EvidenceView) -> bool:
+    return bool(view.fact("streaming.protocol", "sse") == "sse")
 
 
-def _server_side(look: EvidenceView) -> bool:
-    return bool(look.fact("timing.server_side", []))
+def _server_side(view: EvidenceView) -> bool:
+    return bool(view.fact("timing.server_side", []))
 
 
-def _queue_or_prefill(look: EvidenceView) -> bool:
-    return not {"queue_wait", "prefill"}.isdisjoint(look.fact("timing.server_side", []))
+def _queue_or_prefill(view: EvidenceView) -> bool:
+    return not {"queue_wait", "prefill"}.isdisjoint(view.fact("timing.server_side", []))
 
 
-def _names_known(look: EvidenceView) -> bool:
-    filters = (look.fact("guardrails.input_filter"), look.fact("guardrails.output_filter"))
-    if filters == ("absent", "absent") and look.fact("guardrails.systems") is None:
+def _names_known(view: EvidenceView) -> bool:
+    filters = (view.fact("guardrails.input_filter"), view.fact("guardrails.output_filter"))
+    if filters == ("absent", "absent") and view.fact("guardrails.systems") is None:
         return False
-    return bool(look.fact("guardrails.systems") != "not known")
+    return bool(view.fact("guardrails.systems") != "not known")
 
 
-def _something_disabled(look: EvidenceView) -> bool:
-    return "disabled" in (look.fact("guardrails.input_filter"), look.fact("guardrails.output_filter"))
+def _something_disabled(view: EvidenceView) -> bool:
+    return "disabled" in (view.fact("guardrails.input_filter"), view.fact("guardrails.output_filter"))
 
 
 def _produced(tokens: int) -> Condition:
     """Some successful request may have produced ``tokens`` tokens; no records at all prove nothing."""
 
-    def holds(look: EvidenceView) -> bool:
-        records = look.evidence.records
+    def holds(view: EvidenceView) -> bool:
+        records = view.evidence.records
         if not len(records):
             return True
         few_enough = (records.output_tokens != MISSING) & (records.output_tokens < tokens)
@@ -289,20 +289,20 @@ def _produced(tokens: int) -> Condition:
     return holds
 
 
-def _noncontent_first(look: EvidenceView) -> bool:
-    return bool(first_output_before_content(look.evidence.records).any())
+def _noncontent_first(view: EvidenceView) -> bool:
+    return bool(first_output_before_content(view.evidence.records).any())
 
 
-def _input_varies(look: EvidenceView) -> bool:
-    known = look.evidence.records.input_tokens
+def _input_varies(view: EvidenceView) -> bool:
+    known = view.evidence.records.input_tokens
     known = known[known != MISSING]
     if len(known):
         return bool(known.min() != known.max())
-    return bool(look.fact("workload.input_length", {}).get("type") != "fixed")
+    return bool(view.fact("workload.input_length", {}).get("type") != "fixed")
 
 
-def _p999_reported(look: EvidenceView) -> bool:
-    return reported(look.result, "p99_9")
+def _p999_reported(view: EvidenceView) -> bool:
+    return reported(view.result, "p99_9")
 
 
 _BOUNDARY_IS_ENGINE = _fact_is("sut.boundary", _ENGINE)

@@ -8,10 +8,10 @@ from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.model.facts import Facts
 
 
-def unverified(look: EvidenceView) -> str | None:
+def unverified(view: EvidenceView) -> str | None:
     """Why the data set of this run may be another than it is called; None for the published one."""
-    look.fact("workload.dataset")
-    return doubt_about(look.result.facts, look.evidence.published_digests)
+    view.fact("workload.dataset")
+    return doubt_about(view.result.facts, view.evidence.published_digests)
 
 
 def doubt_about(facts: Facts, published: Mapping[str, frozenset[str]]) -> str | None:
@@ -23,10 +23,10 @@ def doubt_about(facts: Facts, published: Mapping[str, frozenset[str]]) -> str | 
     return f"{name} by name alone: its file (SHA-256 {digest}) is none whose digest is published"
 
 
-def sent_again(look: EvidenceView) -> str | None:
+def sent_again(view: EvidenceView) -> str | None:
     """A data set of unknown identity that is too small for the run, so that its prompts were repeated."""
-    entries = look.fact("workload.input_length", {}).get("params", {}).get("entries")
-    sent = look.fact("workload.n_requests")
-    if unverified(look) is None or not isinstance(entries, int) or not isinstance(sent, int):
+    entries = view.fact("workload.input_length", {}).get("params", {}).get("entries")
+    sent = view.fact("workload.n_requests")
+    if unverified(view) is None or not isinstance(entries, int) or not isinstance(sent, int):
         return None
     return f"{entries} entries for {sent} requests: the data set is not whole" if entries < sent else None

@@ -29,42 +29,42 @@ Part = tuple[Workload, int, int, int]
 """A workload, the first of its requests that was sent, how many, and the seed that they are drawn with."""
 
 
-def regenerated(look: EvidenceView, *, by_reference: bool = False) -> str | None:
+def regenerated(view: EvidenceView, *, by_reference: bool = False) -> str | None:
     """What differs from drawing all that was planned afresh; None when nothing does.
 
     Compared are the declared digest of the whole sequence and that of each run. ``by_reference``: drawn by
     the project's own generator of the reference workload, not by the workload that the run used.
     """
-    declared, seed, count = look.need_all("workload.sequence_sha256", "workload.seed", "workload.n_requests")
-    workload = _drawing(look, _declared_workload(look), by_reference)
-    parts = _parts(look, workload, count, seed)
+    declared, seed, count = view.need_all("workload.sequence_sha256", "workload.seed", "workload.n_requests")
+    workload = _drawing(view, _declared_workload(view), by_reference)
+    parts = _parts(view, workload, count, seed)
     again = _digest(parts)
-    look.note("regenerated_sha256", again)
-    strange = [name for name, own in look.fact("workload.parts", []) if own != part_seed(seed, name)]
+    view.note("regenerated_sha256", again)
+    strange = [name for name, own in view.fact("workload.parts", []) if own != part_seed(seed, name)]
     if strange:
         return f"the seed of {strange[0]!r} does not follow from seed {seed}"
     if again != declared or sum(length for _, _, length, _ in parts) != count:
         return f"drawing {count} requests of seed {seed} again gives another sequence"
-    complaints = (_unlike(look, run, seed, by_reference) for run in look.runs)
+    complaints = (_unlike(view, run, seed, by_reference) for run in view.runs)
     return next((complaint for complaint in complaints if complaint is not None), None)
 
 
-def _declared_workload(look: EvidenceView) -> Workload:
+def _declared_workload(view: EvidenceView) -> Workload:
     """That of the first run which is drawn from the classes that the facts name: a run may have one class
     alone."""
-    classes = look.fact("workload.classes")
-    workloads = [run.plan.workload for run in look.runs]
+    classes = view.fact("workload.classes")
+    workloads = [run.plan.workload for run in view.runs]
     same = (each for each in workloads if each.specification().get("classes") == classes)
     return next(same, workloads[0])
 
 
-def _parts(look: EvidenceView, workload: Workload, count: int, seed: int) -> list[Part]:
+def _parts(view: EvidenceView, workload: Workload, count: int, seed: int) -> list[Part]:
     """The slices that were sent; of the long-context test each has a length of its own."""
-    slices = [(first, length) for first, length in look.fact("workload.slices", [[0, count]])]
-    seeds = [own for _, own in look.fact("workload.parts", [])]
+    slices = [(first, length) for first, length in view.fact("workload.slices", [[0, count]])]
+    seeds = [own for _, own in view.fact("workload.parts", [])]
     if len(seeds) != len(slices):
         seeds = [seed] * len(slices)
-    targets = look.fact("workload.targets")
+    targets = view.fact("workload.targets")
     if targets is None or not isinstance(workload, LongContextWorkload) or len(targets) != len(slices):
         return [(workload, *part, own) for part, own in zip(slices, seeds, strict=True)]
     return [
@@ -80,17 +80,17 @@ def _digest(parts: list[Part]) -> str:
     return sequence_sha256(request for part in parts for request in drawn(*part))
 
 
-def _unlike(look: EvidenceView, run: Observation, seed: int, by_reference: bool) -> str | None:
+def _unlike(view: EvidenceView, run: Observation, seed: int, by_reference: bool) -> str | None:
     """What one run sent otherwise than its plan says."""
     plan = run.plan
     if plan.seed != part_seed(seed, plan.part):
         return f"the run used seed {plan.seed}, which does not follow from the declared seed {seed}"
     if not run.sequence_sha256:
         raise NoEvidenceError("sequence_sha256 of the run")
-    name = look.fact("workload.name")
+    name = view.fact("workload.name")
     if plan.workload.name != name:
         return f"{plan.label!r} sent requests of {plan.workload.name}, not of {name}"
-    workload = _drawing(look, plan.workload, by_reference)
+    workload = _drawing(view, plan.workload, by_reference)
     if run.sequence_sha256 != slices_sha256(workload, _sent(run), plan.seed):
         return f"the requests that {plan.label!r} planned are not those of seed {seed}"
     return None
@@ -105,12 +105,12 @@ def _sent(run: Observation) -> list[tuple[int, int]]:
     return [(int(stretch[0]), len(stretch)) for stretch in np.split(index, gaps)]
 
 
-def _drawing(look: EvidenceView, workload: Workload, by_reference: bool) -> Workload:
+def _drawing(view: EvidenceView, workload: Workload, by_reference: bool) -> Workload:
     """The workload itself, or the reference workload with its specification: request classes, a fixed output
     (AMB-11) and the lengths of Long Context are part of that."""
     if not by_reference:
         return workload
-    name = look.need("workload.name")
+    name = view.need("workload.name")
     return reference_variant(name, workload.specification()) or reference_workload(name)
 
 

@@ -22,36 +22,36 @@ _COUNTED_BY_SERVER = (
 )
 
 
-def further_fields(look: EvidenceView, run: Observation) -> Mapping[str, Any]:
+def further_fields(view: EvidenceView, run: Observation) -> Mapping[str, Any]:
     """The fields that every request of the run had beside those of its workload."""
     own: Mapping[str, Any] | None = run.facts.value("request.variant_body")
-    whole: Mapping[str, Any] = look.fact("request.extra_body", {})
+    whole: Mapping[str, Any] = view.fact("request.extra_body", {})
     return whole if own is None else own
 
 
-def against_workload(look: EvidenceView, names: Collection[str]) -> str | None:
+def against_workload(view: EvidenceView, names: Collection[str]) -> str | None:
     """A further field among ``names``, which the workload does not know of; None for none."""
-    found = present(look.fact("request.extra_body", {}), names)
-    found += [name for run in look.evidence.runs for name in present(further_fields(look, run), names)]
+    found = present(view.fact("request.extra_body", {}), names)
+    found += [name for run in view.evidence.runs for name in present(further_fields(view, run), names)]
     if not found:
         return None
     return f"request bodies had fields that the workload does not state: {', '.join(dict.fromkeys(found))}"
 
 
-def bodies_differ(look: EvidenceView, one: Observation, other: Observation) -> str | None:
+def bodies_differ(view: EvidenceView, one: Observation, other: Observation) -> str | None:
     """What the requests of two runs asked for differently; None for nothing."""
-    first, second = (meaning(further_fields(look, run)) for run in (one, other))
+    first, second = (meaning(further_fields(view, run)) for run in (one, other))
     names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
     return f"other request bodies ({', '.join(names)})" if names else None
 
 
-def held_to_another_limit(look: EvidenceView) -> str | None:
+def held_to_another_limit(view: EvidenceView) -> str | None:
     """A run whose replies ended at a limit that nobody asked for; None where there is none."""
-    for run in look.evidence.runs:
+    for run in view.evidence.runs:
         ended = int(run.records.ok.sum())
         share = int(_cut_short(run.records).sum()) / ended if ended else 0.0
         if share > MOST_CUT_SHORT:
-            look.note("cut_short_share", share)
+            view.note("cut_short_share", share)
             return (
                 f"{share:.1%} of the replies of {run.plan.label!r} ended at a limit below the one asked for"
             )

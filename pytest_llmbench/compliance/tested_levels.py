@@ -141,32 +141,32 @@ class Tested:
         return int(self.records.has_outcome(Outcome.REFUSED).sum()) / max(len(self.records), 1)
 
 
-def tested(look: EvidenceView, *roles: str) -> tuple[Tested, ...]:
+def tested(view: EvidenceView, *roles: str) -> tuple[Tested, ...]:
     """The levels of these roles, or all but bursts, at least one of them. Levels that were given up stand
     under their own role, ``reported (given up)``."""
     found = tuple(
-        level for level in look.result.levels if (level.role in roles if roles else _is_tested(level))
+        level for level in view.result.levels if (level.role in roles if roles else _is_tested(level))
     )
     if not found:
         raise NoEvidenceError(f"levels of role {' or '.join(roles)}" if roles else "levels")
-    look.note("levels", [level.label for level in found])
-    return tuple(_tested(look, level) for level in found)
+    view.note("levels", [level.label for level in found])
+    return tuple(_tested(view, level) for level in found)
 
 
 def _is_tested(level: Level) -> bool:
     return level.role not in (BURST, CHARACTERISATION) and not level.role.endswith(NOT_OFFERED)
 
 
-def _tested(look: EvidenceView, level: Level) -> Tested:
-    known: dict[int, Tested] = look.evidence.counted.setdefault("levels", {})
-    key = next(place for place, other in enumerate(look.result.levels) if other is level)
+def _tested(view: EvidenceView, level: Level) -> Tested:
+    known: dict[int, Tested] = view.evidence.counted.setdefault("levels", {})
+    key = next(place for place, other in enumerate(view.result.levels) if other is level)
     if key not in known:
-        known[key] = Tested(level, _run_of(look, level))
+        known[key] = Tested(level, _run_of(view, level))
     return known[key]
 
 
-def _run_of(look: EvidenceView, level: Level) -> Observation:
-    runs = look.result.observations
+def _run_of(view: EvidenceView, level: Level) -> Observation:
+    runs = view.result.observations
     if level.observation is None or not 0 <= level.observation < len(runs):
         raise NoEvidenceError(f"the run of level {level.label}")
     return runs[level.observation]

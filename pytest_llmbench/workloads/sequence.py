@@ -2,7 +2,7 @@
 
 A session asks for many slices of the same sequence: every level of a sweep, every window of a search, every
 digest of them. Drawing each from the first request on would cost more than the load itself, so the sequence
-of a workload and a seed is kept as a *tape* that is drawn further on demand.
+of a workload and a seed is kept and drawn further on demand.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy.typing as npt
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.workloads.stream import StreamedWorkload
 
-TAPES = 4
+CACHED_SEQUENCES = 4
 """Sequences that are remembered; of more, the one that was asked for least recently is forgotten."""
-TAPE_TOKENS = 16_000_000
+CACHED_TOKENS = 16_000_000
 """Input tokens kept of each (64 MB as ids): the last ones that were asked for."""
 _LEAST_WEIGHT = 256
 """Tokens that a shorter request counts as: it is an object too, and very short ones would be millions."""
@@ -45,10 +45,10 @@ def drawn(workload: Workload, first: int, count: int, seed: int) -> Sequence[Pla
     May be called from several threads; the one that finds the sequence in use draws its own.
     """
     try:
-        tape = _tape(cast(Hashable, workload), seed)
+        remembered = _remembered_sequence(cast(Hashable, workload), seed)
     except TypeError:  # unhashable: nothing to remember it by
         return workload.requests(first + count, seed)[first:]
-    return tape.read(first, count)
+    return remembered.read(first, count)
 
 
 def passing(workload: Workload, first: int, count: int, seed: int) -> Iterator[PlannedRequest]:
@@ -148,7 +148,7 @@ class _CachedSequence:
     def drop(self, before: int) -> None:
         """Forgets requests ahead of number ``before``, as many as it takes to keep no more than the cap."""
         dropped = 0
-        while self.tokens > TAPE_TOKENS and self.start + dropped < before and dropped < len(self.kept):
+        while self.tokens > CACHED_TOKENS and self.start + dropped < before and dropped < len(self.kept):
             self.tokens -= _weight(self.kept[dropped])
             dropped += 1
         del self.kept[:dropped]
@@ -161,46 +161,46 @@ class _CachedSequence:
 class _SequenceCache:
     """The remembered sequence of one workload and seed.
 
-    The reel is taken out while it is read, by ``list.pop``, which is atomic: of two threads one gets it, the
-    other finds nothing and draws for itself. So no lock is needed, and none is held while drawing.
+    What is kept is taken out while it is read, by ``list.pop``, which is atomic: of two threads one gets it,
+    the other finds nothing and draws for itself. So no lock is needed, and none is held while drawing.
     """
 
     def __init__(self, workload: Workload, seed: int) -> None:
         self._workload = workload
         self._seed = seed
-        self._reels: list[_CachedSequence | None] = [None]
+        self._cached: list[_CachedSequence | None] = [None]
 
     def read(self, first: int, count: int) -> Sequence[PlannedRequest]:
         try:
-            reel = self._reels.pop()
+            cached = self._cached.pop()
         except IndexError:
             return self._fresh(first, count).slice(first, count)
         after = None
         try:
-            reel = self._wound(reel, first, count)
-            found = reel.slice(first, count)
+            cached = self._drawn_on(cached, first, count)
+            found = cached.slice(first, count)
             # Of a slice beyond the cap only the end is kept, and where to go on: that is asked for next.
-            reel.drop(first + count)
-            after = reel
+            cached.drop(first + count)
+            after = cached
         finally:
-            self._reels.append(after)
+            self._cached.append(after)
         return found
 
-    def _wound(self, reel: _CachedSequence | None, first: int, count: int) -> _CachedSequence:
-        """The reel with the wanted requests on it; a fresh one where it began after them."""
-        if reel is None or reel.start > first:
+    def _drawn_on(self, cached: _CachedSequence | None, first: int, count: int) -> _CachedSequence:
+        """What is kept, with the wanted requests drawn; a fresh one where it began after them."""
+        if cached is None or cached.start > first:
             return self._fresh(first, count)
         if isinstance(self._workload, StreamedWorkload):
-            reel.draw_up_to(first + count, first)
-        elif reel.start + len(reel.kept) < first + count:
+            cached.draw_up_to(first + count, first)
+        elif cached.start + len(cached.kept) < first + count:
             return self._fresh(first, count)
-        return reel
+        return cached
 
     def _fresh(self, first: int, count: int) -> _CachedSequence:
         if isinstance(self._workload, StreamedWorkload):
-            reel = _CachedSequence(self._workload.stream(self._seed))
-            reel.draw_up_to(first + count, first)
-            return reel
+            cached = _CachedSequence(self._workload.stream(self._seed))
+            cached.draw_up_to(first + count, first)
+            return cached
         # A foreign workload has no stream to go on with: its sequence is drawn as far as it is asked for.
         kept = list(self._workload.requests(first + count, self._seed))
         return _CachedSequence(iter(()), kept=kept, tokens=sum(map(_weight, kept)))
@@ -218,8 +218,8 @@ def _weight(request: PlannedRequest) -> int:
     return max(request.input_tokens, _LEAST_WEIGHT)
 
 
-@lru_cache(maxsize=TAPES)
-def _tape(workload: Workload, seed: int) -> _SequenceCache:
+@lru_cache(maxsize=CACHED_SEQUENCES)
+def _remembered_sequence(workload: Workload, seed: int) -> _SequenceCache:
     return _SequenceCache(workload, seed)
 
 

@@ -137,7 +137,7 @@ def test_condition_decides(text: str, runs: list[Evidence]) -> None:
 
 def test_an_entry_has_one_predicate() -> None:
     area = Checks()
-    area("M-1")(lambda look: look.met(""))
+    area("M-1")(lambda view: view.met(""))
     with pytest.raises(ValueError, match="M-1 has two predicates"):
         area("M-1")
     with pytest.raises(ValueError, match="two areas answer for M-1"):

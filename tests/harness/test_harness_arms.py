@@ -25,13 +25,13 @@ TTFT, PREFIX_CACHE = (definition(name, where="here") for name in ("ttft", "prefi
 
 
 def arm(name: str, url: str, variant: str = "", *, of: Workload = PLAIN, **own: Any) -> Arm:
-    stations = {
+    servers = {
         "": VariantServer(""),
         "asked_otherwise": VariantServer("asked_otherwise"),
         "elsewhere": VariantServer("elsewhere", server="elsewhere"),
     }
     opened = SimpleNamespace(
-        base_url=url, key=f"{name} {url}", virtual=False, executor=SimpleNamespace(stations=stations)
+        base_url=url, key=f"{name} {url}", virtual=False, executor=SimpleNamespace(servers=servers)
     )
     opened.__dict__.update(own)
     opened.server = cast(Any, OpenSUT.server).fget(opened)

@@ -100,21 +100,21 @@ def test_what_is_handed_out_can_be_changed_without_harm():
 
 
 def test_no_more_is_kept_than_the_cap(monkeypatch):
-    made = Counting(input_tokens=sequence.TAPE_TOKENS // 1000)
+    made = Counting(input_tokens=sequence.CACHED_TOKENS // 1000)
     for first in range(0, 5000, 500):
         assert indices(drawn(made, first, 500, 1)) == list(range(first, first + 500))
     assert made.drawn == 5000  # going on never draws again
-    tape = sequence._tape(made, 1)
-    assert len(tape._reels[0].kept) <= 1300
-    assert tape._reels[0].tokens == len(tape._reels[0].kept) * made.input_tokens
+    remembered = sequence._remembered_sequence(made, 1)
+    assert len(remembered._cached[0].kept) <= 1300
+    assert remembered._cached[0].tokens == len(remembered._cached[0].kept) * made.input_tokens
     assert indices(drawn(made, 0, 10, 1)) == list(range(10))  # but going back does
     assert made.drawn == 5010
 
 
 def test_a_slice_beyond_the_cap_is_answered_and_only_its_end_is_kept():
-    made = Counting(input_tokens=sequence.TAPE_TOKENS)
+    made = Counting(input_tokens=sequence.CACHED_TOKENS)
     assert indices(drawn(made, 1, 3, 1)) == [1, 2, 3]
-    assert len(sequence._tape(made, 1)._reels[0].kept) == 1
+    assert len(sequence._remembered_sequence(made, 1)._cached[0].kept) == 1
     assert indices(drawn(made, 4, 2, 1)) == [4, 5]
     assert made.drawn == 6  # going on never draws again
 
@@ -138,13 +138,13 @@ def test_an_unhashable_workload_is_drawn_every_time():
 
 @pytest.mark.parametrize("kind", [Counting, UnhashableStream])
 def test_going_through_a_long_sequence_draws_each_once_and_keeps_few(kind, monkeypatch):
-    monkeypatch.setattr(sequence, "TAPE_TOKENS", 256 * 500)
+    monkeypatch.setattr(sequence, "CACHED_TOKENS", 256 * 500)
     made = kind()
     for number, request in enumerate(passing(made, 7, 20_000, 3)):
         assert (request.index, request.text) == (7 + number, f"3/{7 + number}")
         assert made.drawn <= 7 + number + sequence.AT_ONCE
         if kind is Counting and number % 1000 == 0:
-            assert len(sequence._tape(made, 3)._reels[0].kept) <= 500 + sequence.AT_ONCE
+            assert len(sequence._remembered_sequence(made, 3)._cached[0].kept) <= 500 + sequence.AT_ONCE
     assert number == 19_999
     digest = drawn_sha256(made, 7, 20_000, 3)
     assert made.drawn <= 2 * 20_007 + sequence.AT_ONCE

@@ -25,30 +25,30 @@ check("M-4.7.2-sync-reported")(stated("clock.method", "clock.accuracy_ms"))
 check("S-4.7.4-timestamp-format")(one_of("timing.timestamp_format", "iso8601_ms", "epoch_ms"))
 
 
-def measured_apart(look: EvidenceView) -> bool:
+def measured_apart(view: EvidenceView) -> bool:
     """Whether the round trip is too long for one machine, whatever its topology is declared to be."""
-    rtt_ms = look.fact("network.rtt_ms", {}).get("p50")
+    rtt_ms = view.fact("network.rtt_ms", {}).get("p50")
     return rtt_ms is not None and rtt_ms > LONGEST_WITHIN_MACHINE_MS
 
 
 @check("S-4.7.1-same-machine")
-def same_machine(look: EvidenceView) -> Answer:
-    topology = look.need("clock.topology")
-    return look.answer(
-        topology == "single_machine" and not measured_apart(look),
+def same_machine(view: EvidenceView) -> Answer:
+    topology = view.need("clock.topology")
+    return view.answer(
+        topology == "single_machine" and not measured_apart(view),
         "one machine",
         f"clock.topology is {topology}"
-        + (", and the round trip is a network's" if measured_apart(look) else ""),
+        + (", and the round trip is a network's" if measured_apart(view) else ""),
     )
 
 
 @check("M-4.7.2-sync-10ms")
-def synchronised(look: EvidenceView) -> Answer:
+def synchronised(view: EvidenceView) -> Answer:
     """NTP, PTP or another method at or under 10 ms (AMB-30)."""
-    topology, method, accuracy_ms = look.need_all("clock.topology", "clock.method", "clock.accuracy_ms")
+    topology, method, accuracy_ms = view.need_all("clock.topology", "clock.method", "clock.accuracy_ms")
     if method not in ("ntp", "ptp", "other"):
-        return look.unmet(f"clock.method is {method!r}, none of ntp, ptp, other ({topology})")
-    return look.answer(
+        return view.unmet(f"clock.method is {method!r}, none of ntp, ptp, other ({topology})")
+    return view.answer(
         0 <= accuracy_ms <= WORST_ACCURACY_MS,
         f"{method}, accurate to {accuracy_ms:g} ms",
         f"{method} is accurate to {accuracy_ms:g} ms, 10 ms is the limit",
@@ -56,9 +56,9 @@ def synchronised(look: EvidenceView) -> Answer:
 
 
 @check("S-4.7.3-rtt-reported")
-def rtt_reported(look: EvidenceView) -> Answer:
-    p50, n = look.need_fields("network.rtt_ms", "p50", "n")
-    return look.answer(
+def rtt_reported(view: EvidenceView) -> Answer:
+    p50, n = view.need_fields("network.rtt_ms", "p50", "n")
+    return view.answer(
         n >= FEWEST_RTT_SAMPLES,
         f"RTT P50 {p50:g} ms over {n} probes",
         f"RTT rests on {n} probes, not 10 or more",
@@ -66,41 +66,41 @@ def rtt_reported(look: EvidenceView) -> Answer:
 
 
 @check("O-4.7.3-subtract-network")
-def subtract_network(look: EvidenceView) -> Answer:
-    (applied,) = look.need_fields("network.ttft_adjustment", "applied")
-    return look.met("network time was taken off TTFT" if applied else "network time was left in TTFT")
+def subtract_network(view: EvidenceView) -> Answer:
+    (applied,) = view.need_fields("network.ttft_adjustment", "applied")
+    return view.met("network time was taken off TTFT" if applied else "network time was left in TTFT")
 
 
 @check("M-4.7.3-adjustment-documented")
-def adjustment_documented(look: EvidenceView) -> Answer:
+def adjustment_documented(view: EvidenceView) -> Answer:
     """And applied: an adjusted figure stands beside the measured one, less by that amount."""
-    amount_ms, method = look.need_fields("network.ttft_adjustment", "amount_ms", "method")
-    raw, adjusted = (look.result.metrics.get(f"{name}.p50") for name in ("ttft", "ttft_adjusted"))
+    amount_ms, method = view.need_fields("network.ttft_adjustment", "amount_ms", "method")
+    raw, adjusted = (view.result.metrics.get(f"{name}.p50") for name in ("ttft", "ttft_adjusted"))
     if adjusted is None or adjusted.point is None or raw is None or raw.point is None:
-        return look.unmet("an adjustment of TTFT is declared as applied, and no figure is adjusted")
+        return view.unmet("an adjustment of TTFT is declared as applied, and no figure is adjusted")
     if abs(raw.point - amount_ms - adjusted.point) > ADJUSTMENT_TOLERANCE_MS:
-        return look.unmet(f"adjusted by {raw.point - adjusted.point:g} ms, declared are {amount_ms:g} ms")
-    return look.met(f"TTFT was lowered by {amount_ms:g} ms: {method}")
+        return view.unmet(f"adjusted by {raw.point - adjusted.point:g} ms, declared are {amount_ms:g} ms")
+    return view.met(f"TTFT was lowered by {amount_ms:g} ms: {method}")
 
 
 @check("M-4.7.4-timestamp-precision")
-def timestamp_precision(look: EvidenceView) -> Answer:
+def timestamp_precision(view: EvidenceView) -> Answer:
     """Proved by a test; stamps that fall on a grid coarser than 1 ms contradict it."""
-    look.capability("timestamp_precision_ns")
-    records = look.records
+    view.capability("timestamp_precision_ns")
+    records = view.records
     for name in ("submitted_ns", "first_content_ns"):
         column: IntColumn = getattr(records, name)
         if not np.issubdtype(column.dtype, np.integer):
-            return look.unmet(f"{name} is stored as {column.dtype}, not as integer nanoseconds")
+            return view.unmet(f"{name} is stored as {column.dtype}, not as integer nanoseconds")
         stamps = column[has(column)]
         if len(stamps) >= FEWEST_STAMPS:
             grid_ns = int(np.gcd.reduce(np.diff(stamps)))
-            look.note(f"{name}.grid_ns", grid_ns)
+            view.note(f"{name}.grid_ns", grid_ns)
             if name == "submitted_ns" and grid_ns == _schedule_grid_ns(records):
                 continue  # evenly spaced arrivals that were kept: the stamps move as the load does
             if grid_ns > COARSEST_STAMP_NS or grid_ns == 0:
-                return look.unmet(f"{name} moves in steps of {grid_ns} ns, coarser than 1 ms")
-    return look.met("integer nanoseconds inside and in the files")
+                return view.unmet(f"{name} moves in steps of {grid_ns} ns, coarser than 1 ms")
+    return view.met("integer nanoseconds inside and in the files")
 
 
 def _schedule_grid_ns(records: Records) -> int:
@@ -110,12 +110,12 @@ def _schedule_grid_ns(records: Records) -> int:
 
 
 @check("P-B.1.1-submit-point")
-def submit_point(look: EvidenceView) -> Answer:
+def submit_point(view: EvidenceView) -> Answer:
     """T_submit is the last byte sent: never before the request was started or after its first answer byte."""
-    supported, declared = look.driver_capability("submit_points"), look.need("timing.submit_point")
+    supported, declared = view.driver_capability("submit_points"), view.need("timing.submit_point")
     if declared != "last_request_byte" or declared not in supported:
-        return look.unmet(f"T_submit is {declared!r}, not a proved last_request_byte")
-    records = look.records
+        return view.unmet(f"T_submit is {declared!r}, not a proved last_request_byte")
+    records = view.records
     early = (
         has(records.dispatched_ns)
         & has(records.submitted_ns)
@@ -124,8 +124,8 @@ def submit_point(look: EvidenceView) -> Answer:
     late = has(records.first_byte_ns) & (records.submitted_ns > records.first_byte_ns)
     # A server may refuse a request before it has read all of it, so only successes can contradict.
     wrong = int((records.ok & (early | late)).sum())
-    look.note("contradicting_records", wrong)
-    return look.answer(
+    view.note("contradicting_records", wrong)
+    return view.answer(
         wrong == 0,
         "the last byte of the request",
         f"{wrong} records have T_submit outside dispatch and first byte",
@@ -133,17 +133,17 @@ def submit_point(look: EvidenceView) -> Answer:
 
 
 @check("P-B.1.1-first-point")
-def first_point(look: EvidenceView) -> Answer:
+def first_point(view: EvidenceView) -> Answer:
     """T_first is a parsed data event: never before the first byte or the first parsed event."""
-    supported, declared = look.driver_capability("first_points"), look.need("timing.first_point")
+    supported, declared = view.driver_capability("first_points"), view.need("timing.first_point")
     if declared != "parsed_data_event" or declared not in supported:
-        return look.unmet(f"T_first is {declared!r}, not a proved parsed_data_event")
-    records = look.records
+        return view.unmet(f"T_first is {declared!r}, not a proved parsed_data_event")
+    records = view.records
     content = has(records.first_content_ns)
     early = content & (records.first_content_ns < np.maximum(records.first_byte_ns, records.first_event_ns))
     wrong = int(early.sum())
-    look.note("contradicting_records", wrong)
-    return look.answer(
+    view.note("contradicting_records", wrong)
+    return view.answer(
         wrong == 0,
         "the first parsed event with content",
         f"{wrong} records have T_first before their first event",
@@ -151,12 +151,12 @@ def first_point(look: EvidenceView) -> Answer:
 
 
 @check("P-B.1.2-grpc-points")
-def grpc_points(look: EvidenceView) -> Answer:
-    submit, first = look.need_all("timing.submit_point", "timing.first_point")
-    proved = submit in look.driver_capability("submit_points") and first in look.driver_capability(
+def grpc_points(view: EvidenceView) -> Answer:
+    submit, first = view.need_all("timing.submit_point", "timing.first_point")
+    proved = submit in view.driver_capability("submit_points") and first in view.driver_capability(
         "first_points"
     )
-    return look.answer(
+    return view.answer(
         proved and (submit, first) == ("message_sent", "first_token_message"),
         "request message sent, first message with a token received",
         f"T_submit is {submit!r} and T_first is {first!r}, or no test proves them",
@@ -164,11 +164,11 @@ def grpc_points(look: EvidenceView) -> Answer:
 
 
 @check("P-B.1.3-server-points")
-def server_points(look: EvidenceView) -> Answer:
+def server_points(view: EvidenceView) -> Answer:
     """Server-side values keep names of their own and never replace a client-side one."""
-    names = look.need("timing.server_side")
+    names = view.need("timing.server_side")
     mixed = [name for name in names if name in _CLIENT_QUANTITIES]
-    return look.answer(
+    return view.answer(
         not mixed,
         f"server-side: {', '.join(names)}",
         f"server-side values under client names: {', '.join(mixed)}",
@@ -176,9 +176,9 @@ def server_points(look: EvidenceView) -> Answer:
 
 
 @check("P-B.3.1-ntp-verification")
-def ntp_verification(look: EvidenceView) -> Answer:
-    server, offset_ms = look.need_all("clock.ntp_server", "clock.offset_ms")
-    return look.answer(
+def ntp_verification(view: EvidenceView) -> Answer:
+    server, offset_ms = view.need_all("clock.ntp_server", "clock.offset_ms")
+    return view.answer(
         abs(offset_ms) < WORST_ACCURACY_MS,
         f"offset {offset_ms:g} ms to {server}",
         f"offset {offset_ms:g} ms to {server} is not under 10 ms",

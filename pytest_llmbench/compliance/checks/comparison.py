@@ -43,13 +43,13 @@ _RELATIVE_LOAD = ("load.rate_rps", "load.concurrency")
 check("P-6.2-method-stated")(stated("comparison.normalisation"))
 
 
-def others(look: EvidenceView) -> tuple[TestResult, ...]:
+def others(view: EvidenceView) -> tuple[TestResult, ...]:
     """Results of this test on other systems."""
-    own = _system(look.result)
+    own = _system(view.result)
     return tuple(
         sibling
-        for sibling in look.evidence.siblings
-        if sibling.test == look.evidence.test and _system(sibling) != own
+        for sibling in view.evidence.siblings
+        if sibling.test == view.evidence.test and _system(sibling) != own
     )
 
 
@@ -57,14 +57,14 @@ def _system(result: TestResult) -> dict[str, Any]:
     return {key: fact.value for key, fact in result.facts.under("sut").items()}
 
 
-def _across(look: EvidenceView, key: str, *facts: str) -> list[dict[str, Any]]:
+def _across(view: EvidenceView, key: str, *facts: str) -> list[dict[str, Any]]:
     """The wanted facts of every system: of their results, or as ``comparison.key`` states them."""
-    found = others(look)
+    found = others(view)
     if found:
         for fact in facts:
-            look.fact(fact)
-        return [{fact: result.facts.value(fact) for fact in facts} for result in (look.result, *found)]
-    stated_by_system = look.need(key)
+            view.fact(fact)
+        return [{fact: result.facts.value(fact) for fact in facts} for result in (view.result, *found)]
+    stated_by_system = view.need(key)
     if not isinstance(stated_by_system, Mapping) or len(stated_by_system) < 2:
         raise NoEvidenceError(f"{key} of two systems")
     return [dict(entry) for entry in stated_by_system.values()]
@@ -76,12 +76,12 @@ def _equal(entries: list[dict[str, Any]], *ignored: str) -> bool:
 
 
 @check("M-6.1-identical-workload")
-def identical_workload(look: EvidenceView) -> Answer:
+def identical_workload(view: EvidenceView) -> Answer:
     """Digest of the requests, seed, and digest of the arrivals where they are open."""
-    entries = _across(look, "comparison.sequences", "workload.sequence_sha256", "workload.seed")
+    entries = _across(view, "comparison.sequences", "workload.sequence_sha256", "workload.seed")
     missing = [name for entry in entries for name, value in entry.items() if value is None]
-    look.note("sequences", entries)
-    return look.answer(
+    view.note("sequences", entries)
+    return view.answer(
         _equal(entries) and not missing,
         "the same requests in the same order",
         f"other requests or seeds, or unknown ones ({', '.join(missing)})",
@@ -89,23 +89,23 @@ def identical_workload(look: EvidenceView) -> Answer:
 
 
 @check("M-6.1-equivalent-boundary")
-def equivalent_boundary(look: EvidenceView) -> Answer:
-    entries = _across(look, "comparison.boundaries", "sut.boundary", "sut.components")
+def equivalent_boundary(view: EvidenceView) -> Answer:
+    entries = _across(view, "comparison.boundaries", "sut.boundary", "sut.components")
     boundaries = [entry.get("sut.boundary", entry.get("boundary")) for entry in entries]
     components = [sorted(entry.get("sut.components", entry.get("components")) or []) for entry in entries]
-    look.note("boundaries", boundaries)
+    view.note("boundaries", boundaries)
     same = all(each == boundaries[0] for each in boundaries) and boundaries[0] is not None
-    return look.answer(
+    return view.answer(
         same and all(each == components[0] for each in components),
         f"{boundaries[0]} for all",
         f"boundaries {boundaries} with components {components}",
     )
 
 
-def hardware_differs(look: EvidenceView) -> bool:
+def hardware_differs(view: EvidenceView) -> bool:
     """Type, count or memory (AMB-48); unknown counts as different."""
     try:
-        entries = _across(look, "comparison.hardware", *HARDWARE)
+        entries = _across(view, "comparison.hardware", *HARDWARE)
     except NoEvidenceError:
         return True
     known = all(value is not None for entry in entries for value in entry.values())
@@ -113,53 +113,53 @@ def hardware_differs(look: EvidenceView) -> bool:
 
 
 @check("M-6.1-comparable-hardware")
-def comparable_hardware(look: EvidenceView) -> Answer:
-    if not hardware_differs(look):
-        return look.met("equal accelerators in type, number and memory")
-    return look.met(f"normalised: {look.need('comparison.normalisation')}")
+def comparable_hardware(view: EvidenceView) -> Answer:
+    if not hardware_differs(view):
+        return view.met("equal accelerators in type, number and memory")
+    return view.met(f"normalised: {view.need('comparison.normalisation')}")
 
 
 @check("M-6.1-same-load")
-def same_load(look: EvidenceView) -> Answer:
+def same_load(view: EvidenceView) -> Answer:
     """Equal in absolute terms; or equal percentages of capacities that were found in the same way."""
-    entries = _across(look, "comparison.loads", *LOAD, "load.capacity_source")
+    entries = _across(view, "comparison.loads", *LOAD, "load.capacity_source")
     relative = all(entry.get("load.levels_percent") for entry in entries)
     ignored = _RELATIVE_LOAD if relative else ("load.capacity_source",)
-    look.note("loads", entries)
-    return look.answer(
+    view.note("loads", entries)
+    return view.answer(
         _equal(entries, *ignored), "equal load model and parameters", f"loads differ: {entries}"
     )
 
 
 @check("S-4.4.2-option-b-cl100k")
-def option_b(look: EvidenceView) -> Answer:
+def option_b(view: EvidenceView) -> Answer:
     keys = ("tokenizer.counting_option", "tokenizer.reference")
-    entries = _across(look, "comparison.tokenizers", *keys)
+    entries = _across(view, "comparison.tokenizers", *keys)
     wrong = [entry for entry in entries if (entry.get(keys[0]), entry.get(keys[1])) != ("B", "cl100k_base")]
-    return look.answer(not wrong, "all counted with cl100k_base", f"not counted with cl100k_base: {wrong}")
+    return view.answer(not wrong, "all counted with cl100k_base", f"not counted with cl100k_base: {wrong}")
 
 
-def tokenizers_differ(look: EvidenceView) -> bool:
+def tokenizers_differ(view: EvidenceView) -> bool:
     try:
-        entries = _across(look, "comparison.tokenizers", "tokenizer.name", "tokenizer.counting_option")
+        entries = _across(view, "comparison.tokenizers", "tokenizer.name", "tokenizer.counting_option")
     except NoEvidenceError:
         return True
     names = [entry.get("tokenizer.name") for entry in entries]
     return names[0] is None or any(name != names[0] for name in names)
 
 
-def _per_system(look: EvidenceView, key: str) -> Mapping[str, Any]:
-    values = look.need(key)
+def _per_system(view: EvidenceView, key: str) -> Mapping[str, Any]:
+    values = view.need(key)
     if not isinstance(values, Mapping) or len(values) < 2:
         raise NoEvidenceError(f"{key} of two systems")
     return values
 
 
 @check("P-6.2-tokens-per-gpu-second")
-def tokens_per_gpu_second(look: EvidenceView) -> Answer:
-    values = _per_system(look, "comparison.tokens_per_gpu_second")
+def tokens_per_gpu_second(view: EvidenceView) -> Answer:
+    values = _per_system(view, "comparison.tokens_per_gpu_second")
     wrong = [name for name, value in values.items() if not isinstance(value, int | float) or value <= 0]
-    return look.answer(
+    return view.answer(
         not wrong,
         ", ".join(f"{name} {value:g}" for name, value in values.items() if name not in wrong),
         f"no tokens per GPU-second for {', '.join(wrong)}",
@@ -167,32 +167,32 @@ def tokens_per_gpu_second(look: EvidenceView) -> Answer:
 
 
 @check("P-6.2-cost-normalised")
-def cost_normalised(look: EvidenceView) -> Answer:
+def cost_normalised(view: EvidenceView) -> Answer:
     """With the price and the date it was taken at."""
-    values = _per_system(look, "comparison.tokens_per_dollar_hour")
+    values = _per_system(view, "comparison.tokens_per_dollar_hour")
     lacking = [
         name
         for name, entry in values.items()
         if not isinstance(entry, Mapping) or not {"value", "dollars_per_hour", "date"} <= entry.keys()
     ]
-    return look.answer(
+    return view.answer(
         not lacking, "throughput per dollar-hour", f"value, price or date lack for {', '.join(lacking)}"
     )
 
 
 @check("P-6.3-confidence-intervals")
-def confidence_intervals(look: EvidenceView) -> Answer:
+def confidence_intervals(view: EvidenceView) -> Answer:
     """A closed 95 % interval of every compared metric, for every system."""
-    names = look.need("comparison.metrics")
-    results = (look.result, *others(look))
+    names = view.need("comparison.metrics")
+    results = (view.result, *others(view))
     lacking = []
     for name in names:
         for result in results:
             estimate = result.metrics.get(name)
             if estimate is None or not estimate.closed or estimate.level < 0.95:
                 lacking.append(name)
-    look.note("metrics", list(names))
-    return look.answer(
+    view.note("metrics", list(names))
+    return view.answer(
         not lacking and bool(names),
         f"intervals of {', '.join(names)}",
         f"no closed 95 % interval of {', '.join(dict.fromkeys(lacking)) or 'anything'}",
@@ -200,30 +200,30 @@ def confidence_intervals(look: EvidenceView) -> Answer:
 
 
 @check("P-6.3-three-runs")
-def three_runs(look: EvidenceView) -> Answer:
+def three_runs(view: EvidenceView) -> Answer:
     """Complete runs with a warm-up of their own, per system."""
-    runs = _per_system(look, "comparison.runs")
+    runs = _per_system(view, "comparison.runs")
     few = {name: count for name, count in runs.items() if count < FEWEST_RUNS}
-    return look.answer(not few, f"runs per system: {dict(runs)}", f"fewer than three independent runs: {few}")
+    return view.answer(not few, f"runs per system: {dict(runs)}", f"fewer than three independent runs: {few}")
 
 
 @check("P-6.3-statistical-test")
-def statistical_test(look: EvidenceView) -> Answer:
+def statistical_test(view: EvidenceView) -> Answer:
     """Name and statistic with a p-value, or an interval of the difference, for every compared metric."""
-    tests = look.need("comparison.tests")
+    tests = view.need("comparison.tests")
     covered = {
         entry.get("metric")
         for entry in tests
         if entry.get("name") and (entry.get("p_value") is not None or entry.get("interval"))
     }
-    lacking = [name for name in look.need("comparison.metrics") if name not in covered]
-    return look.answer(
+    lacking = [name for name in view.need("comparison.metrics") if name not in covered]
+    return view.answer(
         not lacking, f"{len(tests)} tests", f"no test and no interval for {', '.join(lacking)}"
     )
 
 
 @check("P-6.4-checklist")
-def checklist(look: EvidenceView) -> Answer:
-    answers = look.need("comparison.checklist")
+def checklist(view: EvidenceView) -> Answer:
+    answers = view.need("comparison.checklist")
     open_items = [item for item in CHECKLIST if not str(answers.get(item, "")).strip()]
-    return look.answer(not open_items, "seven items answered", f"not answered: {', '.join(open_items)}")
+    return view.answer(not open_items, "seven items answered", f"not answered: {', '.join(open_items)}")

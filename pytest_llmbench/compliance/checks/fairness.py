@@ -32,18 +32,18 @@ check("P-5.6.3-min-duration-300s")(at_least_s(SHORTEST_S, MIX))
 
 
 @check("M-5.6.2-workload-synthetic-skewed")
-def synthetic_skewed(look: EvidenceView) -> Answer:
+def synthetic_skewed(view: EvidenceView) -> Answer:
     """Its log-normals, conditional on the classes (AMB-07), which is declared."""
-    name, classes = look.need_all("workload.name", "workload.classes")
-    return look.answer(
+    name, classes = view.need_all("workload.name", "workload.classes")
+    return view.answer(
         name == "synthetic-skewed" and len(classes) >= 2,
         f"synthetic-skewed, conditional on {len(classes)} classes",
         f"the workload is {name}, section 5.6.2 requires synthetic-skewed",
     )
 
 
-def _mix(look: EvidenceView) -> Tested:
-    found = tested(look, MIX)
+def _mix(view: EvidenceView) -> Tested:
+    found = tested(view, MIX)
     if len(found) > 1:
         raise NoEvidenceError(f"one mixed run (there are {len(found)})")
     if not len(found[0].records):
@@ -59,20 +59,20 @@ def _of_class(records: Records, name: str) -> Records:
     return records.select(np.asarray(_labels(records) == name, dtype=bool))
 
 
-def _classes(look: EvidenceView) -> tuple[str, ...]:
-    return tuple(str(each["name"]) for each in look.need("workload.classes"))
+def _classes(view: EvidenceView) -> tuple[str, ...]:
+    return tuple(str(each["name"]) for each in view.need("workload.classes"))
 
 
 @check("P-5.6.2-classes")
-def classes(look: EvidenceView) -> Answer:
+def classes(view: EvidenceView) -> Answer:
     """Short and long with the draft's ranges, and every planned request inside the range of its class."""
     ranges = {
-        each["name"]: (tuple(each["input"]), tuple(each["output"])) for each in look.need("workload.classes")
+        each["name"]: (tuple(each["input"]), tuple(each["output"])) for each in view.need("workload.classes")
     }
     other = [name for name, bounds in DRAFT_CLASSES.items() if ranges.get(name) != bounds]
     if len(ranges) < 2 or other:
-        return look.unmet(f"classes {ranges}; not as the draft has them: {', '.join(other)}")
-    records = look.records
+        return view.unmet(f"classes {ranges}; not as the draft has them: {', '.join(other)}")
+    records = view.records
     names = _labels(records)
     outside = int((~np.isin(names, list(ranges))).sum())
     for name, (inputs, outputs) in ranges.items():
@@ -82,21 +82,21 @@ def classes(look: EvidenceView) -> Answer:
             (records.requested_max_tokens, outputs),
         ):
             outside += int((own & ((column < low) | (column > high))).sum())
-    look.note("requests_outside_their_class", outside)
-    return look.answer(
+    view.note("requests_outside_their_class", outside)
+    return view.answer(
         outside == 0, f"{len(ranges)} classes", f"{outside} requests lie outside the range of their class"
     )
 
 
 @check("P-5.6.2-class-mix")
-def class_mix(look: EvidenceView) -> Answer:
+def class_mix(view: EvidenceView) -> Answer:
     """Shares sum to 1, and those of the mixed run are within three points."""
-    shares = look.need("workload.class_mix")
-    names = _labels(_mix(look).records)
+    shares = view.need("workload.class_mix")
+    names = _labels(_mix(view).records)
     realised = {name: float(np.mean(names == name)) for name in shares}
-    look.note("realised_shares", realised)
+    view.note("realised_shares", realised)
     off = [name for name, share in shares.items() if abs(realised[name] - share) > SHARE_TOLERANCE]
-    return look.answer(
+    return view.answer(
         abs(sum(shares.values()) - 1) < 1e-9 and not off,
         f"the mix is {shares}",
         f"the mix is to be {shares}, the requests are {realised}",
@@ -104,17 +104,17 @@ def class_mix(look: EvidenceView) -> Answer:
 
 
 @check("S-5.6.2-load-70-90")
-def load_70_to_90(look: EvidenceView) -> Answer:
+def load_70_to_90(view: EvidenceView) -> Answer:
     """Of a measured capacity of the mix itself; the offered rate is that share."""
-    rate, mix = look.need("load.capacity_rps"), _mix(look)
+    rate, mix = view.need("load.capacity_rps"), _mix(view)
     percent = mix.level.percent_of_capacity
     if percent is None:
         raise NoEvidenceError("level.percent_of_capacity")
-    look.note("percent_of_capacity", percent)
-    if measurement_behind(look, rate) is None:
-        return look.unmet(f"{rate:g} req/s is stated as the capacity, and nothing measured it")
+    view.note("percent_of_capacity", percent)
+    if measurement_behind(view, rate) is None:
+        return view.unmet(f"{rate:g} req/s is stated as the capacity, and nothing measured it")
     agrees = abs(mix.value - rate * percent / 100) <= _RATE_TOLERANCE * mix.value
-    return look.answer(
+    return view.answer(
         LOWEST_PERCENT <= percent <= HIGHEST_PERCENT and agrees,
         f"{percent:g} % of {rate:g} req/s",
         f"{mix.value:g} req/s, called {percent:g} % of {rate:g} req/s, is not 70 to 90 % of it",
@@ -122,14 +122,14 @@ def load_70_to_90(look: EvidenceView) -> Answer:
 
 
 @check("P-5.6.2-500-per-class")
-def five_hundred_per_class(look: EvidenceView) -> Answer:
+def five_hundred_per_class(view: EvidenceView) -> Answer:
     """In the mix; the isolated runs have the same floor."""
-    mix, counted = _labels(_mix(look).records), {}
-    for name in _classes(look):
-        alone = [one for one in tested(look, ALONE) if one.level.class_label == name]
+    mix, counted = _labels(_mix(view).records), {}
+    for name in _classes(view):
+        alone = [one for one in tested(view, ALONE) if one.level.class_label == name]
         counted[name] = [int((mix == name).sum()), *(len(one.records) for one in alone)]
-    look.note("requests", counted)
-    return look.answer(
+    view.note("requests", counted)
+    return view.answer(
         min(min(counts) for counts in counted.values()) >= FEWEST_PER_CLASS,
         "500 requests or more of every class",
         f"requests per class, in the mix and alone: {counted}",
@@ -137,24 +137,24 @@ def five_hundred_per_class(look: EvidenceView) -> Answer:
 
 
 @check("P-5.6.3-isolated-baseline")
-def isolated_baseline(look: EvidenceView) -> Answer:
+def isolated_baseline(view: EvidenceView) -> Answer:
     """Each class alone, before the mix, under the stated rule for an equal load (AMB-08)."""
-    rule = look.need("fairness.equal_load")
-    mix = _mix(look)
-    alone = {one.level.class_label: one for one in tested(look, ALONE)}
-    missing = [name for name in _classes(look) if name not in alone]
+    rule = view.need("fairness.equal_load")
+    mix = _mix(view)
+    alone = {one.level.class_label: one for one in tested(view, ALONE)}
+    missing = [name for name in _classes(view) if name not in alone]
     if missing:
-        return look.unmet(f"not measured alone: {', '.join(missing)}")
+        return view.unmet(f"not measured alone: {', '.join(missing)}")
     wanted = mix.value if rule == "requests" else mix.value * _mean_tokens(mix.run.records)
     for name, one in alone.items():
         foreign = set(one.records.class_label) - {name}
         if foreign or one.run.started_ns >= mix.run.started_ns:
-            return look.unmet(f"{name} was not measured alone before the mix")
+            return view.unmet(f"{name} was not measured alone before the mix")
         offered = one.value if rule == "requests" else one.value * _mean_tokens(one.run.records)
-        look.note(f"{rule} per second, {name} alone", offered)
+        view.note(f"{rule} per second, {name} alone", offered)
         if abs(offered - wanted) > _LOAD_TOLERANCE * wanted:
-            return look.unmet(f"{name} alone: {offered:g} {rule} per second, the mix has {wanted:g}")
-    return look.met(f"each class alone at equal {rule} per second")
+            return view.unmet(f"{name} alone: {offered:g} {rule} per second, the mix has {wanted:g}")
+    return view.met(f"each class alone at equal {rule} per second")
 
 
 def _mean_tokens(records: Records) -> float:
@@ -162,16 +162,16 @@ def _mean_tokens(records: Records) -> float:
 
 
 @check("P-5.6.3-per-request-record")
-def per_request_record(look: EvidenceView) -> Answer:
-    records = look.records
+def per_request_record(view: EvidenceView) -> Answer:
+    records = view.records
     lacking = {
         "class": int(np.sum(_labels(records) == "")),
         "submission": int((records.ok & ~has(records.submitted_ns)).sum()),
         "first token": int((records.ok & ~has(records.first_content_ns)).sum()),
         "completion": int((records.ok & ~has(records.last_content_ns)).sum()),
     }
-    look.note("lacking", lacking)
-    return look.answer(
+    view.note("lacking", lacking)
+    return view.answer(
         not any(lacking.values()),
         "class, submission, first token and completion of every request",
         f"requests without: {', '.join(f'{what} {count}' for what, count in lacking.items() if count)}",
@@ -179,44 +179,44 @@ def per_request_record(look: EvidenceView) -> Answer:
 
 
 @check("P-5.6.4-per-class-latency")
-def per_class_latency(look: EvidenceView) -> Answer:
+def per_class_latency(view: EvidenceView) -> Answer:
     """TTFT and TPOT of every class, once more from the mixed run."""
-    inside = _mix(look).inside
-    for name in _classes(look):
+    inside = _mix(view).inside
+    for name in _classes(view):
         own = _of_class(inside, name)
         for family, statistics in (("ttft", ("p50", "p95", "p99")), ("tpot", ("p50", "p99"))):
             values = FAMILIES[family](own)
             for statistic in statistics:
                 metric = f"{family}[{name}].{statistic}"
-                stated, again = look.metric(metric).point, percentile(values, statistic)
+                stated, again = view.metric(metric).point, percentile(values, statistic)
                 if not close(stated, again):
-                    return look.unmet(f"{metric} is {stated} ms, the records give {again:g} ms")
-    return look.met("TTFT and TPOT of every class")
+                    return view.unmet(f"{metric} is {stated} ms, the records give {again:g} ms")
+    return view.met("TTFT and TPOT of every class")
 
 
 @check("P-5.6.4-inflation")
-def inflation(look: EvidenceView) -> Answer:
+def inflation(view: EvidenceView) -> Answer:
     """TTFT in the mix over TTFT alone."""
-    inside = _mix(look).inside
-    alone = {one.level.class_label: one for one in tested(look, ALONE)}
-    for name in _classes(look):
+    inside = _mix(view).inside
+    alone = {one.level.class_label: one for one in tested(view, ALONE)}
+    for name in _classes(view):
         if name not in alone:
             raise NoEvidenceError(f"{name} alone")
         for statistic in ("p50", "p95", "p99"):
             metric = f"ttft_inflation[{name}].{statistic}"
             again = percentile(ttft_ms(_of_class(inside, name)), statistic)
             again = over(again, percentile(ttft_ms(alone[name].inside), statistic), f"TTFT of {name} alone")
-            stated = look.metric(metric).point
+            stated = view.metric(metric).point
             if not close(stated, again):
-                return look.unmet(f"{metric} is {stated}, the records give {again:g}")
-    return look.met("latency inflation of every class")
+                return view.unmet(f"{metric} is {stated}, the records give {again:g}")
+    return view.met("latency inflation of every class")
 
 
 @check("P-5.6.4-jain")
-def jain(look: EvidenceView) -> Answer:
+def jain(view: EvidenceView) -> Answer:
     """J over end-to-end latency per output token (AMB-09), and the flag below 0.9."""
-    normalisation, stated_n = look.need_all("fairness.jain_normalisation", "fairness.jain_n")
-    inside = _mix(look).inside
+    normalisation, stated_n = view.need_all("fairness.jain_normalisation", "fairness.jain_n")
+    inside = _mix(view).inside
     counted = inside.select(
         inside.ok & (inside.output_tokens > 0) & has(inside.submitted_ns) & has(inside.last_content_ns)
     )
@@ -225,10 +225,10 @@ def jain(look: EvidenceView) -> Answer:
         raise NoEvidenceError("completed requests of the mix")
     squares = len(shares) * float(np.sum(np.square(shares)))
     again = over(float(np.sum(shares)) ** 2, squares, "latency per token")
-    stated = look.metric("jain_index").point
-    look.note("jain_index.from_records", again)
-    flagged = again >= UNFAIR_BELOW or any("unfair" in note for note in look.result.notes)
-    return look.answer(
+    stated = view.metric("jain_index").point
+    view.note("jain_index.from_records", again)
+    flagged = again >= UNFAIR_BELOW or any("unfair" in note for note in view.result.notes)
+    return view.answer(
         close(stated, again, absolute=1e-6) and stated_n == len(shares) and flagged,
         f"J = {again:.4f} over {len(shares)} requests, {normalisation}",
         f"J is {stated} over {stated_n}, the records give {again:.4f} over {len(shares)}"
@@ -237,33 +237,33 @@ def jain(look: EvidenceView) -> Answer:
 
 
 @check("P-5.6.4-starvation")
-def starvation(look: EvidenceView) -> Answer:
+def starvation(view: EvidenceView) -> Answer:
     """Share of requests that waited longer than five times the median wait of their class (AMB-10)."""
-    inside = _mix(look).inside
+    inside = _mix(view).inside
     told = bool(inside.ok.any()) and bool((inside.queue_wait_ns[inside.ok] != MISSING).all())
     source = "server queue wait" if told else "TTFT"
-    if look.need("fairness.wait_source") != source:
-        return look.unmet(f"the wait is to be the {source}")
-    for name in _classes(look):
+    if view.need("fairness.wait_source") != source:
+        return view.unmet(f"the wait is to be the {source}")
+    for name in _classes(view):
         own = _of_class(inside, name)
         waits = own.queue_wait_ns[own.ok] / 1e6 if told else ttft_ms(own)
         if not len(waits):
             raise NoEvidenceError(f"completed requests of {name}")
         again = float(np.mean(waits > STARVATION_FACTOR * float(np.median(waits))))
-        stated = look.metric(f"starvation_rate[{name}]").point
+        stated = view.metric(f"starvation_rate[{name}]").point
         if not close(stated, again, absolute=1e-6):
-            return look.unmet(f"starvation of {name} is {stated}, the records give {again:g}")
-    return look.met(f"starvation of every class, by {source}")
+            return view.unmet(f"starvation of {name} is {stated}, the records give {again:g}")
+    return view.met(f"starvation of every class, by {source}")
 
 
 @check("P-5.6.5-tables")
-def tables(look: EvidenceView) -> Answer:
-    by_class, names = look.table("fairness_classes"), _classes(look)
+def tables(view: EvidenceView) -> Answer:
+    by_class, names = view.table("fairness_classes"), _classes(view)
     lacking = lacking_columns(by_class, *_COLUMNS)
     lacking += lacking_rows(by_class, *(_title(name) for name in names))
     wanted = ["Jain's Fairness Index", *(f"{_title(name)} Class Starvation" for name in names)]
-    lacking += lacking_rows(look.table("fairness_metrics"), *wanted)
-    return look.answer(not lacking, "classes and indices", f"lacking: {', '.join(lacking)}")
+    lacking += lacking_rows(view.table("fairness_metrics"), *wanted)
+    return view.answer(not lacking, "classes and indices", f"lacking: {', '.join(lacking)}")
 
 
 def _title(name: str) -> str:

@@ -30,12 +30,12 @@ FEWEST_REPLIES = 100
 
 
 @check("M-4.2.1-timer-resolution-1ms")
-def timer_resolution(look: EvidenceView) -> Answer:
-    resolution_ns = look.need("timing.clock_resolution_ns")
-    for run in look.evidence.runs:
+def timer_resolution(view: EvidenceView) -> Answer:
+    resolution_ns = view.need("timing.clock_resolution_ns")
+    for run in view.evidence.runs:
         resolution_ns = max(resolution_ns, run.selfcheck.clock_resolution_ns or 0)
-    look.note("clock_resolution_ns", resolution_ns)
-    return look.answer(
+    view.note("clock_resolution_ns", resolution_ns)
+    return view.answer(
         0 < resolution_ns <= COARSEST_CLOCK_NS,
         f"the clock resolves {resolution_ns} ns",
         f"a clock resolution of {resolution_ns} ns is not within 1 ms",
@@ -43,10 +43,10 @@ def timer_resolution(look: EvidenceView) -> Answer:
 
 
 @check("M-4.2.2-streaming-support")
-def streaming_support(look: EvidenceView) -> Answer:
-    supported = look.driver_capability("streaming")
-    protocol = look.need("streaming.protocol")
-    return look.answer(
+def streaming_support(view: EvidenceView) -> Answer:
+    supported = view.driver_capability("streaming")
+    protocol = view.need("streaming.protocol")
+    return view.answer(
         protocol in supported,
         f"{protocol} is supported",
         f"the run used {protocol}; supported and proved: {', '.join(supported)}",
@@ -54,46 +54,46 @@ def streaming_support(look: EvidenceView) -> Answer:
 
 
 @check("M-4.2.2-per-chunk-arrival")
-def per_chunk_arrival(look: EvidenceView) -> Answer:
+def per_chunk_arrival(view: EvidenceView) -> Answer:
     """A run in which every reply arrived in one chunk, or many all at once, is no stream, and fails."""
     every = streamed = wrong = 0
-    for records in look.records.blocks():
+    for records in view.records.blocks():
         counts = chunk_counts(records)
         several_tokens = records.ok & (records.output_tokens >= 2)
         every += int(several_tokens.sum())
         wrong += int(_unstamped(records, counts, several_tokens).sum())
         streamed += int((several_tokens & (counts >= 2)).sum())
-    look.note("replies_of_several_tokens", every)
-    look.note("replies_of_several_chunks", streamed)
-    look.note("replies_with_wrong_chunk_instants", wrong)
+    view.note("replies_of_several_tokens", every)
+    view.note("replies_of_several_chunks", streamed)
+    view.note("replies_with_wrong_chunk_instants", wrong)
     if wrong:
-        return look.unmet(f"{wrong} replies have missing or inconsistent chunk instants")
-    held_back = _held_back(look)
+        return view.unmet(f"{wrong} replies have missing or inconsistent chunk instants")
+    held_back = _held_back(view)
     if held_back > MOST_BUFFERED:
-        return look.unmet(f"{held_back:.1%} of the replies arrived all at once, {MOST_BUFFERED:.0%} may")
-    return look.answer(
+        return view.unmet(f"{held_back:.1%} of the replies arrived all at once, {MOST_BUFFERED:.0%} may")
+    return view.answer(
         streamed > 0 or not every,
         "every content chunk has its own arrival instant",
         "every reply arrived in one chunk: this is no stream",
     )
 
 
-def _held_back(look: EvidenceView) -> float:
+def _held_back(view: EvidenceView) -> float:
     """The largest share of replies that arrived all at once: of all together, or of a run of a hundred.
 
     An output filter has to read before it lets pass: where one is on, holding back is what the system does.
     """
-    streamed = [run for run in look.runs if not _filters_output(look, run)]
+    streamed = [run for run in view.runs if not _filters_output(view, run)]
     every = buffering(Records.concatenate([run.records for run in streamed])) if streamed else Buffering(0, 0)
     runs = [buffering(run.records, every.pace_ns) for run in streamed]
     found = max([every.share, *(seen.share for seen in runs if seen.replies >= FEWEST_REPLIES)])
-    look.note("buffered_share", found)
+    view.note("buffered_share", found)
     return found
 
 
-def _filters_output(look: EvidenceView, run: Observation) -> bool:
+def _filters_output(view: EvidenceView, run: Observation) -> bool:
     own = run.facts.value("guardrails.output_filter")
-    return bool((look.fact("guardrails.output_filter") if own is None else own) == "enabled")
+    return bool((view.fact("guardrails.output_filter") if own is None else own) == "enabled")
 
 
 def _unstamped(
@@ -114,23 +114,23 @@ def _unstamped(
 
 
 @check("M-4.2.3-open-loop")
-def open_loop(look: EvidenceView) -> Answer:
-    look.capability("open_loop")
-    return look.met("open loop available, its independence of responses proved by a test")
+def open_loop(view: EvidenceView) -> Answer:
+    view.capability("open_loop")
+    return view.met("open loop available, its independence of responses proved by a test")
 
 
 @check("M-4.2.3-poisson")
-def poisson(look: EvidenceView) -> Answer:
+def poisson(view: EvidenceView) -> Answer:
     """Proved by tests; a Poisson run whose schedule is not exponential contradicts them."""
-    look.capability("arrival.poisson")
-    for run in look.evidence.runs:
+    view.capability("arrival.poisson")
+    for run in view.evidence.runs:
         distance, allowed = _distance_from_poisson(run)
         if distance > allowed:
-            look.note("kolmogorov_smirnov_distance", distance)
-            return look.unmet(
+            view.note("kolmogorov_smirnov_distance", distance)
+            return view.unmet(
                 f"the scheduled gaps are {distance:.3f} away from exponential, chance allows {allowed:.3f}"
             )
-    return look.met("Poisson arrivals available, exponential gaps and seeding proved by tests")
+    return view.met("Poisson arrivals available, exponential gaps and seeding proved by tests")
 
 
 def _distance_from_poisson(run: Observation) -> tuple[float, float]:
@@ -149,45 +149,45 @@ def _distance_from_poisson(run: Observation) -> tuple[float, float]:
 
 
 @check("S-4.2.3-uniform-bursty")
-def uniform_and_bursty(look: EvidenceView) -> Answer:
-    look.capability("arrival.uniform")
-    look.capability("arrival.bursty")
-    return look.met("evenly spaced and bursty arrivals available")
+def uniform_and_bursty(view: EvidenceView) -> Answer:
+    view.capability("arrival.uniform")
+    view.capability("arrival.bursty")
+    return view.met("evenly spaced and bursty arrivals available")
 
 
 @check("M-4.2.4-closed-loop")
-def closed_loop(look: EvidenceView) -> Answer:
+def closed_loop(view: EvidenceView) -> Answer:
     """Proved by a test; a closed-loop run with too many in flight, or slow replacements, contradicts it."""
-    look.capability("closed_loop")
-    for run in look.evidence.runs:
+    view.capability("closed_loop")
+    for run in view.evidence.runs:
         if isinstance(run.plan.load, ClosedLoop):
             peak, lag_ns = in_flight_peak(run.records), _lag_ns(run.records)
-            look.note("in_flight_peak", peak)
+            view.note("in_flight_peak", peak)
             if peak > run.plan.load.concurrency:
-                return look.unmet(
+                return view.unmet(
                     f"{peak} requests were in flight, {run.plan.load.concurrency} were asked for"
                 )
             p99_ns = float(np.percentile(lag_ns, 99)) if len(lag_ns) else 0.0
-            look.note("replacement_lag_p99_ns", p99_ns)
+            view.note("replacement_lag_p99_ns", p99_ns)
             if p99_ns > LAG_FLOOR_NS:
-                return look.unmet(
+                return view.unmet(
                     f"ended requests were replaced {p99_ns / 1e6:.1f} ms late at P99, not at once"
                 )
-    return look.met("closed loop available, its constant concurrency proved by a test")
+    return view.met("closed loop available, its constant concurrency proved by a test")
 
 
 @check("M-4.2.5-request-isolation")
-def request_isolation(look: EvidenceView) -> Answer:
-    look.capability("open_loop")
-    for run in look.runs:
+def request_isolation(view: EvidenceView) -> Answer:
+    view.capability("open_loop")
+    for run in view.runs:
         if isinstance(run.plan.load, OpenLoop):
-            complaint = _late_sends(look, run, run.plan.load)
+            complaint = _late_sends(view, run, run.plan.load)
             if complaint:
-                return look.unmet(complaint)
-    return look.met("no slow answer pushed back a later request")
+                return view.unmet(complaint)
+    return view.met("no slow answer pushed back a later request")
 
 
-def _late_sends(look: EvidenceView, run: Observation, load: OpenLoop) -> str | None:
+def _late_sends(view: EvidenceView, run: Observation, load: OpenLoop) -> str | None:
     """What is wrong with the lag dispatched - scheduled of an open-loop run; None for nothing."""
     lag_ns = _lag_ns(run.records)
     if not len(lag_ns):
@@ -195,9 +195,9 @@ def _late_sends(look: EvidenceView, run: Observation, load: OpenLoop) -> str | N
     p99_ns, limit_ns = float(np.percentile(lag_ns, 99)), lag_limit_ns(load.rate)
     tenth = max(len(lag_ns) // 10, 1)
     first_ns, last_ns = float(np.median(lag_ns[:tenth])), float(np.median(lag_ns[-tenth:]))
-    look.note("send_lag_p99_ns", p99_ns)
-    look.note("send_lag_first_tenth_p50_ns", first_ns)
-    look.note("send_lag_last_tenth_p50_ns", last_ns)
+    view.note("send_lag_p99_ns", p99_ns)
+    view.note("send_lag_first_tenth_p50_ns", first_ns)
+    view.note("send_lag_last_tenth_p50_ns", last_ns)
     if p99_ns > limit_ns:
         return f"send lag P99 is {p99_ns / 1e6:.3f} ms, limit {limit_ns / 1e6:g} ms (AMB-28)"
     if len(lag_ns) >= FEWEST_FOR_GROWTH and last_ns > growth_limit_ns(first_ns, load.rate):
@@ -213,9 +213,9 @@ def _lag_ns(records: Records) -> npt.NDArray[np.int64]:
 
 
 @check("M-4.2.5-async-or-threads")
-def async_or_threads(look: EvidenceView) -> Answer:
-    model = look.capability("concurrency_model")
-    return look.answer(
+def async_or_threads(view: EvidenceView) -> Answer:
+    model = view.capability("concurrency_model")
+    return view.answer(
         model in ("asyncio", "threads"),
         f"the generator is built on {model}",
         f"{model!r} is neither asynchronous nor multi-threaded",
@@ -228,9 +228,9 @@ check("M-4.6.2-multi-token-handling")(stated("streaming.chunk_handling"))
 
 
 @check("S-4.6.1-grpc-for-engine")
-def grpc_for_engine(look: EvidenceView) -> Answer:
-    protocol = look.need("streaming.protocol")
-    return look.answer(
+def grpc_for_engine(view: EvidenceView) -> Answer:
+    protocol = view.need("streaming.protocol")
+    return view.answer(
         protocol == "grpc",
         "gRPC streaming",
         f"the engine was measured over {protocol}; gRPC is advised at the engine boundary (AMB-23)",
@@ -238,18 +238,18 @@ def grpc_for_engine(look: EvidenceView) -> Answer:
 
 
 @check("M-4.6.2-chunk-granularity")
-def chunk_granularity(look: EvidenceView) -> Answer:
+def chunk_granularity(view: EvidenceView) -> Answer:
     """``single`` is believed only if every content chunk of a success is known to hold one token."""
-    chunking, sizes = look.need("streaming.chunking"), chunk_sizes(look.records)
+    chunking, sizes = view.need("streaming.chunking"), chunk_sizes(view.records)
     single = 0 < sizes.single == sizes.chunks
     if chunking == "single":
-        return look.answer(
+        return view.answer(
             single, "every chunk is one token", "declared single, but not every chunk is one token"
         )
     if chunking != "multi":
-        return look.unmet(f"streaming.chunking is {chunking!r}, neither single nor multi")
+        return view.unmet(f"streaming.chunking is {chunking!r}, neither single nor multi")
     if not sizes.known:
-        return look.met("chunks may hold several tokens (unknown)")
-    return look.met(
-        f"chunks may hold several tokens; share of single ones {look.need('streaming.single_token_share')}"
+        return view.met("chunks may hold several tokens (unknown)")
+    return view.met(
+        f"chunks may hold several tokens; share of single ones {view.need('streaming.single_token_share')}"
     )

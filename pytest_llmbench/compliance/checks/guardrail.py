@@ -33,10 +33,10 @@ _WARMUPS = re.compile(r"(\d+) warm-ups")
 check("S-5.10.2-workload")(advised("conversation"))
 
 
-def _by_configuration(look: EvidenceView) -> dict[str, dict[float, Tested]]:
+def _by_configuration(view: EvidenceView) -> dict[str, dict[float, Tested]]:
     """Configuration → percentage of capacity → level."""
     found: dict[str, dict[float, Tested]] = defaultdict(dict)
-    for one in tested(look, *CONFIGURATIONS):
+    for one in tested(view, *CONFIGURATIONS):
         percent = one.level.percent_of_capacity
         if percent is None:
             raise NoEvidenceError(f"percent_of_capacity of {one.label}")
@@ -45,36 +45,36 @@ def _by_configuration(look: EvidenceView) -> dict[str, dict[float, Tested]]:
 
 
 @check("P-5.10.2-benign-content")
-def benign(look: EvidenceView) -> Answer:
+def benign(view: EvidenceView) -> Answer:
     """Random tokens and the advised conversations ask for nothing; of other content the tester says so. Then
     1 % is refused at most in every configuration."""
-    known = look.fact("workload.standard") is True or _content(look) == "random"
-    if not known and look.need("guardrails.benign_content") is not True:
-        return look.unmet("the content is not declared benign")
-    shares = {one.label: one.refused_share() for one in tested(look, *CONFIGURATIONS)}
-    look.note("refused_share", shares)
+    known = view.fact("workload.standard") is True or _content(view) == "random"
+    if not known and view.need("guardrails.benign_content") is not True:
+        return view.unmet("the content is not declared benign")
+    shares = {one.label: one.refused_share() for one in tested(view, *CONFIGURATIONS)}
+    view.note("refused_share", shares)
     worst = max(shares.values())
-    return look.answer(
+    return view.answer(
         worst <= MOST_REFUSED,
         f"benign, {worst:.2%} refused at most",
         f"up to {worst:.1%} of the requests were refused, 1 % is the limit",
     )
 
 
-def _content(look: EvidenceView) -> object:
-    return look.fact("workload.content", {}).get("domain")
+def _content(view: EvidenceView) -> object:
+    return view.fact("workload.content", {}).get("domain")
 
 
 @check("P-5.10.2-configurations")
-def configurations(look: EvidenceView) -> Answer:
+def configurations(view: EvidenceView) -> Answer:
     """Baseline and full; the single filters, or why they cannot be run. The variants had them so."""
-    found = _by_configuration(look)
+    found = _by_configuration(view)
     lacking = [name for name in (BASELINE, FULL) if name not in found]
     single = [name for name in (INPUT, OUTPUT) if name not in found]
-    reason = look.fact("guardrails.impossible")
+    reason = view.fact("guardrails.impossible")
     wrong = [one.label for levels in found.values() for one in levels.values() if not _switched(one)]
-    look.note("configurations", list(found))
-    return look.answer(
+    view.note("configurations", list(found))
+    return view.answer(
         not lacking and (not single or bool(reason)) and not wrong,
         f"{', '.join(found)}" + (f"; not {', '.join(single)}: {reason}" if single else ""),
         f"not run: {', '.join(lacking + single)}; filters not as the configuration says: {', '.join(wrong)}",
@@ -91,48 +91,48 @@ def _switched(one: Tested) -> bool:
 
 
 @check("P-5.10.2-load-levels")
-def load_levels(look: EvidenceView) -> Answer:
+def load_levels(view: EvidenceView) -> Answer:
     """25, 50 and 75 % in each configuration, at the same rates; the capacity is that of the baseline."""
-    rate, found = look.need("load.capacity_rps"), _by_configuration(look)
+    rate, found = view.need("load.capacity_rps"), _by_configuration(view)
     for name, levels in found.items():
         for wanted in LEVELS:
             near = [one for percent, one in levels.items() if abs(percent - wanted) <= LEVEL_TOLERANCE]
             if not near:
-                return look.unmet(f"{name} was not run at {wanted:g} % of capacity")
+                return view.unmet(f"{name} was not run at {wanted:g} % of capacity")
             same = (
                 [one for percent, one in found[BASELINE].items() if abs(percent - wanted) <= 2]
                 if (BASELINE in found)
                 else []
             )
             if not same or near[0].value != same[0].value:
-                return look.unmet(f"{name} at {wanted:g} %: another rate than the baseline")
+                return view.unmet(f"{name} at {wanted:g} %: another rate than the baseline")
             if abs(near[0].value - rate * wanted / 100) > 0.03 * rate:
-                return look.unmet(f"{name}: {near[0].value:g} req/s is not {wanted:g} % of {rate:g} req/s")
-    if measurement_behind(look, rate) is None:
-        return look.unmet(f"{rate:g} req/s is stated as the capacity, and nothing measured it")
-    return look.met(f"25, 50 and 75 % of {rate:g} req/s in every configuration")
+                return view.unmet(f"{name}: {near[0].value:g} req/s is not {wanted:g} % of {rate:g} req/s")
+    if measurement_behind(view, rate) is None:
+        return view.unmet(f"{rate:g} req/s is stated as the capacity, and nothing measured it")
+    return view.met(f"25, 50 and 75 % of {rate:g} req/s in every configuration")
 
 
 @check("P-5.10.3-sequence")
-def sequence(look: EvidenceView) -> Answer:
+def sequence(view: EvidenceView) -> Answer:
     """Baseline first, each configuration in one piece with a warm-up of its own, the same requests."""
-    found = _by_configuration(look)
+    found = _by_configuration(view)
     if next(iter(_in_time(found))) != BASELINE:
-        return look.unmet(f"the order was {', '.join(_in_time(found))}")
+        return view.unmet(f"the order was {', '.join(_in_time(found))}")
     if len(_in_time(found)) > len(found):
-        return look.unmet("the configurations were run in turns, not one after the other")
-    match = _WARMUPS.search(look.result.warmup.description)
-    warmups = int(match[1]) if match else int(look.result.warmup.performed)
-    look.note("warmups", warmups)
+        return view.unmet("the configurations were run in turns, not one after the other")
+    match = _WARMUPS.search(view.result.warmup.description)
+    warmups = int(match[1]) if match else int(view.result.warmup.performed)
+    view.note("warmups", warmups)
     if warmups < len(found):
-        return look.unmet(f"{warmups} warm-ups for {len(found)} configurations")
+        return view.unmet(f"{warmups} warm-ups for {len(found)} configurations")
     for name, levels in found.items():
         for percent, one in levels.items():
             base = found[BASELINE].get(percent)
-            complaint = "no baseline" if base is None else unlike(look, base.run, one.run)
+            complaint = "no baseline" if base is None else unlike(view, base.run, one.run)
             if complaint is not None:
-                return look.unmet(f"{name} at {percent:g} %: {complaint}")
-    return look.met("baseline first, a warm-up each, the same requests at the same instants")
+                return view.unmet(f"{name} at {percent:g} %: {complaint}")
+    return view.met("baseline first, a warm-up each, the same requests at the same instants")
 
 
 def _in_time(found: dict[str, dict[float, Tested]]) -> list[str]:
@@ -143,23 +143,23 @@ def _in_time(found: dict[str, dict[float, Tested]]) -> list[str]:
 
 
 @check("P-5.10.4-per-config")
-def per_configuration(look: EvidenceView) -> Answer:
-    for name, levels in _by_configuration(look).items():
+def per_configuration(view: EvidenceView) -> Answer:
+    for name, levels in _by_configuration(view).items():
         for percent, one in levels.items():
             for family in ("ttft", "e2e"):
                 values = FAMILIES[family](one.inside)
                 for statistic in _STATISTICS:
                     metric = f"{family}[{name}@{percent:g}%].{statistic}"
-                    stated, again = look.metric(metric).point, percentile(values, statistic)
+                    stated, again = view.metric(metric).point, percentile(values, statistic)
                     if not close(stated, again):
-                        return look.unmet(f"{metric} is {stated} ms, the records give {again:g} ms")
-    return look.met("TTFT and end-to-end latency of every configuration and level")
+                        return view.unmet(f"{metric} is {stated} ms, the records give {again:g} ms")
+    return view.met("TTFT and end-to-end latency of every configuration and level")
 
 
 @check("P-5.10.4-overheads")
-def overheads(look: EvidenceView) -> Answer:
+def overheads(view: EvidenceView) -> Answer:
     """Differences against the baseline of requests that succeeded in both, per percentile and level."""
-    found = _by_configuration(look)
+    found = _by_configuration(view)
     for metric, family, name in (
         ("input_filter_overhead", "ttft", INPUT),
         ("guardrail_overhead", "e2e", FULL),
@@ -173,39 +173,39 @@ def overheads(look: EvidenceView) -> Answer:
                 full = f"{metric}[{percent:g}%].{statistic}"
                 again = percentile(FAMILIES[family](after), statistic)
                 again -= percentile(FAMILIES[family](before), statistic)
-                stated = look.metric(full).point
+                stated = view.metric(full).point
                 if not close(stated, again, absolute=0.01):
-                    return look.unmet(f"{full} is {stated} ms, the records give {again:g} ms")
-    if INPUT not in found and not look.fact("guardrails.impossible"):
-        return look.unmet("there is no overhead of the input filter")
-    return look.met("overheads of the input filter and of all guardrails, per percentile and level")
+                    return view.unmet(f"{full} is {stated} ms, the records give {again:g} ms")
+    if INPUT not in found and not view.fact("guardrails.impossible"):
+        return view.unmet("there is no overhead of the input filter")
+    return view.met("overheads of the input filter and of all guardrails, per percentile and level")
 
 
 @check("P-5.10.4-throughput-reduction")
-def throughput_reduction(look: EvidenceView) -> Answer:
+def throughput_reduction(view: EvidenceView) -> Answer:
     """(baseline - configuration) / baseline; the table shows a loss with a minus."""
-    base = look.metric(f"max_output_token_throughput[{BASELINE}]").point or 0.0
-    table = look.table("guardrail_throughput")
-    for name in _by_configuration(look):
+    base = view.metric(f"max_output_token_throughput[{BASELINE}]").point or 0.0
+    table = view.table("guardrail_throughput")
+    for name in _by_configuration(view):
         if name == BASELINE:
             continue
-        own = look.metric(f"max_output_token_throughput[{name}]").point or 0.0
+        own = view.metric(f"max_output_token_throughput[{name}]").point or 0.0
         again = 1 - over(own, base, "throughput of the baseline")
-        stated = look.metric(f"throughput_reduction[{name}]").point
+        stated = view.metric(f"throughput_reduction[{name}]").point
         if not close(stated, again, absolute=1e-6):
-            return look.unmet(f"throughput_reduction[{name}] is {stated}, the maxima give {again:g}")
+            return view.unmet(f"throughput_reduction[{name}] is {stated}, the maxima give {again:g}")
         cells = [row[2] for row in table.rows if row[0] == TITLES[name] and len(row) > 2]
         sign = "-" if again > 0 else "+"
         if not cells or (abs(again) >= 1e-3 and not cells[0].startswith(sign)):
-            return look.unmet(f"{TITLES[name]}: the reduction is shown as {cells}, without its sign")
-    return look.met("throughput against the baseline, signed")
+            return view.unmet(f"{TITLES[name]}: the reduction is shown as {cells}, without its sign")
+    return view.met("throughput against the baseline, signed")
 
 
 @check("P-5.10.5-tables")
-def tables(look: EvidenceView) -> Answer:
-    found = _by_configuration(look)
+def tables(view: EvidenceView) -> Answer:
+    found = _by_configuration(view)
     wanted = [TITLES[name] for name in found]
-    latencies = tables_called(look, "guardrail_latency")
+    latencies = tables_called(view, "guardrail_latency")
     lacking = [
         f"{what} in {table.title!r}"
         for table in latencies
@@ -217,8 +217,8 @@ def tables(look: EvidenceView) -> Answer:
     levels = {percent for levels in found.values() for percent in levels}
     if len(latencies) < len(levels):
         lacking.append(f"latency tables of {len(levels) - len(latencies)} load levels")
-    lacking += lacking_rows(look.table("guardrail_throughput"), *wanted)
-    return look.answer(not lacking, "latency and throughput", f"lacking: {', '.join(lacking)}")
+    lacking += lacking_rows(view.table("guardrail_throughput"), *wanted)
+    return view.answer(not lacking, "latency and throughput", f"lacking: {', '.join(lacking)}")
 
 
 _STATES = ("enabled", "disabled", "absent")
@@ -230,9 +230,9 @@ check("M-4.8.2-disabled-noted")(stated("guardrails.disabled_note"))
 
 
 @check("M-4.8.1-system-names")
-def system_names(look: EvidenceView) -> Answer:
-    systems = look.need("guardrails.systems")
-    return look.answer(
+def system_names(view: EvidenceView) -> Answer:
+    systems = view.need("guardrails.systems")
+    return view.answer(
         isinstance(systems, list) and all(systems),
         ", ".join(systems) if systems else "no safety system",
         f"guardrails.systems is {systems!r}, not a list of names",
@@ -240,11 +240,11 @@ def system_names(look: EvidenceView) -> Answer:
 
 
 @check("M-4.8.1-refusals")
-def refusals(look: EvidenceView) -> Answer:
-    stated_count = look.need("guardrails.refusals")
-    counted = int(look.records.has_outcome(Outcome.REFUSED).sum())
-    look.note("records_refused", counted)
-    return look.answer(
+def refusals(view: EvidenceView) -> Answer:
+    stated_count = view.need("guardrails.refusals")
+    counted = int(view.records.has_outcome(Outcome.REFUSED).sum())
+    view.note("records_refused", counted)
+    return view.answer(
         stated_count == counted,
         f"{counted} requests refused",
         f"{stated_count} refusals are reported, {counted} records were refused",
@@ -252,8 +252,8 @@ def refusals(look: EvidenceView) -> Answer:
 
 
 @check("S-4.8.2-comparative-runs")
-def comparative_runs(look: EvidenceView) -> Answer:
+def comparative_runs(view: EvidenceView) -> Answer:
     """A reference to the run with the opposite state, or a guardrail test of the same report."""
-    if look.evidence.others("guardrail"):
-        return look.met("the report contains a guardrail test of this SUT")
-    return look.met(f"compared with {look.need('guardrails.comparative_run')}")
+    if view.evidence.others("guardrail"):
+        return view.met("the report contains a guardrail test of this SUT")
+    return view.met(f"compared with {view.need('guardrails.comparative_run')}")

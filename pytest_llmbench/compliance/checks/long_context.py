@@ -32,24 +32,24 @@ _COLUMNS = ("Context", "TTFT Mean", "TTFT P95", "ms/1K tokens")
 
 @check("M-4.3.2.5-long-context-for-scaling")
 @check("M-5.9.2-workload-long-context")
-def long_context(look: EvidenceView) -> Answer:
+def long_context(view: EvidenceView) -> Answer:
     """Its name, and its structure: a document, a question of about 100 tokens, 256 output tokens."""
-    name = look.need("workload.name")
-    (question,) = look.need_fields("workload.content", "question_tokens")
-    limits = np.unique(look.records.requested_max_tokens)
-    look.note("requested_max_tokens", limits.tolist())
-    return look.answer(
+    name = view.need("workload.name")
+    (question,) = view.need_fields("workload.content", "question_tokens")
+    limits = np.unique(view.records.requested_max_tokens)
+    view.note("requested_max_tokens", limits.tolist())
+    return view.answer(
         name in NAMES and 90 <= question <= 110 and limits.tolist() == [OUTPUT_TOKENS],
         f"{name}: document and question of {question} tokens, {OUTPUT_TOKENS} output tokens",
         f"{name} with a question of {question} tokens and output limits {limits.tolist()}",
     )
 
 
-def _lengths(look: EvidenceView) -> list[tuple[int, Tested]]:
+def _lengths(view: EvidenceView) -> list[tuple[int, Tested]]:
     """Levels with successes, each with the one length that was asked for."""
-    refused = look.fact("long_context.refused", [])
+    refused = view.fact("long_context.refused", [])
     found = []
-    for one in tested(look, LENGTH):
+    for one in tested(view, LENGTH):
         asked = np.unique(one.records.requested_input_tokens)
         if len(asked) != 1:
             raise NoEvidenceError(f"one length at level {one.label}")
@@ -61,13 +61,13 @@ def _lengths(look: EvidenceView) -> list[tuple[int, Tested]]:
 
 
 @check("P-5.9.2-length-sequence")
-def length_sequence(look: EvidenceView) -> Answer:
+def length_sequence(view: EvidenceView) -> Answer:
     """Three lengths or more within the model's context, short to long; those of the draft that do not fit are
     listed."""
-    limit = look.need("sut.context_limit_tokens")
-    lengths = [length for length, _ in _lengths(look)]
-    look.note("lengths", lengths)
-    omitted = look.fact("long_context.omitted", [])
+    limit = view.need("sut.context_limit_tokens")
+    lengths = [length for length, _ in _lengths(view)]
+    view.note("lengths", lengths)
+    omitted = view.fact("long_context.omitted", [])
     beyond = [length for length in lengths if length + OUTPUT_TOKENS > limit]
     unlisted = [
         length
@@ -77,8 +77,8 @@ def length_sequence(look: EvidenceView) -> Answer:
     if not set(lengths) & set(DEFAULT_LENGTHS):
         unlisted = []
     if not _reach_far(lengths, limit):
-        return look.unmet(f"lengths {lengths} in a context of {limit}: no long one beside a short one")
-    return look.answer(
+        return view.unmet(f"lengths {lengths} in a context of {limit}: no long one beside a short one")
+    return view.answer(
         len(set(lengths)) >= FEWEST_LENGTHS and not beyond and not unlisted,
         f"{len(lengths)} lengths up to {max(lengths)} tokens",
         f"lengths {lengths}; beyond the context of {limit}: {beyond}; left out without a word: {unlisted}",
@@ -93,21 +93,21 @@ def _reach_far(lengths: Sequence[int], limit: int) -> bool:
 
 
 @check("P-5.9.2-output-256")
-def output_256(look: EvidenceView) -> Answer:
-    limits = np.unique(look.records.requested_max_tokens)
-    look.note("requested_max_tokens", limits.tolist())
-    return look.answer(
+def output_256(view: EvidenceView) -> Answer:
+    limits = np.unique(view.records.requested_max_tokens)
+    view.note("requested_max_tokens", limits.tolist())
+    return view.answer(
         limits.tolist() == [OUTPUT_TOKENS], "256 tokens each", f"output limits {limits.tolist()}, not 256"
     )
 
 
 @check("P-5.9.2-closed-loop-1-4")
-def closed_loop_1_to_4(look: EvidenceView) -> Answer:
-    loads = {one.run.plan.load for one in tested(look, LENGTH)}
-    look.note("loads", [load.describe() for load in loads])
+def closed_loop_1_to_4(view: EvidenceView) -> Answer:
+    loads = {one.run.plan.load for one in tested(view, LENGTH)}
+    view.note("loads", [load.describe() for load in loads])
     (load, *others) = loads
     good = not others and isinstance(load, ClosedLoop) and 1 <= load.concurrency <= MOST_IN_FLIGHT
-    return look.answer(
+    return view.answer(
         good,
         f"{load.describe()} at every length",
         "not one closed loop of 1 to 4 requests: " + "; ".join(each.describe() for each in loads),
@@ -115,10 +115,10 @@ def closed_loop_1_to_4(look: EvidenceView) -> Answer:
 
 
 @check("P-5.9.2-20-per-length")
-def twenty_per_length(look: EvidenceView) -> Answer:
-    counted = {length: int(one.records.ok.sum()) for length, one in _lengths(look)}
-    look.note("requests_ok", counted)
-    return look.answer(
+def twenty_per_length(view: EvidenceView) -> Answer:
+    counted = {length: int(one.records.ok.sum()) for length, one in _lengths(view)}
+    view.note("requests_ok", counted)
+    return view.answer(
         min(counted.values()) >= FEWEST_REQUESTS,
         "20 requests or more of every length",
         f"requests per length: {counted}",
@@ -126,13 +126,13 @@ def twenty_per_length(look: EvidenceView) -> Answer:
 
 
 @check("P-5.9.3-short-warmup")
-def short_warmup(look: EvidenceView) -> Answer:
+def short_warmup(view: EvidenceView) -> Answer:
     """By the warm-up requests where they are kept, else by what is stated of them."""
-    shortest = max(min(length for length, _ in _lengths(look)), SHORT_CONTEXT)
-    kept = look.evidence.unmeasured.requested_input_tokens
-    longest = int(kept.max()) if len(kept) else look.need("warmup.longest_input_tokens")
-    look.note("longest_warmup_input", longest)
-    return look.answer(
+    shortest = max(min(length for length, _ in _lengths(view)), SHORT_CONTEXT)
+    kept = view.evidence.unmeasured.requested_input_tokens
+    longest = int(kept.max()) if len(kept) else view.need("warmup.longest_input_tokens")
+    view.note("longest_warmup_input", longest)
+    return view.answer(
         0 < longest <= shortest,
         f"prompts of {longest} tokens and less",
         f"warmed up with {longest} tokens, the shortest length is {shortest}",
@@ -140,18 +140,18 @@ def short_warmup(look: EvidenceView) -> Answer:
 
 
 @check("P-5.9.3-ascending")
-def ascending(look: EvidenceView) -> Answer:
+def ascending(view: EvidenceView) -> Answer:
     """Lengths in the order in which they ran; both latencies stored for every success."""
-    levels = _lengths(look)
+    levels = _lengths(view)
     by_time = [length for length, one in sorted(levels, key=lambda pair: pair[1].run.started_ns)]
     lacking = [
         one
         for _, one in levels
         if min(len(ttft_ms(one.records)), len(e2e_ms(one.records))) < int(one.records.ok.sum())
     ]
-    look.note("lengths_in_time", by_time)
+    view.note("lengths_in_time", by_time)
     rising = all(later > earlier for earlier, later in pairwise(by_time))
-    return look.answer(
+    return view.answer(
         rising and not lacking,
         "ascending lengths, TTFT and total latency of every request",
         f"lengths in the order {by_time}; latencies lacking at {names_of(lacking)}",
@@ -159,19 +159,19 @@ def ascending(look: EvidenceView) -> Answer:
 
 
 @check("P-5.9.4-per-length")
-def per_length(look: EvidenceView) -> Answer:
-    for length, one in _lengths(look):
+def per_length(view: EvidenceView) -> Answer:
+    for length, one in _lengths(view):
         values = ttft_ms(one.records)
         for statistic in ("mean", "p50", "p95"):
             name = f"ttft[{length}].{statistic}"
-            stated, again = look.metric(name).point, percentile(values, statistic)
+            stated, again = view.metric(name).point, percentile(values, statistic)
             if not close(stated, again):
-                return look.unmet(f"{name} is {stated} ms, the records give {again:g} ms")
-    return look.met("mean, P50 and P95 of TTFT at every length")
+                return view.unmet(f"{name} is {stated} ms, the records give {again:g} ms")
+    return view.met("mean, P50 and P95 of TTFT at every length")
 
 
-def _stated_of(look: EvidenceView, length: int) -> Mapping[str, Any]:
-    for entry in look.need("long_context.lengths"):
+def _stated_of(view: EvidenceView, length: int) -> Mapping[str, Any]:
+    for entry in view.need("long_context.lengths"):
         if entry.get("length") == length:
             found: Mapping[str, Any] = entry
             return found
@@ -191,26 +191,26 @@ def _point(records: Records) -> tuple[float, float]:
 
 
 @check("P-5.9.4-prefill-scaling")
-def prefill_scaling(look: EvidenceView) -> Answer:
+def prefill_scaling(view: EvidenceView) -> Answer:
     """1000 · mean TTFT / mean input tokens (AMB-21)."""
-    for length, one in _lengths(look):
+    for length, one in _lengths(view):
         tokens, latency_ms = _point(one.records)
-        stated, again = _stated_of(look, length).get("ms_per_1k_tokens"), 1000 * latency_ms / tokens
-        look.note(f"ms_per_1k_tokens of {length}", again)
+        stated, again = _stated_of(view, length).get("ms_per_1k_tokens"), 1000 * latency_ms / tokens
+        view.note(f"ms_per_1k_tokens of {length}", again)
         if not close(stated, again):
-            return look.unmet(f"{length}: {stated} ms per 1000 tokens, the records give {again:g}")
-    return look.met("milliseconds per 1000 input tokens of every length")
+            return view.unmet(f"{length}: {stated} ms per 1000 tokens, the records give {again:g}")
+    return view.met("milliseconds per 1000 input tokens of every length")
 
 
 @check("P-5.9.4-scaling-exponent")
-def scaling_exponent(look: EvidenceView) -> Answer:
+def scaling_exponent(view: EvidenceView) -> Answer:
     """k by least squares on the logarithms of the means, and the straight line beside it."""
-    points = np.array([_point(one.records) for _, one in _lengths(look)], dtype=np.float64)
+    points = np.array([_point(one.records) for _, one in _lengths(view)], dtype=np.float64)
     tokens, means = points[:, 0], points[:, 1]
     k = float(np.polyfit(np.log(tokens), np.log(means), 1)[0])
     slope, intercept = (float(value) for value in np.polyfit(tokens, means, 1))
-    look.note("from_records", {"k": k, "slope_us_per_token": 1000 * slope, "intercept_ms": intercept})
-    power, linear = look.need_fields("long_context.fit", "power", "linear")
+    view.note("from_records", {"k": k, "slope_us_per_token": 1000 * slope, "intercept_ms": intercept})
+    power, linear = view.need_fields("long_context.fit", "power", "linear")
     stated = (power.get("k"), linear.get("slope_us_per_token"), linear.get("intercept_ms"))
     agree = all(
         close(value, again, relative=_FIT_TOLERANCE, absolute=1e-2 if place == 2 else 1e-4)
@@ -218,8 +218,8 @@ def scaling_exponent(look: EvidenceView) -> Answer:
     )
     residual = _r_squared(means, intercept + slope * tokens)
     known = power.get("r2") is not None and close(linear.get("r2"), residual, absolute=1e-4)
-    return look.answer(
-        agree and known and look.metric("prefill_exponent").point is not None,
+    return view.answer(
+        agree and known and view.metric("prefill_exponent").point is not None,
         f"k = {k:.3f}; {1000 * slope:.2f} µs per token",
         f"k, slope and intercept are {stated}, the records give {k:g}, {1000 * slope:g}, {intercept:g}",
     )
@@ -231,29 +231,29 @@ def _r_squared(values: FloatArray, fitted: FloatArray) -> float:
 
 
 @check("P-5.9.4-throughput-at-length")
-def throughput_at_length(look: EvidenceView) -> Answer:
+def throughput_at_length(view: EvidenceView) -> Answer:
     """Output and input tokens per second of every length, with the concurrency."""
-    for length, one in _lengths(look):
-        run, records, entry = one.run, one.records, _stated_of(look, length)
+    for length, one in _lengths(view):
+        run, records, entry = one.run, one.records, _stated_of(view, length)
         seconds = (run.ended_ns - run.started_ns) / 1e9
         output = float(records.output_tokens[records.ok].sum()) / seconds
         stated = entry.get("output_tok_s"), entry.get("input_tok_s")
-        look.note(f"output_tok_s of {length}", output)
+        view.note(f"output_tok_s of {length}", output)
         if not close(stated[0], output) or stated[1] is None or entry.get("concurrency") != one.value:
-            return look.unmet(f"{length}: {stated} tok/s, the records give {output:g} output tok/s")
-    labelled = any("in flight" in column for column in look.table("long_context").columns)
-    return look.answer(
+            return view.unmet(f"{length}: {stated} tok/s, the records give {output:g} output tok/s")
+    labelled = any("in flight" in column for column in view.table("long_context").columns)
+    return view.answer(
         labelled, "throughput at the tested concurrency", "the concurrency is not named beside it"
     )
 
 
 @check("P-5.9.5-table")
-def table(look: EvidenceView) -> Answer:
-    found, best = look.table("long_context"), look.need("long_context.best_fit")
+def table(view: EvidenceView) -> Answer:
+    found, best = view.table("long_context"), view.need("long_context.best_fit")
     lacking = lacking_columns(found, *_COLUMNS)
-    lacking += _rows_lacking([str(length) for length, _ in _lengths(look)], [row[0] for row in found.rows])
-    said = any(best in text for text in (*look.result.notes, *_cells(look)))
-    return look.answer(
+    lacking += _rows_lacking([str(length) for length, _ in _lengths(view)], [row[0] for row in found.rows])
+    said = any(best in text for text in (*view.result.notes, *_cells(view)))
+    return view.answer(
         not lacking and said,
         f"{len(found.rows)} lengths; {best}",
         f"lacking: {', '.join(lacking) or 'the fit'}",
@@ -264,5 +264,5 @@ def _rows_lacking(wanted: Sequence[str], titles: Sequence[str]) -> list[str]:
     return [title for title in wanted if title not in titles]
 
 
-def _cells(look: EvidenceView) -> list[str]:
-    return [cell for each in look.result.tables for row in each.rows for cell in row]
+def _cells(view: EvidenceView) -> list[str]:
+    return [cell for each in view.result.tables for row in each.rows for cell in row]

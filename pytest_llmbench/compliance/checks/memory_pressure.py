@@ -28,18 +28,18 @@ check("S-7.4-recovery-ready")(stated("isolation.recovery_plan"))
 
 
 @check("S-7.4-cascade-monitoring")
-def cascade_monitoring(look: EvidenceView) -> Answer:
+def cascade_monitoring(view: EvidenceView) -> Answer:
     """A monitoring of the tester's own, or the probes of the test, which leave a recovery time per level."""
-    watch = look.fact("isolation.failure_monitoring")
+    watch = view.fact("isolation.failure_monitoring")
     if watch:
-        return look.met(f"watched by {watch}")
-    probe = look.need("isolation.health_probe")
+        return view.met(f"watched by {watch}")
+    probe = view.need("isolation.health_probe")
     lacking = [
         one.label
-        for one in tested(look, *PRESSURE)
-        if f"recovery_time[{_percent(one)}]" not in look.result.metrics
+        for one in tested(view, *PRESSURE)
+        if f"recovery_time[{_percent(one)}]" not in view.result.metrics
     ]
-    return look.answer(not lacking, probe, f"no probe after {', '.join(lacking)}")
+    return view.answer(not lacking, probe, f"no probe after {', '.join(lacking)}")
 
 
 def _percent(one: Tested) -> str:
@@ -50,19 +50,19 @@ def _percent(one: Tested) -> str:
 
 
 @check("P-5.8.2-levels")
-def levels(look: EvidenceView) -> Answer:
+def levels(view: EvidenceView) -> Answer:
     """One level above capacity at least; each at ceil(capacity * percent / 100) in flight (AMB-19)."""
-    capacity = look.need("load.capacity_concurrency")
-    found = tested(look, *PRESSURE)
+    capacity = view.need("load.capacity_concurrency")
+    found = tested(view, *PRESSURE)
     percents = [one.level.percent_of_capacity or 0.0 for one in found]
-    look.note("percent_of_capacity", percents)
+    view.note("percent_of_capacity", percents)
     wrong = [
         one
         for one, percent in zip(found, percents, strict=True)
         if not isinstance(one.run.plan.load, ClosedLoop)
         or one.run.plan.load.concurrency != math.ceil(capacity * percent / 100)
     ]
-    return look.answer(
+    return view.answer(
         max(percents) > 100 and not wrong,
         f"{', '.join(f'{percent:g} %' for percent in percents)} of {capacity} in flight",
         f"no level beyond capacity, or not at its share of {capacity}: {names_of(wrong)}",
@@ -70,32 +70,32 @@ def levels(look: EvidenceView) -> Answer:
 
 
 @check("P-5.8.3-capacity-first")
-def capacity_first(look: EvidenceView) -> Answer:
+def capacity_first(view: EvidenceView) -> Answer:
     """A search of this test on its own workload, or a capacity test of this SUT with that workload. One that
     ended at its upper bound has found none: there is room above."""
-    capacity, name = look.need_all("load.capacity_concurrency", "workload.name")
-    probes = [level for level in look.result.levels if level.role == "probe"]
+    capacity, name = view.need_all("load.capacity_concurrency", "workload.name")
+    probes = [level for level in view.result.levels if level.role == "probe"]
     if probes:
-        search = tested(look, "probe")
+        search = tested(view, "probe")
         passed = [one for one in search if one.level.passed]
-        first = min(one.run.started_ns for one in tested(look, *PRESSURE))
+        first = min(one.run.started_ns for one in tested(view, *PRESSURE))
         before = all(one.run.started_ns < first for one in search)
         same = all(one.run.plan.workload.name == name for one in search)
         best = max((one.value for one in passed), default=0)
         if not any(one.level.passed is False and one.value > best for one in search):
-            return look.unmet(f"nothing above {best:g} in flight failed: the search found no capacity")
-        return look.answer(
+            return view.unmet(f"nothing above {best:g} in flight failed: the search found no capacity")
+        return view.answer(
             best == capacity and before and same,
             f"{capacity} in flight by a search with {name}",
             f"{capacity} is stated, the search with {name} ahead of the levels says {best:g}",
         )
     found = [
         sibling.metrics["max_concurrency"].point
-        for sibling in look.evidence.others("capacity")
+        for sibling in view.evidence.others("capacity")
         if sibling.facts.value("workload.name") == name and _has_failed(sibling)
     ]
-    look.note("capacity_tests", found)
-    return look.answer(
+    view.note("capacity_tests", found)
+    return view.answer(
         capacity in found,
         f"{capacity} in flight by the capacity test of this report",
         f"{capacity} in flight rests on no capacity test of this SUT with {name}",
@@ -116,33 +116,33 @@ check("P-5.8.3-min-duration-120s")(at_least_s(SHORTEST_S, *PRESSURE))
 
 
 @check("P-5.8.3-monitor")
-def monitor(look: EvidenceView) -> Answer:
+def monitor(view: EvidenceView) -> Answer:
     """Completions and errors by kind as in the records; memory errors and restarts are told of."""
-    for one in tested(look, *PRESSURE):
+    for one in tested(view, *PRESSURE):
         counts = {str(name): n for name, n in one.records.counts().items() if n}
         errors = {name: n for name, n in counts.items() if name not in ("submitted", Outcome.OK)}
         level = one.level
         told = (level.n_submitted, level.n_ok, level.n_failed)
         ok = counts.get(Outcome.OK, 0)
         if told != (len(one.records), ok, len(one.records) - ok) or dict(level.errors) != errors:
-            return look.unmet(f"{one.label}: counts {told} and {dict(level.errors)}, records {counts}")
-        notes = [note for note in look.result.notes if note.startswith(f"{_percent(one)}:")]
+            return view.unmet(f"{one.label}: counts {told} and {dict(level.errors)}, records {counts}")
+        notes = [note for note in view.result.notes if note.startswith(f"{_percent(one)}:")]
         for happened, word in ((one.out_of_memory > 0, "out-of-memory"), (restarted(one), "restarted")):
             if happened and not any(word in note for note in notes):
-                return look.unmet(f"{one.label}: {word}, and nothing is said of it")
-        look.note(f"{one.label}", counts)
-    return look.met("completions, errors by kind, memory errors and restarts of every level")
+                return view.unmet(f"{one.label}: {word}, and nothing is said of it")
+        view.note(f"{one.label}", counts)
+    return view.met("completions, errors by kind, memory errors and restarts of every level")
 
 
 @check("P-5.8.4-completion")
-def completion(look: EvidenceView) -> Answer:
-    for one in tested(look, *PRESSURE):
+def completion(view: EvidenceView) -> Answer:
+    for one in tested(view, *PRESSURE):
         again = float(one.records.ok.mean()) if len(one.records) else 0.0
-        rate = look.metric(f"completion_rate[{_percent(one)}]").point
-        fail = look.metric(f"fail_rate[{_percent(one)}]").point
+        rate = view.metric(f"completion_rate[{_percent(one)}]").point
+        fail = view.metric(f"fail_rate[{_percent(one)}]").point
         if not close(rate, again, absolute=1e-9) or not close(fail, 1 - again, absolute=1e-9):
-            return look.unmet(f"{one.label}: completion {rate} and fail rate {fail}, records {again:g}")
-    return look.met("completion and fail rate of every level")
+            return view.unmet(f"{one.label}: completion {rate} and fail rate {fail}, records {again:g}")
+    return view.met("completion and fail rate of every level")
 
 
 def _told(one: Tested) -> bool:
@@ -150,62 +150,62 @@ def _told(one: Tested) -> bool:
 
 
 @check("P-5.8.4-preemption-rate")
-def preemption_rate(look: EvidenceView) -> Answer:
+def preemption_rate(view: EvidenceView) -> Answer:
     """From counts per request; where only the engine's counter is there, events, which is said."""
-    for one in tested(look, *PRESSURE):
+    for one in tested(view, *PRESSURE):
         known = has(one.records.preemptions)
         if not known.any():
-            events = look.metric(f"preemptions_per_request[{_percent(one)}]")
-            look.note(f"preemption events of {one.label}", events.point)
+            events = view.metric(f"preemptions_per_request[{_percent(one)}]")
+            view.note(f"preemption events of {one.label}", events.point)
             continue
         again = float((one.records.preemptions[known] > 0).mean())
-        rate = look.metric(f"preemption_rate[{_percent(one)}]").point
+        rate = view.metric(f"preemption_rate[{_percent(one)}]").point
         if not close(rate, again, absolute=1e-9):
-            return look.unmet(f"{one.label}: preemption rate {rate}, the records give {again:g}")
-    return look.met("share of preempted requests at every level")
+            return view.unmet(f"{one.label}: preemption rate {rate}, the records give {again:g}")
+    return view.met("share of preempted requests at every level")
 
 
 @check("P-5.8.4-preemption-recovery")
-def preemption_recovery(look: EvidenceView) -> Answer:
+def preemption_recovery(view: EvidenceView) -> Answer:
     """Preempted requests that finish; or why that cannot be said of a level."""
-    for one in tested(look, *PRESSURE):
+    for one in tested(view, *PRESSURE):
         preempted = one.records.preemptions > 0
-        estimate = look.result.metrics.get(f"preemption_recovery_rate[{_percent(one)}]")
+        estimate = view.result.metrics.get(f"preemption_recovery_rate[{_percent(one)}]")
         if estimate is None:
             raise NoEvidenceError(f"metric preemption_recovery_rate[{_percent(one)}]")
         if estimate.point is None:
             silent = (~one.records.ok & ~has(one.records.preemptions)).any()
             if preempted.any() and not silent:
-                return look.unmet(f"{one.label}: not reported, though the records tell it")
+                return view.unmet(f"{one.label}: not reported, though the records tell it")
             continue
         again = float(one.records.ok[preempted].mean()) if preempted.any() else 0.0
         if not close(estimate.point, again, absolute=1e-9):
-            return look.unmet(f"{one.label}: recovery {estimate.point}, the records give {again:g}")
-    return look.met("share of preempted requests that finish, where one was preempted")
+            return view.unmet(f"{one.label}: recovery {estimate.point}, the records give {again:g}")
+    return view.met("share of preempted requests that finish, where one was preempted")
 
 
 @check("P-5.8.4-preemption-loss")
-def preemption_loss(look: EvidenceView) -> Answer:
+def preemption_loss(view: EvidenceView) -> Answer:
     """Tokens thrown away per preemption event."""
-    for one in tested(look, *PRESSURE):
+    for one in tested(view, *PRESSURE):
         records = one.records
         known = has(records.preemptions) & has(records.preempted_tokens) & (records.preemptions > 0)
         events = int(records.preemptions[known].sum())
-        estimate = look.result.metrics.get(f"preemption_loss[{_percent(one)}]")
+        estimate = view.result.metrics.get(f"preemption_loss[{_percent(one)}]")
         if estimate is None:
             raise NoEvidenceError(f"metric preemption_loss[{_percent(one)}]")
         again = int(records.preempted_tokens[known].sum()) / events if events else None
         if (again is None) != (estimate.point is None):
-            return look.unmet(f"{one.label}: loss {estimate.point}, the records give {again}")
+            return view.unmet(f"{one.label}: loss {estimate.point}, the records give {again}")
         if again is not None and not close(estimate.point, again):
-            return look.unmet(f"{one.label}: loss {estimate.point}, the records give {again:g}")
-    return look.met("tokens lost per preemption, where one happened")
+            return view.unmet(f"{one.label}: loss {estimate.point}, the records give {again:g}")
+    return view.met("tokens lost per preemption, where one happened")
 
 
 @check("P-5.8.5-table")
-def table(look: EvidenceView) -> Answer:
+def table(view: EvidenceView) -> Answer:
     """One row per level, the base among them, with the P99 of its records."""
-    found, run = look.table("memory_pressure"), tested(look, *PRESSURE)
+    found, run = view.table("memory_pressure"), tested(view, *PRESSURE)
     lacking = lacking_columns(found, *_COLUMNS)
     titles = [row[0] for row in found.rows]
     if not any(title.startswith("100%") for title in titles):
@@ -215,4 +215,4 @@ def table(look: EvidenceView) -> Answer:
         values = ttft_ms(one.inside)
         if len(values) and not close(one.point("ttft.p99"), percentile(values, "p99")):
             lacking.append(f"the right TTFT P99 of {one.label}")
-    return look.answer(not lacking, f"{len(titles)} levels", f"lacking: {', '.join(lacking)}")
+    return view.answer(not lacking, f"{len(titles)} levels", f"lacking: {', '.join(lacking)}")

@@ -30,16 +30,16 @@ check("S-5.7.2-workload")(advised("code-completion"))
 
 
 @check("P-5.7.2-prefix-parameters")
-def prefix_parameters(look: EvidenceView) -> Answer:
+def prefix_parameters(view: EvidenceView) -> Answer:
     """How many prefixes, how long, for which share; the planned requests carry them so."""
-    fraction, _, contexts = look.need_fields("workload.prefix_sharing", "fraction", "length", "contexts")
-    records = _state(look, WARM).records
+    fraction, _, contexts = view.need_fields("workload.prefix_sharing", "fraction", "length", "contexts")
+    records = _state(view, WARM).records
     if not len(records):
         raise NoEvidenceError("requests of the warm run")
     shared = float(np.mean(records.shared_prefix_tokens > 0))
-    look.note("realised_fraction", shared)
+    view.note("realised_fraction", shared)
     longest = int(records.shared_prefix_tokens.max())
-    return look.answer(
+    return view.answer(
         fraction > 0 and abs(shared - fraction) <= 0.02 and longest <= max(contexts),
         f"{fraction:.0%} of the requests share one of {len(contexts)} prefixes",
         f"{fraction:.0%} are to share a prefix of at most {max(contexts)} tokens; {shared:.1%} share up to "
@@ -47,31 +47,31 @@ def prefix_parameters(look: EvidenceView) -> Answer:
     )
 
 
-def _state(look: EvidenceView, state: str) -> Tested:
-    return tested(look, state)[0]
+def _state(view: EvidenceView, state: str) -> Tested:
+    return tested(view, state)[0]
 
 
-def _states(look: EvidenceView) -> dict[str, Tested]:
-    return {one.level.role: one for one in tested(look, DISABLED, COLD, WARM)}
+def _states(view: EvidenceView) -> dict[str, Tested]:
+    return {one.level.role: one for one in tested(view, DISABLED, COLD, WARM)}
 
 
 @check("M-5.7.2-two-configurations")
-def two_configurations(look: EvidenceView) -> Answer:
+def two_configurations(view: EvidenceView) -> Answer:
     """Off and on, both complete, the switch proven: two variants, and nothing cached in the baseline."""
-    states = _states(look)
+    states = _states(view)
     if DISABLED not in states or not {COLD, WARM} & states.keys():
-        return look.unmet(f"only these states of the cache were run: {', '.join(states)}")
+        return view.unmet(f"only these states of the cache were run: {', '.join(states)}")
     for state, one in states.items():
         if one.run.interrupted is not None or len(one.records) < one.run.plan.requests:
-            return look.unmet(f"cache {state}: {len(one.records)} of {one.run.plan.requests} requests")
+            return view.unmet(f"cache {state}: {len(one.records)} of {one.run.plan.requests} requests")
     off, on = states[DISABLED], states.get(WARM) or states[COLD]
-    look.note("variants", [off.run.plan.variant, on.run.plan.variant])
+    view.note("variants", [off.run.plan.variant, on.run.plan.variant])
     if off.run.plan.variant == on.run.plan.variant:
-        return look.unmet("both ran on the same variant of the SUT: nothing was switched")
+        return view.unmet("both ran on the same variant of the SUT: nothing was switched")
     cached = _cached_share(off.records)
-    look.note("cached_share_of_the_baseline", cached)
+    view.note("cached_share_of_the_baseline", cached)
     switched = off.run.facts.value("sut.prefix_caching") == DISABLED if cached is None else True
-    return look.answer(
+    return view.answer(
         (cached or 0.0) <= MOST_WHEN_OFF and switched,
         "baseline with the cache off, then with the cache on",
         f"the baseline took {cached:.1%} of its input from a cache"
@@ -90,25 +90,25 @@ def _cached_share(records: Records) -> float | None:
 
 
 @check("P-5.7.3-identical-workload")
-def identical_workload(look: EvidenceView) -> Answer:
+def identical_workload(view: EvidenceView) -> Answer:
     """Equal digest of the requests, equal load, equal arrivals."""
-    runs = {state: one.run for state, one in _states(look).items()}
+    runs = {state: one.run for state, one in _states(view).items()}
     first = next(iter(runs.values()))
-    look.note("sequence_sha256", {state: run.sequence_sha256 for state, run in runs.items()})
+    view.note("sequence_sha256", {state: run.sequence_sha256 for state, run in runs.items()})
     for state, run in runs.items():
-        complaint = unlike(look, first, run)
+        complaint = unlike(view, first, run)
         if complaint is not None:
-            return look.unmet(f"cache {state}: {complaint}")
-    return look.met("equal requests at equal load")
+            return view.unmet(f"cache {state}: {complaint}")
+    return view.met("equal requests at equal load")
 
 
-def unlike(look: EvidenceView, one: Observation, other: Observation) -> str | None:
+def unlike(view: EvidenceView, one: Observation, other: Observation) -> str | None:
     """What differs between the loads of two runs; None for nothing."""
     if not one.sequence_sha256 or not other.sequence_sha256:
         raise NoEvidenceError("sequence_sha256 of the run")
     if one.sequence_sha256 != other.sequence_sha256:
         return "another sequence of requests"
-    differing = bodies_differ(look, one, other)
+    differing = bodies_differ(view, one, other)
     if differing is not None:
         return differing
     if one.plan.load != other.plan.load:
@@ -121,30 +121,30 @@ def unlike(look: EvidenceView, one: Observation, other: Observation) -> str | No
 
 
 @check("P-5.7.3-baseline-warmup")
-def baseline_warmup(look: EvidenceView) -> Answer:
+def baseline_warmup(view: EvidenceView) -> Answer:
     """By the warm-up requests where they are kept, else by what the first request of a prefix found."""
-    states = {state: one for state, one in _states(look).items() if state != WARM}
+    states = {state: one for state, one in _states(view).items() if state != WARM}
     if not states:
         raise NoEvidenceError(f"levels of role {DISABLED} or {COLD}")
     for state, one in states.items():
-        kept = [run.records for run in _warmups_of(look, one)]
+        kept = [run.records for run in _warmups_of(view, one)]
         sent = set().union(*(_pool(records) for records in kept))
-        look.note(f"prefixes in the warm-up of cache {state}", len(sent))
+        view.note(f"prefixes in the warm-up of cache {state}", len(sent))
         if sent & _pool(one.records):
-            return look.unmet(f"cache {state}: its warm-up sent {len(sent)} of the measured prefixes")
+            return view.unmet(f"cache {state}: its warm-up sent {len(sent)} of the measured prefixes")
         told = bool(has(one.records.cached_tokens).any())
         if not kept and not told and one.run.facts.value("sut.prefix_caching") != DISABLED:
             raise NoEvidenceError(f"warm-up records of cache {state}", "record.cached_tokens")
         if told and _first_hits(one.records) > MOST_FIRST_HITS:
-            return look.unmet(f"cache {state}: prefixes were in the cache before their first request")
-    return look.met("no measured prefix was in the cache ahead of these runs")
+            return view.unmet(f"cache {state}: prefixes were in the cache before their first request")
+    return view.met("no measured prefix was in the cache ahead of these runs")
 
 
-def _warmups_of(look: EvidenceView, one: Tested) -> list[Observation]:
+def _warmups_of(view: EvidenceView, one: Tested) -> list[Observation]:
     """Unmeasured runs on the same variant ahead of it, where the result keeps them."""
     return [
         run
-        for run in look.result.observations
+        for run in view.result.observations
         if run.plan.phase is not Phase.MEASURE
         and run.plan.variant == one.run.plan.variant
         and run.started_ns < one.run.started_ns
@@ -170,23 +170,23 @@ def _first_requests(records: Records) -> IntColumn:
 
 
 @check("M-4.5.1-prefixes-populated")
-def prefixes_populated(look: EvidenceView) -> Answer:
+def prefixes_populated(view: EvidenceView) -> Answer:
     """All of the pool, by the number that was sent; or the first request of each finds its prefix."""
-    populated, records = look.need("warmup.prefixes_populated"), _state(look, WARM).records
+    populated, records = view.need("warmup.prefixes_populated"), _state(view, WARM).records
     pool = _pool(records)
     if populated is False:
-        return look.unmet("the prefixes were not sent before measuring")
+        return view.unmet("the prefixes were not sent before measuring")
     if populated is not True and populated < len(pool):
-        return look.unmet(f"{populated} of {len(pool)} prefixes were sent before measuring")
+        return view.unmet(f"{populated} of {len(pool)} prefixes were sent before measuring")
     if not has(records.cached_tokens).any():
-        return look.answer(
+        return view.answer(
             populated is not True,
             f"{populated} prefixes were sent before measuring",
             "no evidence: how many prefixes were sent, or record.cached_tokens",
         )
     found = _first_hits(records)
-    look.note("first_requests_that_hit", found)
-    return look.answer(
+    view.note("first_requests_that_hit", found)
+    return view.answer(
         found >= 1 - MOST_FIRST_HITS,
         f"{len(pool)} prefixes, found in the cache by {found:.0%} of their first requests",
         f"only {found:.0%} of the prefixes were in the cache at their first request",
@@ -194,36 +194,36 @@ def prefixes_populated(look: EvidenceView) -> Answer:
 
 
 @check("P-5.7.3-prepopulate-optional")
-def prepopulated(look: EvidenceView) -> Answer:
-    populated = look.need("warmup.prefixes_populated")
-    return look.met("the cache was filled ahead of the warm run" if populated else "not filled")
+def prepopulated(view: EvidenceView) -> Answer:
+    populated = view.need("warmup.prefixes_populated")
+    return view.met("the cache was filled ahead of the warm run" if populated else "not filled")
 
 
 @check("P-5.7.4-ttft-both")
-def ttft_of_both(look: EvidenceView) -> Answer:
-    for state, one in _states(look).items():
+def ttft_of_both(view: EvidenceView) -> Answer:
+    for state, one in _states(view).items():
         values = ttft_ms(one.inside)
         for statistic in _STATISTICS:
             metric = f"ttft[{state}].{statistic}"
-            stated, again = look.metric(metric).point, percentile(values, statistic)
+            stated, again = view.metric(metric).point, percentile(values, statistic)
             if not close(stated, again):
-                return look.unmet(f"{metric} is {stated} ms, the records give {again:g} ms")
-    return look.met("TTFT of every state of the cache")
+                return view.unmet(f"{metric} is {stated} ms, the records give {again:g} ms")
+    return view.met("TTFT of every state of the cache")
 
 
 @check("P-5.7.4-reduction")
-def reduction(look: EvidenceView) -> Answer:
+def reduction(view: EvidenceView) -> Answer:
     """(off - on) / off of requests measured in both runs."""
-    off, on = _state(look, DISABLED), _state(look, WARM)
+    off, on = _state(view, DISABLED), _state(view, WARM)
     before, after = in_both(off.inside, on.inside)
     for statistic in _STATISTICS:
         base = percentile(ttft_ms(before), statistic)
         again = over(base - percentile(ttft_ms(after), statistic), base, "TTFT of the baseline")
-        stated = look.metric(f"ttft_reduction.{statistic}").point
-        look.note(f"ttft_reduction.{statistic}.from_records", again)
+        stated = view.metric(f"ttft_reduction.{statistic}").point
+        view.note(f"ttft_reduction.{statistic}.from_records", again)
         if not close(stated, again, absolute=1e-4):
-            return look.unmet(f"ttft_reduction.{statistic} is {stated}, the records give {again:g}")
-    return look.met("(off - on) / off, at P50, P95 and P99")
+            return view.unmet(f"ttft_reduction.{statistic} is {stated}, the records give {again:g}")
+    return view.met("(off - on) / off, at P50, P95 and P99")
 
 
 def in_both(one: Records, other: Records) -> tuple[Records, Records]:
@@ -236,17 +236,17 @@ def in_both(one: Records, other: Records) -> tuple[Records, Records]:
 
 
 @check("P-5.7.4-hit-rate")
-def hit_rate(look: EvidenceView) -> Answer:
+def hit_rate(view: EvidenceView) -> Answer:
     """Prefix tokens served from the cache over all prefix tokens; servers tell nothing for a zero."""
-    records = _state(look, WARM).records
+    records = _state(view, WARM).records
     sharing = records.ok & (records.shared_prefix_tokens > 0)
     cached = np.maximum(records.cached_tokens[sharing], 0)
     asked = records.shared_prefix_tokens[sharing]
     again = over(float(np.minimum(cached, asked).sum()), float(asked.sum()), "tokens of shared prefixes")
-    stated = look.metric("cache_hit_rate").point
-    look.note("cache_hit_rate.from_records", again)
-    share = look.metric("cached_input_share").point
-    return look.answer(
+    stated = view.metric("cache_hit_rate").point
+    view.note("cache_hit_rate.from_records", again)
+    share = view.metric("cached_input_share").point
+    return view.answer(
         close(stated, again, absolute=1e-6) and share is not None,
         f"{again:.1%} of the prefix tokens, {share or 0:.1%} of all input tokens",
         f"the hit rate is {stated}, the records give {again:g}",
@@ -254,18 +254,18 @@ def hit_rate(look: EvidenceView) -> Answer:
 
 
 @check("P-5.7.4-throughput-gain")
-def throughput_gain(look: EvidenceView) -> Answer:
+def throughput_gain(view: EvidenceView) -> Answer:
     """(on - off) / off at equal concurrency; an open loop has to say that it is not measurable."""
-    off, on = _state(look, DISABLED), _state(look, WARM)
-    stated = look.result.metrics.get("throughput_improvement")
+    off, on = _state(view, DISABLED), _state(view, WARM)
+    stated = view.result.metrics.get("throughput_improvement")
     if stated is None:
         raise NoEvidenceError("metric throughput_improvement")
     if not isinstance(on.run.plan.load, ClosedLoop):
-        return look.answer("not measurable" in stated.method, stated.method, "an open loop shows no gain")
+        return view.answer("not measurable" in stated.method, stated.method, "an open loop shows no gain")
     before, after = (one.output_tokens / one.window_s for one in (off, on))
     again = over(after - before, before, "throughput of the baseline")
-    look.note("throughput_improvement.from_records", again)
-    return look.answer(
+    view.note("throughput_improvement.from_records", again)
+    return view.answer(
         close(stated.point, again, absolute=1e-4),
         f"{again:+.1%} at equal concurrency",
         f"the improvement is {stated.point}, the records give {again:g}",
@@ -273,13 +273,13 @@ def throughput_gain(look: EvidenceView) -> Answer:
 
 
 @check("P-5.7.5-table")
-def table(look: EvidenceView) -> Answer:
+def table(view: EvidenceView) -> Answer:
     """The cold row may be missing, with a note (AMB-18)."""
-    found, states = look.table("prefix_cache"), _states(look)
+    found, states = view.table("prefix_cache"), _states(view)
     lacking = lacking_columns(found, "TTFT P50", "TTFT P95", "TTFT P99")
     lacking += lacking_rows(found, "Cache Disabled", "Cache (Warm)")
     if COLD in states:
         lacking += lacking_rows(found, "Cache (Cold)")
-    elif not any("cold" in note for note in look.result.notes):
+    elif not any("cold" in note for note in view.result.notes):
         lacking.append("a word on why there is no cold run")
-    return look.answer(not lacking, f"{len(found.rows)} rows", f"lacking: {', '.join(lacking)}")
+    return view.answer(not lacking, f"{len(found.rows)} rows", f"lacking: {', '.join(lacking)}")

@@ -26,12 +26,12 @@ _REPLIED = (
 _FROM_SERVER = (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)
 
 
-def _every(look: EvidenceView, subject: BoolColumn, stored: BoolColumn, what: str) -> Answer:
+def _every(view: EvidenceView, subject: BoolColumn, stored: BoolColumn, what: str) -> Answer:
     """Met when every request of ``subject`` has ``what`` stored."""
     lacking = int((subject & ~stored).sum())
-    look.note("requests", int(subject.sum()))
-    look.note("lacking", lacking)
-    return look.answer(
+    view.note("requests", int(subject.sum()))
+    view.note("lacking", lacking)
+    return view.answer(
         lacking == 0,
         f"every request has its {what}",
         f"{lacking} of {int(subject.sum())} requests lack {what}",
@@ -39,68 +39,68 @@ def _every(look: EvidenceView, subject: BoolColumn, stored: BoolColumn, what: st
 
 
 @check("M-4.2.6-record-submit-time")
-def submit_time(look: EvidenceView) -> Answer:
-    records = look.records
+def submit_time(view: EvidenceView) -> Answer:
+    records = view.records
     replied = np.isin(records.outcome, [OUTCOMES.index(outcome) for outcome in _REPLIED])
     on_the_wire = replied | has(records.first_byte_ns)
     again = int(records.stale_retries.clip(0).sum())
     if again:  # on a new connection: no byte of the first sending had arrived
-        look.note("sent_again", again)
-    return _every(look, on_the_wire, has(records.submitted_ns), "submission time")
+        view.note("sent_again", again)
+    return _every(view, on_the_wire, has(records.submitted_ns), "submission time")
 
 
 @check("M-4.2.6-record-first-token")
-def first_token(look: EvidenceView) -> Answer:
-    records = look.records
-    return _every(look, records.ok, has(records.first_content_ns), "first-token time")
+def first_token(view: EvidenceView) -> Answer:
+    records = view.records
+    return _every(view, records.ok, has(records.first_content_ns), "first-token time")
 
 
 @check("M-4.2.6-record-subsequent-tokens")
-def subsequent_tokens(look: EvidenceView) -> Answer:
+def subsequent_tokens(view: EvidenceView) -> Answer:
     """Chunk instants with token counts that add up to the output: every token has its time."""
-    records = look.records
+    records = view.records
     sums, complete = chunk_token_sums(records)
     adds_up = complete & (chunk_counts(records) > 0) & (sums == records.output_tokens)
     subject = records.ok & (records.output_tokens >= 2)
-    return _every(look, subject, np.asarray(adds_up), "token arrival times")
+    return _every(view, subject, np.asarray(adds_up), "token arrival times")
 
 
 @check("M-4.2.6-record-final-token")
-def final_token(look: EvidenceView) -> Answer:
-    records = look.records
+def final_token(view: EvidenceView) -> Answer:
+    records = view.records
     after_first = ~has(records.first_content_ns) | (records.last_content_ns >= records.first_content_ns)
-    return _every(look, records.ok, np.asarray(has(records.last_content_ns) & after_first), "last-token time")
+    return _every(view, records.ok, np.asarray(has(records.last_content_ns) & after_first), "last-token time")
 
 
 @check("M-4.2.6-record-input-count")
-def input_count(look: EvidenceView) -> Answer:
+def input_count(view: EvidenceView) -> Answer:
     """Counted for replies; for a failed request the planned length stands in, since no server counted it."""
-    records = look.records
+    records = view.records
     sources = {TOKEN_SOURCES[code] for code in np.unique(records.token_source[records.ok])}
-    look.note("token_sources", sorted(sources))
+    view.note("token_sources", sorted(sources))
     if len({"server" if source in _FROM_SERVER else source for source in sources}) > 1:
-        return look.unmet(f"counts from several sources in one run: {', '.join(sorted(sources))}")
+        return view.unmet(f"counts from several sources in one run: {', '.join(sorted(sources))}")
     planned = ~records.ok & has(records.requested_input_tokens)
     everyone = np.ones(len(records), dtype=bool)
-    return _every(look, everyone, np.asarray(has(records.input_tokens) | planned), "number of input tokens")
+    return _every(view, everyone, np.asarray(has(records.input_tokens) | planned), "number of input tokens")
 
 
 @check("M-4.2.6-record-output-count")
-def output_count(look: EvidenceView) -> Answer:
+def output_count(view: EvidenceView) -> Answer:
     """A failed request without any content has none by construction."""
-    records = look.records
+    records = view.records
     nothing_came = ~records.ok & (chunk_counts(records) == 0)
     everyone = np.ones(len(records), dtype=bool)
     return _every(
-        look, everyone, np.asarray(has(records.output_tokens) | nothing_came), "number of output tokens"
+        view, everyone, np.asarray(has(records.output_tokens) | nothing_came), "number of output tokens"
     )
 
 
 @check("M-4.2.6-record-status")
-def status(look: EvidenceView) -> Answer:
+def status(view: EvidenceView) -> Answer:
     """Every request has an outcome, and none is called a success against its own HTTP status."""
-    records = look.records
+    records = view.records
     known = (records.outcome >= 0) & (records.outcome < len(OUTCOMES))
     contradicted = records.ok & (records.http_status >= 400)
     everyone = np.ones(len(records), dtype=bool)
-    return _every(look, everyone, np.asarray(known & ~contradicted), "outcome")
+    return _every(view, everyone, np.asarray(known & ~contradicted), "outcome")

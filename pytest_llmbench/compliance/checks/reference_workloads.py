@@ -31,32 +31,32 @@ _LONG_OUTPUT_TOKENS = 256
 
 
 @check("P-A.1-synthetic-uniform-params")
-def synthetic_uniform(look: EvidenceView) -> Answer:
-    complaint = _outside(look, *_UNIFORM_BOUNDS) or _not_plain(look)
-    complaint = complaint or regenerated(look, by_reference=True)
-    return look.answer(complaint is None, "lengths, ids and settings are those of the draft", complaint or "")
+def synthetic_uniform(view: EvidenceView) -> Answer:
+    complaint = _outside(view, *_UNIFORM_BOUNDS) or _not_plain(view)
+    complaint = complaint or regenerated(view, by_reference=True)
+    return view.answer(complaint is None, "lengths, ids and settings are those of the draft", complaint or "")
 
 
 @check("P-A.1.4-generation-order")
-def generation_order(look: EvidenceView) -> Answer:
+def generation_order(view: EvidenceView) -> Answer:
     """Proved by a test, and checked here on the first hundred requests of seed 42."""
-    look.capability("generation_order")
+    view.capability("generation_order")
     wrong = [count for count, digest in REFERENCE_DIGESTS.items() if reference_digest(count) != digest]
-    return look.answer(
+    return view.answer(
         not wrong, "the generator reproduces the pinned digests", f"digest of {wrong} requests differs"
     )
 
 
 @check("P-A.2-synthetic-skewed-params")
-def synthetic_skewed(look: EvidenceView) -> Answer:
-    complaint = _outside(look, *_SKEWED_BOUNDS) or _not_plain(look)
-    complaint = complaint or regenerated(look, by_reference=True)
-    return look.answer(complaint is None, "lengths, ids and settings are those of the draft", complaint or "")
+def synthetic_skewed(view: EvidenceView) -> Answer:
+    complaint = _outside(view, *_SKEWED_BOUNDS) or _not_plain(view)
+    complaint = complaint or regenerated(view, by_reference=True)
+    return view.answer(complaint is None, "lengths, ids and settings are those of the draft", complaint or "")
 
 
-def _planned(look: EvidenceView) -> tuple[IntColumn, IntColumn]:
+def _planned(view: EvidenceView) -> tuple[IntColumn, IntColumn]:
     """Planned input and output lengths of every measured request."""
-    records = look.records
+    records = view.records
     columns = {
         "record.requested_input_tokens": records.requested_input_tokens,
         "record.requested_max_tokens": records.requested_max_tokens,
@@ -67,11 +67,11 @@ def _planned(look: EvidenceView) -> tuple[IntColumn, IntColumn]:
     return records.requested_input_tokens, records.requested_max_tokens
 
 
-def _outside(look: EvidenceView, input_bounds: tuple[int, int], output_bounds: tuple[int, int]) -> str | None:
+def _outside(view: EvidenceView, input_bounds: tuple[int, int], output_bounds: tuple[int, int]) -> str | None:
     for side, lengths, (low, high) in zip(
-        ("input", "output"), _planned(look), (input_bounds, output_bounds), strict=True
+        ("input", "output"), _planned(view), (input_bounds, output_bounds), strict=True
     ):
-        look.note(f"planned_{side}_tokens", [int(lengths.min()), int(lengths.max())])
+        view.note(f"planned_{side}_tokens", [int(lengths.min()), int(lengths.max())])
         if lengths.min() < low or lengths.max() > high:
             return (
                 f"planned {side} lengths {lengths.min()} to {lengths.max()}, the draft says {low} to {high}"
@@ -79,11 +79,11 @@ def _outside(look: EvidenceView, input_bounds: tuple[int, int], output_bounds: t
     return None
 
 
-def _not_plain(look: EvidenceView) -> str | None:
+def _not_plain(view: EvidenceView) -> str | None:
     """Temperature 0, no stop sequences, no shared prefix, no system prompt."""
-    temperature, stop = look.need_all("workload.temperature", "workload.stop")
-    (fraction,) = look.need_fields("workload.prefix_sharing", "fraction")
-    (system_prompt,) = look.need_fields("workload.content", "system_prompt.present")
+    temperature, stop = view.need_all("workload.temperature", "workload.stop")
+    (fraction,) = view.need_fields("workload.prefix_sharing", "fraction")
+    (system_prompt,) = view.need_fields("workload.content", "system_prompt.present")
     complaints = {
         f"temperature is {temperature!r}, not 0": temperature != 0,
         f"stop sequences {stop!r}": stop != [],
@@ -91,15 +91,15 @@ def _not_plain(look: EvidenceView) -> str | None:
         "there is a system prompt": system_prompt is not False,
     }
     found = next((complaint for complaint, holds in complaints.items() if holds), None)
-    return found or against_workload(look, SAMPLING_FIELDS)
+    return found or against_workload(view, SAMPLING_FIELDS)
 
 
 @check("P-A.3-conversation-params")
-def conversation(look: EvidenceView) -> Answer:
-    dataset = dict(zip(_SHAREGPT, look.need_fields("workload.dataset", *_SHAREGPT), strict=True))
-    fraction, realised = look.need_fields("workload.prefix_sharing", "fraction", "realised_fraction")
-    (tokens,) = look.need_fields("workload.content", "system_prompt.typical_tokens")
-    _note_percentiles(look)
+def conversation(view: EvidenceView) -> Answer:
+    dataset = dict(zip(_SHAREGPT, view.need_fields("workload.dataset", *_SHAREGPT), strict=True))
+    fraction, realised = view.need_fields("workload.prefix_sharing", "fraction", "realised_fraction")
+    (tokens,) = view.need_fields("workload.content", "system_prompt.typical_tokens")
+    _note_percentiles(view)
     complaints = {
         f"dataset {dataset}, the draft says {_SHAREGPT}": dataset != _SHAREGPT,
         f"{fraction!r} of the requests share the system prompt, not 0.5": fraction != 0.5,
@@ -107,28 +107,28 @@ def conversation(look: EvidenceView) -> Answer:
         f"the system prompt has {tokens} tokens, not 200": tokens != 200,
     }
     complaint = next((text for text, holds in complaints.items() if holds), None)
-    complaint = complaint or sent_again(look) or against_workload(look, SAMPLING_FIELDS)
-    return look.answer(
+    complaint = complaint or sent_again(view) or against_workload(view, SAMPLING_FIELDS)
+    return view.answer(
         complaint is None, "dataset, sharing and system prompt are those of the draft", complaint or ""
     )
 
 
-def _note_percentiles(look: EvidenceView) -> None:
+def _note_percentiles(view: EvidenceView) -> None:
     """Realised P50, P95, P99 beside the draft's informative ones."""
-    records = look.records
+    records = view.records
     for side, column in (("input", records.input_tokens), ("output", records.output_tokens)):
         known = column[has(column)]
         if len(known):
-            look.note(f"{side}_tokens_p50_p95_p99", [float(p) for p in np.percentile(known, (50, 95, 99))])
-            look.note(f"{side}_tokens_reference", list(_REFERENCE_PERCENTILES[side]))
+            view.note(f"{side}_tokens_p50_p95_p99", [float(p) for p in np.percentile(known, (50, 95, 99))])
+            view.note(f"{side}_tokens_reference", list(_REFERENCE_PERCENTILES[side]))
 
 
 @check("P-A.4-code-completion-params")
-def code_completion(look: EvidenceView) -> Answer:
-    contexts, realised, by_rank = look.need_fields(
+def code_completion(view: EvidenceView) -> Answer:
+    contexts, realised, by_rank = view.need_fields(
         "workload.prefix_sharing", "contexts", "realised_fraction", "realised_by_rank"
     )
-    law, parameters = look.need_fields("workload.output_length", "type", "params")
+    law, parameters = view.need_fields("workload.output_length", "type", "params")
     complaints = {
         f"{len(contexts)} repository contexts, not {_CONTEXTS}": len(contexts) != _CONTEXTS,
         "a repository context is not 512 to 1024 tokens long": not all(512 <= n <= 1024 for n in contexts),
@@ -138,8 +138,8 @@ def code_completion(look: EvidenceView) -> Answer:
         or (parameters.get("mu"), parameters.get("sigma")) != (4.0, 1.5),
     }
     complaint = next((text for text, holds in complaints.items() if holds), None)
-    complaint = complaint or sent_again(look) or against_workload(look, SAMPLING_FIELDS)
-    return look.answer(
+    complaint = complaint or sent_again(view) or against_workload(view, SAMPLING_FIELDS)
+    return view.answer(
         complaint is None, "contexts, sharing and output law are those of the draft", complaint or ""
     )
 
@@ -156,12 +156,12 @@ def _is_zipf(by_rank: list[int]) -> bool:
 
 
 @check("P-A.5-long-context-params")
-def long_context(look: EvidenceView) -> Answer:
-    target, limit = _planned(look)
-    (question_tokens,) = look.need_fields("workload.content", "question_tokens")
-    (fraction,) = look.need_fields("workload.prefix_sharing", "fraction")
-    counted = look.records.ok & has(look.records.input_tokens)
-    off = np.abs(look.records.input_tokens - target) > np.maximum(16, target // 100)
+def long_context(view: EvidenceView) -> Answer:
+    target, limit = _planned(view)
+    (question_tokens,) = view.need_fields("workload.content", "question_tokens")
+    (fraction,) = view.need_fields("workload.prefix_sharing", "fraction")
+    counted = view.records.ok & has(view.records.input_tokens)
+    off = np.abs(view.records.input_tokens - target) > np.maximum(16, target // 100)
     complaints = {
         f"{int((off & counted).sum())} prompts miss their target length": bool((off & counted).any()),
         f"the question has {question_tokens} tokens, not about 100": not 90 <= question_tokens <= 110,
@@ -169,7 +169,7 @@ def long_context(look: EvidenceView) -> Answer:
         "documents share a prefix": fraction != 0,
     }
     complaint = next((text for text, holds in complaints.items() if holds), None)
-    complaint = complaint or against_workload(look, SAMPLING_FIELDS)
-    return look.answer(
+    complaint = complaint or against_workload(view, SAMPLING_FIELDS)
+    return view.answer(
         complaint is None, "document, question and output are those of the draft", complaint or ""
     )

@@ -40,9 +40,9 @@ def merged(*areas: Checks) -> Mapping[str, Predicate]:
 def stated(*keys: str) -> Predicate:
     """Met when every one of these facts is stated."""
 
-    def predicate(look: EvidenceView) -> Answer:
-        values = look.need_all(*keys)
-        return look.met(", ".join(f"{key} is {value}" for key, value in zip(keys, values, strict=True)))
+    def predicate(view: EvidenceView) -> Answer:
+        values = view.need_all(*keys)
+        return view.met(", ".join(f"{key} is {value}" for key, value in zip(keys, values, strict=True)))
 
     return predicate
 
@@ -50,9 +50,9 @@ def stated(*keys: str) -> Predicate:
 def one_of(key: str, *allowed: object) -> Predicate:
     """Met when the fact has one of the allowed values."""
 
-    def predicate(look: EvidenceView) -> Answer:
-        value = look.need(key)
+    def predicate(view: EvidenceView) -> Answer:
+        value = view.need(key)
         choices = ", ".join(str(choice) for choice in allowed)
-        return look.answer(value in allowed, f"{key} is {value}", f"{key} is {value!r}, not one of {choices}")
+        return view.answer(value in allowed, f"{key} is {value}", f"{key} is {value!r}, not one of {choices}")
 
     return predicate

@@ -16,31 +16,31 @@ _WORDS_OF_ANY_MODEL = frozenset({"instruct", "chat", "base", "mini", "awq", "gpt
 
 
 @check("M-4.1-sut-boundary-declared")
-def boundary_declared(look: EvidenceView) -> Answer:
-    boundary = look.need("sut.boundary")
+def boundary_declared(view: EvidenceView) -> Answer:
+    boundary = view.need("sut.boundary")
     if boundary == "custom":
-        look.need("sut.components")
+        view.need("sut.components")
     elif boundary not in BOUNDARIES:
-        return look.unmet(f"sut.boundary is {boundary!r}, not one of {', '.join(BOUNDARIES)} or custom")
-    frozen_ns, _ = look.need_all("manifest.frozen_ns", "manifest.sha256")
-    dispatched = look.records.dispatched_ns[has(look.records.dispatched_ns)]
+        return view.unmet(f"sut.boundary is {boundary!r}, not one of {', '.join(BOUNDARIES)} or custom")
+    frozen_ns, _ = view.need_all("manifest.frozen_ns", "manifest.sha256")
+    dispatched = view.records.dispatched_ns[has(view.records.dispatched_ns)]
     if not len(dispatched):
-        return look.unmet("no evidence: record.dispatched_ns")
+        return view.unmet("no evidence: record.dispatched_ns")
     first_ns = int(dispatched.min())
-    look.note("first_dispatched_ns", first_ns)
-    return look.answer(
-        min(frozen_ns, *_frozen_by_owners(look)) < first_ns,
+    view.note("first_dispatched_ns", first_ns)
+    return view.answer(
+        min(frozen_ns, *_frozen_by_owners(view)) < first_ns,
         f"{boundary}, declared before the first measured request",
         "the manifest was frozen after the first measured request",
     )
 
 
-def _frozen_by_owners(look: EvidenceView) -> list[int]:
+def _frozen_by_owners(view: EvidenceView) -> list[int]:
     """When other tests that this one shares runs with froze the same manifest. At least one value."""
-    digest, own_ns = look.need_all("manifest.sha256", "manifest.frozen_ns")
-    if not any(run.shared_from for run in look.runs):
+    digest, own_ns = view.need_all("manifest.sha256", "manifest.frozen_ns")
+    if not any(run.shared_from for run in view.runs):
         return [own_ns]
-    owners = [s.facts for s in look.evidence.siblings if s.facts.value("manifest.sha256") == digest]
+    owners = [s.facts for s in view.evidence.siblings if s.facts.value("manifest.sha256") == digest]
     return [own_ns, *(facts.value("manifest.frozen_ns", own_ns) for facts in owners)]
 
 
@@ -48,12 +48,12 @@ check("M-5.1.2.3-sut-configuration")(stated("sut.boundary"))
 
 
 @check("M-5.1.2.3-model-identifier")
-def model_identifier(look: EvidenceView) -> Answer:
+def model_identifier(view: EvidenceView) -> Answer:
     """Name, version and quantization; the name has a word in common with what the endpoint calls it."""
-    name, *_ = look.need_all("sut.model.name", "sut.model.version", "sut.model.quantization")
-    served, alias = look.fact("endpoint.models", []), look.fact("sut.model.served_as")
+    name, *_ = view.need_all("sut.model.name", "sut.model.version", "sut.model.quantization")
+    served, alias = view.fact("endpoint.models", []), view.fact("sut.model.served_as")
     known = not served or alias in served or any(_same_name(name, each) for each in served)
-    return look.answer(
+    return view.answer(
         known,
         f"the model is {name}" + (f", served as {alias}" if alias else ""),
         f"the model is declared to be {name}, the endpoint serves {', '.join(served)}; if that is the same, "
@@ -67,21 +67,21 @@ def _same_name(one: str, other: str) -> bool:
 
 
 @check("M-5.1.2.3-hardware")
-def hardware(look: EvidenceView) -> Answer:
+def hardware(view: EvidenceView) -> Answer:
     """``undisclosed`` is an answer outside the engine boundary (AMB-27), shown as a deviation."""
-    kind = look.fact("sut.hardware.accelerator_type")
-    if look.fact("sut.hardware.disclosed") is False or kind == "undisclosed":
-        look.note("deviation", "hardware undisclosed")
-        return look.answer(
-            look.need("sut.boundary") != "model_engine",
+    kind = view.fact("sut.hardware.accelerator_type")
+    if view.fact("sut.hardware.disclosed") is False or kind == "undisclosed":
+        view.note("deviation", "hardware undisclosed")
+        return view.answer(
+            view.need("sut.boundary") != "model_engine",
             "hardware undisclosed, a deviation that is accepted outside the engine boundary (AMB-27)",
             "hardware undisclosed, which is not accepted at the engine boundary (AMB-27)",
         )
     if isinstance(kind, str) and kind.lower() in _NO_ACCELERATOR:
-        return look.met(f"no accelerator ({kind})")
+        return view.met(f"no accelerator ({kind})")
     keys = ("accelerator_type", "accelerator_count", "accelerator_memory_gib")
-    _, count, memory_gib = look.need_all(*(f"sut.hardware.{key}" for key in keys))
-    return look.answer(
+    _, count, memory_gib = view.need_all(*(f"sut.hardware.{key}" for key in keys))
+    return view.answer(
         count >= 1 and memory_gib > 0,
         f"{count} × {kind} with {memory_gib:g} GiB",
         f"{count} accelerators with {memory_gib:g} GiB are no hardware",
@@ -89,13 +89,13 @@ def hardware(look: EvidenceView) -> Answer:
 
 
 @check("M-5.1.2.3-prefix-caching")
-def prefix_caching(look: EvidenceView) -> Answer:
-    state = look.need("sut.prefix_caching")
+def prefix_caching(view: EvidenceView) -> Answer:
+    state = view.need("sut.prefix_caching")
     if state not in ("enabled", "disabled"):
-        return look.unmet(f"sut.prefix_caching is {state!r}, neither enabled nor disabled")
-    cached = int((look.evidence.records.cached_tokens > 0).sum())
-    look.note("requests_with_cached_tokens", cached)
-    return look.answer(
+        return view.unmet(f"sut.prefix_caching is {state!r}, neither enabled nor disabled")
+    cached = int((view.evidence.records.cached_tokens > 0).sum())
+    view.note("requests_with_cached_tokens", cached)
+    return view.answer(
         state == "enabled" or cached == 0,
         f"prefix caching {state}",
         f"declared disabled, yet the server reported cached tokens for {cached} requests",

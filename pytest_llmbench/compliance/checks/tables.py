@@ -21,8 +21,8 @@ def lacking_columns(table: Table, *wanted: str) -> list[str]:
     return lacking if table.rows else [*lacking, "rows"]
 
 
-def tables_called(look: EvidenceView, table_id: str) -> tuple[Table, ...]:
+def tables_called(view: EvidenceView, table_id: str) -> tuple[Table, ...]:
     """All tables with this id: some come once per level."""
-    found = tuple(table for table in look.result.tables if table.id == table_id)
-    look.note(f"tables {table_id}", len(found))
+    found = tuple(table for table in view.result.tables if table.id == table_id)
+    view.note(f"tables {table_id}", len(found))
     return found

@@ -36,12 +36,12 @@ check("P-5.3.2-min-duration-60s")(at_least_s(SHORTEST_S, SWEEP))
 
 
 @check("P-5.3.2-min-10-levels")
-def ten_levels(look: EvidenceView) -> Answer:
+def ten_levels(view: EvidenceView) -> Answer:
     """Distinct rates of levels that ran to their end."""
-    levels = [one for one in tested(look, SWEEP) if one.run.interrupted is None]
+    levels = [one for one in tested(view, SWEEP) if one.run.interrupted is None]
     rates = {one.value for one in levels}
-    look.note("rates", sorted(rates))
-    return look.answer(
+    view.note("rates", sorted(rates))
+    return view.answer(
         len(rates) >= FEWEST_LEVELS,
         f"{len(rates)} load levels",
         f"{len(rates)} load levels, {FEWEST_LEVELS} are needed",
@@ -49,15 +49,15 @@ def ten_levels(look: EvidenceView) -> Answer:
 
 
 @check("P-5.3.2-span-to-saturation")
-def span_to_saturation(look: EvidenceView) -> Answer:
-    levels = tested(look, SWEEP)
+def span_to_saturation(view: EvidenceView) -> Answer:
+    levels = tested(view, SWEEP)
     percents = [one.level.percent_of_capacity for one in levels if one.level.percent_of_capacity is not None]
     if len(percents) < len(levels):
         raise NoEvidenceError("level.percent_of_capacity")
-    look.note("percent_of_capacity", percents)
+    view.note("percent_of_capacity", percents)
     low = min(percents) <= LOWEST_PERCENT
     high = any(one.level.saturated for one in levels)
-    return look.answer(
+    return view.answer(
         low and high,
         f"from {min(percents):g} % up to saturation",
         f"from {min(percents):g} to {max(percents):g} % of the capacity: not from 10 % up to saturation",
@@ -65,29 +65,29 @@ def span_to_saturation(look: EvidenceView) -> Answer:
 
 
 @check("M-5.3.2-open-loop-required")
-def open_loop_required(look: EvidenceView) -> Answer:
+def open_loop_required(view: EvidenceView) -> Answer:
     closed = [
         one
-        for one in tested(look, SWEEP)
+        for one in tested(view, SWEEP)
         if one.level.load_model != "open" or not isinstance(one.run.plan.load, OpenLoop)
     ]
-    return look.answer(not closed, "open loop at every level", f"not an open loop: {names_of(closed)}")
+    return view.answer(not closed, "open loop at every level", f"not an open loop: {names_of(closed)}")
 
 
 @check("P-5.3.3-capacity-estimate")
-def capacity_estimate(look: EvidenceView) -> Answer:
+def capacity_estimate(view: EvidenceView) -> Answer:
     """A rate and where it comes from; the levels are the shares of it that they say, and do not show it to be
     another one. A published figure that nothing measured is confirmed by the sweep itself."""
-    rate, source = look.need_all("load.capacity_rps", "load.capacity_source")
+    rate, source = view.need_all("load.capacity_rps", "load.capacity_source")
     if not any(word in source for word in SOURCES):
-        return look.unmet(f"the capacity comes from {source!r}, no test and no figure")
-    levels = tested(look, SWEEP)
+        return view.unmet(f"the capacity comes from {source!r}, no test and no figure")
+    levels = tested(view, SWEEP)
     wrong = shares_wrong(levels, rate)
-    if rate > 0 and not wrong and measurement_behind(look, rate) is None and not confirmed_by_sweep(levels):
-        return look.unmet(
+    if rate > 0 and not wrong and measurement_behind(view, rate) is None and not confirmed_by_sweep(levels):
+        return view.unmet(
             f"{rate:g} req/s, {source}: no test measured it, and no level saturates about there"
         )
-    return look.answer(
+    return view.answer(
         rate > 0 and not wrong,
         f"{rate:g} req/s, {source}",
         f"not the share of {rate:g} req/s that they name: {names_of(wrong)}",
@@ -105,29 +105,29 @@ def shares_wrong(levels: Sequence[Tested], rate: float) -> list[Tested]:
 
 
 @check("P-5.3.3-level-grid")
-def level_grid(look: EvidenceView) -> Answer:
-    percents = {one.level.percent_of_capacity for one in tested(look, SWEEP)}
+def level_grid(view: EvidenceView) -> Answer:
+    percents = {one.level.percent_of_capacity for one in tested(view, SWEEP)}
     lacking = [percent for percent in range(10, 130, 10) if float(percent) not in percents]
-    return look.answer(not lacking, "10 to 120 % in steps of 10", f"levels lacking: {lacking} %")
+    return view.answer(not lacking, "10 to 120 % in steps of 10", f"levels lacking: {lacking} %")
 
 
 @check("P-5.3.3-ascending")
-def ascending(look: EvidenceView) -> Answer:
-    by_time = sorted(tested(look, SWEEP), key=lambda one: one.run.started_ns)
+def ascending(view: EvidenceView) -> Answer:
+    by_time = sorted(tested(view, SWEEP), key=lambda one: one.run.started_ns)
     rates = [one.value for one in by_time]
-    look.note("rates_in_time", rates)
+    view.note("rates_in_time", rates)
     rising = all(later > earlier for earlier, later in pairwise(rates))
-    return look.answer(rising, "levels in ascending order", f"levels were run in the order {rates}")
+    return view.answer(rising, "levels in ascending order", f"levels were run in the order {rates}")
 
 
 @check("P-5.3.4-per-level")
-def per_level(look: EvidenceView) -> Answer:
+def per_level(view: EvidenceView) -> Answer:
     """Load, throughput, nine latencies, success rate and queue of every level, from its own records."""
-    for one in tested(look, SWEEP):
-        complaint = percentiles_agree(look, one, _FAMILIES, _STATISTICS) or _incomplete(one)
+    for one in tested(view, SWEEP):
+        complaint = percentiles_agree(view, one, _FAMILIES, _STATISTICS) or _incomplete(one)
         if complaint is not None:
-            return look.unmet(complaint)
-    return look.met("load, throughput, latencies, success rate and queue of every level")
+            return view.unmet(complaint)
+    return view.met("load, throughput, latencies, success rate and queue of every level")
 
 
 def _incomplete(one: Tested) -> str | None:
@@ -148,49 +148,49 @@ def _incomplete(one: Tested) -> str | None:
 
 
 @check("P-5.3.4-operating-point")
-def operating_point(look: EvidenceView) -> Answer:
+def operating_point(view: EvidenceView) -> Answer:
     """The level with the highest throughput among those that keep the limits, or that there is none."""
-    limits = {name: limit for name, limit in look.need("load.slo").items() if name in LIMITS}
+    limits = {name: limit for name, limit in view.need("load.slo").items() if name in LIMITS}
     keeping = [
         one
-        for one in tested(look, SWEEP)
+        for one in tested(view, SWEEP)
         if not overloaded(one)
         and all(one.point(f"{LIMITS[name]}.p99") <= limit for name, limit in limits.items())
     ]
-    stated = look.result.metrics.get("operating_point_rate")
+    stated = view.result.metrics.get("operating_point_rate")
     point = None if stated is None else stated.point
     if not keeping:
-        return look.answer(point is None, "no level meets the SLO", f"{point} req/s does not meet the SLO")
+        return view.answer(point is None, "no level meets the SLO", f"{point} req/s does not meet the SLO")
     best = max(keeping, key=lambda one: one.point(_THROUGHPUT))
-    return look.answer(
+    return view.answer(
         close(point, best.value), f"{best.value:g} req/s", f"{point} req/s, the levels say {best.value:g}"
     )
 
 
 @check("P-5.3.4-knee")
-def knee(look: EvidenceView) -> Answer:
+def knee(view: EvidenceView) -> Answer:
     """Lowest level above that of the smallest TTFT P99 with more than twice of it; else ``not reached``."""
-    levels = sorted(tested(look, SWEEP), key=lambda one: one.value)
+    levels = sorted(tested(view, SWEEP), key=lambda one: one.value)
     tails = [one.point("ttft.p99") for one in levels]
     lowest = tails.index(min(tails))
     beyond = [
         one for one, tail in zip(levels[lowest + 1 :], tails[lowest + 1 :], strict=True)
         if tail > KNEE_FACTOR * tails[lowest]
     ]  # fmt: skip
-    return _point_agrees(look, "knee_rate", beyond[0] if beyond else None, "Knee point")
+    return _point_agrees(view, "knee_rate", beyond[0] if beyond else None, "Knee point")
 
 
 @check("P-5.3.4-saturation-point")
-def saturation_point(look: EvidenceView) -> Answer:
+def saturation_point(view: EvidenceView) -> Answer:
     """First level with less throughput than the one before; else ``not reached`` and the flagged level."""
-    levels = sorted(tested(look, SWEEP), key=lambda one: one.value)
+    levels = sorted(tested(view, SWEEP), key=lambda one: one.value)
     drops = [later for earlier, later in pairwise(levels) if _drops(earlier, later)]
-    answer = _point_agrees(look, "saturation_rate", drops[0] if drops else None, "Saturation point")
+    answer = _point_agrees(view, "saturation_rate", drops[0] if drops else None, "Saturation point")
     flagged = [one for one in levels if one.level.saturated]
     if not answer.met or drops or not flagged:
         return answer
-    (row,) = (row for row in look.table("tradeoff_points").rows if row[0] == "Saturation point")
-    return look.answer(
+    (row,) = (row for row in view.table("tradeoff_points").rows if row[0] == "Saturation point")
+    return view.answer(
         flagged[0].label in row[1],
         answer.reason + f"; first flagged {flagged[0].label}",
         f"not reached, but the level flagged first, {flagged[0].label}, is not named",
@@ -207,21 +207,21 @@ def _drops(earlier: Tested, later: Tested) -> bool:
     )
 
 
-def _point_agrees(look: EvidenceView, metric: str, level: Tested | None, row_title: str) -> Answer:
+def _point_agrees(view: EvidenceView, metric: str, level: Tested | None, row_title: str) -> Answer:
     """The metric is the level's rate; where there is no such level, metric and line say ``not reached``."""
-    estimate = look.result.metrics.get(metric)
+    estimate = view.result.metrics.get(metric)
     if estimate is None:
         raise NoEvidenceError(f"metric {metric}")
-    lines = [row[1] for row in look.table("tradeoff_points").rows if row and row[0] == row_title]
+    lines = [row[1] for row in view.table("tradeoff_points").rows if row and row[0] == row_title]
     if not lines:
-        return look.unmet(f"no line {row_title!r}")
+        return view.unmet(f"no line {row_title!r}")
     if level is None:
-        return look.answer(
+        return view.answer(
             estimate.point is None and "not reached" in estimate.method and "not reached" in lines[0],
             "not reached",
             f"{metric} is {estimate.point}, the levels do not reach it",
         )
-    return look.answer(
+    return view.answer(
         close(estimate.point, level.value) and "not reached" not in lines[0],
         f"{level.value:g} req/s ({level.label})",
         f"{metric} is {estimate.point}, the levels say {level.value:g} req/s",
@@ -229,14 +229,14 @@ def _point_agrees(look: EvidenceView, metric: str, level: Tested | None, row_tit
 
 
 @check("P-5.3.5-table-and-plot")
-def table_and_plot(look: EvidenceView) -> Answer:
+def table_and_plot(view: EvidenceView) -> Answer:
     """One row per level, the two lines below, and a curve with more than one point."""
-    table, levels = look.table("tradeoff_levels"), tested(look, SWEEP)
+    table, levels = view.table("tradeoff_levels"), tested(view, SWEEP)
     lacking = lacking_columns(table, *_COLUMNS)
-    lacking += lacking_rows(look.table("tradeoff_points"), "Knee point", "Saturation point")
+    lacking += lacking_rows(view.table("tradeoff_points"), "Knee point", "Saturation point")
     if len(table.rows) != len(levels):
         lacking.append(f"rows for {len(levels) - len(table.rows)} levels")
-    points = max((len(x) for x, _ in look.plot("throughput_latency").series.values()), default=0)
+    points = max((len(x) for x, _ in view.plot("throughput_latency").series.values()), default=0)
     if points < 2:
         lacking.append("points of the curve")
-    return look.answer(not lacking, "curve, table and points", f"lacking: {', '.join(lacking)}")
+    return view.answer(not lacking, "curve, table and points", f"lacking: {', '.join(lacking)}")

@@ -21,14 +21,14 @@ SLOW_PROBE = 10.0
 
 
 @check("M-4.5.1-model-loaded")
-def model_loaded(look: EvidenceView) -> Answer:
-    loaded, requests_ok = look.need_all("warmup.model_loaded", "warmup.requests_ok")
-    probes = [probe for probe in look.fact("warmup.probes_after_ms", []) if probe is not None]
+def model_loaded(view: EvidenceView) -> Answer:
+    loaded, requests_ok = view.need_all("warmup.model_loaded", "warmup.requests_ok")
+    probes = [probe for probe in view.fact("warmup.probes_after_ms", []) if probe is not None]
     if probes and max(probes) > SLOW_PROBE * statistics.median(probes):
-        return look.unmet(
+        return view.unmet(
             f"a probe took {max(probes):g} ms, ten times the median: the model was still loading"
         )
-    return look.answer(
+    return view.answer(
         loaded is True and requests_ok > 0,
         f"declared loaded, and {requests_ok} warm-up requests succeeded",
         "the model was not loaded" if loaded is not True else "no warm-up request succeeded",
@@ -36,10 +36,10 @@ def model_loaded(look: EvidenceView) -> Answer:
 
 
 @check("M-4.5.1-warmup-volume")
-def volume(look: EvidenceView) -> Answer:
-    requests_ok, output_tokens = look.need_all("warmup.requests_ok", "warmup.output_tokens")
+def volume(view: EvidenceView) -> Answer:
+    requests_ok, output_tokens = view.need_all("warmup.requests_ok", "warmup.output_tokens")
     done = f"{requests_ok} requests and {output_tokens} output tokens"
-    return look.answer(
+    return view.answer(
         requests_ok >= REQUESTS and output_tokens >= OUTPUT_TOKENS,
         done,
         f"{done}; both {REQUESTS} and {OUTPUT_TOKENS} have to be reached (AMB-02)",
@@ -47,35 +47,35 @@ def volume(look: EvidenceView) -> Answer:
 
 
 @check("M-4.5.1-queue-drained")
-def queue_drained(look: EvidenceView) -> Answer:
-    if look.need("warmup.drained") is not True:
-        return look.unmet("warm-up requests were cut off, not drained")
-    open_at_start = look.runs[0].in_flight_at_start
-    look.note("in_flight_at_start", open_at_start)
+def queue_drained(view: EvidenceView) -> Answer:
+    if view.need("warmup.drained") is not True:
+        return view.unmet("warm-up requests were cut off, not drained")
+    open_at_start = view.runs[0].in_flight_at_start
+    view.note("in_flight_at_start", open_at_start)
     if open_at_start:
-        return look.unmet(f"{open_at_start} requests were in flight when measuring began")
-    return look.answer(
-        warmup_precedes(look),
+        return view.unmet(f"{open_at_start} requests were in flight when measuring began")
+    return view.answer(
+        warmup_precedes(view),
         "every warm-up request had ended before the first measured one",
         "warm-up was still running when measuring began",
     )
 
 
-def warmup_precedes(look: EvidenceView) -> bool:
+def warmup_precedes(view: EvidenceView) -> bool:
     """The last warm-up or probe response ended before the first measured submission.
 
     A shared run was measured by another test on this SUT, after the warm-up of that one.
     """
-    own = _first_submitted_ns([run for run in look.runs if run.shared_from is None])
-    shared = _first_submitted_ns([run for run in look.runs if run.shared_from is not None])
-    stored = look.evidence.unmeasured.finished_ns
-    ends = [look.result.warmup.last_finished_ns, int(stored.max()) if len(stored) else None]
+    own = _first_submitted_ns([run for run in view.runs if run.shared_from is None])
+    shared = _first_submitted_ns([run for run in view.runs if run.shared_from is not None])
+    stored = view.evidence.unmeasured.finished_ns
+    ends = [view.result.warmup.last_finished_ns, int(stored.max()) if len(stored) else None]
     known = [end for end in ends if end is not None]
     if not known or (own is None and shared is None):
         raise NoEvidenceError("the end of the warm-up" if not known else "record.submitted_ns")
-    look.note("warmup_last_finished_ns", max(known))
-    look.note("first_submitted_ns", own)
-    if shared is not None and not _warmed_up_by_owner(look, shared):
+    view.note("warmup_last_finished_ns", max(known))
+    view.note("first_submitted_ns", own)
+    if shared is not None and not _warmed_up_by_owner(view, shared):
         return False
     return own is None or max(known) < own
 
@@ -85,17 +85,17 @@ def _first_submitted_ns(runs: list[Observation]) -> int | None:
     return min((int(column.min()) for column in columns if len(column)), default=None)
 
 
-def _warmed_up_by_owner(look: EvidenceView, first_ns: int) -> bool:
-    ends = [sibling.warmup.last_finished_ns for sibling in look.evidence.same_system]
-    look.note("first_submitted_of_shared_runs_ns", first_ns)
+def _warmed_up_by_owner(view: EvidenceView, first_ns: int) -> bool:
+    ends = [sibling.warmup.last_finished_ns for sibling in view.evidence.same_system]
+    view.note("first_submitted_of_shared_runs_ns", first_ns)
     return any(end is not None and end < first_ns for end in ends)
 
 
 @check("S-4.5.2-probe-before-after")
-def probe_before_and_after(look: EvidenceView) -> Answer:
-    before, after = look.need_all("warmup.probe_before_ms", "warmup.probes_after_ms")
+def probe_before_and_after(view: EvidenceView) -> Answer:
+    before, after = view.need_all("warmup.probe_before_ms", "warmup.probes_after_ms")
     timed = [probe for probe in after if probe is not None]
-    return look.answer(
+    return view.answer(
         bool(timed),
         f"probes took {before:g} ms before and {timed[-1] if timed else 0:g} ms after",
         "no probe after",
@@ -103,13 +103,13 @@ def probe_before_and_after(look: EvidenceView) -> Answer:
 
 
 @check("S-4.5.2-stabilised")
-def stabilised(look: EvidenceView) -> Answer:
-    last = look.need("warmup.probes_after_ms")[-STEADY_PROBES:]
+def stabilised(view: EvidenceView) -> Answer:
+    last = view.need("warmup.probes_after_ms")[-STEADY_PROBES:]
     if len(last) < STEADY_PROBES or any(probe is None for probe in last):
-        return look.unmet(f"fewer than {STEADY_PROBES} successful probes at the end")
+        return view.unmet(f"fewer than {STEADY_PROBES} successful probes at the end")
     steps = [abs(b - a) / a for a, b in pairwise(last)]
-    look.note("steps", steps)
-    return look.answer(
+    view.note("steps", steps)
+    return view.answer(
         max(steps) < TOLERANCE,
         f"the last {STEADY_PROBES} probes vary by {max(steps):.1%} at most",
         f"the last {STEADY_PROBES} probes vary by {max(steps):.1%}",
@@ -117,16 +117,16 @@ def stabilised(look: EvidenceView) -> Answer:
 
 
 @check("M-4.5.3-cold-start-no-warmup")
-def cold_start_without_warmup(look: EvidenceView) -> Answer:
-    performed, sent = look.need("warmup.performed"), len(look.evidence.unmeasured)
-    look.note("warmup_records", sent)
-    return look.answer(performed is False and sent == 0, "no warm-up", "a cold start must not be warmed up")
+def cold_start_without_warmup(view: EvidenceView) -> Answer:
+    performed, sent = view.need("warmup.performed"), len(view.evidence.unmeasured)
+    view.note("warmup_records", sent)
+    return view.answer(performed is False and sent == 0, "no warm-up", "a cold start must not be warmed up")
 
 
 @check("M-4.5.3-cold-start-indicated")
-def cold_start_indicated(look: EvidenceView) -> Answer:
-    title = look.result.title
-    look.note("title", title)
-    return look.answer(
+def cold_start_indicated(view: EvidenceView) -> Answer:
+    title = view.result.title
+    view.note("title", title)
+    return view.answer(
         "cold start" in title.lower(), "labelled a cold start", f"the title {title!r} does not say so"
     )

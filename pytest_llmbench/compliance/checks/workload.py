@@ -20,58 +20,58 @@ _LENGTH_FIELDS = ("type", "params", "unit", "tokenizer")
 
 
 @check("O-4.3-custom-workload")
-def custom_workload(look: EvidenceView) -> Answer:
-    name = look.need("workload.name")
-    return look.answer(
-        look.need("workload.standard") is False, f"custom workload {name}", f"{name} is not custom"
+def custom_workload(view: EvidenceView) -> Answer:
+    name = view.need("workload.name")
+    return view.answer(
+        view.need("workload.standard") is False, f"custom workload {name}", f"{name} is not custom"
     )
 
 
 @check("M-4.3-custom-fully-specified")
-def custom_fully_specified(look: EvidenceView) -> Answer:
+def custom_fully_specified(view: EvidenceView) -> Answer:
     """Complete means that another tester could draw the same sequence."""
     for part in (input_length, output_length, content, prefix_sharing):
-        answer = part(look)
+        answer = part(view)
         if not answer.met:
             return answer
-    look.need_all("workload.n_requests", "workload.seed", "workload.temperature", "workload.stop")
-    difference = against_workload(look, SAMPLING_FIELDS) or regenerated(look)
-    return look.answer(difference is None, "completely specified and drawn again alike", difference or "")
+    view.need_all("workload.n_requests", "workload.seed", "workload.temperature", "workload.stop")
+    difference = against_workload(view, SAMPLING_FIELDS) or regenerated(view)
+    return view.answer(difference is None, "completely specified and drawn again alike", difference or "")
 
 
 @check("M-4.3.1-input-length-spec")
-def input_length(look: EvidenceView) -> Answer:
-    kind, *_ = look.need_fields("workload.input_length", *_LENGTH_FIELDS)
+def input_length(view: EvidenceView) -> Answer:
+    kind, *_ = view.need_fields("workload.input_length", *_LENGTH_FIELDS)
     if kind not in LENGTH_TYPES:
-        return look.unmet(f"input length {kind!r}, not {', '.join(LENGTH_TYPES)}")
-    complaint = against_workload(look, INPUT_FIELDS)
-    return look.answer(complaint is None, f"input length {kind}", complaint or "")
+        return view.unmet(f"input length {kind!r}, not {', '.join(LENGTH_TYPES)}")
+    complaint = against_workload(view, INPUT_FIELDS)
+    return view.answer(complaint is None, f"input length {kind}", complaint or "")
 
 
 @check("M-4.3.1-output-length-spec")
-def output_length(look: EvidenceView) -> Answer:
+def output_length(view: EvidenceView) -> Answer:
     """As stated, and held to it: no other limit in the request bodies, and none of the server's (AMB-33)."""
-    kind, *_, control = look.need_fields("workload.output_length", *_LENGTH_FIELDS, "control")
+    kind, *_, control = view.need_fields("workload.output_length", *_LENGTH_FIELDS, "control")
     if kind not in LENGTH_TYPES:
-        return look.unmet(f"output length {kind!r}, not {', '.join(LENGTH_TYPES)}")
+        return view.unmet(f"output length {kind!r}, not {', '.join(LENGTH_TYPES)}")
     if control not in CONTROLS:
-        return look.unmet(f"output length controlled by {control!r}, not {', '.join(CONTROLS)}")
-    complaint = against_workload(look, OUTPUT_FIELDS) or held_to_another_limit(look)
-    return look.answer(complaint is None, f"output length {kind}, controlled by {control}", complaint or "")
+        return view.unmet(f"output length controlled by {control!r}, not {', '.join(CONTROLS)}")
+    complaint = against_workload(view, OUTPUT_FIELDS) or held_to_another_limit(view)
+    return view.answer(complaint is None, f"output length {kind}, controlled by {control}", complaint or "")
 
 
 @check("M-4.3.1-content-spec")
-def content(look: EvidenceView) -> Answer:
-    domain, language, *_ = look.need_fields(
+def content(view: EvidenceView) -> Answer:
+    domain, language, *_ = view.need_fields(
         "workload.content", "domain", "language", "system_prompt.present", "system_prompt.typical_tokens"
     )
-    return look.met(f"content: {domain}, language: {language}")
+    return view.met(f"content: {domain}, language: {language}")
 
 
 @check("M-4.3.1-prefix-sharing-spec")
-def prefix_sharing(look: EvidenceView) -> Answer:
-    fraction, _ = look.need_fields("workload.prefix_sharing", "fraction", "length")
-    return look.answer(
+def prefix_sharing(view: EvidenceView) -> Answer:
+    fraction, _ = view.need_fields("workload.prefix_sharing", "fraction", "length")
+    return view.answer(
         0 <= fraction <= 1, f"{fraction:g} of the requests share a prefix", f"{fraction!r} is not a share"
     )
 
@@ -79,28 +79,28 @@ def prefix_sharing(look: EvidenceView) -> Answer:
 def advised(workload: str) -> Predicate:
     """Met by the run of an advised workload, whose data set is the published one."""
 
-    def predicate(look: EvidenceView) -> Answer:
-        name = look.need("workload.name")
+    def predicate(view: EvidenceView) -> Answer:
+        name = view.need("workload.name")
         if name != workload:
-            return look.unmet(f"the workload is {name}, the advised one is {workload}")
-        doubt = unverified(look)
-        return look.answer(doubt is None, f"the workload is {name}", f"not verified: {doubt}")
+            return view.unmet(f"the workload is {name}, the advised one is {workload}")
+        doubt = unverified(view)
+        return view.answer(doubt is None, f"the workload is {name}", f"not verified: {doubt}")
 
     return predicate
 
 
-def _uses(look: EvidenceView, workload: str) -> Answer:
+def _uses(view: EvidenceView, workload: str) -> Answer:
     """This run or a sibling of the same test on the same SUT uses ``workload`` (AMB-06)."""
-    if look.need("workload.name") == workload:
-        return advised(workload)(look)
-    published = look.evidence.published_digests
+    if view.need("workload.name") == workload:
+        return advised(workload)(view)
+    published = view.evidence.published_digests
     others = [
         sibling.facts.value("workload.name")
-        for sibling in look.evidence.others(look.evidence.test)
+        for sibling in view.evidence.others(view.evidence.test)
         if doubt_about(sibling.facts, published) is None
     ]
-    look.note("sibling_workloads", others)
-    return look.answer(
+    view.note("sibling_workloads", others)
+    return view.answer(
         workload in others,
         f"another run of this test on this SUT uses {workload}",
         f"neither this run nor another of this test on this SUT uses {workload}",
@@ -108,42 +108,42 @@ def _uses(look: EvidenceView, workload: str) -> Answer:
 
 
 @check("M-4.3.2.1-synthetic-uniform-for-engine")
-def synthetic_uniform_for_engine(look: EvidenceView) -> Answer:
-    return _uses(look, "synthetic-uniform")
+def synthetic_uniform_for_engine(view: EvidenceView) -> Answer:
+    return _uses(view, "synthetic-uniform")
 
 
 @check("S-4.3.2.3-conversation-for-gateway")
-def conversation_for_gateway(look: EvidenceView) -> Answer:
-    return _uses(look, "conversation")
+def conversation_for_gateway(view: EvidenceView) -> Answer:
+    return _uses(view, "conversation")
 
 
 @check("M-4.3.3-deterministic-seed")
-def deterministic_seed(look: EvidenceView) -> Answer:
-    seed = look.need("workload.seed")
+def deterministic_seed(view: EvidenceView) -> Answer:
+    seed = view.need("workload.seed")
     if isinstance(seed, bool) or not isinstance(seed, int):
-        return look.unmet(f"workload.seed is {seed!r}, not an integer")
-    difference = regenerated(look)
-    return look.answer(difference is None, f"seed {seed} gives the same sequence again", difference or "")
+        return view.unmet(f"workload.seed is {seed!r}, not an integer")
+    difference = regenerated(view)
+    return view.answer(difference is None, f"seed {seed} gives the same sequence again", difference or "")
 
 
 @check("M-4.3.3-seed-reported")
-def seed_reported(look: EvidenceView) -> Answer:
-    seed = look.need("workload.seed")
-    shown = re.search(rf"(?<![\d.]){re.escape(str(seed))}(?![\d.])", look.configuration("Workload"))
-    return look.answer(
+def seed_reported(view: EvidenceView) -> Answer:
+    seed = view.need("workload.seed")
+    shown = re.search(rf"(?<![\d.]){re.escape(str(seed))}(?![\d.])", view.configuration("Workload"))
+    return view.answer(
         shown is not None, f"the report shows seed {seed}", f"the report does not show seed {seed}"
     )
 
 
 @check("S-4.3.3-publish-sequences")
-def publish_sequences(look: EvidenceView) -> Answer:
+def publish_sequences(view: EvidenceView) -> Answer:
     """With the seed, and as files or by generator; a generator needs data that others can have."""
-    published = look.need("workload.published")
-    doubt = unverified(look)
+    published = view.need("workload.published")
+    doubt = unverified(view)
     if published == "generator" and doubt is not None:
-        return look.unmet(f"nobody can generate the sequence again: {doubt}")
-    look.need_all("workload.seed", "workload.sequence_sha256")
-    return look.answer(
+        return view.unmet(f"nobody can generate the sequence again: {doubt}")
+    view.need_all("workload.seed", "workload.sequence_sha256")
+    return view.answer(
         published in ("sequence", "generator"),
         f"published as {published}",
         f"workload.published is {published!r}, neither sequence nor generator",
@@ -151,22 +151,22 @@ def publish_sequences(look: EvidenceView) -> Answer:
 
 
 @check("M-4.3.3-dataset-version")
-def dataset_version(look: EvidenceView) -> Answer:
-    name, version, _ = look.need_fields("workload.dataset", "name", "version", "file_sha256")
-    return look.met(f"{name}, version {version}")
+def dataset_version(view: EvidenceView) -> Answer:
+    name, version, _ = view.need_fields("workload.dataset", "name", "version", "file_sha256")
+    return view.met(f"{name}, version {version}")
 
 
 @check("M-4.3.3-dataset-subset")
-def dataset_subset(look: EvidenceView) -> Answer:
-    (method,) = look.need_fields("workload.dataset", "subset_method")
-    return look.met(f"subset: {method}")
+def dataset_subset(view: EvidenceView) -> Answer:
+    (method,) = view.need_fields("workload.dataset", "subset_method")
+    return view.met(f"subset: {method}")
 
 
 @check("M-4.3.3-dataset-preprocessing")
-def dataset_preprocessing(look: EvidenceView) -> Answer:
+def dataset_preprocessing(view: EvidenceView) -> Answer:
     """An empty list states that there was none."""
-    (steps,) = look.need_fields("workload.dataset", "preprocessing")
-    return look.answer(
+    (steps,) = view.need_fields("workload.dataset", "preprocessing")
+    return view.answer(
         isinstance(steps, list),
         f"{len(steps)} preprocessing steps",
         f"preprocessing is {steps!r}, not a list",
@@ -196,12 +196,12 @@ check("M-4.4.3-tool-format-tokens")(
 
 
 @check("M-4.4.1-vocab-size")
-def vocabulary_size(look: EvidenceView) -> Answer:
+def vocabulary_size(view: EvidenceView) -> Answer:
     """A positive number, and of a published vocabulary its own."""
-    size, known = look.need("tokenizer.vocab_size"), VOCABULARIES.get(look.fact("tokenizer.name"))
+    size, known = view.need("tokenizer.vocab_size"), VOCABULARIES.get(view.fact("tokenizer.name"))
     if known is not None and size not in known:
-        return look.unmet(f"{look.fact('tokenizer.name')} has {known[1]} ids, {size!r} are declared")
-    return look.answer(
+        return view.unmet(f"{view.fact('tokenizer.name')} has {known[1]} ids, {size!r} are declared")
+    return view.answer(
         isinstance(size, int) and not isinstance(size, bool) and size > 0,
         f"{size} ids",
         f"tokenizer.vocab_size is {size!r}, not a positive number",
@@ -209,26 +209,26 @@ def vocabulary_size(look: EvidenceView) -> Answer:
 
 
 @check("M-4.4.2-counting-option")
-def counting_option(look: EvidenceView) -> Answer:
+def counting_option(view: EvidenceView) -> Answer:
     """Declared always, not only where systems are compared (AMB-22), and what the counts come from."""
-    option = look.need("tokenizer.counting_option")
-    name, ours = look.fact("tokenizer.name"), _counted_here(look)
+    option = view.need("tokenizer.counting_option")
+    name, ours = view.fact("tokenizer.name"), _counted_here(view)
     if option == "B":
-        reference = look.need("tokenizer.reference")
+        reference = view.need("tokenizer.reference")
         counted = "the reference tokenizer here" if ours else f"the server, by {name}"
-        return look.answer(
+        return view.answer(
             reference == (OURS if ours else name),
             f"option B, reference tokenizer {reference}",
             f"option B with {reference} is declared, the counts are those of {counted}",
         )
     if option == "A" and ours and name != OURS:
-        return look.unmet(f"option A is declared, and the tokens were counted here by {OURS}, not by {name}")
-    return look.answer(
+        return view.unmet(f"option A is declared, and the tokens were counted here by {OURS}, not by {name}")
+    return view.answer(
         option == "A", "option A, the system's own tokenizer", f"option {option!r} is neither A nor B"
     )
 
 
-def _counted_here(look: EvidenceView) -> bool:
+def _counted_here(view: EvidenceView) -> bool:
     """Whether some replies were counted by the project's own tokenizer."""
-    records = look.evidence.records
+    records = view.evidence.records
     return bool((records.token_source[records.ok] == _REFERENCE).any())

@@ -50,8 +50,8 @@ class Arm:
     @property
     def server(self) -> tuple[str, str]:
         """Arms with equal ones ask the same server, as far as can be told."""
-        station = self.opened.executor.stations[self.variant]
-        return (self.opened.server, station.server)
+        served = self.opened.executor.servers[self.variant]
+        return (self.opened.server, served.server)
 
     def planned(self, plan: LoadPlan) -> LoadPlan:
         """As it is sent to the variant. SuiteError for a test that goes to variants by itself."""

@@ -56,11 +56,11 @@ def _nothing_to_do() -> None:
 class Server:
     """Starts embedded engines; knows where that of the SUT itself answers, which a restart changes."""
 
-    def __init__(self, scenario: str, approach: SUTAccess, ears: RunCallbacks) -> None:
+    def __init__(self, scenario: str, approach: SUTAccess, callbacks: RunCallbacks) -> None:
         """Starts that one. Raises SuiteError or SUTError."""
         self._scenario = scenario
         self._approach = approach
-        self._ears = ears
+        self._callbacks = callbacks
         self._waiting: RunningVariant | None
         self._waiting, self.reached, self.facts = self._start(scenario)
 
@@ -81,7 +81,7 @@ class Server:
     def _start(self, scenario: str) -> tuple[RunningVariant, Reached, Facts]:
         engine = EmbeddedEngine.start(scenario)
         try:
-            reached = reach(engine.url, self._approach, self._ears)
+            reached = reach(engine.url, self._approach, self._callbacks)
         except BaseException:
             engine.stop()
             raise
@@ -95,15 +95,15 @@ class Server:
 class Replayer:
     """Makes engines that share one virtual clock, so that instants of a session never overlap."""
 
-    def __init__(self, ears: RunCallbacks) -> None:
-        self._ears = ears
+    def __init__(self, callbacks: RunCallbacks) -> None:
+        self._callbacks = callbacks
         self.clock = VirtualClock()
 
     def make(self, name: str, scenario: str) -> RunningVariant:
         """The engine of a variant; of the SUT itself without a name."""
         scene = parse_scenario(scenario)
         return RunningVariant(
-            ReplayEngine(scene, on_record=self._ears.on_record, clock=self.clock, name=name)
+            ReplayEngine(scene, on_record=self._callbacks.on_record, clock=self.clock, name=name)
         )
 
     def base(self, scenario: str) -> VariantServer:

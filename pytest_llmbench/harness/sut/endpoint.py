@@ -52,7 +52,7 @@ class Reached:
     executor: Executor
 
 
-def reach(url: str, approach: SUTAccess, ears: RunCallbacks) -> Reached:
+def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
     """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
     approach.target(url)  # what we cannot speak to is said before any traffic
     asking = approach.asking
@@ -61,7 +61,7 @@ def reach(url: str, approach: SUTAccess, ears: RunCallbacks) -> Reached:
     target = approach.target(seen.base_url)
     if approach.workers:
         generator: Stoppable = distributed(
-            approach, seen, on_record=ears.on_record, on_progress=ears.on_progress
+            approach, seen, on_record=callbacks.on_record, on_progress=callbacks.on_progress
         )
     else:
         generator = LoadGenerator(
@@ -70,8 +70,8 @@ def reach(url: str, approach: SUTAccess, ears: RunCallbacks) -> Reached:
             model=seen.model,
             prompt_form=asking.prompt_form,
             extra_body=asking.extra_body,
-            on_record=ears.on_record,
-            on_progress=ears.on_progress,
+            on_record=callbacks.on_record,
+            on_progress=callbacks.on_progress,
             count_text=reference_tokenizer().count,
         )
     return Reached(

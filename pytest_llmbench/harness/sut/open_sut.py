@@ -17,7 +17,7 @@ from pytest_llmbench.harness.sut.embedded import Replayer, Server, preset_statio
 from pytest_llmbench.harness.sut.endpoint import Reached, RecordSink, RunCallbacks, reach
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantExecutor, VariantServer
-from pytest_llmbench.harness.sut.variant_servers import Surroundings, reset_of, station
+from pytest_llmbench.harness.sut.variant_servers import Surroundings, reset_of, server_of
 from pytest_llmbench.harness.sut.variants import Variant, declared_variants
 from pytest_llmbench.harness.sut.workers import worker_notes
 from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
@@ -107,18 +107,21 @@ def open_sut(
     approach = SUTAccess.to(sut, settings, file)
     variants = declared_variants(sut, file, offered.variants)
     _keep_secrets(variants)
-    ears = RunCallbacks(RecordSink(), on_progress)
+    callbacks = RunCallbacks(RecordSink(), on_progress)
     if sut.is_replay:
-        return _replayed(approach, variants, ears, offered.disclosed)
+        return _replayed(approach, variants, callbacks, offered.disclosed)
     if sut.is_embedded:
-        return _embedded(approach, variants, ears, offered.disclosed)
-    return _real(approach, variants, ears, offered.disclosed)
+        return _embedded(approach, variants, callbacks, offered.disclosed)
+    return _real(approach, variants, callbacks, offered.disclosed)
 
 
 def _real(
-    approach: SUTAccess, variants: Mapping[str, Variant], ears: RunCallbacks, disclosed: Mapping[str, Any]
+    approach: SUTAccess,
+    variants: Mapping[str, Variant],
+    callbacks: RunCallbacks,
+    disclosed: Mapping[str, Any],
 ) -> OpenSUT:
-    reached = reach(approach.sut.endpoint, approach, ears)
+    reached = reach(approach.sut.endpoint, approach, callbacks)
     reset = approach.file.endpoint.reset if approach.file is not None else Reset()
 
     def url() -> str:
@@ -126,10 +129,10 @@ def _real(
 
     empties = reset_of(reset, url, approach, "the SUT")
     base = VariantServer("", lambda: RunningVariant(reached.executor), reset=empties)
-    around = Surroundings(approach, url, reached.facts, base, ears)
+    around = Surroundings(approach, url, reached.facts, base, callbacks)
     board = VariantExecutor({"": base})
     for name, variant in variants.items():
-        board.add(name, station(variant, around))
+        board.add(name, server_of(variant, around))
     return OpenSUT(
         endpoint=approach.sut.endpoint,
         base_url=reached.base_url,
@@ -137,26 +140,29 @@ def _real(
         api=reached.api,
         facts=approach.told(reached.facts, disclosed),
         executor=board,
-        sink=ears.on_record,
+        sink=callbacks.on_record,
         ignore_eos=approach.asking.ignore_eos,
-        variants=_infos(board.stations),
+        variants=_infos(board.servers),
         notes=worker_notes(approach.ray or approach.workers),
         counter=_counter(approach, reached),
     )
 
 
 def _embedded(
-    approach: SUTAccess, variants: Mapping[str, Variant], ears: RunCallbacks, disclosed: Mapping[str, Any]
+    approach: SUTAccess,
+    variants: Mapping[str, Variant],
+    callbacks: RunCallbacks,
+    disclosed: Mapping[str, Any],
 ) -> OpenSUT:
     scenario = approach.sut.preset
-    server = Server(scenario, approach, ears)
+    server = Server(scenario, approach, callbacks)
     base = VariantServer("", server.open, restarts=True)
-    around = Surroundings(approach, server.url, server.facts, base, ears)
+    around = Surroundings(approach, server.url, server.facts, base, callbacks)
     board = VariantExecutor({"": base})
     try:
         for name, variant in variants.items():
             preset = variant.table.way == "preset"
-            made = preset_station(variant, scenario, server.make) if preset else station(variant, around)
+            made = preset_station(variant, scenario, server.make) if preset else server_of(variant, around)
             board.add(name, made)
     except BaseException:
         board.close()
@@ -168,21 +174,24 @@ def _embedded(
         api=server.reached.api,
         facts=approach.told(server.facts, disclosed),
         executor=board,
-        sink=ears.on_record,
+        sink=callbacks.on_record,
         ignore_eos=approach.asking.ignore_eos,
-        variants=_infos(board.stations),
+        variants=_infos(board.servers),
         notes=worker_notes(approach.ray or approach.workers),
         counter=_counter(approach, server.reached),
     )
 
 
 def _replayed(
-    approach: SUTAccess, variants: Mapping[str, Variant], ears: RunCallbacks, disclosed: Mapping[str, Any]
+    approach: SUTAccess,
+    variants: Mapping[str, Variant],
+    callbacks: RunCallbacks,
+    disclosed: Mapping[str, Any],
 ) -> OpenSUT:
     """The embedded engine in virtual time: nothing to start, to reach or to examine."""
     refuse_what_replays_cannot(approach)
     sut = approach.sut
-    replayer = Replayer(ears)
+    replayer = Replayer(callbacks)
     board = VariantExecutor({"": replayer.base(sut.preset)})
     for name, variant in variants.items():
         board.add(name, preset_station(variant, sut.preset, replayer.make, restarts_itself=True))
@@ -196,9 +205,9 @@ def _replayed(
         api=api,
         facts=approach.told(own | engine.disclosure(), disclosed),
         executor=board,
-        sink=ears.on_record,
+        sink=callbacks.on_record,
         ignore_eos=approach.asking.ignore_eos,
-        variants=_infos(board.stations),
+        variants=_infos(board.servers),
         now_ns=replayer.clock.monotonic_ns,
         anchor=replayer.clock.anchor,
         notes=(engine.note, *worker_notes(approach.ray or approach.workers, replay=True)),
@@ -214,10 +223,8 @@ def _counter(approach: SUTAccess, reached: Reached) -> TokenCounter | None:
     return TokenCounter.of(reached.base_url, reached.model, reached.api, approach.access, extra)
 
 
-def _infos(stations: Mapping[str, VariantServer]) -> dict[str, VariantInfo]:
-    return {
-        name: VariantInfo(name, station.facts, station.can_be_fresh) for name, station in stations.items()
-    }
+def _infos(servers: Mapping[str, VariantServer]) -> dict[str, VariantInfo]:
+    return {name: VariantInfo(name, served.facts, served.can_be_fresh) for name, served in servers.items()}
 
 
 def _keep_secrets(variants: Mapping[str, Variant]) -> None:

@@ -75,31 +75,31 @@ class VariantServer:
 class VariantExecutor:
     """An executor over all variants of one SUT, which is up from the start."""
 
-    def __init__(self, stations: Mapping[str, VariantServer], *, watch_s: float = _WATCH_S) -> None:
-        """``stations`` holds the SUT itself under the empty name."""
-        self._stations = dict(stations)
+    def __init__(self, servers: Mapping[str, VariantServer], *, watch_s: float = _WATCH_S) -> None:
+        """``servers`` holds the SUT itself under the empty name."""
+        self._servers = dict(servers)
         self._watch_s = watch_s
         self._up: dict[str, RunningVariant] = {}
         self._switched_to = ""
         self._restarts: Counter[str] = Counter()
-        self._brought_up(self._stations[""])
+        self._brought_up(self._servers[""])
 
     @property
-    def stations(self) -> Mapping[str, VariantServer]:
-        return self._stations
+    def servers(self) -> Mapping[str, VariantServer]:
+        return self._servers
 
-    def add(self, name: str, station: VariantServer) -> None:
+    def add(self, name: str, served: VariantServer) -> None:
         """Another variant; nothing is opened."""
-        self._stations[name] = station
+        self._servers[name] = served
 
     @property
     def base(self) -> RunningVariant:
         """The SUT itself, brought up."""
-        return self._brought_up(self._stations[""])
+        return self._brought_up(self._servers[""])
 
     def state(self, name: str) -> str:
         """Changes when the server behind a variant is restarted or emptied: a warm-up before that is gone."""
-        server = self._station(name).server
+        server = self._served(name).server
         self._bury(server)
         return f"{server}#{self._restarts[server]}"
 
@@ -108,17 +108,17 @@ class VariantExecutor:
 
         Raises SuiteError for a variant that nobody declared, SUTError for one that does not come up.
         """
-        station = self._station(plan.variant)
+        served = self._served(plan.variant)
         if plan.fresh_state:
-            self._freshen(station)
-        up = self._brought_up(station)
-        self._switch(station)
+            self._freshen(served)
+        up = self._brought_up(served)
+        self._switch(served)
         with _watched(up, plan, self._watch_s):
             seen = up.executor.run(plan)
         ended = _ended(up, seen)
         if ended is not None:
             seen = _told(seen, plan, f"{ended} while load was running")
-        return replace(seen, facts=seen.facts | up.facts | station.facts) if station.name else seen
+        return replace(seen, facts=seen.facts | up.facts | served.facts) if served.name else seen
 
     def close(self) -> None:
         """Switch the server back and end everything; the first failure is raised after all was tried."""
@@ -135,10 +135,10 @@ class VariantExecutor:
         if failures:
             raise GeneratorError(f"closing failed: {failures[0]}") from failures[0]
 
-    def _station(self, name: str) -> VariantServer:
-        if name in self._stations:
-            return self._stations[name]
-        known = [known for known in self._stations if known]
+    def _served(self, name: str) -> VariantServer:
+        if name in self._servers:
+            return self._servers[name]
+        known = [known for known in self._servers if known]
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise SuiteError(
@@ -146,17 +146,17 @@ class VariantExecutor:
             remedy=f"{hint}declare [variants.{name}] in the SUT file, or in pytest_llmbench_variants",
         )
 
-    def _brought_up(self, station: VariantServer) -> RunningVariant:
-        if station.open is None:
+    def _brought_up(self, served: VariantServer) -> RunningVariant:
+        if served.open is None:
             return self.base
-        self._bury(station.name)
-        up = self._up.get(station.name)
+        self._bury(served.name)
+        up = self._up.get(served.name)
         if up is None:
-            if station.exclusive:
+            if served.exclusive:
                 for other in list(self._up):
-                    if self._stations[other].exclusive:
+                    if self._servers[other].exclusive:
                         self._take_down(other)
-            up = self._up[station.name] = station.open()
+            up = self._up[served.name] = served.open()
         return up
 
     def _bury(self, name: str) -> None:
@@ -167,9 +167,9 @@ class VariantExecutor:
 
     def _take_down(self, name: str) -> None:
         """End a variant, and with a server all that is asked through it."""
-        own_server = self._stations[name].server == name
+        own_server = self._servers[name].server == name
         for other in list(self._up) if own_server else ():
-            if other != name and self._stations[other].server == name:
+            if other != name and self._servers[other].server == name:
                 self._take_down(other)
         up = self._up.pop(name)
         if own_server:
@@ -180,44 +180,44 @@ class VariantExecutor:
         finally:
             up.close()
 
-    def _freshen(self, station: VariantServer) -> None:
-        if station.restarts:
-            if station.server in self._up:
-                self._take_down(station.server)
+    def _freshen(self, served: VariantServer) -> None:
+        if served.restarts:
+            if served.server in self._up:
+                self._take_down(served.server)
             return
-        if station.reset is None:
-            name = f"variant {station.name}" if station.name else "the SUT"
+        if served.reset is None:
+            name = f"variant {served.name}" if served.name else "the SUT"
             raise SuiteError(
                 f"{name} cannot be put into a fresh state",
                 remedy="declare the call that empties its caches (endpoint.reset, variants.NAME.reset)",
             )
-        self._brought_up(station)
-        self._switch(station)
-        station.reset()
-        self._restarts[station.server] += 1
+        self._brought_up(served)
+        self._switch(served)
+        served.reset()
+        self._restarts[served.server] += 1
 
-    def _switch(self, station: VariantServer) -> None:
-        """See that the shared server is in the state of ``station``."""
-        wanted = station.name if station.enter is not None else ""
-        if station.server or self._switched_to == wanted:
+    def _switch(self, served: VariantServer) -> None:
+        """See that the shared server is in the state of ``served``."""
+        wanted = served.name if served.enter is not None else ""
+        if served.server or self._switched_to == wanted:
             return
-        before = self._stations[self._switched_to]
+        before = self._servers[self._switched_to]
         if before.leave is not None:
             before.leave()
             self._switched_to = ""
-        elif self._switched_to and station.enter is None:
+        elif self._switched_to and served.enter is None:
             raise SUTError(
                 f"the server was switched to variant {before.name}, and nothing says how to switch it back",
                 where=f"variant {before.name}",
                 remedy="add restore = { path = … } to its table",
             )
-        if station.enter is not None:
-            station.enter()
-            self._switched_to = station.name
+        if served.enter is not None:
+            served.enter()
+            self._switched_to = served.name
 
     def _switch_back(self) -> None:
-        if self._switched_to and self._stations[self._switched_to].leave is not None:
-            self._switch(self._stations[""])
+        if self._switched_to and self._servers[self._switched_to].leave is not None:
+            self._switch(self._servers[""])
 
 
 @contextmanager

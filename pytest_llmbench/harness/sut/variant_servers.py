@@ -66,11 +66,11 @@ class Surroundings:
     """Where it answers now."""
     facts: Facts
     base: VariantServer
-    ears: RunCallbacks
+    callbacks: RunCallbacks
 
 
-def station(variant: Variant, around: Surroundings) -> VariantServer:
-    """The station of a variant by URL, command, control call or request."""
+def server_of(variant: Variant, around: Surroundings) -> VariantServer:
+    """The server of a variant by URL, command, control call or request."""
     way = variant.table.way
     if way == "control":
         return _controlled(variant, around)
@@ -92,7 +92,7 @@ def _elsewhere(variant: Variant, around: Surroundings) -> VariantServer:
     url = str(variant.table.url)
 
     def open_() -> RunningVariant:
-        reached = reach(url, around.approach, around.ears)
+        reached = reach(url, around.approach, around.callbacks)
         return RunningVariant(reached.executor, _found(reached, around))
 
     empties = reset_of(variant.table.reset, lambda: url, around.approach, variant.where)
@@ -105,7 +105,7 @@ def _launched(variant: Variant, around: Surroundings) -> VariantServer:
         url = variant.with_port(variant.table.url or _LOCAL, port)
         server = LaunchedServer.start(_launch(variant, url, port))
         try:
-            reached = reach(url, around.approach, around.ears)
+            reached = reach(url, around.approach, around.callbacks)
         except BaseException:
             server.stop()
             raise
@@ -166,7 +166,7 @@ def _asked(variant: Variant, around: Surroundings) -> VariantServer:
 
     def open_() -> RunningVariant:
         approach = around.approach.asked_differently(request.extra_body, header_env)
-        return RunningVariant(reach(around.url(), approach, around.ears).executor)
+        return RunningVariant(reach(around.url(), approach, around.callbacks).executor)
 
     own = reset_of(variant.table.reset, around.url, around.approach, variant.where)
     body = {**around.approach.asking.extra_body, **request.extra_body}
