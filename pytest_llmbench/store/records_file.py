@@ -27,7 +27,6 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import ClockAnchor
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.records import Records
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.plain import plain
@@ -250,52 +249,6 @@ def _numpy_as_list(value: object) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is no JSON value")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordsFile:
-    """A records file as read back."""
-
-    header: Mapping[str, Any]
-    anchor: ClockAnchor
-    rows: tuple[RequestRecord, ...]
-    labels: tuple[str, ...]
-    """The LoadPlan label of each row."""
-    dropped: str | None
-    """What was left out at the end of a file whose writer was killed; None for a whole file."""
-
-    def records(self, phase: Phase | None = None) -> Records:
-        """The rows as columns; with ``phase`` only those of that part of the run."""
-        return Records.from_rows(row for row in self.rows if phase is None or row.phase is phase)
-
-
-def read_records(path: Path) -> RecordsFile:
-    """Reads a records file into rows; ``records_reader`` reads long ones.
-
-    A cut last line is left out and told in ``dropped``; other damage raises.
-    """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise StoreError(
-            f"cannot read the records: {error.strerror or error}", where=str(path), remedy="check the path"
-        ) from error
-    if not lines:
-        raise damaged(_TOO_SHORT, path)
-    header = header_of(lines[0], path)
-    rows: list[tuple[RequestRecord, str]] = []
-    dropped = None
-    for number, line in enumerate(lines[1:], start=2):
-        try:
-            rows.append(row_of(line))
-        except (ValueError, KeyError, TypeError) as error:
-            if number < len(lines):
-                raise damaged(f"line {number} is no record: {error}", path) from error
-            dropped = cut_off(number, line)
-    anchor = ClockAnchor(header["anchor"]["monotonic_ns"], header["anchor"]["wall_ns"])
-    return RecordsFile(
-        header, anchor, tuple(row for row, _ in rows), tuple(label for _, label in rows), dropped
-    )
 
 
 def header_of(line: bytes, path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench.store.records_file import read_records
+from pytest_llmbench.store.records_reader import read_runs
 
 FASTER = "replay"
 SLOWER = "replay:fast?" + "&".join(
@@ -89,11 +89,12 @@ def test_both_arms_are_sent_the_same_and_keep_their_records_apart(suite: Suite) 
     (theirs,) = [path for path in paths if "baseline" in path.name]
     (ours,) = [path for path in paths if path != theirs]
     assert entry["records_file"] == f"records/{ours.name}"
-    labels = [Counter(read_records(path).labels) for path in (ours, theirs)]
+    runs = [read_runs(path).runs for path in (ours, theirs)]
+    labels = [Counter({run.label: len(run.records) for run in each}) for each in runs]
     assert [count[f"run {number} of 6"] for count in labels for number in range(1, 7)] == [50] * 12
     assert entry["counts"]["submitted"] == 300
-    requested = [read_records(path).records().requested_input_tokens.tolist() for path in (ours, theirs)]
-    assert requested[0][-300:] == requested[1][-300:]
+    requested = [[run.records.requested_input_tokens.tolist() for run in each[-6:]] for each in runs]
+    assert requested[0] == requested[1]
 
 
 def test_a_variant_may_be_the_baseline(suite: Suite) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench.store.records_file import read_records
+from pytest_llmbench.store.records_reader import read_runs
 
 QUICKSTART = Path(__file__).parents[2] / "example_suites" / "quickstart" / "test_first_token.py"
 ONE = """
@@ -60,9 +60,9 @@ def test_records_of_all_phases_are_written_and_the_same_again(suite: Suite) -> N
         )
         (path,) = (suite.path / name / "records").glob("*.jsonl")
         contents.append(path.read_bytes())
-        labels = read_records(path).labels
-        assert list(dict.fromkeys(labels))[:2] == ["probe", "warm-up"]
-        assert labels.count("measure") == 50
+        runs = read_runs(path).runs
+        assert [run.label for run in runs][:2] == ["probe", "warm-up"]
+        assert sum(len(run.records) for run in runs if run.label == "measure") == 50
     assert contents[0] == contents[1]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stored_rows import read_records
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.observation import ClockAnchor
@@ -23,7 +24,7 @@ from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.redaction import keep_secret
 from pytest_llmbench.store.instants import iso_utc
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, read_records
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 
 ANCHOR = ClockAnchor(monotonic_ns=123_456_789_012_345, wall_ns=1_768_901_400_125_000_001)
 HEADER = RecordsHeader(ANCHOR, "a.py::a", {"load": "20 req/s"})
