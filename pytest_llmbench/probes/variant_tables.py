@@ -18,7 +18,6 @@ from pytest_llmbench.probes.sut_schema import (
     System,
     Table,
     Text,
-    reference_rows,
 )
 
 WAYS = ("url", "command", "control", "request", "preset")
@@ -114,11 +113,6 @@ class Variants(Table):
     """The whole of ``[variants]``, so that mistakes carry the name of their variant."""
 
     variants: dict[str, VariantTable] = Field(default_factory=dict)
-
-
-def variant_rows() -> Iterator[tuple[str, str, str]]:
-    """(dotted key, values, meaning) of every key of a variant, in the order of the reference page."""
-    yield from reference_rows(VariantTable, "variants.NAME.")
 
 
 def variant_contradictions(variants: Mapping[str, Any]) -> list[str]:

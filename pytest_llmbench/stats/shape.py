@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from pytest_llmbench.stats.counted_order import look_up
-from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks, percentiles
+from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
 from pytest_llmbench.stats.runs import FloatArray
 
 PROMINENCE = 0.05
@@ -130,14 +130,6 @@ def tail_class(variation: float) -> Tail:
     if variation > _HEAVY:
         return "heavy"
     return "light" if variation < _LIGHT else "exponential"
-
-
-def tail_ratio(samples: FloatArray) -> float | None:
-    """P99 / P50; 6.64 for an exponential law. ``None`` without samples and for a P50 of zero."""
-    if not len(samples):
-        return None
-    middle, tail = map(float, percentiles(samples, (50.0, 99.0)))
-    return tail / middle if middle > 0 else None
 
 
 def _quartile_ranks(pool: Pool, zeros: int) -> list[int]:

@@ -31,7 +31,6 @@ MIXED_TARGETS: Final = (8192, 16384, 32768, 65536, 131072)
 SCALING_TARGETS: Final = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 """Lengths of the scaling test, unless it names others (section 5.9.2, AMB-03)."""
 UNIFORM_NAME: Final = "long-context-uniform"
-FEWEST_LEVELS: Final = 3
 
 _QUOTED = 12
 _SHORTEST_TARGET = QUESTION_TOKENS + 2 * _QUOTED
@@ -134,13 +133,6 @@ class LongContextWorkload(StreamedWorkload):
 def long_context(limit_tokens: int | None = None) -> LongContextWorkload:
     """The mixed workload: targets of the appendix's list that leave room for the output in the context."""
     return LongContextWorkload(Choice(fitting_targets(MIXED_TARGETS, limit_tokens)))
-
-
-def scaling_targets(
-    limit_tokens: int | None = None, targets: Sequence[int] = SCALING_TARGETS
-) -> tuple[int, ...]:
-    """Target lengths of the scaling test, ascending; at least three have to fit the model's context."""
-    return fitting_targets(tuple(sorted(set(targets))), limit_tokens, at_least=FEWEST_LEVELS)
 
 
 def fitting_targets(

@@ -7,11 +7,8 @@ neighbouring tokens merge differently. So requested and realised lengths differ 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-
-import numpy as np
-import numpy.typing as npt
 
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens.reference import reference_tokenizer
@@ -27,15 +24,3 @@ def with_text(requests: Iterable[PlannedRequest], tokenizer: str = "cl100k_base"
         return replace(request, text=reference_tokenizer(tokenizer).decode(list(request.token_ids)))
 
     return [with_its(request) for request in requests]
-
-
-def realised_lengths(
-    requests: Sequence[PlannedRequest], tokenizer: str = "cl100k_base"
-) -> npt.NDArray[np.int64]:
-    """Tokens of each request's text, in the order of the requests; of its ids where it has no text."""
-    count = reference_tokenizer(tokenizer).count
-    lengths = [
-        count(request.text) if request.text is not None else len(request.token_ids or ())
-        for request in requests
-    ]
-    return np.array(lengths, dtype=np.int64)

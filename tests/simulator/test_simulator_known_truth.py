@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.simulator.known_truth import (
+from known_truth import (
     cached_tokens,
     lockstep_rate,
     output_filter_ns,
     prefill_ns,
     service_ns,
 )
+
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.tokens.reference import reference_tokenizer

@@ -17,10 +17,10 @@ from pytest_llmbench.workloads.long_context import (
     LONG_CONTEXT,
     LONG_CONTEXT_UNIFORM,
     MIXED_TARGETS,
+    SCALING_TARGETS,
     LongContextWorkload,
     fitting_targets,
     long_context,
-    scaling_targets,
 )
 from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.readable import WORDS, as_ids, readable_ids
@@ -100,12 +100,11 @@ def test_the_variant_of_the_body_is_uniform():
 
 
 def test_lengths_that_do_not_fit_are_cut():
-    assert scaling_targets() == (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-    assert scaling_targets(8192 + 256) == (1024, 2048, 4096, 8192)
-    assert scaling_targets(8192) == (1024, 2048, 4096)
-    assert scaling_targets(None, (4096, 512, 1000, 512)) == (512, 1000, 4096)
+    assert fitting_targets(SCALING_TARGETS, None) == SCALING_TARGETS
+    assert fitting_targets(SCALING_TARGETS, 8192 + 256) == (1024, 2048, 4096, 8192)
+    assert fitting_targets(SCALING_TARGETS, 8192) == (1024, 2048, 4096)
     with pytest.raises(SuiteError, match=r"2 of the lengths .* at least 3 are needed"):
-        scaling_targets(4096)
+        fitting_targets(SCALING_TARGETS, 4096, at_least=3)
     with pytest.raises(SuiteError, match="0 of the lengths"):
         long_context(limit_tokens=8192)
     assert fitting_targets((300, 500), 600, output_tokens=100) == (300, 500)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.prompts import realised_lengths, with_text
+from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
+
+
+def realised_lengths(requests: Sequence[PlannedRequest]) -> list[int]:
+    """Tokens of each request's text; of its ids where it has no text."""
+    count = reference_tokenizer().count
+    return [
+        len(request.token_ids or ()) if request.text is None else count(request.text) for request in requests
+    ]
 
 
 def test_text_is_decoded_and_everything_else_is_kept():
@@ -33,23 +42,20 @@ def test_text_that_is_there_already_stays():
 
 def test_realised_lengths_are_counted_again():
     texts = with_text(SYNTHETIC_UNIFORM.requests(50, 42))
-    count = reference_tokenizer("cl100k_base").count
-    realised = realised_lengths(texts)
-    assert realised.tolist() == [count(request.text) for request in texts]
-    requested = [request.input_tokens for request in texts]
-    assert realised.tolist() != requested  # random ids do not survive the way through text
-    assert abs(realised.sum() / sum(requested) - 1) < 0.1
+    realised, requested = realised_lengths(texts), [request.input_tokens for request in texts]
+    assert realised != requested  # random ids do not survive the way through text
+    assert abs(sum(realised) / sum(requested) - 1) < 0.1
 
 
 def test_ids_sent_as_ids_keep_their_length():
     planned = SYNTHETIC_UNIFORM.requests(10, 42)
-    assert realised_lengths(planned).tolist() == [request.input_tokens for request in planned]
+    assert realised_lengths(planned) == [request.input_tokens for request in planned]
 
 
 def test_plain_words_survive_the_way_through_text():
     ids = reference_tokenizer("cl100k_base").encode("The quick brown fox jumps over the lazy dog.")
     planned = PlannedRequest(0, max_tokens=1, input_tokens=len(ids), token_ids=ids)
-    assert realised_lengths(with_text([planned])).tolist() == [len(ids)]
+    assert realised_lengths(with_text([planned])) == [len(ids)]
 
 
 def test_sequence_json_is_compact_and_its_digest_is_of_that_text():
