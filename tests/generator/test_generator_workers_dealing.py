@@ -17,10 +17,10 @@ from scipy import stats
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, StoreError, SuiteError
-from pytest_llmbench.generator.records.supply import DealtWorkload, Supply, packed
+from pytest_llmbench.generator.records.supply import DealtWorkload, Supply
 from pytest_llmbench.generator.workers import sharding
 from pytest_llmbench.generator.workers.protocol import Requests
-from pytest_llmbench.generator.workers.sharding import BLOCK_BYTES, Deal, active_workers, split
+from pytest_llmbench.generator.workers.sharding import BLOCK_BYTES, Deal, active_workers, packed, split
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.sequence import AT_ONCE

@@ -10,43 +10,17 @@ import pickle
 import tempfile
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from operator import attrgetter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import GeneratorError, StoreError
-from pytest_llmbench.generator.workers.protocol import UNSAYABLE, refusal
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.workloads.prompts import with_text
 
 MEMORY_BYTES = 8 * 1024 * 1024
 """Of a share, in memory; beyond that it goes to the disk."""
 _INSTANTS_AT_ONCE = 512
 """Read together while load is running: some microseconds."""
-_NAMES = [field.name for field in fields(PlannedRequest)]
-_IDS, _TEXT, _LABEL = map(_NAMES.index, ("token_ids", "text", "class_label"))
-_values = attrgetter(*_NAMES)
-_PLAIN = (array, list, tuple, type(None))
-
-
-def packed(request: PlannedRequest, *, as_text: bool) -> bytes:
-    """For a process that does not load the suite's modules: without types that only the author's knows.
-
-    ``as_text``: the prompt goes as text, which is made here. Raises SuiteError for what cannot be packed.
-    """
-    values = list(_values(request))
-    if as_text:
-        values[_TEXT], values[_IDS] = with_text([request])[0].text, None
-    elif type(request.token_ids) not in _PLAIN:
-        values[_IDS] = [int(token) for token in request.token_ids or ()]
-    values[_LABEL] = str(request.class_label)
-    if values[_TEXT] is not None:
-        values[_TEXT] = str(values[_TEXT])
-    try:
-        return pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
-    except UNSAYABLE as error:
-        raise refusal(error, "requests") from error
 
 
 class Supply:

@@ -14,8 +14,11 @@ Requests are handed out while they are drawn, in blocks, so that they never exis
 
 from __future__ import annotations
 
+import pickle
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,15 +26,21 @@ import numpy.typing as npt
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.records.supply import DealtWorkload, packed
-from pytest_llmbench.generator.workers.protocol import Requests
+from pytest_llmbench.generator.records.supply import DealtWorkload
+from pytest_llmbench.generator.workers.protocol import UNSAYABLE, Requests, refusal
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.sequence import passing
 
 BLOCK_BYTES = 64 * 1024
 """Less than the buffer of a line holds, so that it is written at once where the other end reads."""
 _ALL_BLOCKS_BYTES = 32 * 1024 * 1024
 """Of a thousand workers each has a block that is being filled."""
+_NAMES = [field.name for field in fields(PlannedRequest)]
+_IDS, _TEXT, _LABEL = map(_NAMES.index, ("token_ids", "text", "class_label"))
+_values = attrgetter(*_NAMES)
+_PLAIN = (array, list, tuple, type(None))
 
 
 class Deal:
@@ -138,3 +147,22 @@ def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> npt.NDArray[np.int64]:
     base_ns = int(whole[plan.first - 1]) if plan.first else 0
     offsets: npt.NDArray[np.int64] = whole[plan.first :] - base_ns
     return offsets
+
+
+def packed(request: PlannedRequest, *, as_text: bool) -> bytes:
+    """For a process that does not load the suite's modules: without types that only the author's knows.
+
+    ``as_text``: the prompt goes as text, which is made here. Raises SuiteError for what cannot be packed.
+    """
+    values = list(_values(request))
+    if as_text:
+        values[_TEXT], values[_IDS] = with_text([request])[0].text, None
+    elif type(request.token_ids) not in _PLAIN:
+        values[_IDS] = [int(token) for token in request.token_ids or ()]
+    values[_LABEL] = str(request.class_label)
+    if values[_TEXT] is not None:
+        values[_TEXT] = str(values[_TEXT])
+    try:
+        return pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+    except UNSAYABLE as error:
+        raise refusal(error, "requests") from error
