@@ -15,6 +15,7 @@ import signal
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 
 import httpcore  # noqa: F401
@@ -51,17 +52,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_LONG_FIRST = ("plugin", "hostile", "generator", "harness", "docs", "methodology", "simulator", "integration")
+_WAITING = {"plugin", "hostile", "generator", "harness", "integration", "docs"}
+"""Folders of tests that start processes, and often wait for them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files of long tests first: at the end no process of pytest-xdist is left alone with one of them."""
-
-    def place(item: pytest.Item) -> int:
-        folder = item.path.parent.name
-        return _LONG_FIRST.index(folder) if folder in _LONG_FIRST else len(_LONG_FIRST)
-
-    items.sort(key=place)
+    """By turns a file whose tests wait and one whose tests compute: of two processes of pytest-xdist, which
+    take file after file, seldom both wait, and none is left alone at the end with a long one."""
+    files = list(dict.fromkeys(item.path for item in items))
+    waiting = [path for path in files if path.parent.name in _WAITING]
+    computing = [path for path in files if path.parent.name not in _WAITING]
+    by_turns = [path for pair in zip_longest(waiting, computing) for path in pair if path is not None]
+    place = {path: number for number, path in enumerate(by_turns)}
+    items.sort(key=lambda item: place[item.path])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
