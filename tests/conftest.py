@@ -56,6 +56,12 @@ _WAITING = {"plugin", "hostile", "generator", "harness", "integration", "docs"}
 """Folders of tests that start processes, and often wait for them."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """pytest-xdist would begin with the files of most tests, which are not the long ones."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """By turns a file whose tests wait and one whose tests compute: of two processes of pytest-xdist, which
     take file after file, seldom both wait, and none is left alone at the end with a long one."""

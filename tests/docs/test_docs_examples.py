@@ -6,6 +6,8 @@ In virtual time, for most pages: what a page shows does not depend on how busy t
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,3 +78,13 @@ def test_the_readme_has_its_two_commands_first() -> None:
     assert "\n" not in tests
     assert "example_suites/quickstart --llm-endpoint=sim --llm-report=llm-report" in quickstart
     assert "[test]" in tests
+
+
+def test_the_quickstart_needs_nothing_that_only_the_tests_have() -> None:
+    """It runs in this directory, whose settings are those of our own tests as well."""
+    absent = [f"-pno:{name}" for name in ("xdist", "xdist.looponfail", "timeout", "hypothesispytest")]
+    command = [sys.executable, "-m", "pytest", *absent, "-p", "no:cacheprovider", "--collect-only", "-q"]
+    ran = subprocess.run(
+        [*command, "example_suites/quickstart"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
