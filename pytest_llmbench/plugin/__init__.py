@@ -36,6 +36,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    interplay.import_as_compiled()
     interplay.silence_asyncio_default(config)
     config.addinivalue_line(
         "markers",

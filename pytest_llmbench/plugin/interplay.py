@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -16,6 +17,18 @@ def silence_asyncio_default(config: pytest.Config) -> None:
     """
     if config.pluginmanager.hasplugin("asyncio"):
         warnings.filterwarnings("ignore", message=".*asyncio_default_fixture_loop_scope.*is unset")
+
+
+def import_as_compiled() -> None:
+    """pytest rewrites the asserts of every module of a distribution that has a plugin. Ours are no tests:
+    where byte code is not kept (``PYTHONDONTWRITEBYTECODE``, usual in containers) that was half of a start.
+
+    There is no public way to be left out; with another pytest this does nothing.
+    """
+    for finder in sys.meta_path:
+        marked = getattr(finder, "_must_rewrite", None)
+        if isinstance(marked, set):
+            marked.discard("pytest_llmbench")
 
 
 def register(config: pytest.Config) -> None:

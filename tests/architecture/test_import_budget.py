@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,26 @@ def test_no_third_party_module_without_a_load_test(tmp_path: Path) -> None:
         "pytest_llmbench.plugin.verdicts",
         "pytest_llmbench.redaction",
     }
+
+
+def test_pytest_rewrites_none_of_our_modules_but_those_that_make_the_plugin(tmp_path: Path) -> None:
+    """Where byte code is not kept each of them would be parsed and compiled in every session."""
+    body = (
+        "from pytest_llmbench import llmbench\n\n@llmbench.ttft(rate=20, requests=20)\ndef test_one(): ...\n"
+    )
+    (tmp_path / "test_one.py").write_text(body)
+    (tmp_path / "rewritten.py").write_text(
+        "import sys\n\n"
+        "def pytest_unconfigure():\n"
+        "    ours = {n: m for n, m in sys.modules.items() if n.startswith('pytest_llmbench.')}\n"
+        "    marked = [name for name, module in ours.items() if '@pytest_ar' in vars(module)]\n"
+        "    print('REWRITTEN', len(ours), *sorted(marked), file=sys.__stdout__)\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "rewritten", "-p", "no:cacheprovider"]
+    command += ["--rootdir=.", "--llm-endpoint=replay", "--llm-inconclusive=pass"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    (line,) = [line for line in ran.stdout.splitlines() if line.startswith("REWRITTEN")]
+    _, loaded, *rewritten = line.split()
+    assert int(loaded) > 200
+    assert {name.split(".")[1] for name in rewritten} <= {"plugin", "marks", "errors", "redaction"}
