@@ -1,1 +1,1 @@
-"""When to send: arrival schedules as pure values, drawn once from a seed before the run."""
+"""Arrival schedules: pure values that say when to send, drawn once from a seed before the run."""

@@ -110,7 +110,7 @@ class Block:
 
 
 def joined(blocks: Sequence[Block]) -> Block:
-    """One after another."""
+    """Join blocks, one after another, into a single block."""
     if len(blocks) == 1:
         return blocks[0]
     return Block(

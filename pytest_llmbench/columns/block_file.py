@@ -24,7 +24,7 @@ _TYPES = {**PER_REQUEST, **PER_ENTRY}
 
 @dataclass(frozen=True)
 class Place:
-    """Where a block lies, and what the merging has to know before it reads it."""
+    """The position of a block in the file, and what merging has to know before it reads the block."""
 
     requests: int
     first_key: int
@@ -37,7 +37,11 @@ class Place:
 
 
 def temporary_file() -> FileIO:
-    """Without a name, so that it is gone with whoever holds it, be that by a kill. Where: ``TMPDIR``."""
+    """Create a temporary file without a name, in ``TMPDIR``.
+
+    It disappears together with the process that holds it, even if that process is killed. Raises StoreError
+    where no file can be made.
+    """
     try:
         return tempfile.TemporaryFile(prefix="llmbench-", buffering=0)
     except OSError as error:
@@ -45,7 +49,7 @@ def temporary_file() -> FileIO:
 
 
 def write_all(file: FileIO, values: Array) -> None:
-    """Raises StoreError when the disk is full."""
+    """Write all values to the file. Raises StoreError when the disk is full."""
     rest = memoryview(cast(Any, np.ascontiguousarray(values))).cast("B")
     try:
         while rest:

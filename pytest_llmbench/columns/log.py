@@ -1,4 +1,4 @@
-"""Where ended requests go while a run goes on: into memory, and beyond an amount of it into a file."""
+"""The log that ended requests go to while a run goes on: in memory, and beyond a certain amount in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the temporary files of this process lie, and how those of a killed one are found.
+"""The folder for the temporary files of this process, and how the folders of killed processes are found.
 
 A process that needs files with names makes a folder for them, in the user's own folder among the machine's
 temporary files, and holds a lock beside it. The kernel takes the lock away from a process that dies, so the
@@ -40,7 +40,10 @@ _MADE: dict[Path, _Own] = {}
 
 
 def user_folder() -> Path:
-    """Of this user alone: in a folder that all may write to, a name that can be guessed can be taken.
+    """Return the folder for our temporary files that belongs to this user alone.
+
+    In a folder that everyone may write to, somebody else can take a name that can be guessed. Raises
+    StoreError where that has happened.
 
     Raises StoreError where it has been.
     """
@@ -57,7 +60,8 @@ def user_folder() -> Path:
 
 
 def own_folder() -> Path:
-    """That of this process, which is removed at its end. Raises StoreError or OSError."""
+    """Return the folder of this process; it is removed when the process ends. Raises StoreError or
+    OSError."""
     user = user_folder()
     with _GUARD:
         own = _MADE.get(user)

@@ -18,8 +18,11 @@ _OFFSETS = np.dtype(np.int64)
 
 
 class StoredRecords(Records):
-    """Read-only like all Records. What has been looked at of the file counts as memory of this process until
-    :meth:`relax`, which :meth:`blocks` calls after each block; the system may take it back at any time."""
+    """Records that are read from a file; read-only, like all Records.
+
+    What has been read of the file counts as memory of this process until :meth:`relax`, which :meth:`blocks`
+    calls after each block. The system may take that memory back at any time.
+    """
 
     _map: mmap.mmap
 

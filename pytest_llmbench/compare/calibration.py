@@ -32,7 +32,7 @@ MOST_FALSE_ALARMS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Of one metric on one system."""
+    """The noise of one metric on one system."""
 
     metric: str
     unit: str
@@ -53,7 +53,7 @@ class Noise:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the coefficient of variation, at 95 %."""
+        """The confidence interval of the coefficient of variation, at 95 %."""
         from scipy.special import chdtri
 
         freedom, tail = self.runs - 1, (1 - LEVEL) / 2
@@ -70,7 +70,8 @@ class Noise:
         return math.expm1(beyond) if self.better == "lower" else -math.expm1(-beyond)
 
     def halfwidth(self, runs: int) -> float:
-        """Of the interval of the change between two equal builds, ``runs`` pairs; a share."""
+        """The half-width of the interval of the change between two equal builds, from ``runs`` pairs; a
+        share."""
         return math.expm1(self._pairs(runs).halfwidth)
 
     def _pairs(self, runs: int) -> LogRatio:
@@ -106,7 +107,10 @@ def _cv(spread: float) -> float:
 
 
 def noise_of(metric: str, unit: str, better: Better, values: Sequence[float | None]) -> Noise | None:
-    """None where there are too few runs, and for a metric that is undefined, zero or negative in one."""
+    """The noise of a metric, from its values by run.
+
+    None where there are too few runs, and where the metric is undefined, zero or negative in one of them.
+    """
     known = [value for value in values if value is not None and value > 0]
     if len(known) < max(len(values), FEWEST_RUNS):
         return None

@@ -84,7 +84,8 @@ def _doubt(objective: Objective, estimate: Estimate) -> str | None:
 
 
 def _level(estimate: Estimate) -> str:
-    """That of an interval with a level of its own, such as of one of many looks."""
+    """The words that name the level of an interval with a level of its own, such as one of many looks; else
+    empty."""
     if math.isclose(estimate.level, _USUAL):
         return ""
     return f" (at the level of this look, {100 * estimate.level:.6g} %)"

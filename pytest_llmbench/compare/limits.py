@@ -1,4 +1,4 @@
-"""Which metrics are compared, and which of them decide: ``ttft.p99`` may be 5 % worse."""
+"""The metrics that are compared, and those of them that decide: ``ttft.p99`` may be 5 % worse."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def comparisons(
     paired: bool,
     level: float = 0.95,
 ) -> tuple[Comparison, ...]:
-    """Of every metric with a limit, which is gated, and of those that are shown; both arms by run.
+    """Compare two arms, given by run, in every metric with a limit and in every metric that is shown.
+
+    Only a metric with a limit is gated.
 
     A metric with a limit that an arm lacks is compared with an arm that is undefined in every run.
     """
@@ -127,7 +129,11 @@ def _values(name: str, arm: ByRun, other: ByRun) -> Sequence[float | None]:
 
 
 def _is_shown(name: str) -> bool:
-    """Of the test as a whole: the middle and the tail of latencies, and every figure of its own."""
+    """Whether a metric is shown without a limit.
+
+    Shown are metrics of the test as a whole: the middle and the tail of latencies, and every figure of its
+    own.
+    """
     family, _, statistic = name.partition(".")
     if "[" in name or family in _NOT_SHOWN:
         return False

@@ -71,7 +71,11 @@ def _quantile(freedom: float, level: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _detectable(freedom: float, own: float, level: float) -> float:
-    """In standard errors, whose degrees of freedom are ``own``: the same for all metrics of paired runs."""
+    """The smallest difference that is found with the wanted power, in standard errors.
+
+    ``own`` is the degrees of freedom of the standard error. The result is the same for all metrics of paired
+    runs.
+    """
     from scipy.special import chdtri, nctdtr
 
     quantile = _quantile(freedom, level)
@@ -93,7 +97,10 @@ def _detectable(freedom: float, own: float, level: float) -> float:
 def log_ratio(
     baseline: Sequence[float], candidate: Sequence[float], *, paired: bool, level: float = 0.95
 ) -> LogRatio:
-    """Of positive values, two runs of each arm at least. ValueError for pairs of unequal number."""
+    """The ratio of two arms, on logarithms, from positive values with at least two runs of each arm.
+
+    Raises ValueError for pairs of unequal number.
+    """
     before, after = np.log(np.asarray(baseline, float)), np.log(np.asarray(candidate, float))
     if paired:
         return _paired(before, after, level)
