@@ -1,4 +1,4 @@
-"""When does an entry bind? One predicate for every ``condition`` text of the catalogue.
+"""The conditions under which an entry binds: one predicate for every ``condition`` text of the catalogue.
 
 Where the fact that decides is missing, the condition holds, so that silence never takes an entry out of the
 verdict; except where another blocking entry demands that very fact (boundary, load model, workload name), and
@@ -198,8 +198,11 @@ def _warm(view: EvidenceView) -> bool:
 
 
 def _seen_cold(view: EvidenceView) -> bool:
-    """Called a cold start, of the latency test, and the replies show it: the first one was far slower than
-    those of the second half. Whoever only leaves the warm-up out has not measured a cold start."""
+    """Whether a latency test is called a cold start and its replies show one.
+
+    They do where the first reply was far slower than those of the second half. A run that only leaves the
+    warm-up out has not measured a cold start.
+    """
     if view.fact("cold_start") is not True or view.evidence.test != "ttft":
         return False
     records = view.evidence.records
@@ -212,7 +215,10 @@ def _seen_cold(view: EvidenceView) -> bool:
 
 
 def _from_dataset(view: EvidenceView) -> bool:
-    """Of a reference workload its name says it: Long Context draws its lengths from a list of its own."""
+    """Whether the workload draws on a data set.
+
+    The name of a reference workload tells: Long Context draws its lengths from a list of its own.
+    """
     if view.fact("workload.name") in DATASET_WORKLOADS or view.fact("workload.dataset") is not None:
         return True
     if view.fact("workload.standard") is True:

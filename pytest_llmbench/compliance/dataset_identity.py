@@ -1,4 +1,5 @@
-"""Is a data set the one that it is called? By the digest that its publisher gives, or not verified."""
+"""Check whether a data set is the one its name says: by the digest that its publisher gives, or not
+verified."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ def unverified(view: EvidenceView) -> str | None:
 
 
 def doubt_about(facts: Facts, published: Mapping[str, frozenset[str]]) -> str | None:
-    """Of the data set of a reference workload; data that claims no such name is nobody else's."""
+    """The reason to doubt the data set of a reference workload, in words; None if there is none.
+
+    Data that does not claim such a name cannot be mistaken for published data.
+    """
     dataset = facts.value("workload.dataset") or {}
     name, digest = str(dataset.get("name")), dataset.get("file_sha256")
     if facts.value("workload.standard") is not True or name not in published or digest in published[name]:

@@ -17,7 +17,7 @@ _BLANK = ("", "unknown", "not declared")
 
 
 class NoEvidenceError(Exception):
-    """What a predicate needs is not there. The entry is unmet, never met."""
+    """The evidence that a predicate needs is missing. The entry is then unmet, never met."""
 
     def __init__(self, *missing: str) -> None:
         self.missing = missing
@@ -26,7 +26,7 @@ class NoEvidenceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Of one predicate."""
+    """The answer of one predicate."""
 
     met: bool
     reason: str
@@ -105,7 +105,8 @@ class EvidenceView:
         return capability.value
 
     def driver_capability(self, name: str) -> Any:
-        """That of whatever carried the load: in a replay no generator sent anything and no wire was there."""
+        """The capability of whatever carried the load: in a replay no generator sent anything and no wire was
+        there."""
         self.fact("sut.simulated")
         return self.capability(f"replay.{name}" if self.evidence.simulated else name)
 

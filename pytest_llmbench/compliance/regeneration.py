@@ -50,7 +50,7 @@ def regenerated(view: EvidenceView, *, by_reference: bool = False) -> str | None
 
 
 def _declared_workload(view: EvidenceView) -> Workload:
-    """That of the first run which is drawn from the classes that the facts name: a run may have one class
+    """The workload of the first run that is drawn from the classes the facts name; a run may have one class
     alone."""
     classes = view.fact("workload.classes")
     workloads = [run.plan.workload for run in view.runs]

@@ -69,7 +69,7 @@ class ChunkSizes(NamedTuple):
 
     @property
     def single_share(self) -> float | None:
-        """Among those with a token count."""
+        """The share of single-token chunks among those with a token count; None where no chunk has one."""
         return self.single / self.known if self.known else None
 
 

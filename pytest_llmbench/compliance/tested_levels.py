@@ -97,8 +97,11 @@ class Tested:
 
     @cached_property
     def queue(self) -> Growth | None:
-        """Of the server's waiting gauge, else of the requests in flight of an open loop; None where neither
-        tells."""
+        """The growth of the queue: by the server's waiting gauge, else by the requests in flight of an open
+        loop.
+
+        None where neither tells.
+        """
         queue = queue_of(self.run, self.window)
         return None if queue is None else queue.growth
 
@@ -118,7 +121,7 @@ class Tested:
 
     @property
     def output_tokens(self) -> float:
-        """That arrived in the window, of successful requests."""
+        """The output tokens of successful requests that arrived in the window."""
         if self.end_ns <= self.start_ns:
             raise NoEvidenceError(f"a window of level {self.label}")
         found = output_tokens_per_slice(self.window, 1)

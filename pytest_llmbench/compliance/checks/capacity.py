@@ -27,7 +27,7 @@ _COLUMNS = ("Concurrency", "Completion", "TTFT P99", "TPOT P99", "Errors", "Stat
 
 @check("S-5.5.2-workload")
 def synthetic_uniform(view: EvidenceView) -> Answer:
-    """Nothing of it changed but the output length, which is declared (AMB-11)."""
+    """Nothing of the workload is changed but the output length, and that change is declared (AMB-11)."""
     name, changes = view.need("workload.name"), view.fact("workload.deviations", [])
     other = [change.get("what") for change in changes if change.get("what") != "output_length"]
     return view.answer(

@@ -73,7 +73,8 @@ def subtract_network(view: EvidenceView) -> Answer:
 
 @check("M-4.7.3-adjustment-documented")
 def adjustment_documented(view: EvidenceView) -> Answer:
-    """And applied: an adjusted figure stands beside the measured one, less by that amount."""
+    """An adjustment is documented and applied: an adjusted figure stands beside the measured one, less by
+    that amount."""
     amount_ms, method = view.need_fields("network.ttft_adjustment", "amount_ms", "method")
     raw, adjusted = (view.result.metrics.get(f"{name}.p50") for name in ("ttft", "ttft_adjusted"))
     if adjusted is None or adjusted.point is None or raw is None or raw.point is None:

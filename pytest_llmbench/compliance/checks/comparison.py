@@ -168,7 +168,7 @@ def tokens_per_gpu_second(view: EvidenceView) -> Answer:
 
 @check("P-6.2-cost-normalised")
 def cost_normalised(view: EvidenceView) -> Answer:
-    """With the price and the date it was taken at."""
+    """The throughput per dollar-hour of every system comes with the price and the date it was taken at."""
     values = _per_system(view, "comparison.tokens_per_dollar_hour")
     lacking = [
         name

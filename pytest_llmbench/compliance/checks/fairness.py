@@ -33,7 +33,8 @@ check("P-5.6.3-min-duration-300s")(at_least_s(SHORTEST_S, MIX))
 
 @check("M-5.6.2-workload-synthetic-skewed")
 def synthetic_skewed(view: EvidenceView) -> Answer:
-    """Its log-normals, conditional on the classes (AMB-07), which is declared."""
+    """The workload is synthetic-skewed: its log-normals, conditional on the classes (AMB-07), which is
+    declared."""
     name, classes = view.need_all("workload.name", "workload.classes")
     return view.answer(
         name == "synthetic-skewed" and len(classes) >= 2,
@@ -105,7 +106,7 @@ def class_mix(view: EvidenceView) -> Answer:
 
 @check("S-5.6.2-load-70-90")
 def load_70_to_90(view: EvidenceView) -> Answer:
-    """Of a measured capacity of the mix itself; the offered rate is that share."""
+    """The load is 70 to 90 % of a measured capacity of the mix itself, and the offered rate is that share."""
     rate, mix = view.need("load.capacity_rps"), _mix(view)
     percent = mix.level.percent_of_capacity
     if percent is None:
@@ -123,7 +124,7 @@ def load_70_to_90(view: EvidenceView) -> Answer:
 
 @check("P-5.6.2-500-per-class")
 def five_hundred_per_class(view: EvidenceView) -> Answer:
-    """In the mix; the isolated runs have the same floor."""
+    """Every class has 500 requests or more in the mix; the isolated runs have the same floor."""
     mix, counted = _labels(_mix(view).records), {}
     for name in _classes(view):
         alone = [one for one in tested(view, ALONE) if one.level.class_label == name]

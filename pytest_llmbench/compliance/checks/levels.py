@@ -58,7 +58,10 @@ def queue_growth(view: EvidenceView) -> Answer:
 
 
 def overloaded(one: Tested) -> bool:
-    """Called so, or its own records say so: the queue grows, or completions fall short of the arrivals."""
+    """Whether a level is called overloaded, or its own records say so.
+
+    They do where the queue grows, or where completions fall short of the arrivals.
+    """
     if one.level.overloaded is not False or one.queue_grows:
         return True
     return isinstance(one.run.plan.load, OpenLoop) and _falls_short(one)
@@ -70,7 +73,11 @@ def _rounded(values: Sequence[float]) -> list[float]:
 
 @check("P-5.2.3.1-saturation-completion-90")
 def completion_below_90(view: EvidenceView) -> Answer:
-    """Against the arrivals one unloaded latency earlier, since a request completes so much later."""
+    """A level is called saturated where its completions stay below 90 % of the arrivals.
+
+    Completions are held against the arrivals one unloaded latency earlier, since a request completes so much
+    later.
+    """
     levels = [one for one in tested(view) if isinstance(one.run.plan.load, OpenLoop)]
     shares = {one.label: one.balance.share for one in levels if one.balance is not None}
     view.note("completions_over_arrivals", shares)
@@ -121,7 +128,10 @@ def _tail_ms(one: Tested) -> float:
 
 @check("P-5.2.3.2-steady-queue")
 def steady_queue(view: EvidenceView) -> Answer:
-    """In a closed loop without the server's gauge the number in flight stands for the queue: it is given."""
+    """The queue does not grow at any reported level.
+
+    In a closed loop without the server's gauge the number in flight, which is given, stands for the queue.
+    """
     levels = tested(view, REPORTED)
     means = {one.label: _rounded(one.queue_means or one.in_flight_means) for one in levels}
     view.note("queue_means", means)

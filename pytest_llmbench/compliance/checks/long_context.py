@@ -33,7 +33,10 @@ _COLUMNS = ("Context", "TTFT Mean", "TTFT P95", "ms/1K tokens")
 @check("M-4.3.2.5-long-context-for-scaling")
 @check("M-5.9.2-workload-long-context")
 def long_context(view: EvidenceView) -> Answer:
-    """Its name, and its structure: a document, a question of about 100 tokens, 256 output tokens."""
+    """The workload has the name and the structure of Long Context.
+
+    The structure is a document, a question of about 100 tokens, and 256 output tokens.
+    """
     name = view.need("workload.name")
     (question,) = view.need_fields("workload.content", "question_tokens")
     limits = np.unique(view.records.requested_max_tokens)
@@ -86,8 +89,11 @@ def length_sequence(view: EvidenceView) -> Answer:
 
 
 def _reach_far(lengths: Sequence[int], limit: int) -> bool:
-    """Up to 8K or half of the context, and eight times the shortest or again half of the context: over less
-    than that there is no scaling to be seen."""
+    """Whether the lengths reach far enough to show scaling.
+
+    The longest must be at least 8K or half of the context, and at least eight times the shortest or, again,
+    half of the context.
+    """
     longest, half = max(lengths), limit / 2
     return longest >= min(LONG_CONTEXT, half) and longest >= min(LEAST_SPAN * min(lengths), half)
 
@@ -127,7 +133,8 @@ def twenty_per_length(view: EvidenceView) -> Answer:
 
 @check("P-5.9.3-short-warmup")
 def short_warmup(view: EvidenceView) -> Answer:
-    """By the warm-up requests where they are kept, else by what is stated of them."""
+    """The warm-up used short prompts, by the warm-up requests where they are kept, else by what is stated of
+    them."""
     shortest = max(min(length for length, _ in _lengths(view)), SHORT_CONTEXT)
     kept = view.evidence.unmeasured.requested_input_tokens
     longest = int(kept.max()) if len(kept) else view.need("warmup.longest_input_tokens")

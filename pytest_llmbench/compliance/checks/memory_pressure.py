@@ -151,7 +151,10 @@ def _told(one: Tested) -> bool:
 
 @check("P-5.8.4-preemption-rate")
 def preemption_rate(view: EvidenceView) -> Answer:
-    """From counts per request; where only the engine's counter is there, events, which is said."""
+    """The preemption rate of every level agrees with the counts per request.
+
+    Where there is only the engine's counter, events are given instead, and the answer says so.
+    """
     for one in tested(view, *PRESSURE):
         known = has(one.records.preemptions)
         if not known.any():

@@ -122,7 +122,11 @@ def unlike(view: EvidenceView, one: Observation, other: Observation) -> str | No
 
 @check("P-5.7.3-baseline-warmup")
 def baseline_warmup(view: EvidenceView) -> Answer:
-    """By the warm-up requests where they are kept, else by what the first request of a prefix found."""
+    """No measured prefix was in the cache before the runs with the cache disabled or cold.
+
+    This is judged by the warm-up requests where they are kept, else by what the first request of a prefix
+    found.
+    """
     states = {state: one for state, one in _states(view).items() if state != WARM}
     if not states:
         raise NoEvidenceError(f"levels of role {DISABLED} or {COLD}")

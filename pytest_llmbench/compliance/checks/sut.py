@@ -36,7 +36,8 @@ def boundary_declared(view: EvidenceView) -> Answer:
 
 
 def _frozen_by_owners(view: EvidenceView) -> list[int]:
-    """When other tests that this one shares runs with froze the same manifest. At least one value."""
+    """The instants at which this test and those it shares runs with froze the same manifest; at least one
+    value."""
     digest, own_ns = view.need_all("manifest.sha256", "manifest.frozen_ns")
     if not any(run.shared_from for run in view.runs):
         return [own_ns]

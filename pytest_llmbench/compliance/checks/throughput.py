@@ -98,7 +98,7 @@ def slo_semantics(view: EvidenceView) -> Answer:
 
 
 def _keeps(view: EvidenceView, one: Tested, limits: Mapping[str, float]) -> bool:
-    """Not overloaded, and P99 of every limited latency at or under its limit."""
+    """Whether a level is not overloaded and P99 of every limited latency is at or under its limit."""
     if overloaded(one):
         return False
     for name, limit in limits.items():
@@ -156,7 +156,7 @@ def binary_search(view: EvidenceView) -> Answer:
 
 
 def _acceptable(view: EvidenceView, one: Tested) -> bool:
-    """Not saturated. With limits on latency these take the place of the ten-fold rule."""
+    """Whether a level is not saturated. Limits on latency, if there are any, replace the ten-fold rule."""
     if one.level.saturated is False:
         return True
     limits = {name: value for name, value in (view.fact("load.slo") or {}).items() if name in LIMITS}

@@ -198,7 +198,7 @@ def saturation_point(view: EvidenceView) -> Answer:
 
 
 def _drops(earlier: Tested, later: Tested) -> bool:
-    """Less throughput beyond both intervals, though no fewer requests came."""
+    """Whether throughput is lower by more than both intervals allow, though no fewer requests came."""
     before, after = (one.level.metrics[_THROUGHPUT] for one in (earlier, later))
     if before.lower is None or after.upper is None or after.upper >= before.lower:
         return False

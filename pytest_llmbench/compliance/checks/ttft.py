@@ -84,7 +84,7 @@ def closed_loop_parameters(view: EvidenceView) -> Answer:
 
 @check("M-5.1.2.2-poisson-required")
 def poisson_required(view: EvidenceView) -> Answer:
-    """This run is Poisson, or a sibling of equal test, SUT, workload and rate is (AMB-05)."""
+    """This run has Poisson arrivals, or a sibling with equal test, SUT, workload and rate has (AMB-05)."""
     arrival, rate, name = view.need_all("load.arrival", "load.rate_rps", "workload.name")
     if arrival == "poisson":
         return view.met("Poisson arrivals")

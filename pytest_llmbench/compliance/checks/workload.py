@@ -50,7 +50,10 @@ def input_length(view: EvidenceView) -> Answer:
 
 @check("M-4.3.1-output-length-spec")
 def output_length(view: EvidenceView) -> Answer:
-    """As stated, and held to it: no other limit in the request bodies, and none of the server's (AMB-33)."""
+    """The output length is as stated, and replies are held to it.
+
+    No other limit stands in the request bodies, and none of the server's applies (AMB-33).
+    """
     kind, *_, control = view.need_fields("workload.output_length", *_LENGTH_FIELDS, "control")
     if kind not in LENGTH_TYPES:
         return view.unmet(f"output length {kind!r}, not {', '.join(LENGTH_TYPES)}")
@@ -137,7 +140,8 @@ def seed_reported(view: EvidenceView) -> Answer:
 
 @check("S-4.3.3-publish-sequences")
 def publish_sequences(view: EvidenceView) -> Answer:
-    """With the seed, and as files or by generator; a generator needs data that others can have."""
+    """The sequence is published with its seed, as files or by generator; a generator needs data that others
+    can have."""
     published = view.need("workload.published")
     doubt = unverified(view)
     if published == "generator" and doubt is not None:
