@@ -23,7 +23,8 @@ _TOO_LARGE = (
 
 
 def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str | None, int]:
-    """Which deadline has run out, in words, if one has; and the earliest instant at which one could.
+    """The deadline that has run out, in words, if one has; and the earliest instant at which one could run
+    out.
 
     Before its submission a request has ``connect_s`` for each connection and ``total_s``, from its dispatch,
     until its last byte has left.

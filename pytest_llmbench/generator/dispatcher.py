@@ -31,7 +31,7 @@ class Dispatcher:
         """Called at each end, before anything else is done with it: the closed loop's replacement."""
 
     def dispatch(self, request: PreparedRequest, scheduled_ns: int) -> None:
-        """Send now."""
+        """Send a request now."""
         exchange = Exchange(request, scheduled_ns, self._clock.monotonic_ns(), self._ended)
         self.in_flight.add(exchange)
         self.submitted += 1

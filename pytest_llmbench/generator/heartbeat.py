@@ -28,7 +28,7 @@ class Heartbeat:
         self.lags_ns = array("q")
 
     async def beat(self) -> None:
-        """Runs until cancelled."""
+        """Beat until cancelled."""
         due_ns = self._clock.monotonic_ns()
         beats = 0
         while True:

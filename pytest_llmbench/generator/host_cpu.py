@@ -67,7 +67,10 @@ def _ticks() -> tuple[int | None, int | None]:
 
 
 def raise_priority() -> str:
-    """Of this process, to :data:`NICE`, before it has other threads. Returns what came of it, in words."""
+    """Raise the priority of this process to :data:`NICE`; call this before it has other threads.
+
+    Returns the outcome, in words.
+    """
     if sys.platform != "linux":  # elsewhere nobody has tried what it does to the others
         return ""
     found = os.getpriority(os.PRIO_PROCESS, 0)

@@ -1,4 +1,4 @@
-"""What a plan needs of this machine, descriptors and local ports, and whether there is so much of it.
+"""The descriptors and local ports that a plan needs of this machine, and whether there are enough of them.
 
 A closed loop needs as many connections as it has slots. How many an open loop needs is the server's doing;
 here a reply is taken to last 0.5 s and 10 ms for each output token asked for (never longer than its deadline
@@ -34,7 +34,7 @@ _ASK_LESS = "lower rate or concurrency"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of this process and host; None: not known, or without limit."""
+    """The limits of this process and host. None means not known, or without limit."""
 
     descriptors: int | None = None
     ports: int | None = None
@@ -71,18 +71,22 @@ def too_much(connections: int, limits: Limits) -> list[str]:
 
 
 def refuse_too_much(connections: int, limits: Limits, where: str) -> None:
-    """Raises SuiteError, before anything is sent, for what this machine cannot have open at once."""
+    """Raise SuiteError, before anything is sent, if a load needs more than this machine can have open at
+    once."""
     if found := too_much(connections, limits):
         raise SuiteError.from_mistakes(found, where=where, remedy=f"or {_ASK_LESS}")
 
 
 def own_limits() -> Limits:
-    """As they are now."""
+    """The limits of this process and host as they are now."""
     return Limits(_soft_descriptors(), _local_ports())
 
 
 def raise_descriptors() -> None:
-    """Up to the hard limit, for this whole process: only for one that is ours."""
+    """Raise the descriptor limit of this whole process to the hard limit.
+
+    Only for a process that is ours.
+    """
     with suppress(ImportError, OSError, ValueError):
         import resource
 

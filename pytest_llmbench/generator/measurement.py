@@ -113,7 +113,10 @@ class Measurement:
         )
 
     async def run(self) -> None:
-        """Raises :class:`GeneratorError` if we, and not the server, failed; records so far are kept."""
+        """Run the plan.
+
+        Raises :class:`GeneratorError` if we, and not the server, failed; records so far are kept.
+        """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._broken)
         self._check_session(self._clock.monotonic_ns())
@@ -318,7 +321,10 @@ class Measurement:
             self.fail(error)
 
     def _still_s(self, now_ns: int) -> float | None:
-        """For who watches over several workers (a share of a load begins at a gate)."""
+        """The seconds since a request in flight last moved, for whoever watches over several workers.
+
+        None unless this is a share of a load, which begins at a gate.
+        """
         moved_ns = last_moved_ns(self._dispatcher.in_flight) if self._gate is not None else None
         return None if moved_ns is None else (now_ns - moved_ns) / 1e9
 

@@ -1,4 +1,4 @@
-"""From an ended exchange to its record: body, events, chunks, and how it all ended."""
+"""The way from an ended exchange to its record: body, events, chunks, and how it all ended."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ class ReplyReader:
 
 
 def _instants(exchange: Exchange, known: KnownReply) -> tuple[int, Sequence[int], int]:
-    """Of the first event; of each text event; and how many reads brought those."""
+    """The instant of the first event, those of the text events, and the number of reads that brought the
+    latter."""
     stamps = exchange.stamps
     if len(stamps) == 1:
         return stamps[0], stamps * known.count, 1

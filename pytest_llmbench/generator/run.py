@@ -184,7 +184,10 @@ class LoadGenerator:
         )
 
     def _digest(self, plan: LoadPlan, sent: int) -> str:
-        """Of what was sent. A share of a load has none: who dealt it knows the sequence."""
+        """The digest of what was sent.
+
+        A share of a load has none: whoever dealt it knows the sequence.
+        """
         return "" if self._gate is not None else drawn_sha256(plan.workload, plan.first, sent, plan.seed)
 
     def _execute(self, plan: LoadPlan, load: Load, connections: int, rows: RowLog) -> Measurement:
@@ -228,7 +231,10 @@ class LoadGenerator:
         return measurement
 
     def _requests_of(self, plan: LoadPlan) -> PreparedRequests:
-        """Raises SuiteError for what this machine cannot have open at once."""
+        """The requests of a plan.
+
+        Raises SuiteError if the plan needs more than this machine can have open at once.
+        """
         planned: Iterator[PlannedRequest]
         if isinstance(plan.workload, DealtWorkload):
             tokens, count = plan.workload.mean_tokens, plan.most_requests
@@ -325,6 +331,6 @@ class LoadGenerator:
 
 
 def _numbers(instants_ns: npt.NDArray[np.int64], base_ns: int) -> Iterator[int]:
-    """Of an array, less ``base_ns``, without ever making a list of them all."""
+    """The numbers of an array, less ``base_ns``, without ever making a list of them all."""
     for first in range(0, len(instants_ns), _INSTANTS_AT_ONCE):
         yield from (instants_ns[first : first + _INSTANTS_AT_ONCE] - base_ns).tolist()

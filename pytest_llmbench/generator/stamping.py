@@ -1,4 +1,4 @@
-"""Where the instants of reads come from, and how often that did not work."""
+"""The source of the instants of reads, and how often it did not work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Stamping:
         )
 
     def source(self, reads: int) -> str:
-        """For the self-check: the source of ``reads`` stamps, and the exceptions, if there were any."""
+        """The source of ``reads`` stamps, with the exceptions, if there were any; for the self-check."""
         if not self.kernel or 0 < reads <= self.unstamped:
             return USER_SPACE
         told = {

@@ -43,19 +43,20 @@ class Owner(Protocol):
         """A connection has come into being."""
 
     def release(self, connection: Http1Connection) -> None:
-        """It is idle and may be used again."""
+        """Take back a connection that is idle and may be used again."""
 
     def hung_up(self) -> None:
         """The server closed a connection right behind its first reply, without having said that it would."""
 
     def drop(self, connection: Http1Connection) -> None:
-        """It is no more."""
+        """Remove a connection that is gone."""
 
     def resend(self, exchange: Exchange) -> None:
         """Send on a fresh connection; the kept one had been closed before a byte of the request got there."""
 
     def look_soon(self, connection: Http1Connection, exchange: Exchange) -> None:
-        """Its response seems to have ended: have ``look`` called, now or when others have been read."""
+        """Have ``look`` called on a connection whose response seems to have ended, now or when others have
+        been read."""
 
 
 class Http1Connection:
@@ -327,7 +328,8 @@ _NOTHING_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOM
 
 
 class Http1Transport:
-    """No limit on the number of connections: in open loop a request never waits for a free one.
+    """The HTTP/1.1 transport, with no limit on connections: in open loop a request never waits for a free
+    one.
 
     The connection used last is used next, so that idle ones stay idle, and those that the server has closed
     meanwhile are left out without a word.

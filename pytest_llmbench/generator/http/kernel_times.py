@@ -63,7 +63,7 @@ class KernelTimes:
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def instant(self, ancillary: Ancillary) -> int:
-        """When the kernel took in what was just read; never later than now."""
+        """The instant at which the kernel took in what was just read; never later than now."""
         now = self._monotonic()
         apart = self._wall() - now - self._offset_ns
         if not -TOLERANCE_NS < apart < TOLERANCE_NS or now >= self._look_at_ns:

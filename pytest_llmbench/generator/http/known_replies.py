@@ -65,7 +65,7 @@ class KnownReply:
     """Bytes before that: size of the chunk, head of the event, text."""
 
     def line_ends(self) -> list[int]:
-        """Where the data line of each text event ends."""
+        """The positions at which the data lines of the text events end."""
         return list(accumulate(map(self.tail.__add__, self.lengths), initial=self.start))[1:]
 
 
@@ -152,7 +152,7 @@ def _first_visible(texts: Sequence[str | bytes]) -> int | None:
 
 
 class KnownReplies:
-    """Of one server and one dialect. Bounded."""
+    """The shapes of replies known so far, of one server and one dialect. Their number is bounded."""
 
     def __init__(self) -> None:
         self._shapes: list[_Shape] = []
@@ -171,9 +171,12 @@ class KnownReplies:
         return None
 
     def learn(self, reads: Sequence[bytes], bodies: Sequence[bytes], status: int, lesson: Lesson) -> None:
-        """From a response that an exact parse found complete, chunked, with nothing behind it, on a
-        connection that stays open. ``bodies`` is what the parse made of it. Nothing is learnt of one whose
-        events are not a chunk each, or whose chunks hold extensions or trailers."""
+        """Learn the shape of a response that was parsed exactly.
+
+        The parse found it complete and chunked, with nothing behind it, on a connection that stays open.
+        ``bodies`` is what the parse made of it. A response teaches nothing if its events are not a chunk
+        each, or if its chunks hold extensions or trailers.
+        """
         if self.read(reads) is not None:
             return  # others like it, which ended at about the same time, came first
         raw = b"".join(reads)

@@ -40,7 +40,8 @@ class Link(Protocol):
         however late it was read."""
 
     def nothing_delivered(self) -> bool:
-        """At the end of the stream: whether not a byte of what was written last can have been read.
+        """Tell, at the end of the stream, whether the other side cannot have read a byte of what was written
+        last.
 
         The end of a stream tells how much the other side had received when it ended it (RFC 9293, section
         3.4). If that was nothing of it, whoever ended it has never seen it. A reset tells no such thing.
@@ -63,7 +64,10 @@ class Linked(Protocol):
         """The kernel has taken what ``write`` could not give it at once."""
 
     def ended(self, error: Exception | None) -> None:
-        """No more will come. May be called twice: at the end of the stream, and when the link is down."""
+        """Be told that no more bytes will come.
+
+        May be called twice: at the end of the stream, and when the link is down.
+        """
 
     def dropped(self) -> None:
         """The link is down. Called once, last."""

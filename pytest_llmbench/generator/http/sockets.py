@@ -86,7 +86,7 @@ class Sockets:
         self._epoll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if awaited else 0))
 
     def remove(self, descriptor: int) -> None:
-        """Before it is closed: its number may be another's by the next line."""
+        """Remove a socket before it is closed: right after that, its number may belong to another one."""
         if self._ready.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 

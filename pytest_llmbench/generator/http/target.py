@@ -1,4 +1,4 @@
-"""Where requests go: one endpoint, its headers and its TLS settings."""
+"""The target of requests: one endpoint, its headers and its TLS settings."""
 
 from __future__ import annotations
 

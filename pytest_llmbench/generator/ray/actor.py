@@ -14,7 +14,10 @@ THREADS = {"say": 1, "hear": 1, "clock": 1, "columns": 1}
 
 
 class RayWorkerActor(WorkerActor):
-    """Said here and not with each call, which Ray's client (``ray://``) could not."""
+    """The worker actor with the concurrency group of each method.
+
+    The groups are set here and not with each call, since Ray's client (``ray://``) cannot do that.
+    """
 
     begin = ray.method(concurrency_group="say")(WorkerActor.begin)
     say = ray.method(concurrency_group="say")(WorkerActor.say)

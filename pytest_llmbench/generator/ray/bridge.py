@@ -45,7 +45,7 @@ _UP_S = 60.0
 
 
 class Source(Protocol):
-    """Where actors come from."""
+    """The source of actors."""
 
     def hire(self, count: int) -> Sequence[ActorHandle]: ...
 
@@ -163,7 +163,10 @@ def _known_clock(
 
 
 def _portable(setup: Setup, clock: MachineClock) -> tuple[Setup, bytes | None]:
-    """As the other machine needs it: by its clock, and without paths of this one."""
+    """The setup as the other machine needs it: by its clock, and without paths of this one.
+
+    With it goes the content of the CA file, if there is one.
+    """
     deadline_ns = setup.session_deadline_ns
     ca_file = setup.address.ca_file
     portable = replace(
@@ -185,7 +188,7 @@ _END_S = 5.0
 
 
 class Bridge:
-    """Its main thread listens to the session, another one to the cluster."""
+    """The bridge: its main thread listens to the session, another one to the cluster."""
 
     def __init__(self, control: Line, cluster: Cluster) -> None:
         self._control = control
@@ -199,7 +202,7 @@ class Bridge:
         self._follower = threading.Thread(target=self._follow, name="llmbench-follow", daemon=True)
 
     def serve(self) -> None:
-        """Until the session is gone."""
+        """Serve until the session is gone."""
         self._follower.start()
         while True:
             posts = {post.line.connection: post for post in self._posts}
@@ -328,7 +331,10 @@ class Bridge:
             self._lose(post, f"sent what cannot be kept here: {type(error).__name__}: {error}")
 
     def _lose(self, post: ActorRelay, how: str) -> None:
-        """Its line is closed by the main thread, which may be waiting for it just now."""
+        """Give up a lost worker.
+
+        Its line is closed by the main thread, which may be waiting for it just now.
+        """
         where = post.clock.machine.host
         post.heard = None
         post.give_up(f"{how} (on {where})")

@@ -1,5 +1,5 @@
-"""How far another machine's monotonic clock is from ours, how well that is known (METHODOLOGY §8); records
-shifted by it.
+"""The offset of another machine's monotonic clock from ours, its error (METHODOLOGY §8), and records shifted
+by it.
 
 A round trip brackets one reading of the other clock between two of ours, so
 
@@ -63,20 +63,21 @@ class ClockOffset:
 
     @classmethod
     def of(cls, trips: Sequence[RoundTrip]) -> ClockOffset:
-        """By the trip with the shortest way."""
+        """The offset by the round trip with the shortest way."""
         best = min(trips, key=lambda trip: trip.rtt_ns)
         middle_ns = best.sent_ns + best.rtt_ns // 2
         return cls(middle_ns - best.theirs_ns, (best.rtt_ns + 1) // 2, middle_ns, len(trips))
 
     @classmethod
     def shared(cls, at_ns: int) -> ClockOffset:
-        """Of one clock against itself."""
+        """The offset of one clock against itself."""
         return cls(0, 0, at_ns, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ClockLine:
-    """From the other clock's instants to ours: by the offsets at two instants, and linear between them."""
+    """The conversion of the other clock's instants to ours, from the offsets at two instants, linear between
+    them."""
 
     start: ClockOffset
     end: ClockOffset
@@ -101,7 +102,7 @@ class ClockLine:
 
     @property
     def same(self) -> bool:
-        """Nothing has to be added."""
+        """Whether nothing has to be added."""
         return self.start.offset_ns == self.end.offset_ns == 0
 
     def ours(self, theirs_ns: int) -> int:
@@ -110,11 +111,11 @@ class ClockLine:
         return theirs_ns + self.start.offset_ns + round(self._rate * since_ns)
 
     def theirs(self, ours_ns: int) -> int:
-        """Their clock's reading at one instant of ours."""
+        """The reading of their clock at one instant of ours."""
         return ours_ns - self.start.offset_ns - round(self.drift * (ours_ns - self.start.at_ns))
 
     def all_ours(self, theirs_ns: Instants) -> Instants:
-        """As :meth:`ours`; what is ``MISSING`` stays so."""
+        """Convert many instants as :meth:`ours` does one; what is ``MISSING`` stays so."""
         since_ns = theirs_ns - (self.start.at_ns - self.start.offset_ns)
         moved = theirs_ns + self.start.offset_ns + np.rint(self._rate * since_ns).astype(np.int64)
         found: Instants = np.where(theirs_ns == MISSING, MISSING, moved)
@@ -126,7 +127,10 @@ class ClockLine:
         return self.drift / (1 - self.drift)
 
     def told(self) -> dict[str, Any]:
-        """For the report. Monotonic clocks count from the start of their machine: offsets are large."""
+        """The entry for the report.
+
+        Monotonic clocks count from the start of their machine, so offsets are large.
+        """
         if self.same and not self.end.trips:
             return {"method": "one clock", "offset_ms": 0.0, "error_ms": 0.0}
         return {

@@ -47,7 +47,7 @@ class Actor:
         return self.got(self.start(method, *arguments), limit_s)
 
     def got(self, promised: Any, limit_s: float = _CALL_S) -> Any:
-        """The result. Raises Lost, or the LLMBenchError that it is."""
+        """The result of a call. Raises Lost, or the LLMBenchError that the call ended with."""
         try:
             result = self._ray.get(promised, timeout=limit_s)
         except Exception as error:
@@ -72,7 +72,10 @@ class Cluster:
 
     @classmethod
     def join(cls, spec: RaySpec, directory: Path) -> Cluster:
-        """Raises SuiteError or GeneratorError; may take Ray's own time, so the caller sets a limit."""
+        """Join the cluster that ``spec`` names, or start one.
+
+        Raises SuiteError or GeneratorError. May take as long as Ray takes, so the caller sets a limit.
+        """
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         if spec.address is None:
             os.environ |= _of_our_own()
@@ -103,7 +106,7 @@ class Cluster:
 
     @property
     def workers(self) -> int:
-        """As many as were asked for; else one on each node that has CPUs for one."""
+        """The number of workers: as many as were asked for, else one on each node that has CPUs for one."""
         if self._spec.workers is not None:
             return self._spec.workers
         fitting = [
@@ -122,7 +125,10 @@ class Cluster:
         return [Actor(self._ray, worker_actor.remote()) for _ in range(count)]
 
     def wait(self, promised: Sequence[Any], limit_s: float) -> list[Any]:
-        """Those that have ended, well or not; none after ``limit_s``. Raises Lost."""
+        """Wait for calls, and return those that have ended, well or not; none after ``limit_s``.
+
+        Raises Lost.
+        """
         try:
             # One that is ready is enough to return; further ones that are come along.
             ready, rest = self._ray.wait(list(promised), num_returns=1, timeout=limit_s)

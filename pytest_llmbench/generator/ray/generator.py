@@ -16,7 +16,7 @@ from pytest_llmbench.model.plan import LoadPlan
 
 
 class RayLoadGenerator(DistributedLoadGenerator):
-    """As :class:`DistributedLoadGenerator`, with its workers on the nodes of a Ray cluster.
+    """A :class:`DistributedLoadGenerator` with its workers on the nodes of a Ray cluster.
 
     The cluster is joined, or started, with the first plan. All instants are on this machine's clock; where a
     worker's machine has another, its offset is measured before and after each plan, and stands with its error
@@ -28,7 +28,10 @@ class RayLoadGenerator(DistributedLoadGenerator):
     margin_ns = 500_000_000
 
     def __init__(self, address: Address, dialect: str, *, cluster: RaySpec, **options: Any) -> None:
-        """``options``: as of DistributedLoadGenerator, but ``workers`` and ``cpus``. Raises SuiteError."""
+        """``options`` are those of DistributedLoadGenerator, except ``workers`` and ``cpus``.
+
+        Raises SuiteError.
+        """
         super().__init__(address, dialect, workers=cluster.workers or 1, **options)
         self.cluster = cluster
         self._ray_pool = RayWorkerPool(self._setup, cluster)

@@ -1,4 +1,4 @@
-"""What the session's process and its bridge into the cluster say to each other.
+"""The messages between the session's process and its bridge into the cluster.
 
 The lines of the workers run beside this one, each on a socket pair of its own that the bridge is handed, and
 carry what they carry for a local worker (``workers/protocol.py``).
@@ -67,7 +67,10 @@ class AskClocks:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Of each machine that has workers: what the report is to say, and the worst that must void the plan."""
+    """The clocks of the machines that have workers: the entries for the report, and the worst mistake.
+
+    The mistake, if there is one, must void the plan.
+    """
 
     told: tuple[Mapping[str, Any], ...]
     mistake: str | None

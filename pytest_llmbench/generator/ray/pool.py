@@ -51,7 +51,7 @@ class BridgeProcess:
     """The process that is Ray's driver, and our end of the line to it."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises GeneratorError."""
+        """Start the process. Raises GeneratorError where it cannot be started."""
         self._log = directory / "bridge.log"
         ours, theirs = socket.socketpair()
         try:
@@ -118,7 +118,7 @@ class BridgeProcess:
         self.kill()
 
     def kill(self) -> None:
-        """At once. A cluster that it had started does not outlive it."""
+        """Kill the process at once. A cluster that it started does not outlive it."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -145,7 +145,7 @@ class RayMember:
             return self.bridge.ending()
 
     def put_down(self) -> None:
-        """It does not answer: have its actor killed. Its line dies of that."""
+        """Have the actor of a worker that does not answer killed. The worker's line dies of that."""
         self.bridge.line.say(PutDown(self.setup.number))
 
     def kill(self) -> None:
@@ -154,10 +154,10 @@ class RayMember:
 
 
 class RayWorkerPool:
-    """As ``workers.pool.WorkerPool``, on the cluster that ``spec`` names."""
+    """A pool like ``workers.pool.WorkerPool``, on the cluster that ``spec`` names."""
 
     def __init__(self, setup: Setup, spec: RaySpec) -> None:
-        """Nothing is started yet. Raises SuiteError without Ray."""
+        """Make a pool in which nothing is started yet. Raises SuiteError without Ray."""
         if importlib.util.find_spec("ray") is None:
             raise absent()
         self._spec = spec
@@ -179,7 +179,7 @@ class RayWorkerPool:
         return self._workers
 
     def call(self, count: int) -> None:
-        """Nothing is started ahead: actors would count as busy before they are known to be of any use."""
+        """Do nothing: actors started ahead would count as busy before they are known to be of any use."""
 
     def members(self, count: int) -> list[RayMember]:
         """The first ``count`` workers, up and greeted. Raises GeneratorError or SuiteError."""
@@ -195,7 +195,7 @@ class RayWorkerPool:
         return [self._members[number] for number in range(count)]
 
     def clocks(self) -> Clocks | None:
-        """Of the plan that has ended; ``None`` when the bridge is gone."""
+        """The clocks during the plan that has ended; ``None`` when the bridge is gone."""
         if self._bridge is None or not self._bridge.alive:
             return None
         try:

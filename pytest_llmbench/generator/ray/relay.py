@@ -33,13 +33,13 @@ class ActorHandle(Protocol):
         """Begin a call. What it returns is what :meth:`got` takes."""
 
     def got(self, promised: Any, limit_s: float = ...) -> Any:
-        """The result."""
+        """The result of a call that :meth:`start` has begun."""
 
     def call(self, method: str, *arguments: object) -> Any:
-        """Both."""
+        """Begin a call and return its result."""
 
     def kill(self) -> None:
-        """At once, and its worker with it."""
+        """Kill the actor at once, and its worker with it."""
 
 
 class MachineClock:
@@ -77,7 +77,7 @@ class MachineClock:
 
 
 class ActorRelay:
-    """Relays. ``forward`` in one thread, ``take`` in another."""
+    """The relay between a worker and the session: ``forward`` in one thread, ``take`` in another."""
 
     def __init__(self, setup: Setup, line: Line, actor: ActorHandle, clock: MachineClock) -> None:
         self.setup = setup
@@ -92,7 +92,7 @@ class ActorRelay:
         self._spool: FileIO | None = None
 
     def forward(self, message: object) -> None:
-        """From the session to the worker. Raises Lost."""
+        """Pass a message from the session to the worker. Raises Lost."""
         if isinstance(message, Work):
             self._start = self.clock.before(self.actor)
             mistake = mistake_of(ClockLine(self._start, self._start), self.clock.machine.host)
@@ -113,7 +113,7 @@ class ActorRelay:
             self.actor.start("say", message)
 
     def take(self, heard: Heard) -> None:
-        """From the worker to the session. Raises Lost, OSError."""
+        """Pass what was heard from the worker to the session. Raises Lost, OSError."""
         if heard.spool and self._spool is not None:
             rest = memoryview(heard.spool)
             while rest:
@@ -122,7 +122,7 @@ class ActorRelay:
             self.line.say(self._finished(message) if isinstance(message, Done) else message)
 
     def give_up(self, how: str) -> None:
-        """When the line is closed, the session will find this as the reason."""
+        """Leave the reason that the session will find when the line is closed."""
         ending_file(self.setup).write_text(how, encoding="utf-8")
 
     def close(self) -> None:
@@ -130,7 +130,8 @@ class ActorRelay:
         self.line.close()
 
     def _finished(self, done: Done) -> Done:
-        """With the file of columns brought here, both by our clock."""
+        """The end of a plan by our clock, with the file of columns brought here and shifted to our clock
+        too."""
         line = replace(self.clock.after(self.actor), start=self._start)
         arriving = self.setup.columns.with_suffix(".arriving")
         with FileIO(arriving, "w") as file:

@@ -15,7 +15,7 @@ _FORMS = "ray, ray:auto, ray:HOST:6379 or ray://HOST:10001, then ?workers=N&cpus
 
 @dataclass(frozen=True)
 class RaySpec:
-    """Where the workers are to run."""
+    """The cluster that the workers run on, and how many there are."""
 
     address: str | None = None
     """``auto``, ``HOST:PORT`` of the head, ``ray://HOST:PORT`` of its client server; ``None``: a cluster of
@@ -27,7 +27,7 @@ class RaySpec:
 
     @classmethod
     def parse(cls, given: str) -> RaySpec:
-        """Raises SuiteError with every mistake."""
+        """Parse the value of ``--llm-workers``. Raises SuiteError with every mistake."""
         text, _, query = given.strip().partition("?")
         address = text[len("ray") :].removeprefix(":") or None
         if address is not None and address.startswith("//"):

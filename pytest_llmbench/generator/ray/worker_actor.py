@@ -48,7 +48,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """From an actor, first of all."""
+    """The first message of an actor."""
 
     version: str
     python: str

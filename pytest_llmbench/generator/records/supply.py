@@ -48,7 +48,10 @@ class Supply:
             self._failure = error
 
     def check(self, size: int) -> None:
-        """Raises StoreError where the disk has failed, GeneratorError unless ``size`` bytes have arrived."""
+        """Check that ``size`` bytes have arrived.
+
+        Raises GeneratorError if they have not, and StoreError where the disk has failed.
+        """
         if self._failure is not None:
             raise StoreError(
                 f"the requests of a long load cannot be kept: {self._failure.strerror or self._failure}",
@@ -66,7 +69,7 @@ class Supply:
             yield PlannedRequest(*pickle.load(self._frames))
 
     def instants_ns(self, count: int) -> Iterator[int]:
-        """When they are due, from the start."""
+        """The instants at which the requests are due, from the start."""
         self._instants.seek(0)
         for first in range(0, count, _INSTANTS_AT_ONCE):
             some: array[int] = array("q")
@@ -99,7 +102,7 @@ class DealtWorkload:
     standard: bool = False
 
     def stocked(self, supply: Supply) -> DealtWorkload:
-        """With what has arrived. Raises as :meth:`Supply.check` does."""
+        """This workload with the requests that have arrived. Raises as :meth:`Supply.check` does."""
         supply.check(self.size)
         return replace(self, supply=supply)
 
@@ -108,7 +111,7 @@ class DealtWorkload:
         return iter(()) if self.supply is None else self.supply.requests(count)
 
     def instants_ns(self, count: int) -> Iterator[int]:
-        """Of an open loop: when they are due, from the start."""
+        """The instants at which the requests of an open loop are due, from the start."""
         return iter(()) if self.supply is None else self.supply.instants_ns(count)
 
     def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:  # noqa: ARG002 - drawn already

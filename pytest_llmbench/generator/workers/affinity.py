@@ -58,6 +58,10 @@ def _numbers(given: str) -> tuple[int, ...]:
 
 
 def stay_on(cpu: int) -> None:
-    """Not allowed, no such core, not on this platform: then this process runs where the system puts it."""
+    """Keep this process on one core.
+
+    Where that is not allowed, the core does not exist or the platform cannot do it, the process runs where
+    the system puts it.
+    """
     with suppress(AttributeError, OSError, ValueError):
         os.sched_setaffinity(0, {cpu})

@@ -63,7 +63,7 @@ class Part:
             yield from batch
 
     def salvage(self) -> None:
-        """Without its columns: the requests that it had written down."""
+        """Take the requests that the worker had written down as its records, in place of its columns."""
         self.records = spooled_records(SpoolReader(self.member.setup.spool))
 
     def collect(self, done: Done) -> None:
@@ -241,7 +241,7 @@ class Coordinator:
         self._note(ended)
 
     def _note(self, ended: list[RequestRecord]) -> None:
-        """Those of all workers, in the order of their ends."""
+        """Note the ended requests of all workers in the watch, in the order of their ends."""
         if self.watch is not None:
             for record in sorted(ended, key=lambda each: each.finished_ns or 0):
                 self.watch.note(record)

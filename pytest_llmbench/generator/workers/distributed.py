@@ -206,7 +206,7 @@ class DistributedLoadGenerator:
         return LocalCrew(self._setup, self._cpus)
 
     def _play(self, play: Callable[[], None], coordinator: Coordinator, pool: WorkerPool) -> None:
-        """In a thread of its own, so that Ctrl-C cannot tear a message in two."""
+        """Play the plan in a thread of its own, so that Ctrl-C cannot tear a message in two."""
         played: Future[None] = Future()
 
         def execute() -> None:
@@ -240,7 +240,7 @@ def _begun(blocks: Iterator[tuple[int, Requests]], count: int) -> Iterator[tuple
 
 
 def _plain(body: Mapping[str, Any]) -> dict[str, Any]:
-    """As it will stand in the request, without types that only this process knows."""
+    """The body as it will stand in the request, without types that only this process knows."""
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(body)))
     except (TypeError, ValueError) as error:

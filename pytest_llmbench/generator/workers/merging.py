@@ -1,4 +1,4 @@
-"""What several workers measured, as one Observation."""
+"""The measurements of several workers, merged into one Observation."""
 
 from __future__ import annotations
 
@@ -126,8 +126,10 @@ def _interrupted(done: Sequence[Done], stopped: str | None) -> str | None:
 
 
 def _digest(plan: LoadPlan, index: IntColumn) -> str:
-    """Of the requests that were sent, in the order of the sequence. They have gaps where a load ended early
-    or by its time, and one worker had gone further than another."""
+    """The digest of the requests that were sent, in the order of the sequence.
+
+    They have gaps where a load ended early or by its time, and one worker had gone further than another.
+    """
     sent = np.unique(index)
     if not len(sent) or int(sent[-1]) == plan.first + len(sent) - 1:
         return drawn_sha256(plan.workload, plan.first, len(sent), plan.seed)

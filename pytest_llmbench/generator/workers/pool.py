@@ -55,11 +55,11 @@ class Member:
         return how + _tail(self.setup.log)
 
     def put_down(self) -> None:
-        """It does not answer: have it killed. Its line dies of that."""
+        """Kill a worker that does not answer. Its line dies of that."""
         self.process.kill()
 
     def kill(self) -> None:
-        """At once, and whatever it may have started."""
+        """Kill the worker at once, together with anything it started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -172,8 +172,9 @@ class WorkerPool:
 
 
 def _quiet_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what makes an interpreter trace, profile or debug itself: the worker's stamps must not pay for
-    the coverage of a suite. Our own environment stays as it is.
+    """The environment without what makes an interpreter trace, profile or debug itself.
+
+    The worker's stamps must not pay for the coverage of a suite. Our own environment stays as it is.
 
     One arena for malloc: requests are made in one thread and their successors in another, and with an arena
     each glibc keeps the holes of the first while the second grows.

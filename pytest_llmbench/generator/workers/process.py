@@ -115,7 +115,7 @@ class Worker:
         self._supply.add(message.frames, message.instants)
 
     def _discard(self) -> None:
-        """Of a plan that was given up while it was being dealt."""
+        """Discard the requests of a plan that was given up while it was being dealt."""
         supply, self._supply = self._supply, None
         if supply is not None:
             supply.close()

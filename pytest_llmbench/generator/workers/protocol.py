@@ -1,4 +1,4 @@
-"""What coordinator and worker say to each other: a dozen messages per plan, none for a single request.
+"""The messages between coordinator and worker: a dozen per plan, none for a single request.
 
 Requests go ahead of the load, some dozens in a message. All is pickled, over a socket pair that only the two
 hold. Keys and headers go this way too, so that they stand in no file and on no command line.
@@ -37,7 +37,7 @@ def own_version() -> str:
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """Where requests go, in a form that can be handed to another process."""
+    """The address that requests go to, in a form that can be handed to another process."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """From a worker, first of all."""
+    """The first message of a worker."""
 
     version: str
 
@@ -139,7 +139,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """Yes."""
+    """The answer of a worker that is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ UNSAYABLE = (pickle.PicklingError, TypeError, AttributeError)
 
 
 def refusal(error: Exception, where: str) -> SuiteError:
-    """Of one of ``UNSAYABLE``, in words."""
+    """The SuiteError for an error of one of the types in ``UNSAYABLE``, in words."""
     return SuiteError(
         f"cannot be handed to a worker process: {error}",
         where=where,
@@ -230,7 +230,7 @@ class Line:
 
 
 def refuse_other_version(said: object, where: str) -> None:
-    """Raises SuiteError unless ``said`` is the greeting of a worker of this version."""
+    """Raise SuiteError unless ``said`` is the greeting of a worker of this version."""
     version = said.version if isinstance(said, Hello) else f"unknown ({said!r})"
     if version != own_version():
         raise SuiteError(

@@ -21,10 +21,10 @@ class Member(Protocol):
         """How it ended, in words. To be asked once the line is dead."""
 
     def put_down(self) -> None:
-        """It does not answer: have it killed. Its line dies of that."""
+        """Have a worker that does not answer killed. Its line dies of that."""
 
     def kill(self) -> None:
-        """At once; the line is closed."""
+        """Kill the worker at once and close the line."""
 
 
 class WorkerPool(Protocol):

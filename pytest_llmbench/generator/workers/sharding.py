@@ -47,8 +47,11 @@ class Deal:
     """Deals a plan to workers: their requests by :meth:`blocks`, once; then what they are to do with them."""
 
     def __init__(self, plan: LoadPlan, workers: int, *, as_text: bool = False) -> None:
-        """To fewer than ``workers`` where there are fewer slots or requests. ``as_text``: prompts go as text,
-        which is made here: a worker then need not load a tokenizer. Raises SuiteError."""
+        """Deal the plan to ``workers``, or to fewer where there are fewer slots or requests.
+
+        ``as_text``: prompts go as text, which is made here, so that a worker need not load a tokenizer.
+        Raises SuiteError.
+        """
         self.workers = active_workers(plan, workers)
         self._plan = plan
         self._as_text = as_text
@@ -150,7 +153,8 @@ def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> npt.NDArray[np.int64]:
 
 
 def packed(request: PlannedRequest, *, as_text: bool) -> bytes:
-    """For a process that does not load the suite's modules: without types that only the author's knows.
+    """Pack a request for a process that does not load the suite's modules: without types that only the
+    author's knows.
 
     ``as_text``: the prompt goes as text, which is made here. Raises SuiteError for what cannot be packed.
     """
