@@ -1,4 +1,4 @@
-"""Which tests would certainly exceed a budget of the session: told before anything is sent."""
+"""The tests that would certainly exceed a budget of the session: they are named before anything is sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST = 200_000
 """Tokens of a prompt: where so many for each request are within the budget, none is drawn to see."""
 _NAMED = 5
 _WIDEST = ("rate", "max_rate", "concurrency", "max_concurrency", "maximum")
-"""Keywords of markers that say how far a load may go."""
+"""The keywords of markers that say how far a load may go."""
 
 
 def exceeding(

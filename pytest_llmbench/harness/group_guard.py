@@ -28,7 +28,7 @@ class GroupGuard:
     """The session's side. To be started before the group, so that next to nothing lies in between."""
 
     def __init__(self) -> None:
-        """Raises OSError."""
+        """Start the guard. Raises OSError if it cannot be started."""
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -55,8 +55,11 @@ class GroupGuard:
 
 
 def started(pid: int) -> str:
-    """When the kernel started ``pid``, in ticks since the boot; empty for none. An id with its start is one
-    process for ever."""
+    """The instant at which the kernel started ``pid``, in ticks since the boot; empty if there is no such
+    process.
+
+    An id together with its start belongs to one process for ever.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return stat.rpartition(")")[2].split()[19]  # behind the name, which may hold anything

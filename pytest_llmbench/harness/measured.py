@@ -92,7 +92,8 @@ class Measured:
         return "\n  ".join([f"{self.result.test} on {count} of {of} {_called(judged, compared)}", *lines])
 
     def compliance_shortfall(self) -> str | None:
-        """Which clauses keep the run from the class that the marker asks for; None if it reaches it."""
+        """The clauses that keep the run from the class that the marker asks for; None if it reaches that
+        class."""
         compliance, asked = self.result.compliance, self.parameters.compliance
         if asked is None:
             return None
@@ -159,6 +160,6 @@ def unmeasured_entry(
 
 
 def _clean(entry: TestEntry) -> dict[str, Any]:
-    """As it may leave: every terminal, file and report is made from it."""
+    """The entry as it may leave this process: every terminal, file and report is made from it."""
     plain: dict[str, Any] = outward_value(entry.plain())
     return plain

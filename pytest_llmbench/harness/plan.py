@@ -1,5 +1,7 @@
 """``--llm-plan``: what the selected tests send at least and at most, how long it takes and what it costs.
-Sends nothing."""
+
+Nothing is sent.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,7 @@ class Amount:
         )
 
     def describe(self) -> str:
-        """In words: ``[least, most]`` of each."""
+        """The amounts in words: ``[least, most]`` of each."""
         return (
             f"requests {self.requests.text()}, input tokens {self.input_tokens.text()}, output tokens "
             f"{self.output_tokens.text()}, {self._duration()}"
@@ -233,7 +235,10 @@ class Foreseen:
 
 
 def foreseen(settings: Settings, offered: Callable[[str], Mapping[str, Any]] = lambda _: {}) -> Foreseen:
-    """From the options, the SUT file and the hooks. Raises SuiteError for mistakes in them."""
+    """What can be foreseen from the options, the SUT file and the hooks.
+
+    Raises SuiteError for mistakes in them.
+    """
     file = read_sut_file(settings.sut) if settings.sut is not None else None
     sut = SUT(settings.endpoint or "")
     engine = sut.is_embedded or sut.is_replay
@@ -362,7 +367,7 @@ def _remarks(total: Amount, settings: Settings, prices: Prices | None) -> list[s
 
 
 def _met(total: Amount, budgets: Budgets) -> list[str]:
-    """Which budgets the tests exceed in any case, and which they may."""
+    """The budgets that the tests exceed in any case, and those that they may exceed."""
     tokens = total.input_tokens + total.output_tokens
     spans = {
         "requests": (total.requests, budgets.requests),

@@ -44,7 +44,7 @@ def _light(result: TestResult) -> TestResult:
 
 
 def reaudited(kept: Sequence[Measured]) -> list[Reaudited]:
-    """Those whose compliance is another one in the light of all others, with the new one."""
+    """The results whose compliance changes in the light of all others, each with its new compliance."""
     changed = []
     for index, measured in enumerate(kept):
         result = measured.result

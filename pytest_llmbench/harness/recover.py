@@ -130,12 +130,12 @@ def _records(directory: Path, started: str) -> Iterator[tuple[str, str]]:
 
 
 def _written_into(directory: Path) -> Path:
-    """Where the session wrote: a journal that was put aside lies a folder below."""
+    """The directory that the session wrote to: a journal that was put aside lies a folder below it."""
     return directory.parent if directory.resolve().name.startswith(ASIDE_PREFIX) else directory
 
 
 def _with_files(entry: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """With the paths of its files as they are from ``directory``."""
+    """The entry with the paths of its files as they are from ``directory``."""
     base = _written_into(directory)
     return entry | {key: _seen_from(directory, base / name) for key in _FILES if (name := entry.get(key))}
 

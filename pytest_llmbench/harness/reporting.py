@@ -114,5 +114,5 @@ def write_reports(directory: Path, report: Report) -> Written:
 
 
 def shown(error: BaseException) -> str:
-    """Of any exception a line that can be printed."""
+    """One printable line about any exception."""
     return " ".join(outward(str(error)).split())[:300]

@@ -1,4 +1,4 @@
-"""Which prompts a server has had in this session: a prompt that comes again may be in its prefix cache.
+"""The prompts a server has had in this session: a prompt that comes again may be in its prefix cache.
 
 Parts of tests have prompts of their own (methodology/measuring/seeds.py), so there is nothing to find where a
 seed gives new ones. A data set or a list has no others than those in it; then the share of repeated ones is
@@ -43,7 +43,7 @@ class SentBefore:
             self._repeated[who] += repeated
 
     def findings(self, who: str) -> tuple[Finding, ...]:
-        """Of the loads since the last call; empty where no prompt was sent again."""
+        """The findings about the loads since the last call; empty where no prompt was sent again."""
         measured, repeated = self._measured.pop(who, 0), self._repeated.pop(who, 0)
         if not repeated:
             return ()

@@ -175,8 +175,12 @@ class BenchSession:
     def _told(
         self, result: TestResult, opened: OpenSUT, definition: TestDefinition, nodeid: str
     ) -> TestResult:
-        """With what has to be said of the SUT, of a generator that went beyond its selftest, and of prompts
-        that were sent again though the test does not want it."""
+        """The result with what has to be said of the SUT, of the generator and of prompts that were sent
+        again.
+
+        The generator is mentioned where it went beyond its selftest, the prompts where the test does not want
+        them repeated.
+        """
         beyond = () if opened.virtual else self._beyond(result)
         again = self._sent_before.findings(nodeid)
         unchecked = (UNCHECKED,) if opened.facts.value("endpoint.certificate_checked") is False else ()
@@ -272,7 +276,7 @@ class BenchSession:
         return seen
 
     def _alone(self, *, virtual: bool) -> AbstractContextManager[None]:
-        """No other worker of pytest-xdist starts or loads a server meanwhile."""
+        """Hold off the other workers of pytest-xdist: none of them starts or loads a server meanwhile."""
         return machine_lock(None if virtual else self._worker)
 
     def _judge(
@@ -345,7 +349,8 @@ def _validity(result: TestResult, parameters: TestParameters) -> Validity:
 
 
 def _refuse_without(missing: Sequence[str], definition: TestDefinition) -> None:
-    """Before anything is sent: what the test needs and the SUT, the marker or the options do not give."""
+    """Raise SuiteError, before anything is sent, if the SUT, the marker or the options lack what the test
+    needs."""
     if missing:
         listed = "\n".join(f"  - {thing}" for thing in missing)
         raise SuiteError(f"cannot be measured here\n{listed}", where=definition.title)

@@ -1,4 +1,5 @@
-"""What a session has judged so far: in memory, in the journal of its report directory, in its report."""
+"""The results that a session has judged so far: in memory, in the journal of its report directory, in its
+report."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ _BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended by an error of
 
 
 def why_incomplete(found: course.Course) -> str | None:
-    """Of a session that has ended, or whose process has; None for one that came to its end."""
+    """The reason why a session is incomplete; None for one that came to its end.
+
+    The session has ended, or its process has.
+    """
     if found.exit_status is None:
         return "the session was killed before its end"
     cut = "the session ended in the middle of a test" if found.unfinished else None
@@ -38,11 +42,11 @@ class SessionRecord:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """Those of ``report.json``, in the order in which the tests ended."""
+        """The entries of ``report.json``, in the order in which the tests ended."""
         return self._course.entries
 
     def begin(self) -> str | None:
-        """Claims the report directory; what is to be said of what was found in it.
+        """Claim the report directory; returns what is to be said of what was found in it.
 
         Raises StoreError where another session is at work there.
         """
@@ -57,7 +61,7 @@ class SessionRecord:
         return f"a session that was killed left results: pytest-llmbench recover {aside}"
 
     def select(self, nodeids: Sequence[str]) -> None:
-        """Of the load tests, before the first begins; more may follow."""
+        """Note the load tests that were selected, before the first begins; more may follow."""
         new = [nodeid for nodeid in nodeids if not self._course.follows(nodeid)]
         if new:
             self._note(course.selected(new))

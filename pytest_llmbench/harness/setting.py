@@ -1,4 +1,4 @@
-"""From options and marker parameters to the Setting of a procedure."""
+"""The Setting of a procedure, made from options and marker parameters."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class Settings(BaseModel):
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Of all systems that the options name."""
+        """The URLs of all systems that the options name."""
         given = (self.endpoint, self.baseline_endpoint, *(named(each)[1] for each in self.endpoints))
         return tuple(dict.fromkeys(url for url in given if url))
 

@@ -1,4 +1,4 @@
-"""When a server stopped answering, as far as the records of a load tell."""
+"""The instant at which a server stopped answering, as far as the records of a load tell."""
 
 from __future__ import annotations
 

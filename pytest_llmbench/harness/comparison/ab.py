@@ -82,7 +82,8 @@ def against_baseline(
 
 
 def paired_runs(baseline: ByRun, candidate: ByRun) -> tuple[ByRun, ByRun]:
-    """Both by run, without the runs that only one arm has: Ctrl-C ended the other, or its search."""
+    """Both arms by run, without the runs that only one arm has because Ctrl-C ended the other, or its
+    search."""
     count = min((len(values) for arm in (baseline, candidate) for values in arm.values()), default=0)
     first, second = ({name: values[:count] for name, values in arm.items()} for arm in (baseline, candidate))
     return first, second

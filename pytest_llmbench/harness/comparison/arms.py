@@ -38,7 +38,7 @@ Answered = Callable[[OpenSUT, LoadPlan], Observation]
 
 @dataclass(frozen=True)
 class Arm:
-    """Who is asked, under which setting, and where its records go."""
+    """One arm: the SUT that is asked, under which setting, and the file for its records."""
 
     name: str
     opened: OpenSUT
@@ -54,7 +54,10 @@ class Arm:
         return (self.opened.server, served.server)
 
     def planned(self, plan: LoadPlan) -> LoadPlan:
-        """As it is sent to the variant. SuiteError for a test that goes to variants by itself."""
+        """The plan as it is sent to the variant.
+
+        Raises SuiteError for a test that goes to variants by itself.
+        """
         if not self.variant:
             return plan
         if plan.variant:
@@ -140,7 +143,7 @@ def _noted(
     writers: Mapping[str, RecordsWriter],
     loads: Mapping[str, LoadsRecorder],
 ) -> TestResult:
-    """With what there is to say of the writing of its records."""
+    """The result with what there is to say about the writing of its records."""
     writer = writers.get(name)
     if writer is None:
         return result
@@ -203,7 +206,7 @@ def measured_records(runs: ArmRuns) -> Records:
 
 
 def cached_share(runs: ArmRuns) -> float | None:
-    """Of the input tokens, from a prefix cache; None where the server does not tell."""
+    """The share of the input tokens that came from a prefix cache; None where the server does not tell."""
     records = measured_records(runs)
     known = (records.cached_tokens != MISSING) & (records.input_tokens > 0)
     if not known.any():

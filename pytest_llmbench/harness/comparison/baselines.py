@@ -101,12 +101,15 @@ class Baselines:
 
     @cached_property
     def limits(self) -> tuple[RegressionLimit, ...]:
-        """Of ``--llm-compare-fail``."""
+        """The limits of ``--llm-compare-fail``."""
         return limits_of_option(self._settings.compare_fail)
 
     @cached_property
     def comparing(self) -> Comparing | None:
-        """None without ``--llm-compare``. Raises for every mistake in the options about baselines."""
+        """The baseline to compare with; None without ``--llm-compare``.
+
+        Raises for every mistake in the options about baselines.
+        """
         settings = self._settings
         if settings.save is not None:
             check_name(settings.save)
@@ -133,7 +136,10 @@ class Baselines:
         limits: Sequence[RegressionLimit],
         virtual: bool,
     ) -> MeasurementRequest:
-        """Raises SuiteError for what keeps a comparison from being made, before any load is sent."""
+        """The measurement to make of a test, with the runs that a comparison needs.
+
+        Raises SuiteError, before any load is sent, for what keeps a comparison from being made.
+        """
         asked, settings = self.comparing, self._settings
         plain = MeasurementRequest(nodeid, definition, parameters, setting, limits)
         if asked is None and settings.save is None:

@@ -40,7 +40,7 @@ RUNS = 8
 
 @dataclass(frozen=True)
 class Calibrations:
-    """Those of a session."""
+    """The calibrations of a session."""
 
     settings: Settings
 

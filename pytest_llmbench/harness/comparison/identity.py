@@ -47,7 +47,8 @@ def identity_of(
 
 
 def _load(definition: TestDefinition, parameters: TestParameters, setting: Setting) -> str:
-    """Of one run, in words; how many requests and how long, load by load, as a digest."""
+    """The load of one run, in words, with a digest of how many requests it sends and how long, load by
+    load."""
     once = definition.plans(replace(parameters, runs=None), replace(setting, least_runs=1))
     described = describe_loads([plan.load for plan in once])
     return f"{described}; plan {_digest([_amount(plan) for plan in once])[:12]}"

@@ -140,7 +140,7 @@ def drive_whole(
 
 
 def _nothing_of(plan: LoadPlan, seen: Observation) -> Observation:
-    """Nothing was sent of ``plan``, because ``seen`` was interrupted."""
+    """An observation of ``plan`` in which nothing was sent, because ``seen`` was interrupted."""
     return Observation(
         plan,
         Records.concatenate([]),

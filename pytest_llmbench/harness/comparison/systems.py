@@ -37,7 +37,7 @@ SEVERAL = "--llm-endpoint NAME=URL --llm-endpoint NAME=URL"
 
 @dataclass(frozen=True)
 class Wanted:
-    """Keywords of ``llmbench.compare``."""
+    """The keywords of ``llmbench.compare``."""
 
     metrics: tuple[str, ...] = ()
     """Those that are compared; the test's own choice without."""

@@ -1,4 +1,4 @@
-"""Who executes a LoadPlan: the load generator against a server, or the embedded engine in virtual time."""
+"""The executor of a LoadPlan: the load generator against a server, or the embedded engine in virtual time."""
 
 from __future__ import annotations
 

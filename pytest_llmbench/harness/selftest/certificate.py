@@ -54,7 +54,10 @@ class Certificate:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], path: str = "") -> Certificate:
-        """From the JSON of a selftest. :raises KeyError: it is none."""
+        """Read a certificate from the JSON of a selftest.
+
+        :raises KeyError: the JSON is not that of a selftest.
+        """
         gentle = plain["gentle"]
         return cls(
             date=plain["date"],
@@ -103,7 +106,8 @@ def host_identity() -> dict[str, Any]:
 
 
 def state_dir() -> Path:
-    """Where selftests are kept: the variable's directory, else the user's state directory."""
+    """The directory in which selftests are kept: the variable's directory, else the user's state
+    directory."""
     if chosen := os.environ.get(STATE_DIR_VARIABLE):
         return Path(chosen)
     base = os.environ.get("XDG_STATE_HOME")
@@ -151,8 +155,11 @@ def read(path: Path) -> Certificate | None:
 
 
 def find(workers: int | str = 1) -> Certificate | None:
-    """Of this host under these circumstances, if it has had a selftest: with so many workers, else with the
-    nearest number there is one of (``Certificate.workers``). Text, such as ``ray``, is none of them."""
+    """The selftest of this host under these circumstances, if it has had one.
+
+    It is one with so many workers, else with the nearest number there is one of (``Certificate.workers``).
+    Text, such as ``ray``, is no number of workers.
+    """
     try:
         path = certificate_path(workers=workers if isinstance(workers, int) else 1)
     except RuntimeError:  # a user without a home directory

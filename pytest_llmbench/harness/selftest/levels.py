@@ -33,7 +33,7 @@ Values = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of n values, in microseconds; None of nothing."""
+    """The spread of n values, in microseconds; None where there are no values."""
 
     p50: float | None = None
     p99: float | None = None
@@ -80,7 +80,7 @@ class LevelFigures:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Over all requests that can be compared, in nanoseconds."""
+    """The differences of all requests that can be compared, in nanoseconds."""
 
     ttft: Values
     itl: Values
@@ -168,7 +168,10 @@ def _unsound(found: Differences, seen: Observation) -> tuple[str, ...]:
 
 
 def _too_far_off(ttft: Spread, load: Load) -> tuple[str, ...]:
-    """Of loads on schedule: in a flood a reply waits for the ones before it, on both sides."""
+    """The reason why the TTFT error of a load on schedule is too large; empty where it is not.
+
+    Other loads are not judged: in a flood a reply waits for the ones before it, on both sides.
+    """
     if not isinstance(load, OpenLoop) or (ttft.p99 is not None and ttft.p99 <= TTFT_ERROR_LIMIT_US):
         return ()
     found = "not measured" if ttft.p99 is None else f"{ttft.p99:.0f} µs"

@@ -1,4 +1,4 @@
-"""What the load generator can be trusted with on this host, measured against a server of known delays.
+"""The loads that the generator can be trusted with on this host, measured against a server of known delays.
 
 A gentle load first, which says how exact the figures are; then the highest open-loop rate and the highest
 number of paced streams that hold, by doubling and then bisection; then a flood of chunks. A level *holds*
@@ -132,7 +132,7 @@ class SelftestResult:
 
     @property
     def worst_ttft_error_p99_us(self) -> float | None:
-        """Over all levels that hold."""
+        """The largest TTFT error at P99 over all levels that hold."""
         levels = (self.gentle, *self.rates.levels, *self.streams.levels)
         found = [level.ttft_error.p99 for level in levels if level.holds]
         return max((p99 for p99 in found if p99 is not None), default=None)
@@ -211,7 +211,7 @@ class Bench:
     def _run_apart(
         self, script: Script, plan: LoadPlan, keep: Callable[[RequestRecord], None]
     ) -> tuple[Observation, int]:
-        """In worker processes; with the instant by which all records had been made."""
+        """Run the plan in worker processes; returns the instant by which all records had been made, too."""
         address = Address(self._server.url(script))
         if self._apart is None:
             self._apart = DistributedLoadGenerator(
@@ -301,7 +301,7 @@ def _with_streams(bench: Bench, extent: Extent, streams: int) -> LevelFigures:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of a search."""
+    """The bounds of a search."""
 
     holds: float | None
     """A lower level that is known to hold."""
@@ -365,7 +365,7 @@ class _Search:
         self._failed: dict[float, LevelFigures] = {}
 
     def holds(self, load: float) -> bool | None:
-        """None: there was no time to measure it, or to measure it again."""
+        """Whether the level holds; None if there was no time to measure it, or to measure it again."""
         for _ in range(2):
             began = self._clock()
             if self.levels and began + self._took > self._ends:

@@ -1,4 +1,4 @@
-"""How to reach a SUT and what to ask of it: ``llm_sut`` stands before the SUT file."""
+"""The way to a SUT and what to ask of it: ``llm_sut`` takes precedence over the SUT file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SUTAccess:
 
     @classmethod
     def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> SUTAccess:
-        """Raises SuiteError where a key or a header is wanted and not there."""
+        """Make the access to a SUT. Raises SuiteError where a key or a header is wanted and not there."""
         key_file = settings.api_key_file or (file.api_key_file if file is not None else None)
         credentials = read_credentials(
             os.environ,

@@ -112,7 +112,10 @@ class Replayer:
 
 
 def refuse_what_replays_cannot(approach: SUTAccess) -> None:
-    """Nothing is encoded in a replay, so what would stand in a request body has no effect."""
+    """Refuse what a replay cannot do.
+
+    Nothing is encoded in a replay, so what would stand in a request body has no effect.
+    """
     sut, asking = approach.sut, approach.asking
     if asking.extra_body:
         names = ", ".join(asking.extra_body)
@@ -131,7 +134,7 @@ def refuse_what_replays_cannot(approach: SUTAccess) -> None:
 
 
 def differing(base: Facts, own: Facts) -> Facts:
-    """Those of ``own`` that ``base`` states otherwise, or not at all."""
+    """The facts of ``own`` that ``base`` states otherwise, or not at all."""
     changed: dict[str, Fact] = {
         key: fact for key, fact in own.items() if key not in base or base[key].value != fact.value
     }

@@ -1,4 +1,4 @@
-"""From a URL to something that can be loaded: endpoint examined, generator made, facts collected."""
+"""The way from a URL to something that can be loaded: endpoint examined, generator made, facts collected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_llmbench.wire.catalogue import dialect
 
 
 class RecordSink:
-    """Where the generator's records go just now: the records file of the test that is running, if any."""
+    """The place that the generator's records go to just now: the file of the test that is running, if any."""
 
     def __init__(self) -> None:
         self.write: Callable[[RequestRecord], None] | None = None
@@ -34,7 +34,7 @@ class RecordSink:
 
 @dataclass(frozen=True)
 class RunCallbacks:
-    """Who is told of records and of progress."""
+    """The callbacks that are told of records and of progress."""
 
     on_record: RecordSink
     on_progress: Callable[[Any], None]

@@ -69,7 +69,10 @@ class LaunchedServer:
     def start(
         cls, launch: Launch, *, sleep: Callable[[float], None] = time.sleep, stop_s: float = _STOP_S
     ) -> LaunchedServer:
-        """Raises SUTError naming the command, how it ended or for how long it was awaited, and its log."""
+        """Start a server and wait until it is healthy.
+
+        Raises SUTError naming the command, how it ended or for how long it was awaited, and its log.
+        """
         with contextlib.ExitStack() as undo:
             log = undo.enter_context(_open_log(launch))
             try:
@@ -143,7 +146,7 @@ class LaunchedServer:
         self._log.close()
 
     def kill(self) -> None:
-        """At once, without waiting: for a process that is about to end itself."""
+        """Kill the server at once, without waiting: for a process that is about to end itself."""
         if not self._log.closed:
             self._signal(signal.SIGKILL)
 

@@ -1,4 +1,5 @@
-"""From a SUT to one that can be measured: endpoint examined and generator ready, or an engine to replay."""
+"""The way from a SUT to one that can be measured: endpoint examined, generator ready, or an engine to
+replay."""
 
 from __future__ import annotations
 
@@ -228,7 +229,7 @@ def _infos(servers: Mapping[str, VariantServer]) -> dict[str, VariantInfo]:
 
 
 def _keep_secrets(variants: Mapping[str, Variant]) -> None:
-    """Of the variants, as far as they are set."""
+    """Keep the secrets of the variants, as far as they are set."""
     names = {
         reference.env
         for variant in variants.values()

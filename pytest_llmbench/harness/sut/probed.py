@@ -37,7 +37,7 @@ class _PageProbe(EngineMetricsProbe):
 
 
 class Stoppable(Executor, Protocol):
-    """A load generator."""
+    """A load generator that can be stopped."""
 
     def stop(self, reason: str) -> None: ...
 

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SUT:
-    """Where the system under test is and how to talk to it. Nothing is sent when one is made."""
+    """The address of the system under test and how to talk to it. Nothing is sent when a SUT is made."""
 
     endpoint: str
     """``https://host/v1``, ``sim[:PRESET]`` or ``replay[:PRESET]``."""
@@ -36,7 +36,7 @@ class SUT:
 
     @property
     def preset(self) -> str:
-        """Which embedded engine: what stands after ``sim:`` or ``replay:``."""
+        """The name of the embedded engine: what stands after ``sim:`` or ``replay:``."""
         return self.endpoint.partition(":")[2] or "fast"
 
     @property

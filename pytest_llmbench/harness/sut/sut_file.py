@@ -35,7 +35,7 @@ class HourlyPrice:
 
 
 def hourly_price(file: Path | None) -> HourlyPrice | None:
-    """In dollars; None where the SUT file gives none, or gives it in another currency."""
+    """The price per hour in dollars; None where the SUT file gives none, or gives it in another currency."""
     if file is None:
         return None
     prices = read_sut_file(file).prices

@@ -44,7 +44,7 @@ class ClockedExecutor:
 
 
 def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
-    """Nothing, where all workers read this machine's clock.
+    """The facts about the clocks of the workers; none, where all workers read this machine's clock.
 
     Else the clocks are distributed. If the SUT reads this machine's clock, the round trips to the workers are
     all the evidence that is needed; if not, their error comes on top of that between this machine and it.
@@ -68,7 +68,10 @@ def distributed(
     on_record: Callable[[RequestRecord], None],
     on_progress: Callable[[Any], None],
 ) -> Stoppable:
-    """As many workers as ``approach`` says, for the endpoint that was examined. None is started yet."""
+    """A generator of as many workers as ``approach`` says, for the endpoint that was examined.
+
+    No worker is started yet.
+    """
     access, asking = approach.access, approach.asking
     address = Address(seen.base_url, dict(approach.credentials.headers), access.ca_file, access.insecure)
     options: dict[str, Any] = {

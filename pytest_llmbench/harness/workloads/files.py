@@ -164,7 +164,7 @@ class Law(_Table):
     sigma: float | None = None
 
     def law(self) -> LengthLaw:
-        """Raises SuiteError for figures that are missing, too many or impossible."""
+        """The length law of the figures. Raises SuiteError if figures are missing, too many or impossible."""
         needed, make = _LAWS[self.kind]
         given = self.model_dump(exclude={"kind"}, exclude_none=True)
         optional = {"weights"} if self.kind == "empirical" else set()
