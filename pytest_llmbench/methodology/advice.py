@@ -1,4 +1,5 @@
-"""What to ask a test for when its limits are not decided: the keyword that gets so many more samples."""
+"""Advice on what to ask a test for when its limits are not decided: the keyword that gets so many more
+samples."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def _advised(
 
 
 def _loads(metric: str, result: TestResult) -> Sequence[Observation]:
-    """Those that the metric rests on: of a level that it names, else of the largest level, else all."""
+    """The loads that the metric rests on: those of a level that it names, else of the largest level, else
+    all."""
     levels = [level for level in result.levels if level.observation is not None]
     if not levels:
         return result.observations
@@ -56,7 +58,7 @@ def _loads(metric: str, result: TestResult) -> Sequence[Observation]:
 
 
 def _keyword(loads: Sequence[Observation], parameters: TestParameters, growth: float) -> str | None:
-    """In the words of the marker; None where it has none for it."""
+    """The keyword, in the words of the marker; None where the marker has none for it."""
     known = {each.name for each in fields(parameters)}
     plans = [load.plan for load in loads]
     if "duration_s" in known and any(plan.duration_s is not None for plan in plans):

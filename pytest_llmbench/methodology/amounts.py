@@ -62,7 +62,7 @@ class Bounds:
         return self.attempts * max(self.most, self.worst or 0)
 
     def measured_up_to(self, attempts: int) -> Bounds:
-        """Where every measured load may be void so often, and is measured again."""
+        """These bounds, where every measured load may be void so often, and is measured again."""
         return self if self.phase is not Phase.MEASURE else replace(self, attempts=attempts)
 
 
@@ -87,7 +87,8 @@ def of_plan(plan: LoadPlan, *, least: int | None = None) -> Bounds:
 
 
 def _seconds(plan: LoadPlan) -> float | None:
-    """From the start to the last arrival, or the nominal length; None where the system decides."""
+    """The seconds from the start to the last arrival, or the nominal length; None where the system
+    decides."""
     if plan.duration_s is not None:
         return plan.duration_s
     if not isinstance(plan.load, OpenLoop) or not plan.requests:

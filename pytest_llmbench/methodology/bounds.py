@@ -166,7 +166,8 @@ def _itl_level(
     usual: Method,
     poor: Method,
 ) -> Bounds:
-    """As many as the floors ask for, or as the shortest duration has at the rate."""
+    """The bounds of an ITL level: as many requests as the floors ask for, or as the shortest duration has at
+    the rate."""
     own = itl.requests_of(parameters, setting, before, percent)
     most, worst = (
         math.ceil(1.05 * itl.requests_of_level(parameters, setting, method)) + SPREAD_REQUESTS

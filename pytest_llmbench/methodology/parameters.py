@@ -85,7 +85,7 @@ class TestParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadParameters(TestParameters):
-    """Of a test with one load of the author's choice."""
+    """The parameters of a test with one load of the author's choice."""
 
     rate: float | None = parameter("positive")
     """Open loop: requests per second."""

@@ -1,4 +1,4 @@
-"""How long the load generator waits for a reply: what was asked for, else by the SUT's own speed.
+"""The time that the load generator waits for a reply: what was asked for, else by the SUT's own speed.
 
 A deadline is there to tell a hung server from a slow one. Its default fits a quick server; of a slow one, or
 with long prompts, it would end requests that are well under way. So a wait becomes ``TIMES`` as long as the
@@ -95,7 +95,8 @@ def _is_light(plan: LoadPlan, measuring: bool) -> bool:
 
 
 def _first(usual: Deadlines, wanted_s: float) -> Deadlines:
-    """Both waits: a server that sends its headers at once is silent until the first token."""
+    """Deadlines with both waits raised: a server that sends its headers at once is silent until the first
+    token."""
     return replace(
         usual,
         first_byte_s=_raised(usual.first_byte_s, wanted_s),

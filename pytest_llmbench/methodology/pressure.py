@@ -1,4 +1,5 @@
-"""Was memory short in a level of the memory pressure test? By what the engine tells (section 5.8.3).
+"""Judge whether memory was short in a level of the memory pressure test, by what the engine tells (section
+5.8.3).
 
 A level beyond capacity that leaves memory free shows nothing of what the test is about: where the engine says
 so of all of them the test is void, and where it says nothing it is not a pass.
@@ -35,7 +36,10 @@ class Signs:
 
     @property
     def pressed(self) -> bool | None:
-        """None where the engine tells neither preemptions nor the use of its KV cache."""
+        """Whether memory was short.
+
+        None where the engine tells neither preemptions nor the use of its KV cache.
+        """
         if self.preemptions or self.out_of_memory or (self.kv_use or 0.0) >= HIGH_KV_USE:
             return True
         return None if self.preemptions is None and self.kv_use is None else False
@@ -49,14 +53,14 @@ class Signs:
 
 
 def signs_of(seen: Observation) -> Signs:
-    """From the engine's counters and gauges, and from what the replies tell of their own preemptions."""
+    """The signs from the engine's counters and gauges, and from the preemptions that the replies report."""
     readings = None if seen.engine is None else seen.engine.gauge("kv_use", seen.started_ns, seen.ended_ns)
     use = None if readings is None or not len(readings[1]) else float(readings[1].max())
     return Signs(preemption_events(seen), out_of_memory_errors(seen.records), use)
 
 
 def preemption_events(seen: Observation) -> float | None:
-    """By the engine's counter; without one, those that the replies tell of."""
+    """The preemptions counted by the engine; without a counter, those that the replies report."""
     counted = None if seen.engine is None else seen.engine.grown("preemptions")
     if counted is not None:
         return counted

@@ -58,7 +58,10 @@ def void_causes(run: Observation, *, gaps: bool = False) -> tuple[str, ...]:
 
 
 def _spoiled(run: Observation, gaps: bool = False) -> tuple[Finding, ...]:
-    """Read or refilled too late for its figures. A load that was cut short is void for that."""
+    """The findings about a load that was read or refilled too late for its figures.
+
+    There are none for a load that was cut short: that is what makes it void.
+    """
     return spoiled(run, gaps=gaps) if run.interrupted is None else ()
 
 
@@ -153,7 +156,7 @@ def void_load(run: Observation, label: str) -> VoidLoad:
 
 
 def _told_causes(run: Observation) -> tuple[str, ...]:
-    """Of a load that is known to be void: where nothing else is wrong with it, it is its gaps."""
+    """The causes of a load that is known to be void: where nothing else is wrong with it, its gaps."""
     return void_causes(run) or void_causes(run, gaps=True)
 
 

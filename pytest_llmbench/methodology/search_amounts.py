@@ -1,4 +1,4 @@
-"""What a search for the highest load sends at least and at most, and the long level behind it."""
+"""The amounts that a search for the highest load sends at least and at most, and the long level behind it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,10 @@ class SearchAmounts:
         return self.relative or Range(LOWEST_SHARE, HIGHEST_SHARE, step, chosen=True)
 
     def _upwards(self, like: Bounds, asked: Range, passes: int) -> Bounds:
-        """From a minimum on: the levels between are no faster than the first that did not hold."""
+        """The bounds of a search upwards from a minimum.
+
+        The levels in between are no faster than the first that did not hold.
+        """
         halves = math.ceil(math.log2(_FASTEST_RPS / asked.step))
         levels = (2 + STRETCHES + halves) * passes
         fixed = SPREAD_SHARE * self.length_s * (asked.minimum + (2 + STRETCHES) * asked.step) * passes

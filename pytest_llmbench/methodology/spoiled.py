@@ -1,4 +1,5 @@
-"""Was the measurement itself good enough? What the stamps of the records say about our own machine.
+"""Judge whether the measurement itself was good enough: what the stamps of the records say about our own
+machine.
 
 A load is void where they leave a figure more uncertain than a limit; below it the figures say by how much
 (``uncertainty.py``). Percentiles count as far as the sample holds them: one request read late among fifty is
@@ -33,17 +34,17 @@ def spoiled(run: Observation, *, gaps: bool = False) -> tuple[Finding, ...]:
 
 
 def late_reads(run: Observation) -> Finding | None:
-    """Of TTFT. None where every instant of it is exact."""
+    """The finding about late reads in TTFT. None where every instant of it is exact."""
     return _furthest(LATE_READS, "TTFT", ttft_leeways([run]), run)
 
 
 def late_gaps(run: Observation) -> Finding | None:
-    """Of the time between chunks; for tests that are about it."""
+    """The finding about late reads in the time between chunks; for tests that are about it."""
     return _furthest(LATE_GAPS, "time between chunks", gap_leeways([run]), run)
 
 
 def _furthest(check: str, family: str, leeways: Leeways, run: Observation) -> Finding | None:
-    """About the percentile that is furthest beyond its limit, or nearest to it."""
+    """The finding about the percentile that is furthest beyond its limit, or nearest to it."""
     held = [
         (name, leeways[name])
         for name, q in _JUDGED.items()
@@ -68,7 +69,7 @@ def _furthest(check: str, family: str, leeways: Leeways, run: Observation) -> Fi
 
 
 def empty_slots(run: Observation) -> Finding | None:
-    """Of a closed loop."""
+    """The finding about the empty slots of a closed loop; None where no slot stood empty."""
     share, lag_ns = empty_slot_share(run.plan.load, run.records), run.selfcheck.replacement_lag_p99_ns
     if not share:
         return None

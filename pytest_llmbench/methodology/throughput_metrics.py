@@ -82,7 +82,7 @@ class Found:
         return sustainable(seen) or (bool(self.limits) and meets(seen, self.limits))
 
     def run(self, number: int) -> Found:
-        """With the one run alone; without what was held another number of times."""
+        """This with one run alone; without what was held another number of times."""
         count = len(self.reported.runs)
         own = [
             replace(one, runs=(one.runs[number],)) if one is not None and len(one.runs) == count else None
@@ -111,7 +111,7 @@ def _in_role(held: Sustained, old: str, new: str) -> Sustained:
 
 
 def runs_of(found: Found, setting: Setting) -> ByRun:
-    """Of the levels that were held; what the one search found has no runs."""
+    """The metrics of the levels that were held, by run. What the one search found has no runs."""
     every = [metrics_of(found.run(number), setting) for number in range(len(found.reported.runs))]
     return by_run([{name: own for name, own in one.items() if name not in _OF_THE_SEARCH} for one in every])
 

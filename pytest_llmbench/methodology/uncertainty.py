@@ -1,4 +1,4 @@
-"""Every figure of a result with what the measuring machine may have added to it or taken from it."""
+"""The figures of a result with what the measuring machine may have added to each or taken from it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def with_uncertainty(result: TestResult) -> TestResult:
 
 
 class _Bounds:
-    """Of one load, or of several together; each family is worked out once."""
+    """The bounds for one load, or for several together; each family is worked out once."""
 
     def __init__(self, runs: Sequence[Observation], *, served: bool) -> None:
         self._runs = runs

@@ -1,4 +1,4 @@
-"""How much warm-up is done (METHODOLOGY §6). The ``llm_warmup`` fixture returns one of these."""
+"""The amount of warm-up that is done (METHODOLOGY §6). The ``llm_warmup`` fixture returns one of these."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WarmupPolicy:
 
     @classmethod
     def none(cls) -> WarmupPolicy:
-        """No warm-up, for experiments: the audit counts its absence as unmet."""
+        """A policy of no warm-up, for experiments: the audit counts its absence as unmet."""
         return cls(requests=0, output_tokens=0, probes=0)
 
     @classmethod

@@ -54,7 +54,7 @@ assert _QUANTITIES.keys() == FAMILIES.keys()
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveParameters(LoadParameters):
-    """Of a test with one load that may end when its limits are decided."""
+    """The parameters of a test with one load that may end when its limits are decided."""
 
     requests: int | str | None = parameter("count_or_auto")  # type: ignore[assignment]  # wider than its base
     max_requests: int | None = parameter("count")

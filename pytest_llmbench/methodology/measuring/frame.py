@@ -27,7 +27,7 @@ from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """Which test of the draft it is."""
+    """The test of the draft that a result belongs to."""
 
     test: str
     section: str

@@ -1,4 +1,5 @@
-"""From the observation of one load level to its Level: window, estimates, queue, saturation, criteria."""
+"""The way from the observation of a load level to its Level: window, estimates, queue, saturation,
+criteria."""
 
 from __future__ import annotations
 

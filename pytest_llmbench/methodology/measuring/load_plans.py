@@ -62,8 +62,10 @@ class RequestSlice:
         at_least: int,
         most_rps: float | None = None,
     ) -> LoadPlan:
-        """At least ``at_least`` requests and ``duration_s``. ``most_rps``: a rate that it will not exceed,
-        which bounds how many requests are drawn."""
+        """A closed loop of at least ``at_least`` requests and ``duration_s``.
+
+        ``most_rps`` is a rate that it will not exceed, which bounds how many requests are drawn.
+        """
         ceiling = at_least
         if duration_s is not None:
             rate = FASTEST_PER_SLOT_RPS * concurrency if most_rps is None else most_rps

@@ -117,7 +117,7 @@ def _stretches(plans: Sequence[LoadPlan]) -> list[Stretch]:
 
 
 def _engine(seen: Sequence[Observation]) -> Facts:
-    """Where figures of the engine's own come from, and which of its times are known for each request."""
+    """The source of the engine's own figures, and which of its times are known for each request."""
     sources = dict.fromkeys(run.engine.source for run in seen if run.engine is not None)
     known = [
         name
@@ -129,7 +129,8 @@ def _engine(seen: Sequence[Observation]) -> Facts:
 
 
 def _load(plan: LoadPlan, stated: Mapping[str, Any]) -> Facts:
-    """From the first plan, unless that is a burst or a probe of another load model than the test states."""
+    """The load facts of the first plan, unless that is a burst or a probe of another load model than the test
+    states."""
     if stated.get("load.model", plan.load.model) != plan.load.model:
         return Facts()
     values: dict[str, Any] = {"load.model": plan.load.model}

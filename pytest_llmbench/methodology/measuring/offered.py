@@ -81,7 +81,8 @@ def achieved_rate(run: Observation) -> Finding | None:
 
 
 def _share_of_rate(run: Observation, instants_ns: IntColumn) -> float | None:
-    """Of the scheduled rate, that at which these instants of the requests followed one another."""
+    """The rate at which these instants of the requests followed one another, as a share of the scheduled
+    rate."""
     both = (instants_ns != MISSING) & (run.records.scheduled_ns != MISSING)
     if not isinstance(run.plan.load, OpenLoop) or int(both.sum()) < 2:
         return None
@@ -93,7 +94,8 @@ SCHEDULE_CHECKS = (send_lag, growing_lag, achieved_rate)
 
 
 def shortfalls(run: Observation) -> tuple[str, ...]:
-    """In what the sends fell behind the schedule; empty where they kept it, and in a closed loop."""
+    """The ways in which the sends fell behind the schedule; empty where they kept it, and in a closed
+    loop."""
     found = (check(run) for check in SCHEDULE_CHECKS)
     late = [finding.message for finding in found if finding is not None and finding.voids and not finding.ok]
     return (*late, *([run.interrupted or ""] if gave_up(run) else []))

@@ -1,4 +1,4 @@
-"""When is a load level saturated? The rules of section 5.2.3.1 as METHODOLOGY §10 settles them (AMB-14).
+"""The rules for when a load level is saturated: section 5.2.3.1 as METHODOLOGY §10 settles it (AMB-14).
 
 1. The queue grows continuously: five equal segments of the window, mean in flight strictly rising, last minus
    first at least max(2, 20 % of the first). The queue is the server's waiting gauge where there is one.
@@ -39,7 +39,8 @@ class Reference:
 
     @classmethod
     def of(cls, lowest: Level) -> Reference:
-        """From the lowest level; a level that breaks the rule by itself switches it off."""
+        """Take the reference from the lowest level; a level that breaks the rule by itself switches it
+        off."""
         p50, p99 = _point(lowest, "ttft.p50"), _point(lowest, "ttft.p99")
         if p50 is None or p99 is None:
             return cls(note="the lowest level has no TTFT")

@@ -81,7 +81,7 @@ def _workload(facts: Facts) -> str:
 
 
 def _parts(facts: Facts) -> str:
-    """No two parts of a session have a prompt in common."""
+    """The parts of the workload, in words. No two parts of a session have a prompt in common."""
     parts = dict(facts.value("workload.parts") or {})
     if len(parts) != 1:
         return f", in {len(parts)} parts with seeds made from it" if parts else ""

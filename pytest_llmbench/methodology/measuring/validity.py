@@ -63,7 +63,8 @@ def validity(
 
 
 def _worst_of_each(findings: Sequence[Finding]) -> list[Finding | None]:
-    """Of a test with many levels one finding per check: the first that is not ok, or the highest value."""
+    """One finding per check, of a test with many levels: the first that is not ok, or else the highest
+    value."""
     by_check: dict[str, list[Finding]] = {}
     for finding in findings:
         by_check.setdefault(finding.check, []).append(finding)
@@ -294,7 +295,10 @@ def _cache_state(records: Records) -> Finding | None:
 
 
 def _sent_again(records: Records) -> Finding | None:
-    """On a new connection, since the kept one had ended before a byte of them got there."""
+    """The finding about requests that were sent again on a new connection; None where there were none.
+
+    The kept connection had ended before a byte of them got there.
+    """
     count = int(records.stale_retries.clip(0).sum())
     if not count:
         return None

@@ -78,7 +78,8 @@ def _warm_up(setting: Setting, concurrency: int | None, variant: str) -> Procedu
 
 
 def planned_warm_up(setting: Setting, concurrency: int | None, variant: str) -> tuple[LoadPlan, LoadPlan]:
-    """Its first load and its first probe; those after them go on in the same two sequences."""
+    """The first load and the first probe of a warm-up; the ones after them go on in the same two
+    sequences."""
     in_flight = concurrency or setting.warmup.concurrency
     return _load(setting, first=0, concurrency=in_flight, variant=variant), _probe(setting, 0, variant)
 

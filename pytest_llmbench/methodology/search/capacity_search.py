@@ -149,7 +149,8 @@ def _notes(passed: int | None, failed: int | None, ceiling: int, maximum: int) -
 
 
 def _most_rps(levels: list[Seen]) -> float | None:
-    """No level is faster than four times the fastest so far: the next has at most twice its slots."""
+    """The highest rate that the next level can have: four times the fastest so far, since it has at most
+    twice the slots."""
     rates = [rate for seen in levels if (rate := seen.point("request_throughput")) is not None and rate > 0]
     return 4.0 * max(rates) if rates else None
 

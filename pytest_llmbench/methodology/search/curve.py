@@ -76,8 +76,10 @@ class Curve:
         return Estimate.undefined(unit=unit, method=method, n=len(self.levels))
 
     def _bracket(self, point: Seen | None) -> Estimate:
-        """From the level before the point up to it. Where none is the point it lies above all levels, and is
-        not known."""
+        """The bracket of a point, from the level before it up to it.
+
+        Where no level is the point, it lies above all levels and is not known.
+        """
         rates = [value_of(seen) for seen in self.levels]
         if not rates:
             return Estimate.undefined(unit="req/s", method="no levels")
@@ -105,7 +107,7 @@ def curve_of(levels: Sequence[Seen], *, wanted: bool) -> Curve:
 
 
 def holds(seen: Seen) -> bool:
-    """No saturation rule names the level, or it keeps up and meets the objectives."""
+    """Whether no saturation rule names the level, or it keeps up and meets the objectives."""
     return not seen.level.saturated or seen.level.passed is True
 
 
@@ -126,8 +128,10 @@ def first_drop(ascending: Sequence[Seen]) -> Seen | None:
 
 
 def _drops(earlier: Seen, later: Seen) -> bool:
-    """Beyond their intervals, and not for want of requests: arrivals at random may come more slowly at the
-    higher rate."""
+    """Whether throughput drops beyond both intervals, and not for lack of requests.
+
+    Random arrivals may come more slowly at the higher rate.
+    """
     before, after = (seen.level.metrics[_THROUGHPUT] for seen in (earlier, later))
     if before.lower is None or after.upper is None or after.upper >= before.lower:
         return False

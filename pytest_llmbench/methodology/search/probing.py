@@ -23,7 +23,8 @@ LoadModel = Literal["open", "closed"]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where to search: ``load.rate_range`` or ``load.concurrency_range`` of the report (section 5.2.2.2)."""
+    """The range to search: ``load.rate_range`` or ``load.concurrency_range`` of the report (section
+    5.2.2.2)."""
 
     minimum: float
     maximum: float
@@ -101,7 +102,8 @@ class Probes:
         return seen
 
     def spend(self, best: Seen) -> None:
-        """Where a level well above ``best`` gained nothing, those in between did not: all saturated."""
+        """Mark levels above ``best`` as saturated: where a level well above it gained nothing, those in
+        between did not."""
         above = {value: seen for value, seen in self.by_value.items() if value > value_of(best)}
         spent = {value: gain_is_spent(best.level, seen.level) for value, seen in above.items()}
         nearest = next((spent[value] for value in sorted(spent) if spent[value] is not None), None)

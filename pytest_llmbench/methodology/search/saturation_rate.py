@@ -39,7 +39,10 @@ class SaturationRate:
     """``load.capacity_rps`` and what the search adds to the facts of the load."""
 
     def percent(self, percent: float) -> float:
-        """That share of it, with three digits as a rate of a plan. ValueError without a rate."""
+        """That percentage of the rate, with three digits, as a rate for a plan.
+
+        Raises ValueError if there is no saturation rate.
+        """
         if self.rps is None:
             raise ValueError("there is no saturation rate to take a share of")
         return float(f"{self.rps * percent / 100:.3g}")
@@ -71,6 +74,9 @@ def saturation_rate(
 
 
 def _source(found: Searched) -> str:
-    """With a word on a range that ended before saturation: its shares are of less than the capacity."""
+    """The source of the rate, with a note on a range that ended before saturation.
+
+    Shares of such a range are shares of less than the capacity.
+    """
     why = None if found.best is None else lower_bound(found.best, found.levels, sustainable)
     return SEARCHED if why is None else f"{SEARCHED}, {LOWER_BOUND}: {why}"

@@ -257,7 +257,8 @@ def _highest(
 
 
 def _bounds(probes: Probes, asked: Range | None) -> Procedure[Range]:
-    """From a rough capacity; of a range without a maximum only that."""
+    """The range to search, from a rough capacity; for a range without a maximum only that maximum comes from
+    it."""
     rough = yield from _rough_bounds(probes)
     if asked is None:
         return rough
@@ -312,7 +313,8 @@ def search_plans(
     constrained: bool = False,
     duration_s: float | None = None,
 ) -> tuple[LoadPlan, ...]:
-    """For ``--llm-plan``: as many levels as a search runs at most, each with the highest load it may have.
+    """The plans of a search for ``--llm-plan``: the most levels it can run, each with the highest load it may
+    have.
 
     Without bounds the rate is not known beforehand: the bursts are listed with the requests that they send at
     least, the levels with :data:`UNKNOWN_RPS`.

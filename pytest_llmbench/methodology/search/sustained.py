@@ -46,8 +46,10 @@ def sustained(
     duration_s: float,
     runs: int,
 ) -> Procedure[Sustained]:
-    """From ``start`` down in steps of the search until a level ``holds`` for ``duration_s``; that one is run
-    ``runs`` times. ``law``: the arrivals of an open loop."""
+    """Step down from ``start`` until a level ``holds`` for ``duration_s``, and run that level ``runs`` times.
+
+    The steps are those of the search. ``law``: the arrivals of an open loop.
+    """
     if start is None:
         return Sustained()
     seen: Seen | None = None
@@ -81,7 +83,7 @@ def _looks(setting: Setting) -> tuple[str, ...]:
 
 
 def _steady_enough(seen: Seen, setting: Setting) -> bool:
-    """Only at full scale is a level long enough to ask for a steady state."""
+    """Whether the level is steady. Only at full scale is a level long enough to ask for that."""
     return seen.level.steady is not False or setting.scale != "full"
 
 
@@ -114,7 +116,7 @@ def _repeated(
 
 
 def _values(start: Seen, searched: Searched) -> list[float]:
-    """Down by the step of the search, not below its minimum."""
+    """The values from the start down by the step of the search, not below its minimum."""
     first, bounds = value_of(start), searched.range
     below = [first - number * bounds.step for number in range(MOST_STEPS_DOWN + 1)]
     exact = [max(value, bounds.minimum) for value in below]

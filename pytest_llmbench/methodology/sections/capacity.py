@@ -47,7 +47,7 @@ OUTPUT_TOKENS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """Keywords of ``@llmbench.capacity``."""
+    """The keywords of ``@llmbench.capacity``."""
 
     ttft_p99_ms: float | None = parameter("positive")
     """Criterion: a level passes only while TTFT P99 is at or under it. The draft wants one to be chosen."""
@@ -110,7 +110,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
 
 
 def _metrics(found: Capacity) -> dict[str, Estimate]:
-    """Those of the highest level that passed, under plain names."""
+    """The metrics of the highest level that passed, under plain names."""
     metrics = {"max_concurrency": found.estimate}
     if found.best is not None:
         window = window_of(found.best.observation)

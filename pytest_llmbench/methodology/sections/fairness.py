@@ -77,7 +77,7 @@ RULES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """Keywords of ``@llmbench.fairness``."""
+    """The keywords of ``@llmbench.fairness``."""
 
     workload: str | SyntheticWorkload | ClassMix = parameter("workload", SYNTHETIC_SKEWED.name)
     classes: Sequence[RequestClass] | None = parameter("classes")
@@ -203,7 +203,7 @@ class MixLoads:
         return self.capacity.percent(self.parameters.load_percent)
 
     def rate_alone(self, name: str) -> float:
-        """AMB-08."""
+        """The rate at which a class is sent alone, by the rule of equal load (AMB-08)."""
         if self.parameters.equal_load == "requests":
             return self.rate
         return float(f"{self.rate * self.mix.mean_tokens() / self.mix.mean_tokens(name):.4g}")
@@ -477,7 +477,7 @@ def _latencies(records: Records) -> dict[str, Estimate]:
 
 
 def tables(results: FairnessResults) -> tuple[Table, ...]:
-    """Per class, the fairness figures, and the baselines that they stand on."""
+    """The tables: per class, the fairness figures, and the baselines that they stand on."""
     return classes_table(results), metrics_table(results), baselines_table(results)
 
 

@@ -39,7 +39,7 @@ _OUTSIDE = "goodput is no test of the draft: there are no clauses to comply with
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(AdaptiveParameters):
-    """Keywords of ``@llmbench.goodput``. A request is good when it ends well and keeps all the limits."""
+    """The keywords of ``@llmbench.goodput``. A request is good when it ends well and keeps all the limits."""
 
     repeats = True
 
@@ -108,7 +108,7 @@ _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 
 
 def _table(parameters: Parameters, metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Table:
-    """Which limit costs how much: each alone, then all together."""
+    """The table that shows what each limit costs: each alone, then all together."""
     total = sum(len(run.records) for run in seen)
 
     def kept(limits: Sequence[tuple[Quantity, float]]) -> str:

@@ -73,7 +73,7 @@ MOST_CACHED = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """Keywords of ``@llmbench.guardrail``. Limits are ceilings, at every load level."""
+    """The keywords of ``@llmbench.guardrail``. Limits are ceilings, at every load level."""
 
     baseline: str = parameter("name", "guardrails_baseline")
     """SUT variant with all guardrails off; so on for the other three."""
@@ -303,7 +303,7 @@ def _metrics(parameters: Parameters, measured: Measured) -> dict[str, Estimate]:
 
 
 def _overheads(measured: Measured, percent: float) -> dict[str, Estimate]:
-    """Of paired requests, at one load level; undefined where a configuration was not run."""
+    """The overheads at one load level, from paired requests; undefined where a configuration was not run."""
     found: dict[str, Estimate] = {}
     for metric, family, name in (
         ("input_filter_overhead", "ttft", INPUT),

@@ -90,7 +90,7 @@ _MARGIN = 1.15
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """Keywords of ``@llmbench.itl``. Limits are ceilings that every level has to keep."""
+    """The keywords of ``@llmbench.itl``. Limits are ceilings that every level has to keep."""
 
     levels_percent: Sequence[float] = parameter("percents", LEVELS_PERCENT)
     """Loads, in percent of the saturation rate."""

@@ -84,7 +84,7 @@ _WARMUP_TOKENS = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """Keywords of ``@llmbench.long_context``."""
+    """The keywords of ``@llmbench.long_context``."""
 
     workload: str | LongContextWorkload = parameter("workload", LONG_CONTEXT.name)
     lengths: Sequence[int] | None = parameter("counts")
@@ -275,13 +275,13 @@ def needs(parameters: Parameters, setting: Setting) -> Sequence[str]:
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """One per length."""
+    """The plans: one per length."""
     base = workload_of(parameters, setting)
     return tuple(_plan(parameters, setting, base, length) for length in lengths_of(parameters, setting))
 
 
 def warmups(parameters: Parameters, setting: Setting) -> tuple[LongContextWorkload, ...]:
-    """With a short context (section 5.9.3)."""
+    """The workload of the warm-up, with a short context (section 5.9.3)."""
     shortest = lengths_of(parameters, setting)[0]
     return (workload_of(parameters, setting).at_length(min(_WARMUP_TOKENS, shortest)),)
 
@@ -334,7 +334,7 @@ def measured_at(length: int, seen: Seen, *, seed: int) -> Measured:
 
 
 def is_refused(records: Records) -> bool:
-    """Not one success, and the server turned every request down as too long or malformed."""
+    """Whether no request succeeded and the server turned every one down as too long or malformed."""
     return len(records) > 0 and not records.ok.any() and bool(np.isin(records.http_status, _REFUSALS).all())
 
 
@@ -357,7 +357,10 @@ def _server_count(records: Records) -> float | None:
 
 
 def truncation_finding(truncated: Sequence[Measured]) -> Finding:
-    """Not ok where prompts were cut: the run did not measure the lengths that it names."""
+    """The finding about cut prompts.
+
+    It is not ok where there are any: the run did not measure the lengths it names.
+    """
     if not truncated:
         return Finding(
             "context_truncated", ok=True, voids=True, message="the server processed every length whole"
@@ -466,7 +469,7 @@ def r_squared(scaling: PrefillScaling, measured: Sequence[Measured]) -> tuple[fl
 
 
 def fit_facts(scaling: PrefillScaling, measured: Sequence[Measured]) -> dict[str, Any] | None:
-    """Both fits, as the audit reads them."""
+    """The facts about both fits, as the audit reads them; None where a fit is missing."""
     if scaling.power is None or scaling.line is None:
         return None
     exponent = scaling.metrics["prefill_exponent"]

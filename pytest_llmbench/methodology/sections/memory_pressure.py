@@ -81,7 +81,7 @@ LEVEL_S = ByScale(quick=5.0, standard=30.0, full=120.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """Keywords of ``@llmbench.memory_pressure``. Limits hold at every level beyond 100 %."""
+    """The keywords of ``@llmbench.memory_pressure``. Limits hold at every level beyond 100 %."""
 
     workload: str | Workload = parameter("workload", "long-context")
     capacity: int | None = parameter("count")
@@ -125,7 +125,10 @@ class Overload:
 
 
 def fitted(setting: Setting) -> Setting:
-    """With the lengths of Long Context that the model accepts (AMB-03); a smoke run takes the shortest."""
+    """The setting with the lengths of Long Context that the model accepts (AMB-03).
+
+    A smoke run takes the shortest.
+    """
     limit = setting.facts.value("sut.context_limit_tokens")
     if setting.workload != LONG_CONTEXT:
         return setting
@@ -176,7 +179,7 @@ def _capacity(
 
 
 def _threshold_ms(setting: Setting, overload: Overload, sequence: RequestSlice) -> Procedure[float | None]:
-    """From the TTFT of one request at a time; None where not one had any."""
+    """The threshold for TTFT, from one request at a time; None where not one of them had a TTFT."""
     seen = level_of((yield unloaded_plan(setting, sequence)), seed=setting.seed, role=PROBE)
     overload.search.append(seen.with_(passed=bool(seen.records.ok.any())))
     p50, p99 = seen.point("ttft.p50"), seen.point("ttft.p99")
@@ -212,7 +215,7 @@ def _level(
 
 
 def probes_of(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> RequestSlice:
-    """Of those that look for recovery: the same for all levels, none is sent twice."""
+    """The probes that look for recovery: the same for all levels, and none is sent twice."""
     return recovery_probes(setting, sequence, levels=parameters.levels_percent, **_asked(parameters))
 
 

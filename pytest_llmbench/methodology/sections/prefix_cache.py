@@ -69,7 +69,10 @@ tokens) with random content. The recommended one needs a data set, and a stand-i
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(LoadParameters):
-    """Keywords of ``@llmbench.prefix_cache``. Limits are floors on the warm run, shares between 0 and 1."""
+    """The keywords of ``@llmbench.prefix_cache``.
+
+    Limits are floors on the warm run, shares between 0 and 1.
+    """
 
     workload: str | Workload = parameter("workload", STAND_IN)
     disabled: str = parameter("name", "cache_disabled")
@@ -130,7 +133,8 @@ class _Runs:
         self.by_state[state] = attempts.level
 
     def warmed_up(self, variant: str, *, fresh: bool) -> Procedure[None]:
-        """With prompts of other content: nothing measured gets into the cache (section 5.7.3)."""
+        """Warm up with prompts of other content, so that nothing measured gets into the cache (section
+        5.7.3)."""
         report = yield from warm_up(
             self.setting, variant=variant, workload=SYNTHETIC_UNIFORM, fresh_state=fresh
         )
@@ -369,7 +373,7 @@ def _untold(state: str) -> Finding:
 
 
 def _cached_share(seen: Seen) -> float | None:
-    """Of the input: from the replies, else from the engine's own counters."""
+    """The share of the input that was cached: from the replies, else from the engine's own counters."""
     records = with_zeros(seen.records)
     if _told(records):
         counted = records.ok & (records.cached_tokens != MISSING) & (records.input_tokens > 0)

@@ -67,8 +67,11 @@ _FLOORS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """Keywords of ``@llmbench.throughput``. Without a range the search chooses one from short bursts; a range
-    without a maximum goes on upwards until it saturates."""
+    """The keywords of ``@llmbench.throughput``.
+
+    Without a range the search chooses one from short bursts; a range without a maximum goes on upwards until
+    it saturates.
+    """
 
     repeats = True
 
@@ -143,7 +146,7 @@ class Parameters(TestParameters):
 
     @property
     def limits(self) -> dict[str, float]:
-        """Of the constrained search."""
+        """The limits of the constrained search, by metric."""
         named = {"ttft.p99": self.ttft_p99_ms, "tpot.p99": self.tpot_p99_ms}
         return {metric: limit for metric, limit in named.items() if limit is not None}
 

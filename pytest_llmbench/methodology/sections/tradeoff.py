@@ -63,7 +63,10 @@ MUST_BE_OFFERED_PERCENT = 100.0
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """Keywords of ``@llmbench.tradeoff``. The load is open: a closed loop shows nothing beyond capacity."""
+    """The keywords of ``@llmbench.tradeoff``.
+
+    The load is open: a closed loop shows nothing beyond capacity.
+    """
 
     capacity_rps: float | None = parameter("positive")
     """Capacity in requests per second, from published figures or an earlier test; else found by a search."""
@@ -270,7 +273,7 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
 
 
 def with_further(grid: Sequence[float]) -> tuple[float, ...]:
-    """With the levels that are added while none is saturated."""
+    """The grid with the levels that are added while none is saturated."""
     chosen = list(grid)
     while chosen[-1] + FURTHER_PERCENT <= HIGHEST_PERCENT:
         chosen.append(chosen[-1] + FURTHER_PERCENT)

@@ -59,7 +59,7 @@ TITLE = "Time to First Token"
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(AdaptiveParameters):
-    """Keywords of ``@llmbench.ttft``. Limits are ceilings in milliseconds on the whole interval."""
+    """The keywords of ``@llmbench.ttft``. Limits are ceilings in milliseconds on the whole interval."""
 
     repeats = True
 
@@ -256,7 +256,8 @@ def parts_table(metrics: Mapping[str, Estimate]) -> Table:
 
 
 def any_token_table(metrics: Mapping[str, Estimate]) -> Table:
-    """Both readings of "first token", where the system sends other output ahead of content (AMB-29)."""
+    """The table of both readings of "first token", where the system sends other output ahead of content
+    (AMB-29)."""
     rows = tuple(
         (name, *(value_and_interval(metrics[f"{family}.{key}"], SAMPLES_REQUIRED.get(key, 1))[0]
                  for family in ("ttft", "ttft_any")))
