@@ -539,7 +539,7 @@ class _Opening:
         self._task = task
 
     def inspect(self) -> None:
-        """Nothing has arrived yet."""
+        """Do nothing: nothing has arrived yet."""
 
     def abandon(self) -> None:
         self._task.cancel()

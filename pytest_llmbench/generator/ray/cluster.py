@@ -117,7 +117,7 @@ class Cluster:
         return max(1, len(fitting))
 
     def hire(self, count: int) -> list[Actor]:
-        """Foremen, spread over the nodes. They come up by themselves; their first call tells."""
+        """Hire worker actors, spread over the nodes. They come up by themselves; their first call tells."""
         self._refuse_too_many(count)
         actor = importlib.import_module(f"{__package__}.actor")
         made = self._ray.remote(num_cpus=self._spec.cpus, max_restarts=0, concurrency_groups=actor.THREADS)
