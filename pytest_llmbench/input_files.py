@@ -109,7 +109,7 @@ def parse_json(raw: bytes | str) -> Any:
 
 
 def parse_json_object(raw: bytes | str) -> Any:
-    """As :func:`parse_json`, and at most :data:`MOST_LEVELS` deep, so that it can be walked."""
+    """Parse JSON as :func:`parse_json` does, at most :data:`MOST_LEVELS` deep, so that it can be walked."""
     return _within_depth(parse_json(raw))
 
 

@@ -77,7 +77,7 @@ _KNOWN: set[str] = set()
 
 
 def keep_secret(*values: str) -> None:
-    """From now on none of these leaves this process in a text."""
+    """Keep these values secret: from now on none of them leaves this process in a text."""
     _KNOWN.update(values)
     _redactor.cache_clear()
 
@@ -112,7 +112,7 @@ def _redactor() -> Redactor:
 
 
 def known_secrets() -> Redactor:
-    """That of all secrets of this process so far."""
+    """The redactor of all secrets of this process so far."""
     return _redactor()
 
 

@@ -1,4 +1,4 @@
-"""From a declared signature to a mark builder."""
+"""Mark builders, made from declared signatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the streams looked like: tokens per chunk, coalesced reads, reasoning (METHODOLOGY §7).
+"""The shape of the streams: tokens per chunk, coalesced reads, reasoning (METHODOLOGY §7).
 
 All figures are over the requests that ended ``ok``; ``None`` means that nothing was there to count.
 """
@@ -88,7 +88,7 @@ def reasoning_share(records: Runs) -> float | None:
 
 
 def _streamed_reasoning_share(records: Records) -> npt.NDArray[np.float64]:
-    """Per request the share of its chunks, weighted with their tokens, that came as reasoning."""
+    """The share of each request's chunks, weighted with their tokens, that came as reasoning."""
     owner = np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
     first, content = records.first_reasoning_ns[owner], records.first_content_ns[owner]
     thinking = (first != MISSING) & (records.chunk_ns >= first)

@@ -22,7 +22,7 @@ Option = Literal["direct", "A", "B", "C"]
 
 
 class Gaps(NamedTuple):
-    """Of some consecutive requests."""
+    """The gaps of some consecutive requests."""
 
     ns: IntColumn
     """Of one request after the other."""
@@ -33,7 +33,8 @@ class Gaps(NamedTuple):
 
 
 def gaps_of(records: Records, option: Option, min_output_tokens: int) -> Iterator[Gaps]:
-    """Of the successful requests with that many output tokens, some requests at a time, in their order."""
+    """The gaps of the successful requests with that many output tokens, some requests at a time, in their
+    order."""
     for block in records.blocks():
         eligible = block.ok & (_output_tokens(block) >= min_output_tokens)
         ns, counts = _gaps(block.select(eligible), option)
@@ -41,7 +42,7 @@ def gaps_of(records: Records, option: Option, min_output_tokens: int) -> Iterato
 
 
 def has_unknown_chunk(records: Records) -> BoolColumn:
-    """Which requests have a chunk of which is not known how many tokens it holds."""
+    """Tell for each request whether it has a chunk with an unknown number of tokens."""
     unknown = records.chunk_tokens == MISSING
     if not unknown.any():
         return np.zeros(len(records), dtype=bool)
@@ -73,7 +74,10 @@ def _gaps(records: Records, option: Option) -> tuple[IntColumn, IntColumn]:
 
 
 def differences(instants: IntColumn, counts: IntColumn) -> tuple[IntColumn, IntColumn]:
-    """Between the instants of each request, of which it has ``counts``; and how many are of each."""
+    """The gaps between the instants of each request, and how many gaps each has.
+
+    ``counts`` tells how many instants each request has.
+    """
     gaps = np.diff(instants)
     inner = np.ones(len(gaps), dtype=bool)
     firsts = (np.cumsum(counts) - counts)[counts > 0]

@@ -25,7 +25,7 @@ Limits = Sequence[tuple[Quantity, float]]
 
 
 def good(records: Records, limits_ms: Limits) -> BoolColumn:
-    """Which requests meet every limit."""
+    """Tell for each request whether it meets every limit."""
     return np.asarray(scores(limits_ms, Ends.of_records(records)) <= 1.0)
 
 

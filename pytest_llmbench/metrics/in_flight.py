@@ -52,7 +52,7 @@ def queue_of(seen: Observation, window: Window) -> Queue | None:
 
 
 def growth_in_flight(window: Window) -> Growth:
-    """Of the requests under way. ValueError for an empty window."""
+    """The growth of the requests under way. Raises ValueError for an empty window."""
     records, start_ns, end_ns = window.records, window.start_ns, window.end_ns
     # Sorting the instants of a long run would need several times its memory; their sums are the same.
     if len(records) <= BLOCK:
@@ -86,7 +86,7 @@ def tokens_in_flight(window: Window, *, level: float = 0.95) -> Estimate:
 
 
 def _steps(records: Records, inputs: IntColumn) -> Steps:
-    """Of the tokens that these requests keep."""
+    """The tokens that these requests keep, as a step series."""
     owner = np.repeat(np.arange(len(records)), np.diff(records.chunk_offsets))
     weights = chunk_weights(records)
     streamed = np.bincount(owner, weights=weights, minlength=len(records))

@@ -52,7 +52,8 @@ class ItlCounts:
 
     @property
     def excluded_share(self) -> float | None:
-        """Of the successful requests."""
+        """The share of successful requests that were excluded; None where there are no successful
+        requests."""
         every = self.eligible + self.excluded
         return self.excluded / every if every else None
 

@@ -99,7 +99,8 @@ def tpot_ms(records: Records) -> FloatArray:
 
 @by_blocks
 def early_ms(records: Records) -> FloatArray:
-    """By how much T_first of the very requests in :func:`ttft_ms` may be too late: they were read late."""
+    """The time by which T_first of the requests in :func:`ttft_ms` may be too late because they were read
+    late."""
     mask = _measured(records, records.submitted_ns, records.first_content_ns)
     return np.asarray(records.first_content_early_ns[mask].clip(0) / _NS_PER_MS, dtype=np.float64)
 
@@ -125,7 +126,7 @@ def _first_output_ns(records: Records) -> IntColumn:
 
 
 def _per_token(records: Records) -> tuple[BoolColumn, IntColumn]:
-    """Which requests have a TPOT, and the tokens that each streamed."""
+    """Tell for each request whether it has a TPOT, and how many tokens it streamed."""
     tokens = _streamed_tokens(records)
     measured = _measured(records, _first_output_ns(records), records.last_content_ns)
     return measured & (tokens >= 2), tokens

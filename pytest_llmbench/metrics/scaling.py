@@ -1,4 +1,4 @@
-"""How TTFT grows with input length (section 5.9.4, AMB-21): one set of records per length."""
+"""The growth of TTFT with input length (section 5.9.4, AMB-21): one set of records per length."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ms_per_1k_tokens(records: Records, *, seed: int, level: float = 0.95) -> Est
 
 
 def prefill_scaling(levels: Sequence[Records], *, level: float = 0.95) -> PrefillScaling:
-    """Both fits, over the mean of each length."""
+    """Both fits, over the means of the lengths."""
     groups = [length_group(records) for records in levels]
     power = power_law(groups, level=level)
     line = straight_line(groups, level=level)

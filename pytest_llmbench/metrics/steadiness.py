@@ -1,4 +1,4 @@
-"""Does the throughput of a window stay level? (section 5.2.3.2)"""
+"""Tell whether the throughput of a window stays level (section 5.2.3.2)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class Steadiness(NamedTuple):
 
     @property
     def level(self) -> bool:
-        """Within 10 %, or no further from it than chance would go."""
+        """Whether the throughput stays within 10 %, or strays no further than chance would take it."""
         return abs(self.change) <= MOST_CHANGE or self.by_chance
 
 
 def steadiness(window: Window) -> Steadiness | None:
-    """Of the output tokens in the window; None without output, or where a request lacks its count."""
+    """The steadiness of the output tokens in the window; None without output, or where a request lacks its
+    count."""
     coarse = output_tokens_per_slice(window, SEGMENTS)
     change = None if coarse is None else change_across(coarse)
     if coarse is None or change is None:

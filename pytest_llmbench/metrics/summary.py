@@ -101,7 +101,7 @@ class _Sample:
         return [self._percentile(*each) for each in zip(qs, worths, ends, methods, strict=True)]
 
     def _ends(self, q: float, worth: Worth) -> tuple[Interval, str]:
-        """And how they were found."""
+        """The interval of a percentile, and how its ends were found."""
         interval = ordered_interval(self.ordered, q, worth, level=self.level)
         method = f"order statistics at {_effective(worth.samples)}"
         if interval.upper is not None:

@@ -93,7 +93,7 @@ def output_tokens_per_slice(window: Window, slices: int) -> FloatArray | None:
 
 
 def input_tokens(window: Window) -> float | None:
-    """Of requests whose first content came in the window; None where a count is missing."""
+    """The input tokens of requests whose first content came in the window; None where a count is missing."""
     sliced = _sliced(_input_tokens, window, 1)
     return None if sliced is None else float(sliced.amounts.sum())
 

@@ -1,4 +1,5 @@
-"""How far the measuring machine may have put the figures off, by the stamps of the records themselves.
+"""The amount by which the measuring machine may have put the figures off, by the stamps of the records
+themselves.
 
 Each sample is known between two ends. A chunk that was read late together with later ones came somewhere
 between the read before it and its stamp; all other stamps of the kernel are the instants of arrival. A
@@ -39,7 +40,7 @@ _NS_PER_MS = 1e6
 
 
 class Leeway(NamedTuple):
-    """Of one statistic, in its unit; neither end below 0."""
+    """The leeway of one statistic, in its unit. Neither end is below 0."""
 
     seen: float
     n: int
@@ -57,13 +58,16 @@ Leeways = Mapping[str, Leeway]
 
 
 def is_exact(run: Observation) -> bool:
-    """Every instant that is part of a figure is that of the arrival, and no slot stood empty."""
+    """Whether every instant that is part of a figure is that of the arrival, and no slot stood empty."""
     return _in_time([run]) and not empty_slot_share(run.plan.load, run.records)
 
 
 def user_space_lag_ms(run: Observation) -> float:
-    """By how much stamps of this run may be late, at P99, because they are those of the reads; 0 for the
-    kernel's. What the loop's timers round is not counted."""
+    """The time by which stamps of this run may be late at P99 because they are those of the reads; 0 for the
+    kernel's.
+
+    What the loop's timers round is not counted.
+    """
     check = run.selfcheck
     if not check.stamped_by_reading or check.loop_lag_p99_ns is None:
         return 0.0
@@ -71,7 +75,7 @@ def user_space_lag_ms(run: Observation) -> float:
 
 
 def ttft_leeways(runs: Sequence[Observation]) -> Leeways:
-    """Of several runs together."""
+    """The leeways of TTFT, for several runs together."""
     if _in_time(runs):
         return {}
     off = _joined(runs, early_ms)
@@ -79,14 +83,20 @@ def ttft_leeways(runs: Sequence[Observation]) -> Leeways:
 
 
 def tpot_leeways(runs: Sequence[Observation]) -> Leeways:
-    """The first token may have come earlier: a longer time for the same tokens."""
+    """The leeways of TPOT.
+
+    The first token may have come earlier, so the same tokens may have taken longer.
+    """
     if _in_time(runs):
         return {}
     return _moved(_joined(runs, latency.tpot_ms), _joined(runs, tpot_early_ms), 0.0)
 
 
 def e2e_leeways(runs: Sequence[Observation]) -> Leeways:
-    """The last content has its own instant, unless reads are stamped in user space."""
+    """The leeways of end-to-end latency.
+
+    The last content has its own instant, unless reads are stamped in user space.
+    """
     if not _lag_ms(runs):
         return {}
     seen = _joined(runs, latency.e2e_ms)
@@ -94,7 +104,7 @@ def e2e_leeways(runs: Sequence[Observation]) -> Leeways:
 
 
 def gap_leeways(runs: Sequence[Observation]) -> Leeways:
-    """Of the gaps between chunks, percentiles to a thousandth of their value."""
+    """The leeways of the gaps between chunks, with percentiles to a thousandth of their value."""
     if _in_time(runs):
         return {}
     found = _Gaps()
@@ -105,7 +115,10 @@ def gap_leeways(runs: Sequence[Observation]) -> Leeways:
 
 
 def rate_leeway(runs: Sequence[Observation], rate: float) -> Leeway:
-    """Full slots would have done up to 1 / (1 - share that they stood empty) as much."""
+    """The leeway of a rate.
+
+    Full slots would have done up to 1 / (1 - share that they stood empty) as much.
+    """
     empty = max((empty_slot_share(run.plan.load, run.records) for run in runs), default=0.0)
     n = sum(len(run.records) for run in runs)
     return Leeway(rate, n, 0.0, rate * empty / (1.0 - empty) if empty < 1.0 else 0.0)
@@ -152,7 +165,7 @@ class _Gaps:
         self._sum = self._squares = self._early = 0.0
 
     def add(self, records: Records) -> None:
-        """Successful requests."""
+        """Add the gaps of successful requests."""
         for least, seen, most in _gap_ends(records):
             for place, values in enumerate((least, seen, most)):
                 self._counts[place] = summed_counts(self._counts[place], _classes(values))

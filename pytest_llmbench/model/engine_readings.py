@@ -51,8 +51,10 @@ class EngineReadings:
     """Why something is missing, in words; a page that stopped answering, say."""
 
     def grown(self, name: str) -> float | None:
-        """By how much a counter grew; None where it is not served, is no number, or fell (the engine was
-        restarted)."""
+        """The amount by which a counter grew.
+
+        None where the counter is not served, is no number, or fell (the engine was restarted).
+        """
         before, after = self.totals_before.get(name), self.totals_after.get(name)
         if before is None or after is None or after < before:
             return None

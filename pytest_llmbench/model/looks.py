@@ -54,7 +54,8 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """When a load may end early: at the first look at which every objective is decided, one way or the other.
+    """The rule for ending a load early: at the first look at which every objective is decided, one way or the
+    other.
 
     A look is at the first n requests in the order of the sequence, once all of them have ended: the slow ones
     that are still on their way are never missing from it.

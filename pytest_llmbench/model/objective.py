@@ -107,7 +107,7 @@ class MetricRef:
         return self._objective(">", limit)
 
     def __getitem__(self, qualifier: str) -> MetricRef:
-        """Of one level, class or configuration: ``starvation_rate["short"]``."""
+        """The metric of one level, class or configuration: ``starvation_rate["short"]``."""
         return MetricRef(f"{self.name}[{qualifier}]", self.unit)
 
     def __bool__(self) -> NoReturn:
@@ -127,7 +127,7 @@ class MetricFamily:
         return MetricRef(f"{self.name}.{statistic}", self.unit)
 
     def __getitem__(self, qualifier: str) -> MetricFamily:
-        """Of one bucket, level, class or configuration: ``itl["90%"].p99``."""
+        """The distribution of one bucket, level, class or configuration: ``itl["90%"].p99``."""
         return MetricFamily(f"{self.name}[{qualifier}]", self.unit)
 
 

@@ -1,4 +1,4 @@
-"""How a request ended, which part of a run it belongs to, and where its token counts come from."""
+"""The end of a request, the part of a run it belongs to, and the source of its token counts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Phase(StrEnum):
 
 
 class TokenSource(StrEnum):
-    """Where ``output_tokens`` of a record comes from. A count that nobody gave is missing, never assumed."""
+    """The source of ``output_tokens`` of a record. A count that nobody gave is missing, never assumed."""
 
     SERVER_USAGE = "server_usage"
     """The final usage object of the server."""

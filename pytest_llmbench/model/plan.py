@@ -101,7 +101,8 @@ class Deadlines:
     """From the last submission of a plan to the end of all responses; what is left is cancelled."""
 
     def waiting(self, timeout_s: float) -> Deadlines:
-        """With ``timeout_s`` for the first byte and between chunks, and time enough for the whole of it."""
+        """Deadlines with ``timeout_s`` for the first byte and between chunks, and time enough for the whole
+        reply."""
         return replace(
             self,
             first_byte_s=timeout_s,

@@ -40,7 +40,7 @@ class Workload(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name, as reports show it."""
+        """The name of the workload, as reports show it."""
 
     @property
     def standard(self) -> bool:

@@ -1,4 +1,5 @@
-"""From marks to parameters: every mistake of every marker is reported together, before any traffic."""
+"""The way from marks to parameters: every mistake of every marker is reported together, before any
+traffic."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def _of_the_options(config: pytest.Config) -> list[str]:
 
 
 def check_budgets(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Once it is known which tests are selected: end the session where they certainly exceed a budget."""
+    """End the session where the selected tests certainly exceed a budget; call this once the selection is
+    known."""
     marked = [item for item in items if MARKED in item.stash]
     mistakes = _beyond_budgets(config, marked) if marked else []
     if mistakes:
@@ -163,7 +165,7 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
 
 
 def _wanted(item: pytest.Item) -> Wanted | None:
-    """Of the closest ``compare``; SuiteError with all mistakes."""
+    """The keywords of the closest ``compare``. Raises SuiteError with all mistakes."""
     mark = item.get_closest_marker(COMPARE)
     if mark is None:
         return None
@@ -196,7 +198,10 @@ def _wanted(item: pytest.Item) -> Wanted | None:
 
 
 def _limits(item: pytest.Item) -> tuple[RegressionLimit, ...]:
-    """Of every ``no_regression`` on the item, from the lowest up; SuiteError with all mistakes."""
+    """The limits of every ``no_regression`` on the item, from the lowest up.
+
+    Raises SuiteError with all mistakes.
+    """
     marks = [*item.iter_markers(NO_REGRESSION)]
     if not marks:
         return ()

@@ -47,7 +47,12 @@ def llm_sut(pytestconfig: pytest.Config) -> SUT:
 def alone_unless_ours(
     fixturedef: pytest.FixtureDef[object], config: pytest.Config
 ) -> contextlib.AbstractContextManager[None]:
-    """No other worker of pytest-xdist starts or loads a server meanwhile; the one above starts none."""
+    """Keep other workers of pytest-xdist from starting or loading a server meanwhile.
+
+    The fixture above starts none, so nobody is held off for it.
+
+    None of them starts or loads a server meanwhile. The fixture above starts none, so it holds off nobody.
+    """
     from pytest_llmbench.harness.machine_lock import machine_lock
 
     ours = getattr(fixturedef.func, "__module__", "") == __name__
@@ -87,7 +92,7 @@ def llm_bench(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: Wa
 
 @pytest.fixture
 def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: WarmupPolicy) -> TestResult:
-    """This test's result. Every marked test requests it, so the load runs before the body."""
+    """The result of this test. Every marked test requests it, so the load runs before the body."""
     from pytest_llmbench.plugin.parametrized import not_as_measured
 
     item = request.node
@@ -145,7 +150,7 @@ def llm_sim() -> Iterator[Callable[..., EmbeddedEngine]]:
 
 
 def _local_workers(config: pytest.Config) -> int:
-    """Of ``--llm-workers``; a cluster cannot be tested here."""
+    """The number of workers by ``--llm-workers``; a cluster cannot be tested here."""
     workers = config.stash[SESSION].settings.workers
     return workers if isinstance(workers, int) else 1
 

@@ -32,7 +32,7 @@ def clean_report(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def clean_warnings(config: pytest.Config) -> None:
-    """Of pytest's summary, which is yet to be printed."""
+    """Clean the warnings of pytest's summary, which has not been printed yet."""
     reporter, secrets = config.pluginmanager.getplugin("terminalreporter"), known_secrets()
     if not secrets or reporter is None:
         return

@@ -9,7 +9,10 @@ import pytest
 
 
 def fed(item: pytest.Item, keywords: Collection[str]) -> dict[str, Any]:
-    """Of an item's parameters those that are keywords of its marker.
+    """The parameters of an item that are keywords of its marker.
+
+    Direct, indirect and fixture parameters are treated alike: each as it was written, which is what is known
+    before anything runs.
 
     Direct, indirect and of a fixture with ``params`` alike: the parameter as it was written, which is what is
     known before anything runs.
@@ -19,7 +22,7 @@ def fed(item: pytest.Item, keywords: Collection[str]) -> dict[str, Any]:
 
 
 def given_twice(item: pytest.Item, mark: pytest.Mark, parameters: Mapping[str, Any]) -> list[str]:
-    """Where the mark of a ``pytest.param`` and the parameters name one keyword with two values."""
+    """The keywords to which the mark of a ``pytest.param`` and the parameters give two different values."""
     if all(mark is not own for own in getattr(getattr(item, "callspec", None), "marks", ())):
         return []
     return [
@@ -31,7 +34,10 @@ def given_twice(item: pytest.Item, mark: pytest.Mark, parameters: Mapping[str, A
 
 
 def not_as_measured(parameters: Mapping[str, Any], seen_by_test: Callable[[str], Any]) -> list[str]:
-    """Where a fixture gives the test another value than the marker got. None: it gives it none."""
+    """The parameters of which a fixture gives the test another value than the marker got.
+
+    A fixture that makes None of a parameter gives the test no value.
+    """
     found = []
     for name, value in parameters.items():
         made = seen_by_test(name)

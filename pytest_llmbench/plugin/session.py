@@ -107,7 +107,7 @@ class SessionReport:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """Of ``report.json``, in the order in which the tests ended."""
+        """The entries of ``report.json``, in the order in which the tests ended."""
         return [] if self._record is None else self._record.entries
 
     @property
@@ -195,7 +195,7 @@ class SessionReport:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Around all others, which add to the report what has to be clean as well."""
+        """Clean the report around all other hooks, since what they add to it has to be clean as well."""
         report = yield
         clean_report(report)
         return report
@@ -215,8 +215,10 @@ class SessionReport:
             self._not_collected.append(getattr(report, MISTAKE, False))
 
     def begin(self, session: pytest.Session) -> None:
-        """Before the first test: whoever has load tests claims the report directory and keeps what it judges.
-        The controller of pytest-xdist collects nothing, and takes all tests for load tests."""
+        """Claim the report directory before the first test, and keep what is judged, if there are load tests.
+
+        The controller of pytest-xdist collects nothing, and takes all tests for load tests.
+        """
         given = options.values(self.config)
         if not (given["report"] or given["endpoint"]):
             return  # nobody's load test: nothing more of ours is loaded

@@ -46,7 +46,10 @@ def refuse_if_invalid(measured: Measured) -> None:
 
 
 def raise_unless_good(item: pytest.Item) -> None:
-    """Called first in the call phase of every test; does nothing for a test without a measurement."""
+    """Raise if the measurement is not good enough; called first in the call phase of every test.
+
+    Does nothing for a test without a measurement.
+    """
     measured = item.stash.get(MEASURED, None)
     if measured is None:
         return
@@ -61,7 +64,7 @@ def raise_unless_good(item: pytest.Item) -> None:
 
 
 def note_missing(item: pytest.Item) -> Callable[[str], None]:
-    """Where a result that the test reads tells why a number is not there."""
+    """A function that a result calls with the reason why a number that the test reads is not there."""
 
     def note(why: str) -> None:
         item.stash[MISSING] = why
