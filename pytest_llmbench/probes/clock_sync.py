@@ -1,4 +1,5 @@
-"""How this host's clock is kept, as chrony or ntpd tell it (METHODOLOGY §8, appendix B.3.1 of the draft)."""
+"""The state of this host's clock, as chrony or ntpd report it (METHODOLOGY §8, appendix B.3.1 of the
+draft)."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def read_clock_sync(run: Run | None = None) -> ClockSync | None:
 
 
 def parse_chrony(answer: str) -> ClockSync | None:
-    """From ``chronyc -c tracking``: comma-separated, offsets and delays in seconds.
+    """Parse the answer of ``chronyc -c tracking``: comma-separated, offsets and delays in seconds.
 
     Error bound as chrony documents it: |system time offset| + root dispersion + root delay / 2.
     """
@@ -79,7 +80,7 @@ def parse_chrony(answer: str) -> ClockSync | None:
 
 
 def parse_ntpd(answer: str) -> ClockSync | None:
-    """From ``ntpq -c rv``: ``name=value`` pairs, offsets and delays in milliseconds."""
+    """Parse the answer of ``ntpq -c rv``: ``name=value`` pairs, offsets and delays in milliseconds."""
     values = dict(re.findall(r"(\w+)=([^\s,]+)", answer))
     if values.get("leap", "00") in ("11", "3"):  # not synchronised
         return None

@@ -42,7 +42,10 @@ def says_no_such_model(answer: Answer) -> str:
 
 
 def wrong_path(answer: Answer, found_at: str | None, example: str) -> SUTError:
-    """Nothing there. ``found_at`` is a base URL that does answer, ``example`` one that would be usual."""
+    """The error for a path with nothing there.
+
+    ``found_at`` is a base URL that does answer, ``example`` one that would be usual.
+    """
     what = f"{_status(answer)}: no OpenAI-compatible API there"
     if found_at is not None:
         return _error(answer, what, f"the API is at {found_at}: --llm-endpoint={found_at}")

@@ -1,4 +1,7 @@
-"""Which serving software answers, as far as it says so itself. Everything here is a hint, never a guess."""
+"""The serving software that answers, as far as it says so itself.
+
+Everything here is a hint, never a guess.
+"""
 
 from __future__ import annotations
 

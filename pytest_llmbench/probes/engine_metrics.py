@@ -120,7 +120,7 @@ def server_root(base_url: str) -> str:
 
 
 def page_urls(base_url: str) -> list[str]:
-    """Where the metrics page of an API that begins at ``base_url`` (``…/v1``) may be, most likely first."""
+    """The URLs that the metrics page of an API at ``base_url`` (``…/v1``) may have, most likely first."""
     return [below(server_root(base_url), path) for path in PATHS]
 
 

@@ -39,7 +39,10 @@ class ModelList:
 
 
 def base_candidates(endpoint: str) -> list[str]:
-    """Where the API may begin, most likely first. Raises SuiteError for what is no URL of an HTTP endpoint.
+    """The URLs at which the API may begin, most likely first.
+
+    Raises SuiteError for what is no URL of an HTTP endpoint. A path that ends in a version is taken as it is;
+    any other is tried with ``/v1`` as well.
 
     A path that ends in a version is taken as it is; any other is tried with ``/v1`` as well.
     """

@@ -1,4 +1,4 @@
-"""How many tokens a prompt is for the server itself, with its chat template (AMB-32)."""
+"""The number of tokens a prompt has for the server itself, with its chat template (AMB-32)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ServerTokenCount:
 
     @property
     def source(self) -> str:
-        """Where the counts come from, for reports; empty before the first one."""
+        """The source of the counts, for reports; empty before the first one."""
         if self._way is None:
             return ""
         where = without_query(self._way.url)

@@ -105,7 +105,7 @@ class VariantTable(Table):
 
     @property
     def way(self) -> str:
-        """Which of ``WAYS`` it is."""
+        """The member of ``WAYS`` by which the variant is reached."""
         return next(way for way in ("command", *WAYS) if getattr(self, way) is not None)
 
 

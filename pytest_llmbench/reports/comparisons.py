@@ -36,7 +36,7 @@ def signed(share: float) -> str:
 
 
 def allowed_text(comparison: Entry) -> str:
-    """Which way and how much: ``+5 %`` of a latency, ``-5 %`` of a rate."""
+    """The direction and the amount that are allowed: ``+5 %`` of a latency, ``-5 %`` of a rate."""
     sign = "+" if comparison["better"] == "lower" else "-"
     return f"{sign}{numbers.percentage(comparison['margin'])}"
 
@@ -71,7 +71,10 @@ def comparison_text(comparison: Entry) -> str:
 
 
 def rows(found: Sequence[Entry]) -> list[tuple[str, ...]]:
-    """Those that decide come first. With several systems against one, each row names its own."""
+    """The rows of the table, those that decide first.
+
+    With several systems against one, each row names its own.
+    """
     return [
         (
             system_of(comparison, found)

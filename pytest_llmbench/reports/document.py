@@ -157,7 +157,8 @@ class TestView:
 
     @property
     def comparisons(self) -> Sequence[Entry]:
-        """With a baseline or with another system; of a void run none, since its numbers are not judged."""
+        """The comparisons with a baseline or with another system; none for a void run, since its numbers are
+        not judged."""
         return list(self.entry.get("comparisons") or ()) if self.valid else []
 
     @property
@@ -267,7 +268,7 @@ class TestView:
 
     @property
     def sharing(self) -> list[str]:
-        """Who measured what this test only used; one line per other test."""
+        """The tests that measured what this test only used; one line per other test."""
         loads: list[Entry] = [*(self.entry.get("stretches") or ())]
         loads += [level for level in self.levels if level.get("stretch") is None]
         owners = [load.get("shared_from") for load in loads]

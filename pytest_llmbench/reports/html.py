@@ -17,7 +17,7 @@ from pytest_llmbench.reports.summaries import SECTIONS
 
 
 def html_report(report: Entry) -> str:
-    """The whole page."""
+    """Render the whole page."""
     view = ReportView(report)
     bodies = (
         _identification(view),

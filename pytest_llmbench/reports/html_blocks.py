@@ -59,7 +59,7 @@ def attempt(test: TestView) -> Html | None:
 
 
 def comparison_block(test: TestView) -> Html | None:
-    """Against a baseline: the comparisons that decide first, with the effect that could have been seen."""
+    """The comparisons with a baseline, those that decide first, with the effect that could have been seen."""
     found = test.comparisons
     if not found:
         return None

@@ -154,7 +154,7 @@ def _reasons(test: TestView) -> list[str]:
 
 
 def _compliance(test: TestView) -> list[_Part]:
-    """Per test: the verdict, the deviations and the limitations."""
+    """The compliance of a test: the verdict, the deviations and the limitations."""
     if not test.measured:
         return []
     groups = [*summaries.deviations(test), ("Limitations:", summaries.limitations(test) or ["none"])]

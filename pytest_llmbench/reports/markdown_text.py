@@ -16,7 +16,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are text."""
+    """A table whose cells are text."""
     return table([escape(column) for column in columns], [[escape(cell) for cell in row] for row in rows])
 
 
@@ -44,7 +44,8 @@ def code(text: str) -> str:
 
 
 def bar(text: str) -> str:
-    """For a table cell: a bar ends it even inside a code span, and after a backslash of its own."""
+    """Escape bars for a table cell: a bar ends it even inside a code span, and after a backslash of its
+    own."""
     return text.replace("\\|", "\\ |").replace("|", "\\|")
 
 

@@ -53,7 +53,7 @@ def _plain(value: float) -> str:
 
 
 def percentage(share: float) -> str:
-    """At most two decimals, and never ``100 %`` for anything less."""
+    """A share as a percentage, with at most two decimals, and never ``100 %`` for anything less."""
     text = f"{share * 100:.2f}".rstrip("0").rstrip(".")
     if text == "100" and share < 1:
         return "> 99.99 %"

@@ -70,7 +70,7 @@ def _fits(values: Sequence[float], *, log: bool) -> bool:
 
 
 def _not_drawn(plot: Mapping[str, Any]) -> str:
-    """In its place the reason."""
+    """The reason why a plot is not drawn, in its place."""
     title = html.escape(plot["title"])
     words = f"not drawn: there are numbers beyond {_LARGEST:g}, or too near to 0 for a logarithmic axis"
     text = f'<text x="0" y="24" font-size="14" fill="currentColor">{words}</text>'
@@ -103,7 +103,7 @@ def _draw(figure: Figure, plot: Mapping[str, Any]) -> None:
 
 
 def _name(text: str) -> str:
-    """On one line, cut where it is very long."""
+    """The text on one line, cut where it is very long."""
     flat = " ".join(text.split())
     return flat if len(flat) <= _LONGEST_NAME else flat[: _LONGEST_NAME - 1] + "…"
 
@@ -196,7 +196,7 @@ def _label_marks(figure: Figure, axes: Axes, marks: Mapping[str, float]) -> None
 
 
 def _as_inline_svg(text: str, plot: Mapping[str, Any]) -> str:
-    """Only the ``<svg>`` element: no prolog, no metadata, titled and described for screen readers."""
+    """The ``<svg>`` element alone: no prolog, no metadata, titled and described for screen readers."""
     svg = text[text.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # ids that nothing refers to, the same in every drawing

@@ -16,7 +16,7 @@ _OF_ONE_RUN = ("workload.", "load.", "warmup.", "timing.", "cold_start")
 
 @dataclass(frozen=True)
 class ReportView:
-    """The whole report."""
+    """The view over a whole report."""
 
     report: Entry
 
@@ -26,7 +26,7 @@ class ReportView:
 
     @property
     def simulated(self) -> str | None:
-        """That nothing was sent, for the head of every artefact; None where something was."""
+        """The statement that nothing was sent, for the head of every artefact; None where something was."""
         virtual = [test for test in self.tests if test.simulated]
         if not virtual:
             return None

@@ -79,7 +79,8 @@ def headline_rows(tests: Iterable[TestView]) -> Rows:
 
 
 def latency_rows(tests: Iterable[TestView]) -> Rows:
-    """Of each test as a whole; its levels, classes and configurations stand in its own tables."""
+    """The latencies of each test as a whole; its levels, classes and configurations stand in its own
+    tables."""
     rows = [
         (test.name, metric_label(family), *(_claim_or_dash(test, f"{family}.{key}") for key in _LATENCY))
         for test in tests
@@ -130,7 +131,7 @@ def performed(view: ReportView) -> Pairs:
 
 
 def requirement_text(requirement: Entry) -> str:
-    """Which clause, what was seen, and what would meet it."""
+    """One requirement in words: the clause, what was seen, and what would meet it."""
     text = f"{requirement['id']}: {requirement['reason']}"
     statement = requirement.get("statement")
     return f"{text} → {statement}" if statement else text

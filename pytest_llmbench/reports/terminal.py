@@ -110,7 +110,7 @@ def _objectives(test: TestView, width: int) -> list[Line]:
 
 
 def _comparisons(test: TestView, width: int, verbose: bool) -> list[Line]:
-    """Those that decide, and of the others those that are not alike."""
+    """The comparisons that decide, and of the others those that found a difference."""
     found = test.comparisons
     if not found:
         return []
@@ -191,7 +191,8 @@ def _table(table: Entry, width: int) -> list[Line]:
 
 
 def _widths(natural: Sequence[int], width: int) -> list[int]:
-    """Of few columns the widest gives way; of many each is held to a third of the terminal."""
+    """The widths of the columns: of few the widest gives way, of many each is held to a third of the
+    terminal."""
     widths = list(natural)
     if len(widths) > _FEW_COLUMNS:
         return [min(own, max(width // 3, 12)) for own in widths]

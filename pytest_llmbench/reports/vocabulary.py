@@ -54,7 +54,7 @@ HEADLINES: Mapping[str, tuple[str, ...]] = {
 
 
 class MetricName(NamedTuple):
-    """``itl[90%].p99`` taken apart; empty where a part is not there."""
+    """A metric name taken apart, such as ``itl[90%].p99``; empty where a part is not there."""
 
     base: str
     qualifier: str
@@ -62,12 +62,12 @@ class MetricName(NamedTuple):
 
     @property
     def family(self) -> str:
-        """``itl[90%]``."""
+        """The family with its qualifier: ``itl[90%]``."""
         return f"{self.base}[{self.qualifier}]" if self.qualifier else self.base
 
     @property
     def is_bucket(self) -> bool:
-        """Of one range of input lengths."""
+        """Whether the metric is of one range of input lengths."""
         return bool(_LENGTHS.fullmatch(self.qualifier))
 
 
@@ -79,7 +79,8 @@ def metric_name(name: str) -> MetricName:
 
 
 def metric_label(name: str, *, qualified: bool = True) -> str:
-    """``ttft.p99_9`` → ``TTFT P99.9``; ``starvation_rate[short]`` → ``Starvation rate [short]``."""
+    """The label of a metric: ``ttft.p99_9`` becomes ``TTFT P99.9``, ``starvation_rate[short]`` ``Starvation
+    rate [short]``."""
     base, qualifier, statistic = metric_name(name)
     shown = _STATISTICS.get(statistic, statistic.replace("_", " ").capitalize())
     of = f" [{qualifier}]" if qualifier and qualified else ""
@@ -95,7 +96,7 @@ def _base_label(base: str) -> str:
 
 
 def statistic_label(statistic: str) -> str:
-    """``p99_9`` → ``P99.9``."""
+    """The label of a statistic: ``p99_9`` becomes ``P99.9``."""
     return _STATISTICS.get(statistic, statistic.replace("_", " ").capitalize())
 
 
@@ -106,7 +107,7 @@ def shown_unit(name: str, unit: str) -> str:
 
 
 def headline_names(test: str, names: Iterable[str]) -> list[str]:
-    """Those of ``names`` that the test is about, in the order of :data:`HEADLINES`."""
+    """The names that the test is about, in the order of :data:`HEADLINES`."""
     measured = [(name, metric_name(name)) for name in names]
     found: list[str] = []
     for pattern in HEADLINES.get(test, ()):

