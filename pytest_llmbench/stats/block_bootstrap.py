@@ -29,7 +29,7 @@ _chosen: ContextVar[Intervals] = ContextVar("intervals", default="analytic")
 
 
 def choose(intervals: Intervals) -> None:
-    """From here on, in this context."""
+    """Choose the kind of intervals, from here on, in this context."""
     _chosen.set(intervals)
 
 
@@ -67,6 +67,6 @@ def draw(runs: Runs, lags: int, seed: int) -> tuple[float, float, FloatArray] | 
 
 
 def _block_means(run: FloatArray, length: int) -> FloatArray:
-    """Of all blocks of that length, one from every sample on."""
+    """The means of all blocks of that length, one from every sample on."""
     sums = np.cumsum(np.concatenate(([0.0], run)))
     return np.asarray((sums[length:] - sums[:-length]) / length, dtype=np.float64)

@@ -34,7 +34,7 @@ Blocks = Callable[[], Iterable[tuple[IntArray, IntArray]]]
 
 
 class Moments(NamedTuple):
-    """Of each cluster, in the samples' unit."""
+    """The moments of each cluster, in the samples' unit."""
 
     means: FloatArray
     squares: FloatArray
@@ -60,7 +60,7 @@ class Clusters:
 
     @classmethod
     def joined(cls, runs: Sequence[Clusters]) -> Clusters:
-        """Those of several runs, which have one unit."""
+        """The clusters of several runs, which have one unit, joined."""
         if len(runs) == 1:
             return runs[0]
 
@@ -73,7 +73,7 @@ class Clusters:
         return cls(counts, lengths, numbers, runs[0].per_unit if runs else 1.0)
 
     def __len__(self) -> int:
-        """Of the samples."""
+        """The number of samples."""
         return self._length
 
     @cached_property
@@ -137,7 +137,8 @@ class Clusters:
         return tuple(part for part in parts if len(part))
 
     def percentile_worths(self, qs: Sequence[float]) -> list[Worth]:
-        """Of how many independent samples each of these percentiles is worth; from 1 to their number n.
+        """The number of independent samples that each of these percentiles is worth; from 1 to their number
+        n.
 
         p(1 - p) / Var(p), p the share of samples above the percentile as a ratio of sums over clusters, and
         its variance that of the linearised ratio Σ (above_i - p · count_i) / n, with the clusters' long-run

@@ -29,7 +29,7 @@ def percentiles_of_counts(counts: npt.NDArray[np.int64], qs: Sequence[float]) ->
 
 
 def summed_counts(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Of both samples together."""
+    """The counts of both samples together."""
     total = np.zeros(max(len(one), len(other)), dtype=np.int64)
     total[: len(one)] += one
     total[: len(other)] += other

@@ -31,7 +31,7 @@ _RANKS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class _Division:
-    """Of some of the places that came before into :data:`_PARTS` places each."""
+    """The division of some places of the pass before into :data:`_PARTS` places each."""
 
     slots: npt.NDArray[np.int32]
     """Of every place before: its number among the divided ones, -1 for the others."""
@@ -136,7 +136,7 @@ class CountedOrder:
 
 
 def look_up(ordered: Ordered, ranks: Iterable[int]) -> None:
-    """That these ranks are going to be asked for: where samples are counted, they are found together."""
+    """Announce that these ranks will be asked for: where samples are counted, they are found together."""
     if isinstance(ordered, CountedOrder):
         ordered.look_up(ranks)
 
@@ -152,7 +152,7 @@ def _cell_of(numbers: IntArray) -> IntArray:
 
 
 def _division(wanted: _Wanted, size: int) -> _Division:
-    """Of the places in which the wanted ranks lie, of ``size`` places in all."""
+    """The division of the places in which the wanted ranks lie, of ``size`` places in all."""
     places, first = np.unique(wanted.places, return_index=True)
     slots = np.full(size, -1, dtype=np.int32)
     slots[places] = np.arange(len(places), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""How much the samples of a run depend on each other, and what that costs.
+"""The dependence of the samples of a run on each other, and what it costs.
 
 Requests that queue behind each other have similar latencies, so n of them tell less than n independent ones.
 The **effective sample size** n / τ says how much less, τ = g / R(0) the long-run variance over the plain one.
@@ -69,7 +69,7 @@ def effective_size(samples: Samples) -> float:
 
 
 def exceedances(samples: Samples, q: float) -> tuple[FloatArray, ...]:
-    """For each run the 0/1 series "above the q-th percentile of all samples", as far as it is informative.
+    """The 0/1 series "above the q-th percentile of all samples" of each run, as far as it is informative.
 
     A percentile's sampling error consists of it. Where fewer than 20 samples lie beyond the percentile, the
     nearest percentile with 20 beyond it stands in.

@@ -75,7 +75,7 @@ class FailureWatch:
 
     @classmethod
     def of(cls, plan: LoadPlan) -> FailureWatch | None:
-        """For a load; None where somebody else watches over it."""
+        """The watch over a load; None where somebody else watches over it."""
         if not plan.watched:
             return None
         return cls(eager=plan.stop_when_failing, most_failures=plan.most_failures, may_break=plan.may_break)
@@ -152,7 +152,7 @@ def is_chance(streak: int, before: int, unanswered_before: int) -> bool:
 
 
 def are_unanswered(records: Records) -> BoolColumn:
-    """Of each request that has ended whether it is what :class:`FailureWatch` calls unanswered."""
+    """Tell for each ended request whether it is what :class:`FailureWatch` calls unanswered."""
     lost = records.has_outcome(Outcome.DISCONNECTED) | records.has_outcome(Outcome.TIMEOUT)
     broken = records.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return np.asarray(lost | (records.has_outcome(Outcome.HTTP_ERROR) & broken))

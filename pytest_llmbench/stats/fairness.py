@@ -72,7 +72,7 @@ def _by_moments(runs: Runs, level: float) -> float | None:
 
 
 def jain_spread(samples: Samples) -> Spread | None:
-    """Of c² = 1/J - 1 = m2/m1² - 1, from its influence (x² - m2)/m1² - 2 (x - m1) m2/m1³.
+    """The spread of c² = 1/J - 1 = m2/m1² - 1, from its influence (x² - m2)/m1² - 2 (x - m1) m2/m1³.
 
     ``worth``: that of the influence or of the samples themselves, whichever is less; ``None`` below ten.
     """
@@ -131,8 +131,10 @@ def starvation(samples: Samples, *, factor: float = 5.0, level: float = 0.95) ->
 
 
 def _expanded_tail(freedom: float, level: float) -> float:
-    """Of draws from a normal law that stand for Student's: Φ(√((ν + 1) / ν) t_{α/2, ν}) (Hesterberg 2015, The
-    American Statistician 69)."""
+    """The tail share of draws from a normal law that stand for Student's.
+
+    It is Φ(√((ν + 1) / ν) t_{α/2, ν}) (Hesterberg 2015, The American Statistician 69).
+    """
     from scipy.special import ndtr, stdtrit
 
     return float(ndtr(math.sqrt((freedom + 1) / freedom) * float(stdtrit(freedom, (1 - level) / 2))))

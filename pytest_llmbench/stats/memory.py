@@ -1,4 +1,4 @@
-"""How far back a series of samples remembers: the lags after which nothing is significant.
+"""The memory of a series of samples: the lags after which nothing is significant.
 
 Of a slow queue under noisy service no single lag tells: each autocorrelation is the queue's small share of
 the variance. Means of 2, 4, 8 … samples in a row average the noise out and leave the queue, so it is looked
@@ -49,7 +49,7 @@ def _varied(samples: Samples) -> list[FloatArray]:
 
 
 def _farthest(varied: Sequence[FloatArray], width: int) -> int:
-    """At the scales from ``width`` on."""
+    """The farthest significant lag at the scales from ``width`` on."""
     longest = 0
     while sum(len(run) // width for run in varied) >= _FEWEST_MEANS:
         means = [_means(run, width) for run in varied if len(run) // width >= SHORTEST_SERIES]
@@ -69,7 +69,7 @@ def _first_lags(means: Sequence[FloatArray]) -> int:
 
 
 def _means(run: FloatArray, width: int) -> FloatArray:
-    """Of so many samples in a row each."""
+    """The means of so many samples in a row each."""
     return np.asarray(run[: len(run) // width * width].reshape(-1, width).mean(axis=1), dtype=np.float64)
 
 

@@ -59,18 +59,21 @@ class Worth(NamedTuple):
         return cls(of.worth, of.freedom, of.recalled, of.resampled)
 
     def at_least_as_dependent(self, n: int, of: Worth) -> Worth:
-        """Beyond the median: no less than half of what dependence costs the median."""
+        """The worth beyond the median, with at least half of what dependence costs the median."""
         excess = max(n / self.samples - 1, _TAIL * (n / of.samples - 1))
         return self._replace(samples=n / (1 + excess))
 
     def discounted(self, level: float) -> float:
-        """Fewer, for the figure being an estimate itself: · (z / t)²."""
+        """A smaller worth, since the figure is an estimate itself: · (z / t)²."""
         from scipy.special import ndtri
 
         return self.samples * (float(ndtri((1 + level) / 2)) / quantile(self, level)) ** 2
 
     def usable(self, n: int, level: float) -> float:
-        """As an interval from n samples takes it; a series too short to look for dependence as it is."""
+        """The worth that an interval from n samples uses.
+
+        A series too short to look for dependence is used as it is.
+        """
         return self.discounted(level) if n >= SHORTEST_SERIES else self.samples
 
     def usable_above(self, n: int, level: float, *, fewest: float | None = None) -> float | None:
@@ -105,7 +108,7 @@ def series_memory(samples: Samples) -> int:
 def percentile_worth(
     samples: Samples, q: float, *, lags: int | None = None, median: Worth | None = None
 ) -> Worth:
-    """For the q-th percentile; with fewer than 20 samples beyond it, for the nearest that has 20.
+    """The worth for the q-th percentile; with fewer than 20 samples beyond it, for the nearest that has 20.
 
     ``lags``: default :func:`series_memory`; the event's own memory counts if it is longer. ``median``: the
     worth for P50, default worked out where it is needed.
@@ -120,8 +123,10 @@ def percentile_worth(
 
 
 def median_worth(samples: Samples, *, lags: int) -> Worth:
-    """That of P50 which higher percentiles are held against: without the test for a rising spectrum, whose
-    false alarms would open every tail."""
+    """The worth of P50 that higher percentiles are held against.
+
+    It leaves out the test for a rising spectrum, whose false alarms would open every tail.
+    """
     return _worth(as_runs(samples), 50.0, lags, tested=False)
 
 
@@ -178,7 +183,8 @@ def ordered_interval(ordered: FloatArray, q: float, worth: Worth, *, level: floa
 
 
 def in_order(intervals: Sequence[Interval]) -> list[Interval]:
-    """Those of percentiles of one sample, the lowest first, with ends that grow as these do.
+    """The intervals of percentiles of one sample, the lowest first, with ends that grow as the percentiles
+    do.
 
     What bounds a percentile from above bounds all lower ones, so an open upper end is at most the next higher
     percentile's, and the same for lower ends. Of two ends in the wrong order the nearer one gives way.

@@ -27,8 +27,11 @@ class Ratio(NamedTuple):
 
 
 def ratio_of(numerators: Samples, denominators: Samples, *, seed: int = 0) -> Ratio:
-    """Of paired samples, one vector per run in the order of time, one at least. ValueError where the lengths
-    differ or a denominator is not positive. ``seed``: of bootstrap intervals."""
+    """The ratio of paired samples, one vector per run in the order of time, at least one.
+
+    Raises ValueError where the lengths differ or a denominator is not positive. ``seed``: of bootstrap
+    intervals.
+    """
     above, below = as_runs(numerators), as_runs(denominators)
     if [len(run) for run in above] != [len(run) for run in below]:
         raise ValueError("numerators and denominators differ in length")

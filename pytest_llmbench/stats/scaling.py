@@ -101,7 +101,7 @@ def _r_squared(x: FloatArray, y: FloatArray, slope: float, intercept: float) -> 
 
 
 def _error(group: Group, slope: float, logarithmic: bool) -> Spread:
-    """Of the distance of a length's point from the line, both of its coordinates being means."""
+    """The spread of the distance of a length's point from the line, both of its coordinates being means."""
     lengths, latencies = group
     if logarithmic:
         lengths, latencies = lengths / float(np.mean(lengths)), latencies / float(np.mean(latencies))

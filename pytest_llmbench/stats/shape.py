@@ -46,7 +46,7 @@ class Modality(NamedTuple):
 
 
 class Pool(Protocol):
-    """Many samples."""
+    """A pool of many samples."""
 
     def __len__(self) -> int: ...
 
@@ -56,11 +56,11 @@ class Pool(Protocol):
     def blocks(self) -> Iterator[FloatArray]: ...
 
     def total(self, of: Callable[[FloatArray], Any]) -> float:
-        """Σ ``of(samples)``."""
+        """The sum over all samples: Σ ``of(samples)``."""
 
 
 class _Vector:
-    """Samples in memory."""
+    """A pool of samples in memory."""
 
     def __init__(self, samples: FloatArray) -> None:
         self._samples = samples

@@ -73,7 +73,7 @@ class _Studentised(Protocol):
 
 
 class Spread(NamedTuple):
-    """Of the mean of a sample."""
+    """The spread of the mean of a sample."""
 
     error: float
     """Standard error, in the samples' unit."""

@@ -1,4 +1,4 @@
-"""Has a series reached its level, and does it keep it? (METHODOLOGY §10, section 5.2.3.2)
+"""Tell whether a series has reached its level and keeps it (METHODOLOGY §10, section 5.2.3.2).
 
 Three questions with three answers. :func:`change_across` is the rule of the ledger: the least-squares slope
 over equal slices, times their number, is at most 10 % of the mean. It knows nothing of noise: with few
@@ -26,7 +26,7 @@ _MEMORIES_PER_WINDOW = 4
 
 
 class Drift(NamedTuple):
-    """Of the window medians of a series."""
+    """The drift of the window medians of a series."""
 
     change: float
     """Theil–Sen slope per window · windows / median of the medians: relative, with its sign."""
@@ -37,7 +37,10 @@ class Drift(NamedTuple):
     windows: int
 
     def drifting(self, *, level: float = 0.95, most: float = MOST_CHANGE) -> bool:
-        """Not by chance, and by more than ``most``. Either alone is no reason to discard a measurement."""
+        """Whether the series drifts more than by chance, and by more than ``most``.
+
+        Either alone is no reason to discard a measurement.
+        """
         return self.p_value < 1 - level and abs(self.change) > most
 
 

@@ -45,7 +45,7 @@ class BaselineTest(Shape):
 
 
 class Baseline(Shape):
-    """One saved session."""
+    """One saved session: the content of a baseline file."""
 
     baseline_version: Literal["1.0"] = BASELINE_VERSION
     name: str

@@ -21,7 +21,7 @@ CALIBRATION_VERSION: Final = "1.0"
 
 
 class NoiseEntry(Shape):
-    """Of one metric, between runs of the unchanged system."""
+    """The noise of one metric between runs of the unchanged system."""
 
     unit: str
     better: Literal["lower", "higher"]
@@ -57,13 +57,19 @@ def there_are_calibrations(storage: Path, machine: str) -> bool:
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    """In one step: a reader sees the old one or the new one. StoreError where that cannot be done."""
+    """Write a calibration in one step: a reader sees the old one or the new one.
+
+    Raises StoreError where it cannot be written.
+    """
     text = json.dumps(calibration.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
     write_text(path, text, remedy="name a folder that can be written with --llm-storage")
 
 
 def read_calibration(path: Path) -> Calibration | None:
-    """None where there is none. StoreError for a damaged file, and for another version."""
+    """Read a calibration; None where there is none.
+
+    Raises StoreError for a damaged file, and for another version.
+    """
     try:
         return Calibration.model_validate(parse_json_object(read_bytes(path, SMALL_BYTES)))
     except FileNotFoundError:

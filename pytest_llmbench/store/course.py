@@ -1,4 +1,4 @@
-"""What has become of a session's tests, event by event: in memory while it runs, and from its journal."""
+"""The course of a session's tests, event by event: in memory while it runs, and from its journal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Course:
     _known: set[str] = field(default_factory=set)
 
     def apply(self, event: Event) -> None:
-        """Raises KeyError, TypeError or ValueError for what is no event."""
+        """Apply an event. Raises KeyError, TypeError or ValueError for what is no event."""
         known: dict[str, Callable[[Event], None]] = {
             "selected": self._selected,
             "begun": self._begun,

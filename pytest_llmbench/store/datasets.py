@@ -189,7 +189,7 @@ def _text(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
 
 
 def _names(row: Mapping[str, Any]) -> str:
-    """Of the fields of a row; what a line of CSV has beyond its header is named None."""
+    """The names of the fields of a row; what a line of CSV has beyond its header is named None."""
     return shorten(", ".join(map(str, row)), 200) or "nothing"
 
 

@@ -1,4 +1,4 @@
-"""From what was measured to the entries of a report."""
+"""The entries of a report, made from what was measured."""
 
 from __future__ import annotations
 
@@ -399,7 +399,10 @@ def _columns(names: Sequence[str], columns: Sequence[Sequence[float]]) -> dict[s
 
 
 def _by_id(parts: Sequence[Part], convert: Callable[[Part], Entry]) -> dict[str, Entry]:
-    """By id. The draft has some tables once per load level: the second is ``itl_results.2`` and so on."""
+    """The parts by id.
+
+    The draft has some tables once per load level: the second is ``itl_results.2`` and so on.
+    """
     entries: dict[str, Entry] = {}
     seen: Counter[str] = Counter()
     if len({(part.id, part.title) for part in parts}) < len(parts):

@@ -51,10 +51,13 @@ class JournalHead(Shape):
 
 
 class Journal:
-    """That of a running session, which holds the directory by it."""
+    """The journal of a running session, by which the session holds the directory."""
 
     def __init__(self, directory: Path, head: JournalHead) -> None:
-        """Raises StoreError where another session is at work in ``directory``, or nothing can be written."""
+        """Claim ``directory`` and start the journal.
+
+        Raises StoreError where another session is at work there, or nothing can be written.
+        """
         self.path = directory.absolute() / JOURNAL_NAME  # a test may go to another directory, and stay there
         self._descriptor = -1
         self.problem: str | None = None
@@ -153,7 +156,10 @@ class ReadJournal:
 
 
 def read_journal(path: Path) -> ReadJournal:
-    """That of another process. Raises StoreError for what is no journal, or one of another version."""
+    """Read the journal of another process.
+
+    Raises StoreError for what is no journal, or one of another version.
+    """
     try:
         return _parsed(path.read_bytes(), path)
     except OSError as error:

@@ -144,7 +144,10 @@ class RecordsWriter:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Of a closed file that is not whole; it voids nothing, since no figure is made of the file."""
+        """The finding about a closed file that is not whole.
+
+        It voids nothing, since no figure is made of the file.
+        """
         return () if self._failure is None else (not_on_disk(self._not_written(self._failure)),)
 
     def close(self) -> None:
@@ -165,7 +168,7 @@ class RecordsWriter:
         self._held_up_s += time.monotonic() - began
 
     def _much_waits(self) -> bool:
-        """So much that it is not left lying for the rest of the second."""
+        """Whether so much waits that it must not be left for the rest of the second."""
         return self._held_bytes > self._most_waiting // 2
 
     def _flush_until_closed(self) -> None:

@@ -1,4 +1,5 @@
-"""``records/*.jsonl`` back into Records, in bounded memory: what a finished run is analysed from again.
+"""The reader of ``records/*.jsonl``: back into Records, in bounded memory, for analysing a finished run
+again.
 
     for label, records in read_records(path).items():
         distribution("ttft", latency.ttft_ms(records))
@@ -43,7 +44,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class StoredRuns:
-    """A whole file."""
+    """The content of a whole records file."""
 
     header: Mapping[str, Any]
     runs: tuple[StoredRun, ...]

@@ -46,7 +46,7 @@ def document_of(report: Report) -> dict[str, Any]:
 
 
 def write_report(path: Path, document: Mapping[str, Any]) -> None:
-    """Writes ``report.json``."""
+    """Write ``report.json``."""
     write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 

@@ -20,7 +20,10 @@ CLOCKS_NS = 1_000_000_000
 
 
 def is_modest(record: RequestRecord) -> bool:
-    """Within any bounds, as nearly every reply is: this is asked of each while load is running."""
+    """Whether all counts stay within any bounds, as those of nearly every reply do.
+
+    This is asked of each reply while load is running.
+    """
     return (
         (record.output_tokens or 0) <= (record.requested_max_tokens or 0)
         and (record.reasoning_tokens or 0) <= (record.requested_max_tokens or 0)

@@ -27,7 +27,10 @@ class EncodeOptions:
     prompt_form: PromptForm = "text"
 
     def __post_init__(self) -> None:
-        """Raises SuiteError for numbers that JSON has no word for: they would be sent as something else."""
+        """Check the extra fields.
+
+        Raises SuiteError for numbers that JSON has no word for: they would be sent as something else.
+        """
         try:
             json.dumps(dict(self.extra_body), allow_nan=False, default=str)
         except ValueError as error:
@@ -43,7 +46,7 @@ class Dialect(Protocol):
 
     @property
     def name(self) -> str:
-        """As ``--llm-api`` and reports write it."""
+        """The name of the dialect, as ``--llm-api`` and reports write it."""
 
     @property
     def path(self) -> str:
@@ -63,7 +66,7 @@ class Dialect(Protocol):
         at the text itself; lets :mod:`~pytest_llmbench.wire.stream` skip parsing what does not change."""
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        """The request body.
+        """Make the request body.
 
         :raises GeneratorError: the request does not hold what this dialect sends.
         :raises SuiteError: ``extra_body`` takes streaming away.

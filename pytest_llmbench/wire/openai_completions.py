@@ -14,7 +14,10 @@ from pytest_llmbench.wire.sse import SSEEvent
 
 
 class OpenAICompletions:
-    """No chat template, and prompts may be token ids: the exact length arrives (AMB-32)."""
+    """The dialect of text completions.
+
+    There is no chat template, and prompts may be token ids, so the exact length arrives (AMB-32).
+    """
 
     name = "openai-completions"
     path = "/completions"

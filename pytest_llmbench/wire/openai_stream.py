@@ -128,7 +128,10 @@ def _read_timings(chunk: Chunk, payload: dict[str, Any]) -> None:
 
 
 def _read_plain(chunk: Chunk, event: SSEEvent) -> None:
-    """No JSON object: the end marker, a plain error text, a keep-alive, a named event of others, garbage."""
+    """Read an event that is no JSON object.
+
+    It is the end marker, a plain error text, a keep-alive, a named event of others, or garbage.
+    """
     data = event.data.strip()
     if data == END_MARKER:
         chunk.done = True

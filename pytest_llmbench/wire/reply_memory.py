@@ -1,4 +1,4 @@
-"""What earlier replies of a run have taught about the next: they often differ in their id and text alone.
+"""The memory of earlier replies of a run, for reading the next: they often differ in their id and text alone.
 
 Exact for the same reason as a text template: where two events are equal but for the value of the JSON string
 ``id``, of characters that need no escaping, a JSON reader finds the same in both but for that string. No
@@ -39,7 +39,7 @@ class KnownShape:
 
 @dataclass(slots=True)
 class ReplyMemory:
-    """Of one dialect; bounded."""
+    """What the replies of one dialect have taught. Its size is bounded."""
 
     shape: KnownShape | None = None
     summaries: dict[SummaryKey, dict[str, Any]] = field(default_factory=dict)

@@ -147,7 +147,7 @@ class _Reading:
         return self._taught()
 
     def _taught(self) -> tuple[KnownShape, int]:
-        """By the first event with text."""
+        """The shape of text events, learnt from the first event with text, and where that event starts."""
         decode = self._dialect.decode
         for start, end in self._blocks(0, len(self._body)):
             event = self._event(start, end)

@@ -46,7 +46,7 @@ class WithFixedOutput(StreamedWorkload):
         return self.base.standard
 
     def shared_prefixes(self, seed: int) -> Sequence[int]:
-        """Those of the base."""
+        """The shared prefixes of the base."""
         return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
 
     @property

@@ -59,7 +59,7 @@ class DatasetIdentity:
         return [f"the data set has no {key}" for key, value in needed.items() if not value]
 
     def specification(self) -> dict[str, Any]:
-        """The facts ``workload.dataset``."""
+        """The facts under ``workload.dataset``."""
         return {
             "name": self.name,
             "version": self.version,

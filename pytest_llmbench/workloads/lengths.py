@@ -21,11 +21,11 @@ class LengthLaw(Protocol):
 
     @property
     def type(self) -> str:
-        """Its kind, in the draft's words: fixed, uniform, normal, lognormal, empirical."""
+        """The kind of the law, in the draft's words: fixed, uniform, normal, lognormal, empirical."""
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """Its parameters as JSON values; together with ``type`` they define the law."""
+        """The parameters of the law as JSON values; together with ``type`` they define it."""
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -219,7 +219,7 @@ class Empirical:
 
     @classmethod
     def histogram(cls, counts: Mapping[int, float]) -> Empirical:
-        """From length → how often it occurs."""
+        """Make a law from a mapping of each length to how often it occurs."""
         return cls(tuple(counts), tuple(counts.values()))
 
     @property

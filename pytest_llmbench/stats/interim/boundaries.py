@@ -68,8 +68,11 @@ def planned_looks(
 
 
 def early_tail(tail: float) -> float:
-    """Of a look that may end a load: its boundary is a third farther out. The spending is right for errors
-    that are normal; a short prefix of a busy queue is now and then a quiet one, and nothing in it says so."""
+    """The tail of a look that may end a load: its boundary is a third farther out.
+
+    The spending is right for errors that are normal. A short prefix of a busy queue is now and then a quiet
+    one, and nothing in it says so.
+    """
     from scipy.special import ndtr, ndtri
 
     return max(LEAST_TAIL, float(ndtr(_EARLY * ndtri(tail))))
@@ -99,7 +102,7 @@ def _tails(shares: Sequence[float], allowed: Sequence[float]) -> list[float]:
 
 
 def batch_size(series: FloatArray, tail: float) -> float:
-    """Of how many independent values the mean of ``series`` is worth at this ``tail``, by batch means.
+    """The number of independent values that the mean of ``series`` is worth at this ``tail``, by batch means.
 
     n / τ (z / t)², τ from the means of ten batches (Schmeiser 1982, Operations Research 30), and z / t the
     price of Student's t with nine degrees of freedom for not knowing τ better.

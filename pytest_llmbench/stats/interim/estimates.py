@@ -85,7 +85,7 @@ def may_be_decided(watched: Watched, values: FloatArray, tail: float) -> bool:
 
 
 def is_enough(watched: Watched, judged: Judged) -> bool:
-    """For an early look."""
+    """Whether the sample is large enough for an early look."""
     return judged.worth * watched.rarity >= FEWEST_RARE
 
 

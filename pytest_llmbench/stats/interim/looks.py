@@ -19,7 +19,7 @@ from pytest_llmbench.stats.runs import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of the look that ended the load, or of the last one."""
+    """The verdict of the look that ended the load, or of the last one."""
 
     n: int
     """The first so many requests were looked at."""
@@ -139,7 +139,7 @@ class LookTaker:
 
 
 def look_taker(plan: LoadPlan) -> LookTaker | None:
-    """Of a plan that may end early."""
+    """The look taker of a plan that may end early; None for any other plan."""
     if plan.looks is None:
         return None
     # A share that was dealt to a worker is numbered from 0, its requests as in the whole sequence.
