@@ -36,7 +36,10 @@ _PER_REQUEST = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class FaultOptions:
-    """Which requests suffer, and what. Deterministic by seed and the request's number of arrival."""
+    """The requests that suffer, and what they suffer.
+
+    Deterministic by seed and the request's number of arrival.
+    """
 
     fault: tuple[FaultKind, ...] = ()
     """What goes wrong: http_error, rate_limit (429), overloaded (503), in_band_error, reset, half_close,

@@ -50,7 +50,8 @@ class Guardrails:
         return Screening(round(cost_us * 1000), refused)
 
     def cut(self, output_tokens: int) -> tuple[int, int] | None:
-        """Where the output filter breaks an answer off: tokens computed, and how many of these are withheld.
+        """The place where the output filter breaks an answer off: tokens computed, and how many of these are
+        withheld.
 
         ``None`` for an answer that passes. The window that is refused is any of them with equal chance.
         """
@@ -79,7 +80,8 @@ class Guardrails:
         return self._config.output_filter_window_tokens if self.holds else 1
 
     def released_ns(self, token_ns: NDArray[np.int64]) -> NDArray[Any]:
-        """When each token of a whole answer leaves, given when each was computed. The same as ``Release``.
+        """The instants at which the tokens of a whole answer leave, given when each was computed. The same as
+        ``Release``.
 
         Window i leaves at r_i = max(c_i, r_(i-1)) + check_i, c_i the instant of its last token; solved by
         r_i = S_i + max over k ≤ i of (c_k - S_(k-1)), S the running sum of the checks.

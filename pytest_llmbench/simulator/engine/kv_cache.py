@@ -28,7 +28,10 @@ def chained_hashes(token_ids: Sequence[int], block_tokens: int) -> tuple[int, ..
 
 
 class PrefixCache:
-    """Which blocks are kept, and how many sequences use each. One without a user stays until evicted."""
+    """The blocks that are kept, with the number of sequences that use each.
+
+    A block without a user stays until it is evicted.
+    """
 
     def __init__(self) -> None:
         self._references: dict[int, int] = {}
@@ -83,7 +86,10 @@ class PrefixCache:
                     self._unused[block] = None
 
     def forget(self) -> None:
-        """Nothing kept so far is found any more. Blocks in use stay until their last user has gone."""
+        """Forget everything kept so far: none of it is found any more.
+
+        Blocks in use stay until their last user has gone.
+        """
         for block in self._unused:
             del self._references[block]
         self._unused.clear()
@@ -98,7 +104,10 @@ class PrefixCache:
 
 
 class KVCache:
-    """Who holds how many blocks. One that decodes holds its prompt and all output tokens but the newest."""
+    """The number of blocks that each sequence holds.
+
+    A sequence that decodes holds its prompt and all output tokens but the newest.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         self.block_tokens = config.kv_block_tokens
@@ -161,7 +170,7 @@ class KVCache:
         return row % self.block_tokens
 
     def begin_decoding(self, sequence: EngineSequence) -> None:
-        """From now on it takes its blocks as it grows. Its span has begun."""
+        """Let a sequence take its blocks as it grows, from now on. Its span has begun."""
         due = self._due_thinking if self._tiered and sequence.thinking else self._due
         due[self._row(sequence)] += 1
 
@@ -236,7 +245,10 @@ class KVCache:
         return held
 
     def forget_prefixes(self) -> None:
-        """No later prompt finds what has been computed so far. Who holds how many blocks does not change."""
+        """Let no later prompt find what has been computed so far.
+
+        The blocks that sequences hold do not change.
+        """
         if self.prefix is not None:
             self.prefix.forget()
 

@@ -74,7 +74,7 @@ class WaitingQueue:
         heapq.heappush(self._lanes[self._lane(sequence)], (key, self._pushes, sequence))
 
     def head(self, second_lane_open: bool = True) -> EngineSequence | None:
-        """Who is next, without taking it out; ``None`` if nobody may go."""
+        """The sequence that is next, without taking it out; ``None`` if none may go."""
         for lane in self._lanes if second_lane_open else self._lanes[:1]:
             while lane and self._inside.get(lane[0][2]) != lane[0][1]:
                 heapq.heappop(lane)

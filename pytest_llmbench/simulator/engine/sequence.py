@@ -80,19 +80,20 @@ class EngineSequence:
         return self.given_before + running
 
     def stored_tokens(self, next_step: int) -> int:
-        """Its tokens in the KV cache before the step of that number, if it is in the batch."""
+        """The tokens of the sequence in the KV cache before the step of that number, if it is in the
+        batch."""
         if self.span_start < 0:
             return self.prefilled_tokens
         return self.prompt_tokens + self.given_tokens(next_step) - 1
 
     def begin_span(self, step: int) -> None:
-        """From ``step`` on every step ends with one of its tokens."""
+        """Begin a span: from ``step`` on, every step ends with one of the sequence's tokens."""
         self.span_start = step
         if self.first_step is None:
             self.first_step = step
 
     def close_span(self, next_step: int) -> None:
-        """The step before ``next_step`` was the last of the run under way."""
+        """Close the span: the step before ``next_step`` was its last."""
         if next_step > self.span_start:
             self.spans.append(range(self.span_start, next_step))
             self.given_before += next_step - self.span_start

@@ -70,7 +70,7 @@ class KnownDelayServer:
         return f"{self._url}?{script.query}"
 
     def truth(self) -> dict[str, Truth]:
-        """Of the requests since the last call, by their ``x-request-id``.
+        """The truth about the requests since the last call, by their ``x-request-id``.
 
         :raises SUTError: the server does not answer.
         """

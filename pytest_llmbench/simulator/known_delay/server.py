@@ -70,7 +70,7 @@ class Script:
 
     @property
     def offsets_ns(self) -> list[int]:
-        """Of the writes, from the last request byte on."""
+        """The instants of the writes, from the last request byte on."""
         writes = self.tokens if self.itl_us else 1
         return [(self.ttft_us + number * self.itl_us) * 1000 for number in range(writes)]
 
@@ -163,7 +163,10 @@ class Pacer:
         self._armed_ns = None
 
     def _write_due(self) -> None:
-        """Those that are due now; what comes due meanwhile waits, so that requests are read in time."""
+        """Write the tokens that are due now.
+
+        What becomes due meanwhile waits, so that requests are read in time.
+        """
         now_ns = _now()
         while self._due and self._due[0][0] <= now_ns:
             _, _, stream = heapq.heappop(self._due)
@@ -298,8 +301,11 @@ class Connection:
 
 
 def _arrived_ns(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
-    """When the kernel took in what has just been read. Its stamp is of the wall clock, of which only the time
-    since then is taken: a step of that clock is no matter."""
+    """The instant at which the kernel took in what has just been read.
+
+    The kernel's stamp is of the wall clock. Only the time since then is taken from it, so a step of that
+    clock does not matter.
+    """
     now_ns = _now()
     if not ancillary:
         return now_ns

@@ -1,4 +1,4 @@
-"""What both gRPC services need of a call: a queue of messages, and a status for each refusal."""
+"""The parts of a call that both gRPC services need: a queue of messages, and a status for each refusal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Outbox:
             self._queue.put_nowait(message)
 
     def end(self, refusal: RefusalError | None = None) -> None:
-        """Nothing comes after this; a refusal is raised where the messages are taken out."""
+        """End the messages; a refusal is raised where they are taken out."""
         self.put(refusal)
         self._ended = True
 

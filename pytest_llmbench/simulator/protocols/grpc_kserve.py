@@ -183,7 +183,7 @@ class _Call:
 
 
 class _TextReply:
-    """Tokens become messages.
+    """A reply whose tokens become messages.
 
     :class:`~pytest_llmbench.simulator.serving.replies.Reply` says what each method is.
     """
@@ -205,7 +205,7 @@ class _TextReply:
         self._pending: list[str] = []
 
     async def begin(self) -> None:
-        """Nothing is said before the first token."""
+        """Do nothing: nothing is said before the first token."""
 
     async def token(self) -> None:
         truth, number = self.truth, self.truth.output_tokens
@@ -226,7 +226,7 @@ class _TextReply:
         self._call.fail(RefusalError(500, message))
 
     def stop(self) -> None:
-        """Nothing is written of its own accord."""
+        """Do nothing: this reply never writes of its own accord."""
 
     def _chunk(self) -> None:
         text = "".join(self._pending)

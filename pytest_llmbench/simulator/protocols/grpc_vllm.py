@@ -135,7 +135,7 @@ class _Call:
 
 
 class _IdsReply:
-    """Tokens become messages.
+    """A reply whose tokens become messages.
 
     :class:`~pytest_llmbench.simulator.serving.replies.Reply` says what each method is.
     """
@@ -164,7 +164,7 @@ class _IdsReply:
         self._last: list[int] = []
 
     async def begin(self) -> None:
-        """Nothing is said before the first token."""
+        """Do nothing: nothing is said before the first token."""
 
     async def token(self) -> None:
         truth, number = self.truth, self.truth.output_tokens
@@ -183,10 +183,10 @@ class _IdsReply:
         self._outbox.end(RefusalError(500, message))
 
     def stop(self) -> None:
-        """Nothing is written of its own accord."""
+        """Do nothing: this reply never writes of its own accord."""
 
     def complete(self, reason: str) -> None:
-        """The last message."""
+        """Send the last message."""
         if self._stream and self._ids:
             self._chunk()
         if not self._stream:

@@ -1,4 +1,4 @@
-"""From a ``response.create`` message of OpenAI's Responses API to what the engine needs. Pure."""
+"""The parser of a ``response.create`` message of OpenAI's Responses API into what the engine needs. Pure."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class _Turn:
 
 
 class _ResponseReply:
-    """Tokens become events.
+    """A reply whose tokens become events.
 
     :class:`~pytest_llmbench.simulator.serving.replies.Reply` says what each method is.
     """
@@ -233,7 +233,7 @@ class _ResponseReply:
         self._inbox.over.set()
 
     def stop(self) -> None:
-        """Nothing is written of its own accord."""
+        """Do nothing: this reply never writes of its own accord."""
 
     async def _chunk(self) -> None:
         if not self._pending:

@@ -30,7 +30,7 @@ class StampingWebSocket(WebSocketsSansIOProtocol):
             self.scope["state"][SOCKET] = self
 
     def pause_writing(self) -> None:
-        """Not passed on: ``send`` would wait for a slow reader, and with it the engine's step."""
+        """Do not pass the pause on: ``send`` would wait for a slow reader, and with it the engine's step."""
 
     def reset(self) -> None:
         """Close at once with a reset: what is buffered is lost."""

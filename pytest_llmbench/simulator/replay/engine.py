@@ -75,7 +75,7 @@ def run_facts(config: EngineConfig) -> Facts:
 
 
 def replay_note(config: EngineConfig, delays: Delays) -> str:
-    """For everyone who reads a result of a replay."""
+    """The note for everyone who reads a result of a replay."""
     return (
         f"replay: preset {config.name} in virtual time. Nothing was sent and no time passed; client and "
         f"network are constants ({delays.submit_to_received_us:g} µs to the engine, "
@@ -200,7 +200,7 @@ class ReplayEngine:
 
     @property
     def note(self) -> str:
-        """For everyone who reads a result."""
+        """The note for everyone who reads a result."""
         return replay_note(self.config, self.delays)
 
     def run(self, plan: LoadPlan) -> Observation:
@@ -218,7 +218,7 @@ class ReplayEngine:
             self._busy.release()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
     def _run(self, plan: LoadPlan) -> Observation:
         _require_possible(plan)
@@ -300,7 +300,10 @@ def _load_ended_ns(plan: LoadPlan, records: Records, started_ns: int, cut_short:
 
 
 def _self_check(plan: LoadPlan, records: Records, peak_in_flight: int) -> SelfCheck:
-    """Nothing can be late: the lags of an open loop are exactly 0, and there is no loop and no process."""
+    """The self-check of a replay, in which nothing can be late.
+
+    The lags of an open loop are exactly 0, and there is no loop and no process.
+    """
     lag_ns = 0 if isinstance(plan.load, OpenLoop) and len(records) else None
     return SelfCheck(
         send_lag_p50_ns=lag_ns,

@@ -76,7 +76,8 @@ def input_refused() -> RefusalError:
 
 
 def delayed(read_ns: IntColumn, kind: FaultKind, options: FaultOptions) -> IntColumn:
-    """When the chunks are read of a reply whose stream stalls, or goes through a proxy that buffers it."""
+    """The instants at which the chunks of a reply are read if its stream stalls or goes through a buffering
+    proxy."""
     if kind == "buffering":
         return np.full_like(read_ns, read_ns[-1])
     after = min(options.fault_after_tokens, len(read_ns))

@@ -1,4 +1,4 @@
-"""When requests reach the engine in virtual time: what the load generator does, as arithmetic.
+"""The arrival of requests at the engine in virtual time: what the load generator does, as arithmetic.
 
 The generator's end of the wire is a constant: a request is received ``submit_to_received_us`` after it was
 submitted, and what the engine writes is read ``write_to_read_us`` later. Nothing is ever late.
@@ -47,7 +47,7 @@ class PlanRequests:
 
     @property
     def exhausted(self) -> bool:
-        """There are no more; a workload of ours never ends before the plan does."""
+        """Whether there are no more requests; a workload of ours never ends before the plan does."""
         if self.taken < self._drawn:
             return False
         if self.taken < self._most:
@@ -59,7 +59,7 @@ class PlanRequests:
         return self._most
 
     def take(self) -> PlannedRequest:
-        """The next one; ask ``exhausted`` before."""
+        """Take the next request; ask ``exhausted`` before."""
         request = self._slice[self.taken - self._slice_start]
         self.taken += 1
         self._digest.add(request)
@@ -109,13 +109,13 @@ class Arrivals(Protocol):
     """Requests on their way to the engine, in the order in which they arrive."""
 
     def all_sent(self, now_ns: int) -> bool:
-        """Nothing is left to be sent, now or after further ends."""
+        """Whether nothing is left to be sent, now or after further ends."""
 
     def next_ns(self) -> int | None:
-        """When the next one arrives; None while none is on its way."""
+        """The instant at which the next request arrives; None while none is on its way."""
 
     def take(self) -> Flight:
-        """The next one."""
+        """Take the next request."""
 
     def ended(self, flight: Flight) -> None:
         """A request has ended, in whatever way."""
@@ -230,6 +230,9 @@ def arrivals_of(plan: LoadPlan, planned: PlanRequests, start_ns: int, delays: De
 
 
 def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> IntColumn:
-    """As the load generator draws them: who takes up a sequence in the middle takes up its schedule there."""
+    """The offsets as the load generator draws them.
+
+    A plan that takes up a sequence in the middle takes up its schedule there.
+    """
     whole = schedule_ns(load, plan.first + plan.requests, arrival_seed(plan.seed))
     return whole[plan.first :] - (int(whole[plan.first - 1]) if plan.first else 0)

@@ -181,8 +181,10 @@ def _token_steps(flights: Sequence[Flight], first_step: int) -> tuple[IntColumn,
 def _closes(
     flights: Sequence[Flight], lengths: IntColumn, think_tokens: IntColumn, stream: StreamOptions, seed: int
 ) -> BoolColumn:
-    """Which tokens are the last of their chunk. The first token goes out at once; so do the last of the
-    thoughts and the last of all."""
+    """Tell for each token whether it is the last of its chunk.
+
+    The first token goes out at once; so do the last of the thoughts and the last of all.
+    """
     begins = np.cumsum(lengths) - lengths
     place = np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(begins, lengths)
     if stream.draft_tokens > 0:
@@ -413,7 +415,7 @@ class FlightLog:
         return records
 
     def records(self) -> Records:
-        """Of all flights, in order of submission."""
+        """The records of all flights, in order of submission."""
         if self._first is not None and not len(self._log):
             return self._first
         found = self._log.records()

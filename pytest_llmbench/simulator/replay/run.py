@@ -53,7 +53,7 @@ class GaugeSampler:
         self._gauges = {name: array("d") for name in ("running", "waiting", "kv_use")}
 
     def idle_until(self, now_ns: int) -> None:
-        """Nothing was in the engine up to this instant, which is not included."""
+        """Note that nothing was in the engine up to this instant, which is not included."""
         self._note(now_ns - 1, 0, 0, 0.0)
 
     def during(self, step: StepResult, until_ns: int) -> None:
@@ -116,7 +116,10 @@ class ClientDeadlines:
         self.look_ns = min(self.look_ns, flight.submitted_ns + self._shortest_ns)
 
     def overdue(self, now_ns: int) -> Iterator[tuple[Flight, int, str]]:
-        """Who has to be given up, since when, and why. Each is to be ended before the next is asked for."""
+        """The requests that have to be given up, since when, and why.
+
+        Each is to be ended before the next is asked for.
+        """
         for flight in _taken(self._silent, now_ns - self._silence_ns, _waits):
             yield flight, flight.submitted_ns + self._silence_ns, self.silence_text
         for flight in _taken(self._open, now_ns - self._total_ns, _is_open):
@@ -125,7 +128,8 @@ class ClientDeadlines:
         self.look_ns = min(fronts) + self._shortest_ns if fronts else _NEVER_NS
 
     def given_up_ns(self, flight: Flight) -> int | None:
-        """When a reply was given up that was held back on its way; ``None`` if it came quickly enough."""
+        """The instant at which a reply that was held back on its way was given up; ``None`` if it came
+        quickly enough."""
         read_ns = flight.read_ns
         if read_ns is None or len(read_ns) == 0:
             return None
@@ -228,7 +232,7 @@ class ReplayRun:
         """From ``first_step`` on."""
 
     def play(self) -> None:
-        """Until every request has ended; Ctrl-C cuts it short."""
+        """Play until every request has ended; Ctrl-C cuts it short."""
         try:
             self._play()
         except KeyboardInterrupt:
@@ -267,7 +271,7 @@ class ReplayRun:
                 self._step(engine.step())
 
     def _hand_over(self, flights: Sequence[Flight]) -> None:
-        """These have come to their end; with them goes what they alone were made of."""
+        """Hand over flights that have come to their end, and drop what they alone were made of."""
         ends_ns = np.array(self.step_ends_ns, dtype=np.int64)
         for flight in flights:
             del self._flights[flight]
@@ -281,7 +285,8 @@ class ReplayRun:
         self.first_step += needless
 
     def _take_look(self, ended: Records) -> None:
-        """With looks, what has ended is handed over as often as it is looked at."""
+        """Take the looks at what has ended, if the plan has looks: it is handed over as often as it is looked
+        at."""
         if self._looks is None or self.stopped is not None or self._arrivals.all_sent(self.now_ns):
             return
         verdict = self._looks.hear_all(ended)
@@ -334,7 +339,10 @@ class ReplayRun:
         self._note_peak()
 
     def _note_peak(self) -> None:
-        """In flight for the client: a reply that is held back still is when the engine is through with it."""
+        """Note the peak of requests in flight for the client.
+
+        A reply that is held back is still in flight when the engine is through with it.
+        """
         held = self._held_until_ns
         while held and held[0] <= self.now_ns:
             heapq.heappop(held)
@@ -391,7 +399,10 @@ class ReplayRun:
         self._end(flight, outcome, at_ns, error, sequence.finish_reason)
 
     def _hold_back(self, flight: Flight, sequence: EngineSequence) -> int:
-        """By the output filter, or by a fault: notes when each token is read; returns when the reply ends."""
+        """Hold a reply back, by the output filter or by a fault.
+
+        Notes when each token is read; returns when the reply ends.
+        """
         ns = self._token_ns(flight)
         if len(ns):
             ns = self._engine.guardrails.released_ns(ns)
@@ -420,8 +431,12 @@ class ReplayRun:
         self._arrivals.ended(flight)
 
     def _check_engine(self, watch: FailureWatch, at_ns: int) -> None:
-        """As the load generator does, which has no word of the engine's on its health: here one that is down
-        (it recovers from a crash) has stopped answering as soon as so many requests in a row say so."""
+        """Check as the load generator does, which hears nothing of the engine's health, whether the engine
+        answers.
+
+        Here an engine that is down (it recovers from a crash) has stopped answering as soon as so many
+        requests in a row say so.
+        """
         if self._stops_when_failing:
             if watch.streak >= STREAK and at_ns < self._down_until_ns:
                 self._arrivals.stop()

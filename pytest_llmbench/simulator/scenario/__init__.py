@@ -1,1 +1,1 @@
-"""Which engine, with which quirks and faults: presets, variants and their text."""
+"""The choice of an engine, with its quirks and faults: presets, variants and their text."""

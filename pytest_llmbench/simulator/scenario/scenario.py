@@ -162,7 +162,7 @@ def _choices(hint: Any) -> tuple[str, ...]:
 
 
 def _first_sentence(statement: ast.stmt) -> str:
-    """Of a documenting string; empty for any other statement."""
+    """The first sentence of a documenting string; empty for any other statement."""
     if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
         return ""
     words = " ".join(str(statement.value.value).replace("``", "").split())

@@ -22,7 +22,7 @@ class Alarm(Protocol):
 
     @property
     def name(self) -> str:
-        """For the status page."""
+        """The name of the alarm, for the status page."""
 
     async def until(self, deadline_ns: int) -> None:
         """Return at ``deadline_ns`` or as soon after it as possible; yields at least once, even when late."""
@@ -44,7 +44,7 @@ class LoopAlarm:
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 class TimerfdAlarm:

@@ -52,7 +52,7 @@ async def send_body(send: Send, body: bytes, *, more: bool = False) -> None:
 
 
 async def send_whole(send: Send, status: int, content_type: bytes, body: bytes, headers: Headers) -> None:
-    """A complete response."""
+    """Send a complete response."""
     described = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
     await send_start(send, status, described + headers)
     await send_body(send, body)

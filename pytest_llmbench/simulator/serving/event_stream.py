@@ -22,7 +22,7 @@ _TAGS: dict[bool, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 class TokenTexts:
-    """Which field each token goes to, and its text before anything is held back."""
+    """The field that each token goes to, and its text before anything is held back."""
 
     def __init__(self, text: ReplyText, place: ReasoningPlace, first: FirstChunk) -> None:
         self._text = text

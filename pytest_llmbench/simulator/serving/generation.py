@@ -71,7 +71,7 @@ class Asked:
 
     @property
     def connection(self) -> Connection | None:
-        """Only the server of this package leaves one."""
+        """The connection of the request. Only the server of this package leaves one."""
         found: Connection | None = self.scope.get("state", {}).get(CONNECTION)
         return found
 
@@ -332,13 +332,13 @@ async def _beside(texts: Sequence[str], work: Callable[[], Counted]) -> Counted:
 
 
 def _is_plain(options: StreamOptions) -> bool:
-    """Nothing in the options changes the bytes of a chunk."""
+    """Whether nothing in the options changes the bytes of a chunk."""
     others = replace(options, trace=False, comment_ms=0.0, done_marker=True, server_timings=True)
     return others == StreamOptions()
 
 
 def request_id(scope: Scope) -> str | None:
-    """The client's ``x-request-id``."""
+    """The ``x-request-id`` of the client; None where there is none."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":
             return str(value.decode("latin-1")) or None

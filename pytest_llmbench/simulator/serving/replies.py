@@ -33,19 +33,22 @@ class Reply(Protocol):
     truth: GroundTruth
 
     async def begin(self) -> None:
-        """The request has been accepted."""
+        """Be told that the request has been accepted."""
 
     async def token(self) -> None:
-        """The engine has given one more token, at ``truth.last_token_ns``."""
+        """Be told that the engine has given one more token, at ``truth.last_token_ns``."""
 
     async def finish(self, reason: str) -> bool:
-        """There are no more. True: the last words come later, and the reply reports its end itself."""
+        """Be told that there are no more tokens.
+
+        True: the last words come later, and the reply reports its end itself.
+        """
 
     async def fail(self, message: str) -> None:
-        """The engine could not go on with it."""
+        """Be told that the engine could not go on with the reply."""
 
     def stop(self) -> None:
-        """Somebody else has ended the reply: nothing is to be written of one's own accord."""
+        """Be told that somebody else has ended the reply: nothing is to be written of one's own accord."""
 
 
 class StreamedReply:
@@ -142,7 +145,7 @@ class WholeReply:
         self._timings = timings
 
     async def begin(self) -> None:
-        """Nothing is said before the reply is complete."""
+        """Do nothing: nothing is said before the reply is complete."""
 
     async def token(self) -> None:
         truth = self.truth
@@ -163,7 +166,7 @@ class WholeReply:
         await send_json(self._send, 500, error_object(message), self._headers)
 
     def stop(self) -> None:
-        """Nothing is written before the end anyway."""
+        """Do nothing: nothing is written before the end anyway."""
 
     def _message(self) -> dict[str, str]:
         message = {"content": ""}

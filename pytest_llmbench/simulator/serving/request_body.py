@@ -1,4 +1,7 @@
-"""From the bytes of a request to what the engine needs, or to the refusal a real engine would give. Pure."""
+"""The parser of the bytes of a request: what the engine needs, or the refusal a real engine would give.
+
+Pure.
+"""
 
 from __future__ import annotations
 

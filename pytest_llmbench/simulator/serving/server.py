@@ -51,7 +51,7 @@ class StampingProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=0)
 
     def pause_writing(self) -> None:
-        """Not passed on: ``send`` would wait for a slow reader, and with it the engine's step.
+        """Do not pass the pause on: ``send`` would wait for a slow reader, and with it the engine's step.
 
         What is then buffered is bounded by the length of a reply.
         """
