@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol, TypeVar
 
 MOST_BYTES: Final = 1 << 30
-"""Of a data set, a report, a baseline. They are read whole, and what is made of them takes more."""
+"""The most bytes of a data set, a report, a baseline. They are read whole, and what is made of them takes
+more."""
 SMALL_BYTES: Final = 4 << 20
-"""Of what people write by hand: a SUT file, workloads, a key, certificates."""
+"""The most bytes of what people write by hand: a SUT file, workloads, a key, certificates."""
 LONGEST_LINE: Final = 64 << 20
-"""Of a file of records. A request with a million chunks takes a third of it."""
+"""The longest line of a file of records. A request with a million chunks takes a third of it."""
 MOST_LEVELS: Final = 64
-"""Of tables within tables. Our own files have about ten."""
+"""The most levels of tables within tables. Our own files have about ten."""
 
 _KINDS: Final = (
     (stat.S_ISDIR, errno.EISDIR, "it is a directory"),

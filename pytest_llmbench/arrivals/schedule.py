@@ -48,7 +48,7 @@ def uniform_offsets_s(rate: float, count: int) -> npt.NDArray[np.float64]:
 
 _LONGEST_S = 2**63 / 1e9
 MOST_ARRIVALS = 100_000_000
-"""Of one schedule; its offsets take 800 MB."""
+"""The most arrivals of one schedule; its offsets take 800 MB."""
 
 
 def schedule_ns(load: OpenLoop, count: int, seed: int) -> npt.NDArray[np.int64]:

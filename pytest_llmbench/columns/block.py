@@ -74,9 +74,9 @@ class Block:
     """Requests in order of submission."""
 
     columns: Mapping[str, Array]
-    """Those of ``PER_REQUEST``."""
+    """The columns of ``PER_REQUEST``."""
     entries: Mapping[str, Array]
-    """Those of ``PER_ENTRY``."""
+    """The columns of ``PER_ENTRY``."""
 
     def __len__(self) -> int:
         return len(self.columns["index"])

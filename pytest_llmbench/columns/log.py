@@ -8,7 +8,8 @@ from pytest_llmbench.columns.merging import merged
 from pytest_llmbench.model.records import Records
 
 MEMORY_BYTES = 32 * 1024 * 1024
-"""Of columns that are kept in memory. A run of 64 tokens per reply reaches it after some 25,000 requests."""
+"""The bytes of columns that are kept in memory. A run of 64 tokens per reply reaches them after some 25,000
+requests."""
 
 
 class RecordLog:

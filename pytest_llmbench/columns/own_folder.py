@@ -36,7 +36,7 @@ class _Own:
 
 _GUARD = threading.Lock()
 _MADE: dict[Path, _Own] = {}
-"""By the user's folder, which moves with ``TMPDIR``."""
+"""The folders made so far, by the user's folder, which moves with ``TMPDIR``."""
 
 
 def user_folder() -> Path:

@@ -25,7 +25,8 @@ from pytest_llmbench.model.objective import Objective
 LEVEL = 0.95
 COVERED, CONFIDENCE = 0.99, 0.95
 RUNS_SHOWN = (3, 5, 10)
-"""Of each arm, for which the smallest change is told that an A/B in pairs would find."""
+"""The numbers of runs of each arm for which the report names the smallest change that an A/B in pairs would
+find."""
 MOST_FALSE_ALARMS = 0.05
 """A limit that more runs of an unchanged system break is tighter than the noise."""
 

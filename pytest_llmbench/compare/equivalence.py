@@ -101,7 +101,7 @@ _LOAD = (
     "load.capacity_source",
 )
 _BY_CAPACITY = ("load.rate_rps", "load.concurrency", "load.duration_s")
-"""Of a test that takes percentages of each system's own capacity these differ, and may."""
+"""The facts that differ, and may, in a test that takes percentages of each system's own capacity."""
 
 Evidence = Mapping[str, Mapping[str, Any]]
 """System to what it was measured with, key by key; None for what is not known."""

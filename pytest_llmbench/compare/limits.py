@@ -13,7 +13,7 @@ from pytest_llmbench.metrics.catalogue import metric_unit
 from pytest_llmbench.model.comparison import Comparison
 
 SHOWN_MARGIN = 0.05
-"""Of metrics that nobody set a limit for: they are shown, and decide nothing."""
+"""The margin of metrics that nobody set a limit for: they are shown, and decide nothing."""
 _SHOWN_STATISTICS = ("p50", "p99")
 _NOT_SHOWN = ("ttft_any", "ttft_first_event", "ttft_scheduled", "e2e_scheduled")
 _LIMIT = re.compile(r"(?P<metric>.+):(?P<number>[^:%]*?)\s*(?P<unit>%?)")
@@ -29,9 +29,10 @@ class RegressionLimit:
     metric: str
     margin: float
     origin: str
-    """Who asks: a marker, or an option as it was written."""
+    """The origin of the limit: a marker, or an option as it was written."""
     everywhere: bool = True
-    """Also for tests without that metric, which then decide nothing; an option is for those that have it."""
+    """Whether it also holds for tests without that metric, which then decide nothing; an option is for those
+    that have it."""
 
 
 def limits_of_option(given: Sequence[str], option: str = "--llm-compare-fail") -> tuple[RegressionLimit, ...]:

@@ -24,7 +24,8 @@ class Requirement:
     id: str
     section: str
     level: str
-    """As worded in the draft: MUST, MUST NOT, REQUIRED, SHOULD, RECOMMENDED, MAY, or PROCEDURE for none."""
+    """The level as worded in the draft: MUST, MUST NOT, REQUIRED, SHOULD, RECOMMENDED, MAY, or PROCEDURE for
+    none."""
     counts_as: str
     """MUST, SHOULD, MAY, or ``none`` for a constraint without a capitalised keyword (AMB-24)."""
     verdict_effect: str

@@ -58,13 +58,13 @@ def chunk_token_sums(records: Records) -> tuple[IntColumn, BoolColumn]:
 
 
 class ChunkSizes(NamedTuple):
-    """Content chunks of successes."""
+    """The content chunks of successful requests, by size."""
 
     chunks: int
     known: int
-    """With a token count."""
+    """The chunks with a token count."""
     single: int
-    """Of exactly one token."""
+    """The chunks of exactly one token."""
     several: int
 
     @property

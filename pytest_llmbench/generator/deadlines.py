@@ -14,8 +14,8 @@ _QUIET_NS = 100_000_000
 """A stream that has been silent for so long is looked into: it may be complete, or its end was not told."""
 
 MOST_REPLY_BYTES = 64 * 1024 * 1024
-"""Of one reply, and what comes in until the next look. It is kept until it has ended, so one without an end
-would take all memory. 100,000 tokens in events of 300 bytes are half of it."""
+"""The most bytes of one reply, plus what comes in until the next look. A reply is kept until it has ended, so
+one without an end would take all memory. 100,000 tokens in events of 300 bytes are half of it."""
 _TOO_LARGE = (
     f"the reply has more than {MOST_REPLY_BYTES // 1024**2} MiB and was cut off: "
     "a measured reply is kept whole until its end"

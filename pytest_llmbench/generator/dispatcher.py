@@ -28,7 +28,8 @@ class Dispatcher:
         self.closed: str | None = None
         """Why nothing more is sent, while what is in flight goes on to its end."""
         self.then: Callable[[Exchange], None] | None = None
-        """Called at each end, before anything else is done with it: the closed loop's replacement."""
+        """A function called at each end, before anything else is done with it: the closed loop's
+        replacement."""
 
     def dispatch(self, request: PreparedRequest, scheduled_ns: int) -> None:
         """Send a request now."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NICE = -10
-"""Of the measuring process, where it may be raised. Beside two busy loops on two cores a timer then rings
-0.3 ms late at P99 in place of 3.8 (``benchmarks/bench_wake_up.py``). It waits nearly all of the time, so what
-it takes from others is little."""
+"""The priority of the measuring process, where it may be raised. Beside two busy loops on two cores a timer
+then rings 0.3 ms late at P99 in place of 3.8 (``benchmarks/bench_wake_up.py``). The process waits nearly all
+of the time, so what it takes from others is little."""
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _STAT = Path("/proc/stat")
 _STEAL = 7

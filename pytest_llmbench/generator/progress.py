@@ -15,6 +15,6 @@ class Progress:
     in_flight: int
     planned: int
     elapsed_s: float
-    """Since the start of the schedule; 0 while connections are being opened."""
+    """The seconds since the start of the schedule; 0 while connections are being opened."""
     still_s: float | None = None
-    """Since something came in on a response under way; None where none is, or nobody asks."""
+    """The seconds since something came in on a response under way; None where none is, or nobody asks."""

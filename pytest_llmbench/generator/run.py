@@ -49,7 +49,7 @@ _LEAST_OPEN_LOOP_CONNECTIONS = 16
 _MOST_OPEN_LOOP_CONNECTIONS = 64
 _CLOSE_S = 5.0
 _INSTANTS_AT_ONCE = 512
-"""Made into numbers of Python together, while load is running: some microseconds."""
+"""The instants that are made into numbers of Python together, while load is running: some microseconds."""
 
 
 class LoadGenerator:

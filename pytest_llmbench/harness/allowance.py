@@ -25,7 +25,7 @@ _LONGEST = 2_000_000
 """Tokens of a request. Only where so many might be too much are the requests of a load looked at."""
 _LOOKED_AT = 16
 _LONGER = 20
-"""On average no load's requests are so many times as long as the longest of its first ones."""
+"""The factor by which no load's requests are longer, on average, than the longest of its first ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Budgets:
     tokens: int
     """Input and output."""
     seconds: float
-    """Of load, from its start to its last reply."""
+    """The seconds of load, from its start to its last reply."""
     rate: float
     """Requests per second of an open loop."""
     concurrency: int

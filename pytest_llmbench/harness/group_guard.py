@@ -19,7 +19,8 @@ from pathlib import Path
 
 _OVER = b"over\n"
 _STOP_S = 30.0
-"""As for a server that is stopped by a live session: accelerators take a while to be freed."""
+"""The seconds to stop, as for a server that is stopped by a live session: accelerators take a while to be
+freed."""
 _PAUSE_S = 0.1
 _LOOK_S = 1.0
 

@@ -41,11 +41,11 @@ from pytest_llmbench.simulator.scenario.variants import variant_facts
 from pytest_llmbench.workloads.stream import stream_of
 
 SAMPLE_REQUESTS = 12_000
-"""Of longer loads the tokens are reckoned from so many requests …"""
+"""The requests from which the tokens of longer loads are estimated …"""
 SAMPLE_TOKENS = 4_000_000
 """… or from those with so many input tokens, which long contexts reach sooner."""
 _FEWEST_SAMPLED = 500
-"""Where it is not known how many requests there will be."""
+"""The fewest requests to sample where it is not known how many there will be."""
 _SIGMAS = 4.0
 """What is reckoned lies within so many standard errors."""
 _SLACK = 0.02
@@ -62,7 +62,7 @@ class Span:
     per_rps: float = 0.0
     """Comes to ``most`` for each request per second that the system completes at most."""
     worst: float = 0.0
-    """In place of ``most`` where replies fail or are short, and loads are measured again."""
+    """The amount in place of ``most`` where replies fail or are short, and loads are measured again."""
     worst_per_rps: float = 0.0
 
     def __add__(self, other: Span) -> Span:

@@ -22,7 +22,7 @@ class Reaudited:
 
     nodeid: str
     duration_s: float | None
-    """That of the entry: tells the attempts of one test apart."""
+    """The duration of the entry: it tells the attempts of one test apart."""
     compliance: Mapping[str, Any]
     """The part ``compliance`` of the entry, in plain JSON types."""
 

@@ -159,7 +159,7 @@ class _Stored:
     directory: Path
     report: Report
     records: dict[str, list[Records]]
-    """By records file, in the order of its loads; read once."""
+    """The records by records file, in the order of its loads; read once."""
 
     def load(self, entry: TestEntry, index: int, load: Mapping[str, Any]) -> Records:
         """The records of a test's load; those of another test's, where that measured it."""

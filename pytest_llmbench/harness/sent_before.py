@@ -28,9 +28,9 @@ class SentBefore:
 
     def __init__(self) -> None:
         self._indices: dict[Hashable, npt.NDArray[np.int64]] = {}
-        """Of sequences whose seed gives their prompts: by server, workload and seed."""
+        """The indices sent of sequences whose seed gives their prompts: by server, workload and seed."""
         self._prompts: dict[Hashable, set[bytes]] = defaultdict(set)
-        """Of others: digests, by server."""
+        """The digests of other prompts, by server."""
         self._measured: Counter[str] = Counter()
         self._repeated: Counter[str] = Counter()
 

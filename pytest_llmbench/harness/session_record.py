@@ -16,7 +16,7 @@ from pytest_llmbench.store.records_file import NOT_ON_DISK
 from pytest_llmbench.store.session_schema import IncompleteEntry, UnfinishedTest
 
 _BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended by an error of its own"}
-"""By pytest's exit status."""
+"""The reasons, by pytest's exit status."""
 
 
 def why_incomplete(found: course.Course) -> str | None:

@@ -35,9 +35,9 @@ class Settings(BaseModel):
 
     endpoint: str | None = None
     endpoints: tuple[str, ...] = ()
-    """Of several systems all, as ``URL`` or ``NAME=URL``; the first is ``endpoint``."""
+    """All systems, if there are several, as ``URL`` or ``NAME=URL``; the first is ``endpoint``."""
     suts: tuple[str, ...] = ()
-    """Of several systems their files, as ``NAME=FILE``."""
+    """The files of the systems, if there are several, as ``NAME=FILE``."""
     model: str | None = None
     api: str = "auto"
     sut: Path | None = None

@@ -32,7 +32,7 @@ class Bounds:
 
     workload: Workload
     seed: int
-    """Of the sequence that they are taken from, or of the first of them."""
+    """The seed of the sequence that they are taken from, or of the first of them."""
     key: str
     """Equal keys are the same requests, which are measured once."""
     least: int
@@ -40,7 +40,7 @@ class Bounds:
     per_rps: float = 0.0
     """Further requests for each request per second of capacity."""
     worst: int | None = None
-    """With failed or short replies; None: no more than ``most``."""
+    """The number with failed or short replies; None: no more than ``most``."""
     attempts: int = 1
     """How often it may be measured, where this machine spoils it."""
     least_s: float = 0.0

@@ -37,10 +37,11 @@ TESTS: dict[str, TestDefinition] = {
     )
 }
 BEYOND_THE_DRAFT = frozenset({goodput.TEST.name})
-"""They have no compliance class."""
+"""The tests that have no compliance class."""
 
 SENDS_AGAIN = frozenset({prefix_cache.TEST.name, guardrail.TEST.name})
-"""They send the same requests to several states of a system, and look after what its cache holds."""
+"""The tests that send the same requests to several states of a system, and look after what its cache
+holds."""
 
 
 def definition(name: object, *, where: str | None = None) -> TestDefinition:

@@ -27,13 +27,15 @@ P = TypeVar("P")
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99_9")
 MOST = 100_000_000
-"""Of anything that is counted: more requests than that are a slip of the keyboard, and days of load."""
+"""The most of anything that is counted: more requests than that are a slip of the keyboard, and days of
+load."""
 LARGEST = 1e9
-"""Of any other number: more than that in seconds, milliseconds, or per second, nobody means."""
+"""The largest value of any other number: nobody means more than that in seconds, milliseconds, or per
+second."""
 SMALLEST = 1e-9
 MOST_RUNS = 10_000
 MOST_ENTRIES = 1_000
-"""Of a list in a marker."""
+"""The most entries of a list in a marker."""
 LARGEST_SEED = 2**63 - 1
 DEFAULT_CONCURRENCY = 8
 """Load of a test that names neither ``rate`` nor ``concurrency``."""

@@ -64,8 +64,8 @@ class Setting:
     remeasure: int = 2
     """How often a load is measured again that was void for a cause on the generator's own host."""
     salt: str = ""
-    """Of a measurement that must not repeat the prompts of another one of this session: of a test that is
-    measured anew, or once more. Empty for all others, whose equal loads are one."""
+    """The salt of a measurement that must not repeat the prompts of another one of this session: of a test
+    that is measured anew, or once more. Empty for all others, whose equal loads are one."""
     overload_allowed: bool = False
     """The user allows a test to load the system up to failure (METHODOLOGY §13)."""
 

@@ -35,8 +35,8 @@ WAITED_SHARE = 0.1
 
 
 FAILED_SHARE = 0.1
-"""Of a load in which more requests failed than that the system is the cause, however late the sends were: a
-server that is gone is not asked again."""
+"""The share of failed requests beyond which the system is the cause, however late the sends were: a server
+that is gone is not asked again."""
 
 
 def disturbed(run: Observation, *, gaps: bool = False) -> bool:

@@ -26,7 +26,7 @@ from pytest_llmbench.methodology.search.sustained import MOST_STEPS_DOWN
 from pytest_llmbench.model.plan import OpenLoop
 
 _FASTEST_RPS = 1e6
-"""No system is quicker; it bounds how often a bracket is halved whose upper end is not known."""
+"""A rate that no system exceeds; it bounds how often a bracket is halved whose upper end is not known."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SearchAmounts:
     limits: Mapping[str, float] | None = None
     duration_s: float | None = None
     relative: Range | None = None
-    """In place of ``bounds``: in shares of a capacity that is known to the procedure."""
+    """The range in place of ``bounds``: in shares of a capacity that is known to the procedure."""
     passes: int = 1
     """How often it looks for the highest level, by another rule each time."""
 

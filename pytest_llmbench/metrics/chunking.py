@@ -27,7 +27,7 @@ class TokensPerChunk:
 
 
 Runs = Records | Sequence[Records]
-"""Of one run or of several together."""
+"""The records of one run or of several together."""
 
 
 def single_token_share(records: Runs) -> float | None:

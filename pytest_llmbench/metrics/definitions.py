@@ -24,11 +24,11 @@ class MetricDefinition:
     better: Direction
     formula: str
     section: str
-    """Of the draft, or the decision that defines it."""
+    """The section of the draft, or the decision that defines the metric."""
     statistics: tuple[str, ...] = ()
-    """Of a family; empty for a scalar."""
+    """The statistics of a family; empty for a scalar."""
     by_input_length: bool = False
-    """Also by the buckets of AMB-04; their labels are known beforehand."""
+    """Whether it is also given by the buckets of AMB-04; their labels are known beforehand."""
 
     @property
     def is_family(self) -> bool:

@@ -48,7 +48,7 @@ SPANS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """The families that can be paired: the instants they run between."""
 PAIRED_SLICES = 200
-"""Of a window, where rates are compared slice by slice."""
+"""The slices of a window, where rates are compared slice by slice."""
 _NS_PER_MS = 1e6
 _HALF_AS_MANY_AGAIN = 1.5
 

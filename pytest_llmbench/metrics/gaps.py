@@ -25,9 +25,9 @@ class Gaps(NamedTuple):
     """The gaps of some consecutive requests."""
 
     ns: IntColumn
-    """Of one request after the other."""
+    """The gaps of one request after the other."""
     counts: IntColumn
-    """How many gaps each eligible request has; none where they cannot be known."""
+    """The number of gaps of each eligible request; none where they cannot be known."""
     excluded: int
     """Successful requests with fewer output tokens than asked for."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 LAG_FLOOR_NS = 10_000_000
 """P99 of the send lag may reach max(10 ms, 0.1 / rate)."""
 GROWTH_SHARE = 0.25
-"""Of that limit: so much may the median lag grow beyond twice what it was. Near saturation every pass of the
-loop takes longer, which is not falling behind; who falls behind does so without end."""
+"""The share of that limit by which the median lag may grow beyond twice what it was. Near saturation every
+pass of the loop takes longer, which is not falling behind; a generator that falls behind does so without
+end."""
 FEWEST_FOR_GROWTH = 100
 """Requests of a run whose first and last tenth can be told apart from a moment's disturbance."""
 

@@ -14,7 +14,7 @@ FloatArray = npt.NDArray[np.float64]
 _STUDENT = 3.182
 """Quantile of Student at 97.5 % for five slices, three degrees of freedom."""
 SLICES = 200
-"""Of the window, to tell a trend from noise."""
+"""The slices of the window, to tell a trend from noise."""
 
 
 class Steadiness(NamedTuple):

@@ -26,7 +26,7 @@ from pytest_llmbench.stats.proportion import share_of
 from pytest_llmbench.stats.ratio import ratio_of
 
 SLICES = 400
-"""Of all windows together."""
+"""The slices of all windows together."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -56,7 +56,7 @@ class _Counts:
 @dataclass(frozen=True)
 class _Sliced:
     amounts: FloatArray
-    """In each slice of the window."""
+    """The amount in each slice of the window."""
     requests: int
 
 

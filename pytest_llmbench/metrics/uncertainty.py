@@ -33,7 +33,7 @@ FloatArray = npt.NDArray[np.float64]
 
 _QS: Mapping[str, float] = {**PERCENTILES, "min": 0.0, "max": 100.0}
 TIMER_MS = 1.0
-"""Of the loop's lag so much is the rounding of its timers."""
+"""The part of the loop's lag that is the rounding of its timers."""
 _PER_E = 1000
 """Gaps are counted in classes of a thousandth: 23,000 of them reach 10 s."""
 _NS_PER_MS = 1e6
@@ -54,7 +54,8 @@ class Leeway(NamedTuple):
 
 
 Leeways = Mapping[str, Leeway]
-"""By statistic: ``p50`` … ``p99_9``, ``min``, ``max``, ``mean``, ``std``. Empty where samples are exact."""
+"""The leeways by statistic: ``p50`` … ``p99_9``, ``min``, ``max``, ``mean``, ``std``. Empty where samples are
+exact."""
 
 
 def is_exact(run: Observation) -> bool:

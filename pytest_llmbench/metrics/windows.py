@@ -8,7 +8,7 @@ from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING, Records
 
 RAMP_UP_SHARE = 0.1
-"""Of a level's duration; the rest is the window."""
+"""The share of a level's duration that is ramp-up; the rest is the window."""
 
 
 def load_end_ns(seen: Observation) -> int:

@@ -13,7 +13,7 @@ from typing import Literal
 from pytest_llmbench.model.estimate import Estimate
 
 FEWEST_RUNS = 3
-"""Of each arm (METHODOLOGY §12): below it nothing is compared."""
+"""The fewest runs of each arm (METHODOLOGY §12): below them nothing is compared."""
 
 Better = Literal["lower", "higher"]
 
@@ -57,6 +57,6 @@ class Comparison:
     regressed four times out of five; a share. None where noise cannot be told."""
     verdict: ComparisonVerdict
     reason: str
-    """In words; for an inconclusive one what would decide it."""
+    """The reason in words; for an inconclusive one what would decide it."""
     gated: bool = False
     """Whether a marker or an option asked for it: only then does it decide about the test's outcome."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 LOWER_BOUND = "a lower bound"
-"""In the method of an estimate that is open upwards since nothing above it was tested: no larger sample
+"""Words in the method of an estimate that is open upwards since nothing above it was tested: no larger sample
 would close it."""
 EXHAUSTED = "range exhausted"
-"""In the method of an estimate whose search ended with its range, not with a level that failed."""
+"""Words in the method of an estimate whose search ended with its range, not with a level that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Estimate:
     n_required: int | None = None
     """Samples from which on the interval closes on both sides, if it is open for want of them."""
     too_high_by: float = 0.0
-    """By how much the machine that measured may have made every number of this too high, in its unit; the
-    interval, which is about the sample, does not hold it."""
+    """The amount by which the machine that measured may have made every number of this too high, in its unit;
+    the interval, which is about the sample, does not hold it."""
     too_low_by: float = 0.0
     """The same for too low."""
 

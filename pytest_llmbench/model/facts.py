@@ -19,7 +19,7 @@ class Origin(StrEnum):
     DECLARED = "declared"
     """Stated by the tester: SUT file, marker, option, fixture."""
     DETECTED = "detected"
-    """Read from the endpoint or from this host."""
+    """The value was read from the endpoint or from this host."""
     MEASURED = "measured"
     """Computed from this run's records."""
     GENERATOR = "generator"
@@ -34,7 +34,7 @@ class Fact:
     """A JSON value."""
     origin: Origin
     source: str = ""
-    """Where exactly: a file, a URL, a header."""
+    """The exact source: a file, a URL, a header."""
 
 
 class Facts(Mapping[str, Fact]):

@@ -92,7 +92,8 @@ class Compliance:
     draft: str
     requirements: tuple[RequirementStatus, ...]
     simulated: bool = False
-    """Nothing was sent: the embedded engine ran in virtual time. The class is that of a simulation."""
+    """Whether nothing was sent: the embedded engine ran in virtual time. The class is that of a
+    simulation."""
 
     def keeping_from(self, verdict: ComplianceVerdict) -> tuple[RequirementStatus, ...]:
         """The unmet entries that stand between this run and ``verdict``."""
@@ -113,7 +114,7 @@ class JudgedObjective:
     n: int
     verdict: GateVerdict
     reason: str
-    """In words, for an inconclusive one with the number of further samples needed."""
+    """The reason in words, for an inconclusive one with the number of further samples needed."""
     requests_needed: int | None = None
     """Further requests after which it would be decided, as far as that can be said."""
     growth: float | None = None
@@ -121,7 +122,7 @@ class JudgedObjective:
     advice: str | None = None
     """What to ask for to get them: ``requests=2400``."""
     too_high_by: float = 0.0
-    """By how much the measuring machine may have put the numbers off (:class:`Estimate`); counted."""
+    """The amount by which the measuring machine may have put the numbers off (:class:`Estimate`); counted."""
     too_low_by: float = 0.0
 
 

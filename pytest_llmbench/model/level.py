@@ -31,10 +31,10 @@ class Level:
     load_model: str
     """``open`` or ``closed``."""
     duration_s: float
-    """Of the offered load, ramp-up included, drain not."""
+    """The duration of the offered load, ramp-up included, drain not."""
     window_s: float
     n_submitted: int
-    """Over the whole level; so are the next two."""
+    """The requests submitted over the whole level; so are the next two."""
     n_ok: int
     n_failed: int
     completion_ratio: float | None
@@ -57,10 +57,10 @@ class Level:
     steady: bool | None = None
     """Queue not growing and throughput level; None where that cannot be said."""
     saturated: bool | None = None
-    """By any rule of section 5.2.3.1."""
+    """Whether the level is saturated by any rule of section 5.2.3.1."""
     overloaded: bool | None = None
-    """By the rules about work alone: the queue grows, or completions fall short of the arrivals. The ten-fold
-    rule, which is about latency, is not among them."""
+    """Whether the level is overloaded by the rules about work alone: the queue grows, or completions fall
+    short of the arrivals. The ten-fold rule, which is about latency, is not among them."""
     saturation_reasons: tuple[str, ...] = ()
     passed: bool | None = None
     """Met the criteria of the test (service-level objectives, completion …); None where there are none."""

@@ -18,7 +18,8 @@ JUDGED = "as judged"
 Quantity = Literal[
     "ttft", "ttft_scheduled", "ttft_any", "ttft_first_event", "tpot", "e2e", "e2e_scheduled", "ok", "good"
 ]
-"""Of a request: a latency in ms; ``ok``: it ended well; ``good``: it met all limits of a goodput."""
+"""A quantity of a request: a latency in ms; ``ok``: it ended well; ``good``: it met all limits of a
+goodput."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,15 @@ class Watched:
     objective: Objective
     quantity: Quantity
     percentile: float | None = None
-    """Of a latency; ``None``: its mean. Shares have none."""
+    """The percentile of a latency; ``None``: its mean. Shares have none."""
     least_tokens: int = 0
     below_tokens: int | None = None
-    """Only requests of so many input tokens: from the one, below the other."""
+    """The upper end of the input tokens: only requests with ``least_tokens`` or more, and fewer than this,
+    count."""
     failures_over_limit: bool = False
     """A request that did not end well counts as slower than the limit, instead of not at all."""
     limits_ms: tuple[tuple[Quantity, float], ...] = ()
-    """Of a goodput: all of them have to be met."""
+    """The limits of a goodput: all of them have to be met."""
 
     @property
     def is_share(self) -> bool:

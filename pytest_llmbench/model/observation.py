@@ -82,13 +82,13 @@ class SelfCheck:
     unresolved_chunks: int = 0
     """Coalesced chunks that ran together because they were read late."""
     replacement_lag_p50_ns: int | None = None
-    """Of a closed loop: how long a slot stood empty between the end of a request and the next."""
+    """The time, in a closed loop, that a slot stood empty between the end of a request and the next."""
     replacement_lag_p99_ns: int | None = None
     replacement_lag_max_ns: int | None = None
     empty_slot_share: float | None = None
-    """Of the time of all slots of a closed loop."""
+    """The share of the time of all slots of a closed loop that they stood empty."""
     priority: str = ""
-    """Of the measuring process: ``nice -10``, or why it could not be raised."""
+    """The priority of the measuring process: ``nice -10``, or why it could not be raised."""
 
     @property
     def stamped_by_reading(self) -> bool:

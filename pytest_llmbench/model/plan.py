@@ -15,7 +15,7 @@ from pytest_llmbench.model.request import Workload
 
 Arrival = Literal["poisson", "uniform", "gamma", "trace"]
 ARRIVALS: tuple[Arrival, ...] = ("poisson", "uniform", "gamma")
-"""Those that a rate describes; ``trace`` has its own instants."""
+"""The arrivals that a rate describes; ``trace`` has its own instants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,13 @@ class Deadlines:
 
     connect_s: float = 10.0
     first_byte_s: float = 120.0
-    """From submission to the first byte of the response."""
+    """The time from submission to the first byte of the response."""
     between_chunks_s: float = 60.0
-    """Between two reads of one response: tells a hung server from a slow answer."""
+    """The time between two reads of one response: it tells a hung server from a slow answer."""
     total_s: float = 600.0
-    """From submission to the end of the response."""
+    """The time from submission to the end of the response."""
     drain_s: float = 120.0
-    """From the last submission of a plan to the end of all responses; what is left is cancelled."""
+    """The time from the last submission of a plan to the end of all responses; what is left is cancelled."""
 
     def waiting(self, timeout_s: float) -> Deadlines:
         """Deadlines with ``timeout_s`` for the first byte and between chunks, and time enough for the whole
@@ -117,11 +117,12 @@ class LoadPlan:
     """One stretch of load on the SUT, yielded by a procedure and answered by an Observation."""
 
     label: str
-    """For people: progress line, report (``measure``, ``warm-up``, ``probe 2``)."""
+    """The label for people: progress line, report (``measure``, ``warm-up``, ``probe 2``)."""
     workload: Workload
     load: Load
     requests: int
-    """To send. In a closed loop with ``duration_s`` at least so many, and at most ``max_requests``."""
+    """The requests to send. In a closed loop with ``duration_s`` at least so many, and at most
+    ``max_requests``."""
     seed: int
     """Seed of the workload; the arrival schedule draws from its own seed derived from it."""
     phase: Phase = Phase.MEASURE

@@ -49,7 +49,8 @@ class RequestRecord:
     output_tokens: int | None = None
     token_source: TokenSource = TokenSource.NONE
     attribution: str = "none"
-    """Of ``chunk_tokens``: ``exact``, ``apportioned`` (the total spread over the chunks) or ``none``."""
+    """The attribution of ``chunk_tokens``: ``exact``, ``apportioned`` (the total spread over the chunks) or
+    ``none``."""
     requested_input_tokens: int | None = None
     requested_max_tokens: int | None = None
     cached_tokens: int | None = None
@@ -66,21 +67,22 @@ class RequestRecord:
     coalesced_chunks: int = 0
     """Content chunks that shared a socket read with an earlier one: their spacing is not resolvable."""
     unresolved_chunks: int = 0
-    """Of those, how many ran together since we read late: a chunk before the last of its read may have come
-    earlier, down to the read before it."""
+    """The number of those that ran together since we read late: a chunk before the last of its read may have
+    come earlier, down to the read before it."""
     first_content_early_ns: int = 0
-    """By how much ``first_content_ns`` may be too late for that reason."""
+    """The time by which ``first_content_ns`` may be too late for that reason."""
     stale_retries: int = 0
     """Kept connections that the server had closed before a byte of this request came; a new one was taken."""
     server_timings: dict[str, float] = field(default_factory=dict)
     """Timing figures the server itself put into the stream, under the server's own names."""
     queue_wait_ns: int | None = None
-    """From the server: accepted until first scheduled. ``None`` where the server does not say; so below."""
+    """The time, told by the server, from acceptance to first scheduling. ``None`` where the server does not
+    say; so below."""
     prefill_ns: int | None = None
-    """From the server: first scheduled until the first token."""
+    """The time, told by the server, from first scheduling to the first token."""
     preemptions: int | None = None
-    """From the server: how often the request lost its place in the batch."""
+    """The number of times, told by the server, that the request lost its place in the batch."""
     preempted_tokens: int | None = None
-    """From the server: tokens whose cached state was discarded by those preemptions."""
+    """The tokens, told by the server, whose cached state was discarded by those preemptions."""
     server_token_ns: Sequence[int] = ()
-    """From the server: the instant of each output token, on the server's clock."""
+    """The instants of the output tokens, told by the server, on the server's clock."""

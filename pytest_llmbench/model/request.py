@@ -26,7 +26,7 @@ class PlannedRequest:
     temperature: float = 0.0
     class_label: str = ""
     prefix_id: int | None = None
-    """Which of the workload's shared prefixes the prompt begins with; None without one."""
+    """The workload's shared prefix that the prompt begins with; None without one."""
     shared_prefix_tokens: int = 0
     """Length of that prefix, in tokens of the workload's tokenizer."""
 

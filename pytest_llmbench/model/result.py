@@ -121,7 +121,7 @@ class TestResult:
     """Metric to its value in each independent run, in their order; None where a run has none. Empty for a
     single run."""
     comparisons: tuple[Comparison, ...] = ()
-    """With a baseline, or with other systems."""
+    """The comparisons with a baseline, or with other systems."""
     void_loads: tuple[VoidLoad, ...] = ()
     """What does not count and stands in the records; every other figure of the result is without it."""
     validity: Validity = field(default_factory=Validity)

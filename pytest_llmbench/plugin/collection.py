@@ -29,7 +29,7 @@ class MarkedTest:
     limits: tuple[RegressionLimit, ...] = ()
     """What must not get worse than a baseline."""
     wanted: Wanted | None = None
-    """Of several systems, what is compared."""
+    """The comparison that is wanted of several systems."""
     parametrized: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of the item that are keywords of its marker; they stand in ``parameters`` too."""
 

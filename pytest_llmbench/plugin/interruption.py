@@ -25,7 +25,7 @@ class Interruption:
         self._before: dict[signal.Signals, Any] = {}
         self._came = 0
         self._stderr: int | None = None
-        """As it is while pytest captures nothing."""
+        """Standard error as it is while pytest captures nothing."""
 
     def install(self) -> None:
         """Signals are heard in the main thread alone. Safe to call twice."""

@@ -66,11 +66,11 @@ class SessionReport:
         self._written: list[str] = []
         self._said: list[str] = []
         self._lost: list[str] = []
-        """Of what was to be written or shown, a line each."""
+        """What was to be written or shown and could not be, a line each."""
         self._finished: pytest.Session | None = None
         self._terminal: int | None = None
         self._not_collected: list[bool] = []
-        """For each failed collection, whether the author's mistake is why."""
+        """Whether the author's mistake is the reason, for each failed collection."""
         self._any_run = False
         self._interruption = Interruption(config)
         if any(value not in (None, "", False) for value in options.values(config).values()):

@@ -37,7 +37,7 @@ _END_MARKER_WITHIN = 64
 """Some servers leave the connection open after it."""
 
 _TLS_WITHIN_S = 2.0
-"""For finding out whether a port that gives no HTTP answer speaks TLS."""
+"""The time for finding out whether a port that gives no HTTP answer speaks TLS."""
 
 _ENDED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 """The connection was there, and ended before an answer was."""
@@ -55,7 +55,7 @@ class Access:
     """The server's certificate is not checked."""
     connect_s: float = 10.0
     answer_s: float = 120.0
-    """From the request to the end of its answer; a cold model may be loaded by the first one."""
+    """The time from the request to the end of its answer; a cold model may be loaded by the first one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Credentials:
     secrets: frozenset[str] = frozenset()
     """Every secret value, for redaction by value in everything that is written."""
     source: str = ""
-    """Where the API key comes from, in words; empty if there is none."""
+    """The source of the API key, in words; empty if there is none."""
 
     def __post_init__(self) -> None:
         keep_secret(*self.secrets)

@@ -53,7 +53,7 @@ class EndpointReport:
     """An endpoint that answers as it should."""
 
     base_url: str
-    """Where the API begins, such as ``http://host:8000/v1``, without a trailing slash."""
+    """The URL at which the API begins, such as ``http://host:8000/v1``, without a trailing slash."""
     model: str
     models: tuple[str, ...]
     """All that it lists; empty if it has no list."""
@@ -65,7 +65,7 @@ class EndpointReport:
     """Proxy of the environment that the preflight went through, without credentials."""
     facts: Facts
     counts_tokens: bool = False
-    """Its stream told how many tokens there were, so that we need not count."""
+    """Whether its stream told how many tokens there were, so that we need not count."""
 
 
 @dataclass(frozen=True, slots=True)

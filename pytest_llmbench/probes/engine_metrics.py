@@ -181,7 +181,7 @@ class _Kept:
         self.last: Mapping[str, float] = {}
         self.missed = 0
         self.first_missed: tuple[int, str] | None = None
-        """When, and why."""
+        """The instant of the first miss, and its reason."""
 
     def take(self, at_ns: int, values: Mapping[str, float]) -> None:
         self.first, self.last = self.first or values, values

@@ -28,7 +28,7 @@ LATENCIES = (
 CONSTRAINT_MS = 500
 _ENDS_OF_RANGE = ("range exhausted", "bound reached")
 _PREFERRED = ("ttft", "throughput", "capacity")
-"""Whose latencies stand for the system; after these the first test that has any."""
+"""The tests whose latencies stand for the system; after these the first test that has any."""
 
 
 class _Source(NamedTuple):

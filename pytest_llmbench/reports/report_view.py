@@ -109,4 +109,4 @@ _BOUNDARIES = {
     "application_gateway": "Gateway",
     "compound_system": "Compound",
 }
-"""As appendix C.1 writes them."""
+"""The boundaries as appendix C.1 writes them."""

@@ -26,7 +26,8 @@ from pytest_llmbench.stats.spectral import spread
 SORTED = 1 << 18
 """Samples that are sorted; more of them are counted, which is faster from here on and needs no memory."""
 _FEWEST_BEYOND = 20
-"""As in :mod:`pytest_llmbench.stats.dependence`: of a rarer event clustering is read at one this frequent."""
+"""The fewest samples beyond, as in :mod:`pytest_llmbench.stats.dependence`: of a rarer event clustering is
+read at one this frequent."""
 
 IntArray = npt.NDArray[np.int64]
 Blocks = Callable[[], Iterable[tuple[IntArray, IntArray]]]
@@ -41,7 +42,7 @@ class Moments(NamedTuple):
     """Σ (x - mean of the cluster)²."""
     largest: FloatArray
     mean: float
-    """Of all samples."""
+    """The mean of all samples."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ Passes = Callable[[], Iterable[IntArray]]
 _CELL_BITS = 12
 _CELLS = 1 << 20
 _PARTS = 1 << _CELL_BITS
-"""Into how many parts a cell is divided at once."""
+"""The number of parts into which a cell is divided at once."""
 _RANKS_AT_ONCE = 512
 
 
@@ -34,7 +34,7 @@ class _Division:
     """The division of some places of the pass before into :data:`_PARTS` places each."""
 
     slots: npt.NDArray[np.int32]
-    """Of every place before: its number among the divided ones, -1 for the others."""
+    """The number of each place of the pass before among the divided ones, -1 for the others."""
     starts: IntArray
     shifts: IntArray
 

@@ -17,18 +17,19 @@ from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import BoolColumn, Records
 
 STREAK = 20
-"""Of ``stop_when_failing``: so many requests in a row without an answer are enough, if there was none for
-``QUIET_NS``."""
+"""The requests in a row without an answer that are enough for ``stop_when_failing``, if there was no answer
+for ``QUIET_NS``."""
 QUIET_NS = 1_000_000_000
 """The SUT answered this recently: it has not stopped yet, whatever happens to other requests."""
 LONG_NS = 10_000_000_000
-"""After so long without an answer fewer failures will do: one for each request in flight."""
+"""The time without an answer after which fewer failures will do: one for each request in flight."""
 PATIENT_NS = 30_000_000_000
-"""Of every other load: a server that is restarted within this time goes on being measured."""
+"""The patience of every other load: a server that is restarted within this time goes on being measured."""
 FEWEST = 3
-"""Of every other load: requests in a row without an answer."""
+"""The requests in a row without an answer, for every other load."""
 CHANCE = 0.001
-"""That so many in a row fail by themselves, anywhere in the load, where others had failed before."""
+"""The chance that so many in a row fail by themselves, anywhere in the load, where others had failed
+before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class FailureWatch:
         self._ended = 0
         self._failed = 0
         self._unanswered_before = 0
-        """Up to the last answer; ``_ended - _streak`` had ended then."""
+        """The unanswered requests up to the last answer; ``_ended - _streak`` had ended then."""
         self._last = ""
 
     @classmethod

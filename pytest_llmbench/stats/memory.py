@@ -20,7 +20,7 @@ from pytest_llmbench.stats.dependence import (
 from pytest_llmbench.stats.runs import FloatArray, Samples, as_runs
 
 _FEWEST_MEANS = 32
-"""At the longest scale that memory is looked for at."""
+"""The fewest means at the longest scale that memory is looked for at."""
 _FIRST_LAGS, _QUIET_END = 512, 10
 
 

@@ -28,7 +28,7 @@ _POWER, _HIGHER_POWER = 3, 4
 _MEMORIES_OF_HIGHER = 64
 _FEWEST_BATCHES, _MOST_BATCHES = 3, 16
 _MEMORIES = 4
-"""Per batch."""
+"""The memories that a batch is long."""
 
 
 class MomentBound(NamedTuple):

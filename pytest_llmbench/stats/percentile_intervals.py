@@ -52,7 +52,7 @@ class Worth(NamedTuple):
     recalled: float = 0.0
     """(m - 1) / n: the share of the samples that their memory spans."""
     resampled: FloatArray | None = None
-    """As in :class:`~pytest_llmbench.stats.spectral.Spread`."""
+    """The resampled means, as in :class:`~pytest_llmbench.stats.spectral.Spread`."""
 
     @classmethod
     def of_spread(cls, of: Spread) -> Worth:

@@ -16,7 +16,7 @@ from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, spread, stu
 class Ratio(NamedTuple):
     point: float
     of: Spread | None
-    """Of the influence; ``None`` below ten samples."""
+    """The spread of the influence; ``None`` below ten samples."""
 
     def interval(self, level: float) -> Interval:
         """Open below 30 effective samples. Of numerators that are never negative; no lower end is either."""

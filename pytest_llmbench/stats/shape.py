@@ -18,7 +18,7 @@ from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, perce
 from pytest_llmbench.stats.runs import FloatArray
 
 PROMINENCE = 0.05
-"""Of a peak that counts as a mode, relative to the highest peak."""
+"""The prominence of a peak that counts as a mode, relative to the highest peak."""
 FINEST_BANDWIDTH = 0.02
 """Gaps closer than about 2 % are one mode: timers and schedulers are no finer, and a clock that ticks would
 make a mode of every tick."""
@@ -34,11 +34,11 @@ _MOST_CELLS = 1 << 20
 
 class Modality(NamedTuple):
     modes: tuple[float, ...]
-    """Where the density of the logarithm peaks, in the samples' unit, ascending."""
+    """The places where the density of the logarithm peaks, in the samples' unit, ascending."""
     zeros: int
     """Samples at or below zero, which have no logarithm and are left out."""
     bandwidth: float
-    """Of the kernel, in natural logarithms; 0 for fewer than two samples."""
+    """The bandwidth of the kernel, in natural logarithms; 0 for fewer than two samples."""
 
     @property
     def multimodal(self) -> bool:

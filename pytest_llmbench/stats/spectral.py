@@ -53,7 +53,8 @@ _CHANCE, _FEWEST_COMPARED, _USUAL = 0.8, 2, 0.95
 """The lowest cosines that may count alone, the level of the F test for it, how many it compares them with at
 least, and the level at which the wider interval is told."""
 _MEMORIES, _FEWEST_MEMORIES = 8, 4
-"""Of a sample per cosine: as many as it takes to see no bias, and as few as will do where B is small."""
+"""The memories of a sample per cosine: as many as it takes to see no bias, and as few as will do where B is
+small."""
 _SKEWNESS_BATCH, _FEWEST_SKEWED = 2, 16
 """Memories per batch that the skewness is taken over, and batches: that of fewer is chance."""
 

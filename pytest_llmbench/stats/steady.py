@@ -31,9 +31,9 @@ class Drift(NamedTuple):
     change: float
     """Theil–Sen slope per window · windows / median of the medians: relative, with its sign."""
     interval: Interval
-    """Of the change."""
+    """The interval of the change."""
     p_value: float
-    """Of Mann and Kendall's two-sided test of "no monotone trend"."""
+    """The p-value of Mann and Kendall's two-sided test of "no monotone trend"."""
     windows: int
 
     def drifting(self, *, level: float = 0.95, most: float = MOST_CHANGE) -> bool:

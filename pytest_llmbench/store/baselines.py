@@ -40,7 +40,7 @@ class BaselineTest(Shape):
     by_run: dict[str, list[float | None]]
     """Metric to its value in each run; of a single run its values."""
     metrics: dict[str, Metric]
-    """Of all runs together."""
+    """The metrics of all runs together."""
     output_lengths: OutputLengths | None = None
 
 

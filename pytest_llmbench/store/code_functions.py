@@ -10,7 +10,7 @@ import re
 import textwrap
 
 HOW = "functions extracted; each prompt is signature and documentation, the body is to be completed"
-"""For ``preprocessing``."""
+"""The text for ``preprocessing``."""
 
 _JAVASCRIPT = re.compile(
     r"(?P<doc>/\*\*(?:[^*]|\*(?!/))*\*/\s*)?"

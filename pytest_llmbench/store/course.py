@@ -42,7 +42,7 @@ class Course:
     """The state after the events so far."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
-    """Of ``report.json``, in the order in which they were judged."""
+    """The entries of ``report.json``, in the order in which they were judged."""
     waiting: dict[str, None] = field(default_factory=dict)
     """Node ids of tests that have not begun, in their order."""
     unfinished: dict[str, None] = field(default_factory=dict)

@@ -37,9 +37,9 @@ _HUMAN = ("human", "user")
 _ASSISTANT = ("gpt", "assistant", "chatgpt", "bing", "bard")
 
 PROMPT_FIELDS = ("prompt", "problem", "question", "instruction", "text")
-"""Where a prompt is looked for, in this order, when no field is named."""
+"""The fields in which a prompt is looked for, in this order, when no field is named."""
 ANSWER_FIELDS = ("solution", "canonical_solution", "answer", "output", "response", "completion")
-"""Where the answer that limits the output is looked for."""
+"""The fields in which the answer that limits the output is looked for."""
 CODE_FIELDS = ("content", "whole_func_string", "original_string", "code", "function")
 
 

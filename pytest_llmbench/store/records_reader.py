@@ -48,7 +48,7 @@ class StoredRuns:
 
     header: Mapping[str, Any]
     runs: tuple[StoredRun, ...]
-    """In the order in which they ran; a run goes as far as the label stays the same."""
+    """The runs in the order in which they ran; a run goes as far as the label stays the same."""
     dropped: str | None
     """What was left out at the end of a file whose writer was killed; None for a whole file."""
 

@@ -13,10 +13,10 @@ from pytest_llmbench.model.record import RequestRecord
 TIMES_THE_LIMIT = 4
 """Output tokens that a reply may have for each that was asked for: several choices, hidden reasoning."""
 TEMPLATE_TOKENS = 100_000
-"""That a server may put before and around the prompt: instructions, tools."""
+"""The tokens that a server may put before and around the prompt: instructions, tools."""
 MOST_PREEMPTIONS = 1_000_000
 CLOCKS_NS = 1_000_000_000
-"""By which a time that the server tells of a request may be longer than the request was."""
+"""The time by which a time that the server tells of a request may be longer than the request was."""
 
 
 def is_modest(record: RequestRecord) -> bool:

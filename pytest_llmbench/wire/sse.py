@@ -31,7 +31,7 @@ class SSEEvent:
     stamp_ns: int
     """Arrival of the read that completed the last ``data`` line (METHODOLOGY §14, B.1)."""
     read_index: int
-    """That read's number, so that events of one read can be told."""
+    """The number of that read, so that events of one read can be told."""
     terminated: bool = True
     """False: the stream ended before the empty line."""
     problem: str = ""

@@ -44,14 +44,14 @@ class Lesson:
 
     identity: bytes
     shape: KnownShape
-    """Of its text events; ``before`` holds the id."""
+    """The shape of its text events; ``before`` holds the id."""
     start: int
-    """Where the text events begin in the body."""
+    """The position at which the text events begin in the body."""
     count: int
     visible: bool
     """Whether one of the texts is more than white space."""
     summary: StreamSummary
-    """This reply's; its chunks have a token each, and the server gives no figures of its own."""
+    """The summary of this reply; its chunks have a token each, and the server gives no figures of its own."""
 
 
 def read_uniform(

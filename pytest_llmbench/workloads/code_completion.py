@@ -46,7 +46,7 @@ class CodeFunction:
     prompt: str
     language: str = "Python"
     tokens: int | None = None
-    """In tokens of cl100k_base; counted where it is not given."""
+    """The length in tokens of cl100k_base; counted where it is not given."""
 
 
 @dataclass(frozen=True, slots=True)

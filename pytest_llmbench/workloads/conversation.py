@@ -51,7 +51,7 @@ class Conversation:
     human: str
     assistant: str
     human_tokens: int | None = None
-    """In tokens of cl100k_base, as the next one; counted where it is not given."""
+    """The length in tokens of cl100k_base, as the next one; counted where it is not given."""
     assistant_tokens: int | None = None
 
 

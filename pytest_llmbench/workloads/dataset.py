@@ -77,7 +77,7 @@ class Prompt:
     text: str
     max_tokens: int
     input_tokens: int | None = None
-    """In tokens of cl100k_base; counted where it is not given."""
+    """The length in tokens of cl100k_base; counted where it is not given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from pytest_llmbench.errors import SuiteError, shown
 
 MOST_TOKENS: Final = 10_000_000
-"""Of one prompt or reply; no model reads more."""
+"""The most tokens of one prompt or reply; no model reads more."""
 
 
 class LengthLaw(Protocol):

@@ -31,7 +31,7 @@ STANDARD_NAMES: Final = (
 """The five reference workloads of the draft (METHODOLOGY §4.2). Their names may not be borrowed."""
 
 RESERVED_NAMES: Final = (*STANDARD_NAMES, "long-context-uniform")
-"""Those and the variant of Long Context in the body of the draft (AMB-03)."""
+"""The standard names and the variant of Long Context in the body of the draft (AMB-03)."""
 
 NO_SYSTEM_PROMPT: Final[Mapping[str, Any]] = {"present": False, "typical_tokens": 0}
 NO_SHARING: Final[Mapping[str, Any]] = {
@@ -59,7 +59,8 @@ class SyntheticWorkload(StreamedWorkload):
     output_tokens: LengthLaw
     highest_token_id: int = HIGHEST_CL100K_ID
     tokenizer: str = "cl100k_base"
-    """Whose ids they are. Another tokenizer or upper id makes the workload a custom one (AMB-32)."""
+    """The tokenizer whose ids they are. Another tokenizer or upper id makes the workload a custom one
+    (AMB-32)."""
     temperature: float = 0.0
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ class TraceEntry:
     """One request of a trace: when, how long, and what its prompt is made of."""
 
     offset_ms: float
-    """From the start of the trace."""
+    """The time from the start of the trace."""
     input_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...] = ()

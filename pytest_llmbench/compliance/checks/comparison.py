@@ -38,7 +38,7 @@ LOAD = (
     "load.duration_s",
 )
 _RELATIVE_LOAD = ("load.rate_rps", "load.concurrency")
-"""Of a test that takes percentages of each system's own capacity these differ, and may."""
+"""The facts that differ, and may, in a test that takes percentages of each system's own capacity."""
 
 check("P-6.2-method-stated")(stated("comparison.normalisation"))
 

@@ -26,7 +26,7 @@ FEWEST_GAPS = 50
 MOST_BUFFERED = 0.05
 """Share of the replies that something between may have held back."""
 FEWEST_REPLIES = 100
-"""Of a run whose share is looked at by itself."""
+"""The fewest replies of a run whose share is looked at by itself."""
 
 
 @check("M-4.2.1-timer-resolution-1ms")

@@ -13,7 +13,7 @@ from pytest_llmbench.model.observation import Observation
 check = Checks()
 
 REQUESTS, OUTPUT_TOKENS = 100, 10_000
-"""Both are reached (AMB-02)."""
+"""The amounts of a warm-up; both are reached (AMB-02)."""
 STEADY_PROBES = 3
 TOLERANCE = 0.10
 SLOW_PROBE = 10.0

@@ -56,9 +56,9 @@ class KnownReply:
     visible: int | None
     """The first of them that is not white space."""
     first_line_end: int
-    """Where the data line of the first event of any kind ends."""
+    """The position at which the data line of the first event of any kind ends."""
     start: int
-    """Where the data line of the event before the texts ends, or would."""
+    """The position at which the data line of the event before the texts ends, or would end."""
     tail: int
     """Bytes of a text event and its chunk that come behind the text."""
     lengths: Sequence[int]
@@ -100,9 +100,9 @@ class _Shape:
     opening: bytes
     id_at: int
     hole: bytes
-    """As long as the id."""
+    """A hole as long as the id."""
     before: list[bytes]
-    """Between the ids; so is ``head``."""
+    """The pieces between the ids; ``head`` is split in the same way."""
     head: list[bytes]
     tail: bytes
     tails_after: int
@@ -204,7 +204,7 @@ class KnownReplies:
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     at: int
-    """Where its size begins."""
+    """The position at which the chunk's size begins."""
     size: bytes
     data: bytes
 

@@ -18,7 +18,7 @@ class Framing(Enum):
 
 
 MOST_HEAD_BYTES = 1024 * 1024
-"""Of a response's head, with the interim responses before it: what has no end is no HTTP."""
+"""The most bytes of a response's head, with the interim responses before it: what has no end is no HTTP."""
 
 
 class NotHTTPError(ValueError):
@@ -53,7 +53,7 @@ class ReplyParser:
         """Bytes of the body still to come, when ``framing`` is LENGTH."""
         self.status: int | None = None
         self.headers: list[tuple[bytes, bytes]] = []
-        """As received; trailers are not among them."""
+        """The headers as received; trailers are not among them."""
         self._began = False
 
     def feed(self, data: bytes) -> bytes:

@@ -28,17 +28,18 @@ all sockets have been seen to. Less is a wake-up of the loop. In turns, so much 
 
 _WAKE_UPS = 256
 _BUSY_NS = _WAKE_UPS * 100_000
-"""So many wake-ups within this time are too many."""
+"""The time within which so many wake-ups are too many."""
 _TURN_NS = 500_000
 _TURNS = 64
 _FEW_READS = _TURNS
 """Fewer than this in so many turns, and each may wake us again."""
 _CHUNKS_APART_NS = 5 * _TURN_NS
 _REQUESTS_APART_NS = 50 * _TURN_NS
-"""On one connection, on average: closer ones are not for turns."""
+"""The average time between requests on one connection: closer ones are not for turns."""
 
 Ready = Callable[[bool], None]
-"""Told that a socket has something: bytes, its end or an error; with ``True``: that it takes bytes again."""
+"""A function that is told that a socket has bytes, its end or an error; with ``True``: that it takes bytes
+again."""
 
 
 class Sockets:
@@ -65,7 +66,7 @@ class Sockets:
         self.late = False
         """Something of this round was read late."""
         self.late_ns = LATE_NS
-        """From so much on."""
+        """The waiting time of a read above which it counts as late."""
         self.looked_ns = 0
         """Everything that had arrived by then has been read: nothing that is read now had."""
         self.writes = 0

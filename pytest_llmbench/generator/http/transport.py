@@ -56,7 +56,7 @@ class Exchange:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     known: KnownReply | None = None
     teach: Callable[[Lesson], None] | None = None
-    """For whoever finds that later responses may be recognised by this one."""
+    """A function for whoever finds that later responses may be recognised by this one."""
     end: End | None = None
     error: str | None = None
     finished_ns: int = 0

@@ -183,7 +183,7 @@ def _portable(setup: Setup, clock: MachineClock) -> tuple[Setup, bytes | None]:
 _TICK_S = 0.25
 _HEAR_S = 0.5
 _CALLS_PER_S = 500
-"""At most: the more workers, the less often each is asked for news."""
+"""The most calls per second: the more workers, the less often each is asked for news."""
 _END_S = 5.0
 
 

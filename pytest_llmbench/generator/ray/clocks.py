@@ -51,13 +51,13 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """What has to be added to the other clock's readings."""
+    """The offset that has to be added to the other clock's readings."""
 
     offset_ns: int
     error_ns: int
     """The offset is within this of the truth: half the round trip."""
     at_ns: int
-    """When, on our clock."""
+    """The instant of the reading, on our clock."""
     trips: int
     """Round trips made; 0 where both read one clock."""
 
@@ -173,7 +173,8 @@ INSTANTS = (
     "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns", "first_nonempty_ns",
     "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns", "chunk_ns",
 )  # fmt: skip
-"""Read from the worker's clock. The server's own (``server_token_ns``) and durations are not among them."""
+"""The columns read from the worker's clock. The server's own (``server_token_ns``) and durations are not
+among them."""
 DONE_INSTANTS = ("started_ns", "ended_ns", "load_ended_ns", "decoded_ns")
 
 

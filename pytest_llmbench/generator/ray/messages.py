@@ -22,17 +22,18 @@ class Join:
 
     spec: RaySpec
     directory: Path
-    """For the files of a cluster that the bridge starts itself."""
+    """The directory for the files of a cluster that the bridge starts itself."""
     mirrors: Path
-    """Where the workers' files are kept up to date. Both go with a session that is killed."""
+    """The directory in which the workers' files are kept up to date. Both go with a session that is
+    killed."""
     session: int
-    """Its process."""
+    """The id of the session's process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
     workers: int
-    """As asked for, or one on each node."""
+    """The number of workers, as asked for, or one on each node."""
 
 
 @dataclass(frozen=True, repr=False, slots=True)

@@ -24,7 +24,7 @@ from pytest_llmbench.generator.workers.pool import Member, WorkerPool
 from pytest_llmbench.generator.workers.protocol import Done, Failed, Setup, Work, own_version
 
 LONELY_S = 60.0
-"""Not having been asked for news for so long, it ends its worker."""
+"""The time after which an actor that is not asked for news ends its worker."""
 PIECE_BYTES = 32 * 2**20
 """Files travel in pieces of this size, so that no process holds one as a whole."""
 

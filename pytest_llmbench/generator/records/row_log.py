@@ -18,7 +18,7 @@ from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
 
 MEMORY_BYTES = 32 * 1024 * 1024
-"""Of records in memory, about: some 20,000 of short replies."""
+"""The bytes of records in memory, about: some 20,000 of short replies."""
 _ROW_BYTES = 1200
 _ENTRY_BYTES = 48
 """A chunk: its stamp and its tokens, as Python's numbers in lists."""

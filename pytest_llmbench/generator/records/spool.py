@@ -22,7 +22,7 @@ from pytest_llmbench.model.record import RequestRecord
 
 FLUSH_S = 0.25
 _BATCH_BYTES = 1024 * 1024
-"""Read at a time: as records they take ten times that."""
+"""The bytes read at a time: as records they take ten times that."""
 
 _LENGTH = struct.Struct("<I")
 _NAMES = [field.name for field in fields(RequestRecord)]

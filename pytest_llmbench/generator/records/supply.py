@@ -18,9 +18,9 @@ from pytest_llmbench.errors import GeneratorError, StoreError
 from pytest_llmbench.model.request import PlannedRequest
 
 MEMORY_BYTES = 8 * 1024 * 1024
-"""Of a share, in memory; beyond that it goes to the disk."""
+"""The bytes of a share that stay in memory; beyond that it goes to the disk."""
 _INSTANTS_AT_ONCE = 512
-"""Read together while load is running: some microseconds."""
+"""The instants that are read together while load is running: some microseconds."""
 
 
 class Supply:
@@ -94,11 +94,11 @@ class DealtWorkload:
 
     name: str
     size: int
-    """Of the packed requests in bytes."""
+    """The size of the packed requests in bytes."""
     mean_tokens: float
     """Output tokens that a request of the whole plan asks for."""
     supply: Supply | None = None
-    """Where they are: at the worker."""
+    """The supply that holds them, at the worker."""
     standard: bool = False
 
     def stocked(self, supply: Supply) -> DealtWorkload:

@@ -28,7 +28,7 @@ from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.failing import FailureWatch
 
 MARGIN_NS = 20_000_000
-"""From the word to the start: far longer than the word takes to reach all workers."""
+"""The time from the word to the start: far longer than the word takes to reach all workers."""
 _TICK_S = 0.25
 _ASK_AFTER_S = 5.0
 _GIVE_UP_S = 60.0
@@ -46,7 +46,7 @@ class Part:
         self.done: Done | None = None
         self.progress: Progress | None = None
         self.moved_ns: int | None = None
-        """When something last came in on a response under way."""
+        """The instant at which something last came in on a response under way."""
         self.records = Records.from_rows(())
         self._spool = SpoolReader(member.setup.spool)
         self._heard_s = time.monotonic()

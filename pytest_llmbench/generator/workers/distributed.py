@@ -35,7 +35,8 @@ _AHEAD = 16
 """Blocks of requests that are drawn while the workers come up: about as many as there is time for."""
 _CLOSE_S = 10.0
 _NICE = 19
-"""About a tenth of a core remains when all are wanted: enough to hear a worker, and to stop it."""
+"""The priority of the thread: it leaves about a tenth of a core when all are wanted, enough to hear a worker
+and to stop it."""
 _GIVE_UP_S = 3.0
 
 
@@ -57,7 +58,7 @@ class DistributedLoadGenerator:
     """
 
     margin_ns = MARGIN_NS
-    """From the word to the start."""
+    """The time from the word to the start."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class Setup:
     """Have that tokenizer ready before the first plan; else after it, when nothing is being measured."""
     session_deadline_ns: int | None = None
     directory: Path = Path()
-    """For spools and columns; private to the coordinator and its workers."""
+    """The directory for spools and columns; private to the coordinator and its workers."""
     number: int = 0
     cpu: int | None = None
     """The core to stay on, as far as the system allows it."""
@@ -102,7 +102,7 @@ class Requests:
     frames: bytes
     """Packed requests, one after the other (``supply.py``); the last one may go on in the next message."""
     instants: bytes
-    """When requests of an open loop are due: nanoseconds from the start, 8 bytes each."""
+    """The instants at which requests of an open loop are due: nanoseconds from the start, 8 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,8 @@ class Failed:
 
     why: str
     mistake: LLMBenchError | None = None
-    """Where the plan, or this machine's limits, kept anything from being sent: to be raised as it is."""
+    """The mistake, where the plan or this machine's limits kept anything from being sent: to be raised as it
+    is."""
 
 
 UNSAYABLE = (pickle.PicklingError, TypeError, AttributeError)

@@ -34,9 +34,10 @@ from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.sequence import passing
 
 BLOCK_BYTES = 64 * 1024
-"""Less than the buffer of a line holds, so that it is written at once where the other end reads."""
+"""The size of a block: less than the buffer of a line holds, so that it is written at once where the other
+end reads."""
 _ALL_BLOCKS_BYTES = 32 * 1024 * 1024
-"""Of a thousand workers each has a block that is being filled."""
+"""The size of all blocks together: each worker, of a thousand perhaps, has a block that is being filled."""
 _NAMES = [field.name for field in fields(PlannedRequest)]
 _IDS, _TEXT, _LABEL = map(_NAMES.index, ("token_ids", "text", "class_label"))
 _values = attrgetter(*_NAMES)
@@ -120,7 +121,7 @@ class _Share:
     def __init__(self) -> None:
         self.count = 0
         self.least = 0
-        """Of them, those that are sent in any case."""
+        """The requests among them that are sent in any case."""
         self.size = 0
         """Bytes of packed requests that have been handed out."""
         self.frames = bytearray()

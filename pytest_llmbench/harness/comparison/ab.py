@@ -43,7 +43,7 @@ class Asked:
     """What an A/B is asked to do."""
 
     runs: int
-    """Of each arm."""
+    """The runs of each arm."""
     limits: Sequence[RegressionLimit] = ()
     """The metrics whose comparison decides."""
     described: str = BASELINE

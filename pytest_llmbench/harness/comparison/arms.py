@@ -70,7 +70,7 @@ class Arm:
 
 
 PAIRS = 6
-"""Of an A/B, if nobody says."""
+"""The pairs of an A/B, if nobody says how many."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ class ArmRuns:
     """What came of one arm."""
 
     result: TestResult
-    """That is reported: of all runs together, or of the first."""
+    """The result that is reported: of all runs together, or of the first."""
     by_run: ByRun
     every: tuple[TestResult, ...]
-    """Of each run, where they are results of their own; else the one result."""
+    """The results of the runs, where they have results of their own; else the one result."""
 
 
 def runs_wanted(parameters: TestParameters, asked: int | None, default: int = FEWEST_RUNS) -> int:

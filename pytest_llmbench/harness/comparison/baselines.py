@@ -72,7 +72,7 @@ class MeasurementRequest:
 
     nodeid: str
     definition: TestDefinition
-    """Whose procedure makes as many runs as are wanted."""
+    """The test whose procedure makes as many runs as are wanted."""
     parameters: TestParameters
     setting: Setting
     limits: Sequence[RegressionLimit] = ()

@@ -35,7 +35,7 @@ from pytest_llmbench.store.calibrations import (
 from pytest_llmbench.store.instants import iso_utc
 
 RUNS = 8
-"""Without ``--llm-runs``: the noise is then known to a factor of two."""
+"""The runs without ``--llm-runs``: the noise is then known to a factor of two."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Wanted:
     """The keywords of ``llmbench.compare``."""
 
     metrics: tuple[str, ...] = ()
-    """Those that are compared; the test's own choice without."""
+    """The metrics that are compared; if empty, the test's own choice."""
     margin: float = SHOWN_MARGIN
     claim: bool = True
     normalisation: str | None = None
@@ -61,7 +61,7 @@ class Listed:
 class Compared(NamedTuple):
     result: TestResult
     peers: tuple[TestResult, ...]
-    """Of the further systems: the audit looks at them too."""
+    """The results of the further systems: the audit looks at them too."""
 
 
 def listed_systems(settings: Settings) -> tuple[Listed, ...]:

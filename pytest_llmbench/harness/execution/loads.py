@@ -30,7 +30,7 @@ from pytest_llmbench.store.records_file import not_on_disk
 
 LOADS_SCHEMA = "pytest-llmbench/loads/1.0"
 _BY_NAME = ("workload", "plan", "records")
-"""Of a setting and of an observation: not as they are, but as far as they are needed."""
+"""The parts of a setting and of an observation that are kept only as far as they are needed."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class LoadsRecorder:
 
     loads: list[dict[str, Any]] = field(default_factory=list)
     findings: tuple[Finding, ...] = ()
-    """That the file could not be written."""
+    """The finding that the file could not be written, if it could not."""
 
     def noting(self, execute: Callable[[LoadPlan], Observation]) -> Callable[[LoadPlan], Observation]:
         def executed(plan: LoadPlan) -> Observation:

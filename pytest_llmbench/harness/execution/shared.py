@@ -9,7 +9,7 @@ from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
 
 LIMIT_BYTES = 2 * 2**30
-"""Of records that are kept; beyond it the oldest go."""
+"""The bytes of records that are kept; beyond them the oldest go."""
 
 
 @dataclass
@@ -20,7 +20,7 @@ class _Kept:
     served: set[str]
     """Tests that have had it, the owner included: a repeated attempt measures anew."""
     state: str
-    """Of the server when it was measured."""
+    """The state of the server when it was measured."""
 
 
 class SharedRuns:

@@ -44,9 +44,9 @@ class Certificate:
     highest_streams: int | None
     ttft_error_p50_us: float | None
     ttft_error_p99_us: float | None
-    """At the gentle rate, as the one above."""
+    """The error at P99, at the gentle rate like the one above."""
     worst_ttft_error_p99_us: float | None
-    """Over all levels that held."""
+    """The largest error over all levels that held."""
     itl_error_p99_us: float | None
     path: str = ""
     workers: int = 1

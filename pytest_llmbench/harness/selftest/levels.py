@@ -65,11 +65,12 @@ class LevelFigures:
     stamp_error: Spread
     send_lag: Spread
     server_late: Spread
-    """Of the server's writes against the script: its own fault, which no error above contains."""
+    """The lateness of the server's writes against the script: its own fault, which no error above
+    contains."""
     cpu_share: float | None
     cpu_us_per_request: float | None
     coalesced_share: float | None
-    """Of the content chunks: shared a read with an earlier one."""
+    """The share of the content chunks that shared a read with an earlier one."""
     reasons: tuple[str, ...]
     """Why the level does not hold; empty if it does."""
 

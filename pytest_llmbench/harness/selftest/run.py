@@ -61,13 +61,13 @@ class Extent:
     rate_s: float = 2.0
     stream_from: int = 32
     stream_tokens: int = 200
-    """Of each paced stream, at one token every 5 ms."""
+    """The tokens of each paced stream, at one token every 5 ms."""
     flood_requests: int = 4000
     flood_tokens: int = 256
     flood_streams: int = 64
     bisections: int = 3
     search_s: float = 19.5
-    """For each of the two searches."""
+    """The seconds for each of the two searches."""
     rate_limit: float = 20_000.0
     stream_limit: int = 8192
 
@@ -92,7 +92,7 @@ class Found:
 
     highest: float | None
     levels: tuple[LevelFigures, ...]
-    """As measured, repetitions included."""
+    """The levels as measured, repetitions included."""
     ended: str
     """Why the search ended there, in words."""
 
@@ -111,7 +111,8 @@ class SelftestResult:
     streams: Found
     flood: LevelFigures
     check: SelfCheck
-    """Of the gentle level: clock, source of the stamps, event loop, transport, garbage collections."""
+    """The self-check of the gentle level: clock, source of the stamps, event loop, transport, garbage
+    collections."""
     duration_s: float
     workers: int = 1
     """Processes that sent the load; 0: that of the selftest itself."""
@@ -180,7 +181,7 @@ class Bench:
         self._sink: Callable[[RequestRecord], None] = lambda _: None
         self._apart: DistributedLoadGenerator | None = None
         self.check = SelfCheck()
-        """Of the last level."""
+        """The self-check of the last level."""
 
     def level(self, label: str, script: Script, load: Load, requests: int) -> LevelFigures:
         workload = SyntheticWorkload("selftest", Fixed(_INPUT_TOKENS), Fixed(script.tokens))
@@ -306,7 +307,7 @@ class Bounds:
     holds: float | None
     """A lower level that is known to hold."""
     limit: float
-    """Not to be passed: of file descriptors, or of what is worth knowing."""
+    """The limit that must not be passed: of file descriptors, or of what is worth knowing."""
     bisections: int
     seconds: float
 

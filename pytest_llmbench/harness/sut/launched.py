@@ -50,7 +50,7 @@ class Launch:
 
 
 _RUNNING: WeakSet[LaunchedServer] = WeakSet()
-"""Of this process."""
+"""The servers of this process."""
 
 
 class LaunchedServer:

@@ -37,7 +37,7 @@ class OpenSUT:
     """A system under test that answered, with everything needed to load it and its variants."""
 
     endpoint: str
-    """As the user gave it."""
+    """The endpoint as the user gave it."""
     base_url: str
     model: str
     api: str

@@ -65,7 +65,7 @@ class VariantServer:
     leave: Callable[[], None] | None = None
     """… and back again."""
     exclusive: bool = False
-    """No other exclusive one may be up at the same time: they want the same accelerators."""
+    """Whether no other exclusive server may be up at the same time, since they want the same accelerators."""
 
     @property
     def can_be_fresh(self) -> bool:

@@ -63,7 +63,7 @@ class Surroundings:
 
     approach: SUTAccess
     url: Callable[[], str]
-    """Where it answers now."""
+    """A function that tells where the SUT answers now."""
     facts: Facts
     base: VariantServer
     callbacks: RunCallbacks

@@ -57,7 +57,7 @@ class ExactLengths:
 
     base: Workload
     server: str = ""
-    """Whose tokens are counted; empty while nobody's are."""
+    """The server whose tokens are counted; empty while nobody's are."""
     count: Count | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -35,7 +35,7 @@ _WITHOUT_LOOKS = (
     "that are compared are of one length"
 )
 MOST_REQUESTS = 5_000
-"""Of ``requests="auto"`` where the marker names no maximum."""
+"""The most requests of ``requests="auto"`` where the marker names no maximum."""
 OVER_LIMIT = "over_limit"
 GOODPUT_SHARE = "goodput_share"
 
@@ -58,9 +58,9 @@ class AdaptiveParameters(LoadParameters):
 
     requests: int | str | None = parameter("count_or_auto")  # type: ignore[assignment]  # wider than its base
     max_requests: int | None = parameter("count")
-    """With ``requests="auto"``: never more."""
+    """The most requests with ``requests="auto"``."""
     max_seconds: float | None = parameter("positive")
-    """With ``requests="auto"``: never longer, the drain not counted."""
+    """The most seconds with ``requests="auto"``, the drain not counted."""
     failures: str = parameter("failures", "left_out")
     """``over_limit``: in percentiles and means that are limited, a failed request is beyond the limit."""
 
@@ -153,7 +153,7 @@ class AsJudged:
     """What the limits are judged on, where that is not the plain metrics."""
 
     metrics: dict[str, Estimate] = field(default_factory=dict)
-    """Under the names of :func:`~pytest_llmbench.model.looks.judged_name`."""
+    """The metrics under the names of :func:`~pytest_llmbench.model.looks.judged_name`."""
     notes: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
 

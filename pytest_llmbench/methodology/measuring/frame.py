@@ -39,7 +39,7 @@ class Report:
     """What a test found, beside what follows from its observations."""
 
     levels: Sequence[Seen]
-    """In the order in which they ran."""
+    """The levels in the order in which they ran."""
     metrics: Mapping[str, Estimate]
     tables: Sequence[Table] = ()
     plots: Sequence[Plot] = ()

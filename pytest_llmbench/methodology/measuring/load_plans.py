@@ -14,11 +14,12 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
 
 MOST_REQUESTS = 200_000
-"""Of one closed-loop level, whatever its rate: an error on our side must not become an endless load."""
+"""The most requests of one closed-loop level, whatever its rate: an error on our side must not become an
+endless load."""
 
 FASTEST_PER_SLOT_RPS = 50.0
-"""Where nothing is known of the rate: no request is over in less than 20 ms. A level that runs out of them
-ends early, and its window with it."""
+"""The rate per slot where nothing is known: no request is over in less than 20 ms. A level that runs out of
+requests ends early, and its window with it."""
 
 
 @dataclass
@@ -29,7 +30,8 @@ class RequestSlice:
 
     workload: Workload
     part: Part | None = None
-    """Whose sequence it is; None: nobody's yet, what is taken from it has the seed of the setting itself."""
+    """The part whose sequence it is; None: nobody's yet, what is taken from it has the seed of the setting
+    itself."""
     first: int = 0
     """Index of the next request that has not been sent."""
     variant: str = ""

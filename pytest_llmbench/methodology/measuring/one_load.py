@@ -29,10 +29,10 @@ GATE_REQUESTS = 1_000
 FULL_REQUESTS = 10_000
 """The draft's minimum for P99.9, which a compliant run always reports (AMB-01)."""
 OVERSENT_REQUESTS = math.ceil(FULL_REQUESTS / 0.99)
-"""So many are sent that 1 % of failures, the usual budget, leaves 10,000 samples."""
+"""The requests that are sent so that 1 % of failures, the usual budget, leaves 10,000 samples."""
 QUICK_REQUESTS = 50
 FEWEST_FAILURES = 20
-"""So many a load always goes through, whatever its error budget."""
+"""The failures that a load always goes through, whatever its error budget."""
 
 Result = Callable[[Any, Setting, WarmupReport, Sequence[Observation]], TestResult]
 

@@ -21,7 +21,8 @@ from pytest_llmbench.workloads.stream import part_seed
 
 _DIGITS = 8
 _NOT_DRAWN_BY = {"input_length": ("tokenizer", "exact")}
-"""Of a specification: what differs between the servers that are compared, which get the same requests."""
+"""The parts of a specification that differ between the servers that are compared, which get the same
+requests."""
 
 
 @dataclass(frozen=True, slots=True)

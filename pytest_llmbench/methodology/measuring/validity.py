@@ -22,8 +22,8 @@ LOOP_LAG_WARNING_MS = 10.0
 BUFFERED_VOID_SHARE = 0.5
 CACHED_WARNING_SHARE = 0.05
 DRIFT_WARNING_SHARE = 0.10
-"""By which the input tokens that the server counts may differ from those asked for. Random ids that go out as
-text are some 5 % more tokens to the very tokenizer that made it."""
+"""The share by which the input tokens that the server counts may differ from those asked for. Random ids that
+go out as text are some 5 % more tokens to the very tokenizer that made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ _PER_RUN: tuple[Callable[[Observation], Finding | None], ...] = (
 
 
 _OF_WHAT_CAME = (_prompt_lengths, _loop_lag, _drained)
-"""Of a load that was set aside: not that it was offered whole, nor how well it was measured."""
+"""The checks of a load that was set aside: not that it was offered whole, nor how well it was measured."""
 
 
 def measured(metrics: Mapping[str, Estimate]) -> Finding | None:

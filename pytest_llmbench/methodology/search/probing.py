@@ -30,7 +30,7 @@ class Range:
     maximum: float
     step: float
     chosen: bool = False
-    """Its maximum is ours, from bursts, and is raised where it does not saturate."""
+    """Whether its maximum is ours, from bursts, and is raised where it does not saturate."""
 
     @property
     def upwards(self) -> bool:

@@ -27,10 +27,10 @@ class SaturationRate:
     """Requests per second, where they come from, and what was sent to find them."""
 
     rps: float | None
-    """None: no tested level held."""
+    """The rate; None: no tested level held."""
     source: str
     sequence: RequestSlice
-    """From which its levels were taken; a load at a share of it is a next part."""
+    """The sequence that its levels were taken from; a load at a share of it is a next part."""
     levels: tuple[Seen, ...] = ()
     notes: tuple[str, ...] = ()
     reference: Reference = field(default_factory=Reference)

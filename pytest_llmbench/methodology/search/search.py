@@ -132,7 +132,7 @@ class Searched:
     """Highest level that is not overloaded, whatever the ten-fold rule says; None where not asked for."""
     notes: tuple[str, ...] = ()
     sequence: RequestSlice | None = None
-    """Its further requests have not been sent yet."""
+    """The sequence whose further requests have not been sent yet."""
     reference: Reference = field(default_factory=Reference)
 
     @property

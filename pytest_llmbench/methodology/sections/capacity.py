@@ -59,7 +59,7 @@ class Parameters(TestParameters):
     output_tokens: int = parameter("count", OUTPUT_TOKENS)
     """Output limit of every request, in place of the workload's own (AMB-11)."""
     duration_s: float | None = parameter("positive")
-    """Of a level, at least."""
+    """The shortest duration of a level."""
     min_concurrency: int | None = parameter("count")
     min_output_tok_s: float | None = parameter("positive")
 

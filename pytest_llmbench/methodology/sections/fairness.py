@@ -83,11 +83,12 @@ class Parameters(TestParameters):
     classes: Sequence[RequestClass] | None = parameter("classes")
     """Default: the draft's short and long requests, mixed 80 to 20."""
     load_percent: float = parameter("positive", LOAD_PERCENT)
-    """Of the saturation rate of the mix; the draft advises 70 to 90."""
+    """The load in percent of the saturation rate of the mix; the draft advises 70 to 90."""
     capacity_rps: float | None = parameter("positive")
     """The saturation rate of the mix, where it is known: no search is made."""
     requests_per_class: int | None = parameter("count")
-    """At least, in the mix and alone; the length of the load follows from the rarest class."""
+    """The fewest requests of a class, in the mix and alone; the length of the load follows from the rarest
+    class."""
     duration_s: float | None = parameter("positive")
     """Shortest duration of the mix."""
     equal_load: str = parameter("equal_load", "tokens")
@@ -97,9 +98,9 @@ class Parameters(TestParameters):
     max_starvation: float | Mapping[str, float] | None = parameter("share_by_class")
     """Share of starved requests, of all classes or by class."""
     max_inflation: float | Mapping[str, float] | None = parameter("positive_by_class")
-    """Of the median TTFT, mix over alone; for all classes or by class."""
+    """The largest inflation of the median TTFT, mix over alone; for all classes or by class."""
     ttft_p99_ms: float | Mapping[str, float] | None = parameter("positive_by_class")
-    """In the mix, for all classes or by class."""
+    """The limit in the mix, for all classes or by class."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -196,7 +197,7 @@ class MixLoads:
     """Runs that the generator spoiled, and that were repeated."""
     notes: list[str] = field(default_factory=list)
     sequences: dict[str, RequestSlice] = field(default_factory=dict)
-    """By the label of the load."""
+    """The sequences by the label of the load."""
 
     @property
     def rate(self) -> float:
@@ -420,10 +421,10 @@ class FairnessResults:
     mixed: Seen
     classes: tuple[ClassResult, ...]
     metrics: Mapping[str, Estimate]
-    """Of the whole test: indices, the level's own, and every class under its qualifier."""
+    """The metrics of the whole test: indices, the level's own, and every class under its qualifier."""
     wait_source: str
     realised_shares: Mapping[str, float]
-    """Of each class among all requests of the mix."""
+    """The share of each class among all requests of the mix."""
 
 
 def fairness_results(mix: ClassMix, mixed: Seen, alone: Mapping[str, Seen], *, seed: int) -> FairnessResults:

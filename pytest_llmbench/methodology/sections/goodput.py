@@ -32,7 +32,7 @@ from pytest_llmbench.model.result import Table, TestResult, WarmupReport
 
 NAME = "goodput"
 SECTION = ""
-"""Of the draft: none."""
+"""The section of the draft: none."""
 TITLE = "Goodput"
 _OUTSIDE = "goodput is no test of the draft: there are no clauses to comply with"
 
@@ -47,7 +47,7 @@ class Parameters(AdaptiveParameters):
     tpot_ms: float | None = parameter("positive")
     e2e_ms: float | None = parameter("positive")
     min_share: float = parameter("share", 0.99)
-    """Of all requests, those that failed among them."""
+    """The least share of all requests, those that failed among them."""
     max_error_share: float = parameter("share", 1.0)
     """A failed request is not good, which is what the limit is about: it does not void the run as well."""
 

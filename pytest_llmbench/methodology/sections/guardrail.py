@@ -92,7 +92,7 @@ class Parameters(TestParameters):
     max_input_overhead_ms: float | None = parameter("positive")
     """TTFT with the input filter less that of the baseline, at P50."""
     max_throughput_loss: float | None = parameter("share")
-    """Of maximum output throughput, with all guardrails."""
+    """The largest loss of maximum output throughput, with all guardrails."""
 
     @property
     def configurations(self) -> dict[str, str]:
@@ -128,7 +128,7 @@ class Measured:
     order: list[Seen] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     yardstick: Reference = field(default_factory=Reference)
-    """Of the baseline, for the throughput searches of all."""
+    """The yardstick of the baseline, for the throughput searches of all."""
 
     @property
     def maxima(self) -> Maxima:

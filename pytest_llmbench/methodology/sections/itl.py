@@ -78,7 +78,7 @@ REQUESTS = ByScale(quick=0, standard=100, full=100)
 
 
 SAMPLES = ByScale(quick=0, standard=5_000, full=5_000)
-"""Of every level (AMB-12); a quick level takes what its few seconds bring."""
+"""The samples of every level (AMB-12); a quick level takes what its few seconds bring."""
 
 
 STATISTICS = ("p50", "p90", "p95", "p99", "p99_9")
@@ -110,7 +110,7 @@ class Parameters(TestParameters):
     jitter_p99_ms: float | None = parameter("positive")
     longest_pause_p99_ms: float | None = parameter("positive")
     max_tail_ratio: float | None = parameter("positive")
-    """Of P99 / P50."""
+    """The largest ratio P99 / P50."""
 
     @property
     def objectives(self) -> tuple[Objective, ...]:

@@ -40,9 +40,10 @@ class Method:
     option: Option
     reason: str
     eligible_share: float = 1.0
-    """Of the replies that reach 50 tokens."""
+    """The share of the replies that reach 50 tokens."""
     gaps_per_request: float = FEWEST_TOKENS - 1
-    """Where no gap was seen, that of the shortest eligible reply: levels must not grow for nothing."""
+    """The gaps per request; where none was seen, those of the shortest eligible reply: levels must not grow
+    for nothing."""
 
     @property
     def asked(self) -> bool:

@@ -55,7 +55,8 @@ CUT_SHARE = 0.9
 """Fewer of the tokens asked for, by the server's own count: it cut the prompt. The words of the documents are
 one token each in the common vocabularies, and the template only adds to them."""
 GROWTH_SHARE = 0.5
-"""From one length to the next the server's count grows by at least this share of what was asked for."""
+"""The share of what was asked for by which the server's count grows, at least, from one length to the
+next."""
 _REFUSALS = (400, 413, 422)
 
 
@@ -66,7 +67,7 @@ HEADING = Heading("long_context", "5.9", "Long Context Scaling")
 
 
 REQUESTS = ByScale(quick=3, standard=20, full=20)
-"""Per length."""
+"""The requests per length."""
 
 
 QUICK_LONGEST = 8192
@@ -93,12 +94,12 @@ class Parameters(TestParameters):
     concurrency: int = parameter("count", 1)
     """Requests in flight, 1 to 4."""
     requests: int | None = parameter("count")
-    """Per length; 20 support a mean and a median. A limit on P95 needs more: about 80."""
+    """The requests per length; 20 support a mean and a median. A limit on P95 needs more: about 80."""
     output_tokens: int = parameter("count", OUTPUT_TOKENS)
     max_exponent: float | None = parameter("positive")
-    """Of k in TTFT ∝ length^k."""
+    """The largest k in TTFT ∝ length^k."""
     max_slope_us: float | None = parameter("positive")
-    """Of the straight line, in µs per input token."""
+    """The largest slope of the straight line, in µs per input token."""
     ttft_p95_ms: Mapping[int, float] | None = parameter("positive_by_length")
     """Limits by length: ``{8192: 1500}``."""
 

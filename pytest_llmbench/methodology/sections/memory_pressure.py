@@ -73,7 +73,7 @@ that P99 where the lengths of the workload alone spread further."""
 
 
 FIRST_LEVELS = (8, 16)
-"""Of the search for the capacity, for a plan ahead of it."""
+"""The first levels of the search for the capacity, for a plan ahead of it."""
 
 
 LEVEL_S = ByScale(quick=5.0, standard=30.0, full=120.0)
@@ -89,7 +89,7 @@ class Parameters(TestParameters):
     ttft_p99_ms: float | None = parameter("positive")
     """Criterion of the capacity search; else from the TTFT of one request at a time."""
     levels_percent: Sequence[float] = parameter("levels", LEVELS_PERCENT)
-    """Of capacity; 100 is the base."""
+    """The levels in percent of capacity; 100 is the base."""
     duration_s: float | None = parameter("positive")
     min_completion: float | None = parameter("share")
     max_preemption_rate: float | None = parameter("share")

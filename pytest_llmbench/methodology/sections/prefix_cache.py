@@ -80,7 +80,7 @@ class Parameters(LoadParameters):
     enabled: str = parameter("name", "cache_enabled")
     """SUT variant with the prefix cache switched on."""
     min_ttft_reduction: float | None = parameter("share")
-    """At P50."""
+    """The least reduction of TTFT at P50."""
     min_ttft_reduction_p95: float | None = parameter("share")
     min_ttft_reduction_p99: float | None = parameter("share")
     min_hit_rate: float | None = parameter("share")

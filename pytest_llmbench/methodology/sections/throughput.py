@@ -88,9 +88,9 @@ class Parameters(TestParameters):
     concurrency_step: int | None = parameter("count")
     """Closed loop: range of the search in requests in flight."""
     duration_s: float | None = parameter("positive")
-    """Of the reported level, ramp-up included."""
+    """The duration of the reported level, ramp-up included."""
     probe_s: float | None = parameter("positive")
-    """Of a level of the search."""
+    """The duration of a level of the search."""
     ttft_p99_ms: float | None = parameter("positive")
     tpot_p99_ms: float | None = parameter("positive")
     """Objectives on latency: the constrained throughput is the highest that meets them."""

@@ -58,7 +58,8 @@ HIGHEST_PERCENT, FURTHER_PERCENT = 200.0, 10.0
 
 
 MUST_BE_OFFERED_PERCENT = 100.0
-"""Up to here the curve needs every level. Beyond, one that the generator cannot offer ends the sweep."""
+"""The percentage up to which the curve needs every level. Beyond, one that the generator cannot offer ends
+the sweep."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ class Parameters(TestParameters):
     """Capacity in requests per second, from published figures or an earlier test; else found by a search."""
     levels_percent: Sequence[float] = parameter("percents", GRID)
     duration_s: float | None = parameter("positive")
-    """Of a level, ramp-up included."""
+    """The duration of a level, ramp-up included."""
     ttft_p99_ms: float | None = parameter("positive")
     tpot_p99_ms: float | None = parameter("positive")
     """Objectives on latency that the operating point has to meet."""
@@ -128,7 +129,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
 @dataclass
 class _Sweep:
     levels: list[Seen] = field(default_factory=list)
-    """Those that make up the curve, ascending."""
+    """The levels that make up the curve, ascending."""
     run: list[Seen] = field(default_factory=list)
     """All that were sent."""
     notes: list[str] = field(default_factory=list)

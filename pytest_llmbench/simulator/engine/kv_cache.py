@@ -38,7 +38,7 @@ class PrefixCache:
         # In the order of eviction. A plain dict would search all its dead entries for its first one.
         self._unused: OrderedDict[int, None] = OrderedDict()
         self._stale: set[int] = set()
-        """In use, but not to be found: computed before :meth:`forget`."""
+        """The blocks in use that are not to be found, since they were computed before :meth:`forget`."""
         self.evictions = 0
 
     def __len__(self) -> int:

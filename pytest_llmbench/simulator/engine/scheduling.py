@@ -19,7 +19,7 @@ class Preemption:
     """Tokens of the KV cache that were discarded, prompt included; 0 when they were moved to host memory."""
     swapped: bool
     critical: bool
-    """It was in its output phase, which the scheduler ``phase`` is there to protect."""
+    """Whether it was in its output phase, which the scheduler ``phase`` is there to protect."""
 
 
 Weight = Callable[[EngineSequence, int], tuple[float, ...]]

@@ -29,12 +29,12 @@ class EngineSequence:
     output_tokens: int = field(default=0, init=False)
     """Length at which it ends, thoughts included; known from submission on, as the laws are drawn then."""
     think_tokens: int = field(default=0, init=False)
-    """Its first so many output tokens are thoughts."""
+    """The number of its first output tokens that are thoughts."""
     think_reason: ThinkReason | None = field(default=None, init=False)
     """Why its thoughts end; ``None`` if it has none, or if max_tokens ends it while it thinks."""
     finish_reason: FinishReason = field(default="length", init=False)
     withheld_tokens: int = field(default=0, init=False)
-    """Its last so many tokens are refused by the output filter: computed, never handed out."""
+    """The number of its last tokens that the output filter refuses: computed, never handed out."""
 
     prefilled_tokens: int = field(default=0, init=False)
     target_tokens: int = field(default=0, init=False)
@@ -51,19 +51,19 @@ class EngineSequence:
     """Tokens in the KV cache that its preemptions discarded; they are computed again, not given again."""
 
     ticket: int = field(default=-1, init=False)
-    """Its number in the order of submission."""
+    """The number of the sequence in the order of submission."""
     joined: int = field(default=-1, init=False)
-    """Its number in the order of joining the batch; a new one after every preemption."""
+    """The number of the sequence in the order of joining the batch; a new one after every preemption."""
     given_before: int = field(default=0, init=False)
     """Output tokens given in ``spans``."""
     span_start: int = field(default=-1, init=False)
     """First step of the run under way."""
     shared_blocks: int = field(default=0, init=False)
-    """Its first so many blocks are in the prefix cache."""
+    """The number of its first blocks that are in the prefix cache."""
     thinking: bool = field(default=False, init=False)
-    """In the batch, and the next token it gives is a thought."""
+    """Whether it is in the batch and the next token it gives is a thought."""
     swapped: bool = field(default=False, init=False)
-    """Its blocks are in host memory."""
+    """Whether its blocks are in host memory."""
 
     @property
     def last_step(self) -> int | None:

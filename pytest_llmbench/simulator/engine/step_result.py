@@ -31,7 +31,8 @@ class StepResult:
     answering: list[EngineSequence]
     """Give the first token of their output phase: their first token, unless they have been thinking."""
     preempted: tuple[Preemption, ...] = ()
-    """Taken out of the batch at the beginning of the step; they go on where they were when they resume."""
+    """The sequences taken out of the batch at the beginning of the step; they go on where they were when they
+    resume."""
     resumed: tuple[EngineSequence, ...] = ()
     """Left the queue for this step, not for the first time."""
     failed: tuple[EngineSequence, ...] = ()
@@ -58,7 +59,7 @@ class EngineTotals:
     prefix_query_tokens: int = 0
     """Prompt tokens looked up in the prefix cache, each prompt once."""
     prefix_hit_tokens: int = 0
-    """Those of them that were found."""
+    """The tokens among them that were found."""
     resume_hit_tokens: int = 0
     """Tokens found in the prefix cache by sequences that resume."""
     failed: int = 0

@@ -43,7 +43,7 @@ _SO_TIMESTAMPNS = 35
 """``asm-generic/socket.h``; Python has no name for it."""
 _ANCILLARY_BYTES = socket.CMSG_SPACE(16) if hasattr(socket, "CMSG_SPACE") else 0
 _LONGEST_WAIT_NS = 10_000_000_000
-"""Of a request in the socket; more is a step of the wall clock."""
+"""The longest wait of a request in the socket; more is a step of the wall clock."""
 _now: Callable[[], int] = time.monotonic_ns
 
 

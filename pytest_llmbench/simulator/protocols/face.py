@@ -11,7 +11,7 @@ from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import Reply
 
 FACE_FAULTS: frozenset[FaultKind] = REFUSALS | {"in_band_error", "reset", "half_close", "truncate", "crash"}
-"""Those that mean something without the bytes of server-sent events."""
+"""The faults that mean something without the bytes of server-sent events."""
 
 _FAULT = "the engine encountered an issue (a fault of the scenario)"
 

@@ -160,7 +160,7 @@ class _IdsReply:
         self._stream = stream
         self._size = next(chunk_tokens)
         self._ids: list[int] = []
-        """Since the last chunk; of a reply that is not streamed, all."""
+        """The ids since the last chunk; of a reply that is not streamed, all ids."""
         self._last: list[int] = []
 
     async def begin(self) -> None:

@@ -126,7 +126,7 @@ class ReplayTotals:
 
 _FIRST_NS = 1_000_000_000
 _PAUSE_NS = 1_000_000
-"""Between two plans, so that the end of one and the start of the next never share an instant."""
+"""The pause between two plans, so that the end of one and the start of the next never share an instant."""
 
 
 class VirtualClock:
@@ -167,7 +167,7 @@ class ReplayEngine:
     ) -> None:
         self.scenario = scenario if isinstance(scenario, Scenario) else Scenario(scenario)
         self.name = name
-        """Of the variant; part of the request ids."""
+        """The name of the variant; part of the request ids."""
         require_replayable(self.scenario)
         self.config = self.scenario.engine
         self.delays = delays or Delays()

@@ -86,9 +86,9 @@ class Delays:
     """Client and network, the same for every request. Microseconds."""
 
     submit_to_received_us: float = 25.0
-    """From the last byte of a request to the engine's having read it."""
+    """The time from the last byte of a request to the engine's having read it."""
     write_to_read_us: float = 25.0
-    """From a write of the engine to the client's read."""
+    """The time from a write of the engine to the client's read."""
 
     def __post_init__(self) -> None:
         for name in ("submit_to_received_us", "write_to_read_us"):
@@ -131,7 +131,8 @@ class ScheduledArrivals:
         self._planned = planned
         self._offsets_ns, self._start_ns = offsets_ns, start_ns
         self._due_ns: list[int] = []
-        """Of some requests from ``_slice`` on, as Python's numbers: a long plan has no room for all."""
+        """The due instants of some requests from ``_slice`` on, as Python's numbers: a long plan has no room
+        for all."""
         self._slice = 0
         self._to_engine_ns = delays.to_engine_ns
         self._next = 0

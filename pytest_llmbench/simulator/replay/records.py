@@ -33,7 +33,8 @@ class Flight:
 
     planned: PlannedRequest
     submitted_ns: int
-    """Also its scheduled and its dispatched instant: nobody is late in virtual time."""
+    """The instant of submission, also its scheduled and its dispatched instant: nobody is late in virtual
+    time."""
     received_ns: int
     """The engine has read it."""
     accepted_ns: int = MISSING
@@ -43,9 +44,10 @@ class Flight:
     sequence: EngineSequence | None = None
     """What the engine made of it; ``None`` if it was turned away."""
     read_ns: IntColumn | None = None
-    """When the client reads each token, where that is not just after the step that made it."""
+    """The instants at which the client reads each token, where that is not just after the step that made
+    it."""
     reply_number: int = 0
-    """Among the replies of this engine."""
+    """The number among the replies of this engine."""
     fate: FaultKind | None = None
     """What goes wrong with it."""
     outcome: Outcome = Outcome.CANCELLED
@@ -88,9 +90,9 @@ class Chunks:
     output_tokens: IntColumn
     """Tokens of each request."""
     think_tokens: IntColumn
-    """Those of them that are reasoning."""
+    """The tokens among them that are reasoning."""
     server_ns: IntColumn
-    """When the engine made each token, request after request; empty if nobody asked."""
+    """The instants at which the engine made each token, request after request; empty if nobody asked."""
 
     @property
     def counts(self) -> IntColumn:
@@ -110,9 +112,9 @@ class Steps:
     first: int
     """Number of the plan's first step."""
     read_ns: IntColumn
-    """When the client reads what each step made."""
+    """The instants at which the client reads what each step made."""
     to_client_ns: int
-    """So long before it was made."""
+    """The time from the making of a token until the client reads it."""
 
 
 def chunks_of(flights: Sequence[Flight], steps: Steps, stream: StreamOptions, seed: int) -> Chunks:

@@ -38,7 +38,7 @@ from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.http_status import classify_status
 
 SAMPLE_NS = 250_000_000
-"""Between two samples."""
+"""The time between two samples."""
 SOURCE = "the embedded engine's model"
 
 
@@ -99,7 +99,7 @@ class ClientDeadlines:
         self._total_text = f"the response was not complete within {limits.total_s:g} s (total deadline)"
         self.drain_text = f"not complete {limits.drain_s:g} s after the last submission (drain deadline)"
         self._silent: deque[Flight] = deque()
-        """Without a token, and some that have one by now; oldest first."""
+        """The requests without a token, and some that have one by now; oldest first."""
         self._open: deque[Flight] = deque()
         self.look_ns = _NEVER_NS
         """No deadline runs out before this instant."""
@@ -224,12 +224,12 @@ class ReplayRun:
         self.first_step = engine.next_step
         self.now_ns = start_ns
         self._flights: dict[Flight, None] = {}
-        """Not handed over, in order of arrival; ``_ended`` of them have ended."""
+        """The flights not handed over, in order of arrival; ``_ended`` of them have ended."""
         self._ended = self._received = 0
         self._last_ns = start_ns
         """Submission of the last one."""
         self.step_ends_ns = array("q")
-        """From ``first_step`` on."""
+        """The ends of the steps from ``first_step`` on."""
 
     def play(self) -> None:
         """Play until every request has ended; Ctrl-C cuts it short."""

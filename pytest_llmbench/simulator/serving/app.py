@@ -37,7 +37,8 @@ RECEIVED_NS = "received_ns"
 BODY_LIMIT_BYTES = 64 * 2**20
 TOKENIZE = "/tokenize"
 RESET_PREFIX_CACHE = "/reset_prefix_cache"
-"""As vLLM's server has it in development mode: 200 without a body, whether there is a cache or not."""
+"""The path as vLLM's server has it in development mode: 200 without a body, whether there is a cache or
+not."""
 
 
 class EngineApp:

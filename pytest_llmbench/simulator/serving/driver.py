@@ -51,7 +51,8 @@ class Pacing:
         self.step_lateness = RecentValues()
         """Actual minus planned end of each step."""
         self.write_span = RecentValues()
-        """From the end of a step to its last write: the server's own cost of handing out the tokens."""
+        """The times from the end of a step to its last write: the server's own cost of handing out the
+        tokens."""
         self.schedule_restarts = 0
         """Times the server fell so far behind that the schedule was given up and begun anew."""
 

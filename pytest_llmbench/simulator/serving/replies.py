@@ -205,7 +205,7 @@ class FilteredReply:
         self._on_end = on_end
         self._alarm = LoopAlarm()
         self._windows: asyncio.Queue[tuple[int, list[int]]] = asyncio.Queue()
-        """When each may leave, and when its tokens were computed."""
+        """The instant at which each window may leave, and those at which its tokens were computed."""
         self._computed = 0
         self._held: list[int] = []
         self._reason: str | None = None

@@ -52,7 +52,7 @@ class RefusalError(Exception):
         self.retry_after_s = retry_after_s
         """Sent as ``Retry-After``."""
         self.code = code
-        """In place of the status in the error object, as for ``content_filter``."""
+        """The code in place of the status in the error object, as for ``content_filter``."""
 
     def body(self) -> dict[str, Any]:
         """The error object as OpenAI's clients and vLLM's server shape it."""

@@ -26,7 +26,7 @@ import numpy as np
 from pytest_llmbench.stats.runs import FloatArray
 
 BATCHES = 10
-"""Of equal length, whose means show dependence that reaches further than autocorrelations tell."""
+"""The batches of equal length whose means show dependence that reaches further than autocorrelations tell."""
 MOST_LOOKS = 100
 LEAST_TAIL = 1e-10
 """A boundary beyond it is none: no sample reaches it."""
@@ -37,7 +37,7 @@ _BISECTIONS = 50
 
 class PlannedLook(NamedTuple):
     n: int
-    """Of so many requests."""
+    """The number of requests looked at."""
     tail: float
     """Error of each side: the interval's level is 1 - 2 tail."""
 

@@ -29,7 +29,7 @@ class Verdict:
     budget_spent: bool
     """More requests have failed than may fail of the most there can be: the run is void, whatever follows."""
     estimates: tuple[Estimate, ...]
-    """Of each watched objective, at the level of this look."""
+    """The estimate of each watched objective, at the level of this look."""
 
 
 class LookTaker:
@@ -51,7 +51,7 @@ class LookTaker:
         self._heard = self._taken = 0
         self._rows: list[RequestRecord] = []
         self.verdict: Verdict | None = None
-        """Of the first look that ended it."""
+        """The verdict of the first look that ended the load."""
 
     def hear(self, row: RequestRecord) -> Verdict | None:
         """A request has ended. The verdict, once there is one."""
