@@ -5,6 +5,9 @@ be loaded twice in a process. "cannot load module more than once per process" me
 
 A test whose subject is timing has the mark ``timing``: none of the other processes of pytest-xdist runs a
 test while it does. All others must not depend on how busy the machine is.
+
+Property tests draw the same examples in every run, so that a change is what makes one fail.
+``--hypothesis-profile=explore`` draws others each time.
 """
 
 import atexit
@@ -30,6 +33,7 @@ import scipy.stats  # noqa: F401
 import tiktoken  # noqa: F401
 import uvloop  # noqa: F401
 import yaml  # noqa: F401
+from hypothesis import settings
 
 import pytest_llmbench.harness.reporting
 import pytest_llmbench.harness.session
@@ -51,6 +55,9 @@ os.environ["PYTEST_LLMBENCH_STATE_DIR"] = tempfile.mkdtemp(prefix="state-", dir=
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+settings.register_profile("same", derandomize=True)
+settings.register_profile("explore", derandomize=False)
+settings.load_profile("same")
 
 _WAITING = {"plugin", "hostile", "generator", "harness", "integration", "docs"}
 """Folders of tests that start processes, and often wait for them."""
