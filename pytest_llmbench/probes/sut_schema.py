@@ -23,7 +23,12 @@ class Table(BaseModel):
     """A TOML table: unknown keys are mistakes, and nothing is converted (``"8"`` is not a number)."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,  # most sessions have no SUT file
     )
 
 

@@ -7,8 +7,11 @@ that removes or renames anything raises the major version, an addition the minor
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
-from typing import Any, ClassVar, Final, Literal
+from itertools import pairwise
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from pydantic import Field, JsonValue
 
@@ -485,11 +488,45 @@ class Report(Shape):
 def json_schema() -> dict[str, Any]:
     """The published JSON Schema of a report, Draft 2020-12."""
     schema = Report.model_json_schema(mode="serialization")
+    for shape in _shapes(Report):
+        own = schema if shape is Report else schema["$defs"][shape.__name__]
+        for name, text in _attribute_docstrings(shape).items():
+            own["properties"][name] = dict(sorted({**own["properties"][name], "description": text}.items()))
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"pytest-llmbench report {SCHEMA_VERSION}",
     }
     return head | {key: value for key, value in schema.items() if key not in head}
+
+
+def _shapes(shape: type[Shape]) -> set[type[Shape]]:
+    """The model with those that its fields are made of, however deep."""
+    found, waiting = {shape}, [shape]
+    while waiting:
+        types: list[Any] = [each.annotation for each in waiting.pop().model_fields.values()]
+        while types:
+            one = types.pop()
+            types += get_args(one)
+            if isinstance(one, type) and issubclass(one, Shape) and one not in found:
+                found.add(one)
+                waiting.append(one)
+    return found
+
+
+def _attribute_docstrings(shape: type[Shape]) -> dict[str, str]:
+    """The literal strings below the fields of a model, by the name of the field in the file."""
+    (body,) = (
+        node.body for node in ast.parse(inspect.getsource(shape)).body if isinstance(node, ast.ClassDef)
+    )
+    found = {}
+    for field, below in pairwise(body):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str() as text)),
+            ):
+                found[shape.model_fields[name].alias or name] = inspect.cleandoc(text)
+    return found
 
 
 def json_schema_text() -> str:

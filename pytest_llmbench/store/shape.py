@@ -19,14 +19,18 @@ Instant = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z
 
 
 class Shape(BaseModel):
-    """Base of every object in the report: nothing unknown, nothing infinite, nothing changed later."""
+    """Base of every object in the report: nothing unknown, nothing infinite, nothing changed later.
+
+    A validator is built when it is first used: no session waits for it before its first request. Attribute
+    docstrings are read where the schema is published (``store/schema.py``).
+    """
 
     model_config = ConfigDict(
+        defer_build=True,
         extra="forbid",
         frozen=True,
         allow_inf_nan=False,
         from_attributes=True,
-        use_attribute_docstrings=True,
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
