@@ -25,10 +25,8 @@ from pytest_llmbench.harness.sut.embedded import overridden
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.sut_file import Prices, prices_of
 from pytest_llmbench.harness.sut.variants import Variant, declared_variants
-from pytest_llmbench.methodology.amounts import Bounds
-from pytest_llmbench.methodology.bounds import bounds_of
 from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import Setting, TestDefinition, VariantInfo
+from pytest_llmbench.methodology.procedure import Bounds, Setting, TestDefinition, VariantInfo
 from pytest_llmbench.model.comparison import FEWEST_RUNS
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.outcome import Phase
@@ -343,7 +341,7 @@ def certain(
         if list(definition.needs(asked.parameters, setting)):
             continue
         try:
-            own, _ = _divided(nodeid, bounds_of(definition, asked.parameters, setting), planned)
+            own, _ = _divided(nodeid, definition.bounds(asked.parameters, setting), planned)
             drawn = [planned.sampler.amount(load).input_tokens.least for load in own] if tokens else []
         except Exception:  # noqa: BLE001 - a suite's own workload may raise anything, its test will too
             continue
@@ -434,7 +432,7 @@ def _test(
         return Amount(), [f"{definition.title}: CANNOT RUN{unsure}", *(f"- {need}" for need in missing)]
     try:
         plans = definition.plans(parameters, setting)
-        loads = bounds_of(definition, parameters, setting)
+        loads = definition.bounds(parameters, setting)
     except SuiteError as error:
         return Amount(), [f"{definition.title}: CANNOT RUN: {error.what}"]
     own, shared = _divided(nodeid, loads, planned)

@@ -16,8 +16,7 @@ from itertools import islice
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.methodology.measuring.warmup import STEADY_PROBES, planned_warm_up
-from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.methodology.procedure import Bounds, Setting
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.stream import stream_of
@@ -26,47 +25,7 @@ SPREAD_SHARE, SPREAD_REQUESTS = 1.1, 63
 """A Poisson count of mean x is at most 1.1 x + 63: five standard deviations above, whatever x is."""
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """Requests of one load, or of all loads of a kind that are taken from sequences of one workload."""
-
-    workload: Workload
-    seed: int
-    """The seed of the sequence that they are taken from, or of the first of them."""
-    key: str
-    """Equal keys are the same requests, which are measured once."""
-    least: int
-    most: int
-    per_rps: float = 0.0
-    """Further requests for each request per second of capacity."""
-    worst: int | None = None
-    """The number with failed or short replies; None: no more than ``most``."""
-    attempts: int = 1
-    """How often it may be measured, where this machine spoils it."""
-    least_s: float = 0.0
-    most_s: float = 0.0
-    """Nominal length of the loads that have one."""
-    open_ended: bool = False
-    """Some of them take as long as the system needs."""
-    phase: Phase = Phase.MEASURE
-    variant: str = ""
-    fresh: bool = False
-    """Preceded by a fresh state of the system: shared with no other test."""
-    first: int = 0
-    """Index of the first of them."""
-    one_sequence: bool = True
-    """False: of several sequences, so that their lengths are known by their laws only."""
-
-    @property
-    def at_worst(self) -> int:
-        return self.attempts * max(self.most, self.worst or 0)
-
-    def measured_up_to(self, attempts: int) -> Bounds:
-        """These bounds, where every measured load may be void so often, and is measured again."""
-        return self if self.phase is not Phase.MEASURE else replace(self, attempts=attempts)
-
-
-def of_plan(plan: LoadPlan, *, least: int | None = None) -> Bounds:
+def plan_bounds(plan: LoadPlan, *, least: int | None = None) -> Bounds:
     """A load that is known beforehand; ``least``: it may end early, or not come to be."""
     certain = plan.looks is None and least is None
     seconds = _seconds(plan)
@@ -97,7 +56,7 @@ def _seconds(plan: LoadPlan) -> float | None:
     return float(due_ns[-1] - (due_ns[plan.first - 1] if plan.first else 0)) / 1e9
 
 
-def warm_up(
+def warm_up_bounds(
     setting: Setting,
     *,
     workload: Workload | None = None,
@@ -113,8 +72,8 @@ def warm_up(
     load, probe = planned_warm_up(told, concurrency, variant)
     volumes = list(_volumes(setting))
     asked = (request.max_tokens for request in stream_of(load.workload, load.seed))
-    warm = of_plan(load.with_(requests=_enough(volumes, asked, policy.output_tokens), variant=variant))
-    probes = of_plan(probe.with_(requests=1 + policy.probes, variant=variant))
+    warm = plan_bounds(load.with_(requests=_enough(volumes, asked, policy.output_tokens), variant=variant))
+    probes = plan_bounds(probe.with_(requests=1 + policy.probes, variant=variant))
     fewest = 1 + min(STEADY_PROBES, policy.probes)
     return [replace(warm, worst=volumes[-1], fresh=fresh), replace(probes, least=fewest, fresh=fresh)]
 

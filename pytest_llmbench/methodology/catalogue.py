@@ -1,47 +1,55 @@
-"""The tests by name: the ten of the draft, and those beyond it. A new one is a file here and a row below."""
+"""The tests by name: the ten of the draft, and those beyond it. A new one is a file here and a name below."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Final
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.methodology.procedure import TestDefinition
-from pytest_llmbench.methodology.sections import (
-    capacity,
-    fairness,
-    goodput,
-    guardrail,
-    itl,
-    long_context,
-    memory_pressure,
-    prefix_cache,
-    throughput,
-    tradeoff,
-    ttft,
+
+_NAMES: Final = (
+    "ttft",
+    "throughput",
+    "tradeoff",
+    "itl",
+    "capacity",
+    "fairness",
+    "prefix_cache",
+    "memory_pressure",
+    "long_context",
+    "guardrail",
+    "goodput",
 )
+BEYOND_THE_DRAFT: Final = frozenset({"goodput"})
+"""They have no compliance class."""
 
-TESTS: dict[str, TestDefinition] = {
-    test.name: test
-    for test in (
-        ttft.TEST,
-        throughput.TEST,
-        tradeoff.TEST,
-        itl.TEST,
-        capacity.TEST,
-        fairness.TEST,
-        prefix_cache.TEST,
-        memory_pressure.TEST,
-        long_context.TEST,
-        guardrail.TEST,
-        goodput.TEST,
-    )
-}
-BEYOND_THE_DRAFT = frozenset({goodput.TEST.name})
-"""The tests that have no compliance class."""
+SENDS_AGAIN: Final = frozenset({"prefix_cache", "guardrail"})
+"""They send the same requests to several states of a system, and look after what its cache holds."""
 
-SENDS_AGAIN = frozenset({prefix_cache.TEST.name, guardrail.TEST.name})
-"""The tests that send the same requests to several states of a system, and look after what its cache
-holds."""
+
+class _Tests(Mapping[str, TestDefinition]):
+    """The tests by name. The module of a test is imported when the test is asked for."""
+
+    def __getitem__(self, name: str) -> TestDefinition:
+        if name not in _NAMES:
+            raise KeyError(name)
+        test: TestDefinition = import_module(f"pytest_llmbench.methodology.sections.{name}").TEST
+        return test
+
+    def __contains__(self, name: object) -> bool:
+        return name in _NAMES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_NAMES)
+
+    def __len__(self) -> int:
+        return len(_NAMES)
+
+
+TESTS: Final[Mapping[str, TestDefinition]] = _Tests()
 
 
 def definition(name: object, *, where: str | None = None) -> TestDefinition:

@@ -14,12 +14,13 @@ Parts of a procedure (warm-up, a capacity search) are procedures too, joined wit
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import TestResult
@@ -70,6 +71,46 @@ class Setting:
     """The user allows a test to load the system up to failure (METHODOLOGY §13)."""
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """Requests of one load, or of all loads of a kind that are taken from sequences of one workload."""
+
+    workload: Workload
+    seed: int
+    """The seed of the sequence that they are taken from, or of the first of them."""
+    key: str
+    """Equal keys are the same requests, which are measured once."""
+    least: int
+    most: int
+    per_rps: float = 0.0
+    """Further requests for each request per second of capacity."""
+    worst: int | None = None
+    """The number with failed or short replies; None: no more than ``most``."""
+    attempts: int = 1
+    """How often it may be measured, where this machine spoils it."""
+    least_s: float = 0.0
+    most_s: float = 0.0
+    """Nominal length of the loads that have one."""
+    open_ended: bool = False
+    """Some of them take as long as the system needs."""
+    phase: Phase = Phase.MEASURE
+    variant: str = ""
+    fresh: bool = False
+    """Preceded by a fresh state of the system: shared with no other test."""
+    first: int = 0
+    """Index of the first of them."""
+    one_sequence: bool = True
+    """False: of several sequences, so that their lengths are known by their laws only."""
+
+    @property
+    def at_worst(self) -> int:
+        return self.attempts * max(self.most, self.worst or 0)
+
+    def measured_up_to(self, attempts: int) -> Bounds:
+        """These bounds, where every measured load may be void so often, and is measured again."""
+        return self if self.phase is not Phase.MEASURE else replace(self, attempts=attempts)
+
+
 def one_warmup(parameters: Any, setting: Setting) -> Sequence[Workload]:  # noqa: ARG001 - the signature is the contract
     return (setting.workload,)
 
@@ -92,7 +133,10 @@ class TestDefinition:
     procedure: Callable[[Any, Setting], Procedure[TestResult]]
     plans: Callable[[Any, Setting], tuple[LoadPlan, ...]]
     """The measured plans as far as they are known beforehand, in words of ``--llm-plan`` and for the identity
-    of a baseline. What is sent at least and at most: ``bounds.py``."""
+    of a baseline."""
+    bounds: Callable[[Any, Setting], Sequence[Bounds]]
+    """All that the test sends at least and at most, warm-ups and probes included, with every way that its
+    procedure may go; a load is counted once. Raises SuiteError for what cannot be run."""
     needs: Callable[[Any, Setting], Sequence[str]] = no_needs
     """What the test misses in its surroundings, in words, before anything is sent; empty when it can run."""
     warmups: Callable[[Any, Setting], Sequence[Workload]] = one_warmup

@@ -6,10 +6,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pytest_llmbench.methodology.amounts import SPREAD_REQUESTS, SPREAD_SHARE, Bounds, Walk, walks
+from pytest_llmbench.methodology.amounts import (
+    SPREAD_REQUESTS,
+    SPREAD_SHARE,
+    Walk,
+    plan_bounds,
+    walks,
+)
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.scales import PROBE_S
-from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.methodology.procedure import Bounds, Setting
+from pytest_llmbench.methodology.search.capacity_search import (
+    COMPLETIONS_PER_SLOT,
+    GAP_SHARE,
+    QUICK_MAXIMUM,
+    level_requests,
+)
 from pytest_llmbench.methodology.search.probing import LoadModel, Range
 from pytest_llmbench.methodology.search.search import (
     BURST_S,
@@ -23,7 +35,7 @@ from pytest_llmbench.methodology.search.search import (
     searching,
 )
 from pytest_llmbench.methodology.search.sustained import MOST_STEPS_DOWN
-from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 
 _FASTEST_RPS = 1e6
 """A rate that no system exceeds; it bounds how often a bracket is halved whose upper end is not known."""
@@ -176,3 +188,79 @@ class SearchAmounts:
 def _share(way: Walk) -> float:
     """Sum of the tried rates, in shares of the capacity, which is that of the bursts or the best level's."""
     return sum(way.tried) / max(1.0, way.best)
+
+
+def searched_bounds(
+    setting: Setting, declared_rps: float | None, sequence: RequestSlice
+) -> tuple[list[Bounds], RequestSlice]:
+    """The search for the saturation rate, unless that is declared, and the part that comes before others."""
+    if declared_rps is not None:
+        return [], sequence
+    search = SearchAmounts(setting, sequence)
+    return search.all(), search.own
+
+
+def rated_bounds(
+    plan: LoadPlan, capacity_rps: float | None, share: float, fixed: int = SPREAD_REQUESTS
+) -> Bounds:
+    """An open loop for ``plan.duration_s`` at that share of the capacity: known where the capacity is. Else
+    ``plan`` tells only whose requests they are, and ``fixed`` how many more there may be than by the rate."""
+    if capacity_rps is not None:
+        return plan_bounds(plan)
+    found = plan_bounds(plan, least=0)
+    per_rps = SPREAD_SHARE * share * (plan.duration_s or 0.0)
+    return replace(found, key=f"{plan.part} {plan.variant}", most=fixed, per_rps=per_rps)
+
+
+def slots_bounds(
+    setting: Setting,
+    sequence: RequestSlice,
+    initial: int,
+    maximum: int,
+    seconds: float,
+    asked_s: float | None,
+    key: str,
+) -> Bounds:
+    """Doubling and bisection, by where the system ends."""
+    ceiling = min(maximum, QUICK_MAXIMUM) if setting.scale == "quick" else maximum
+    initial = min(initial, ceiling)
+    first = level_requests(setting, sequence, initial, asked_s, initial, ceiling)
+    assert first.part is not None
+    per_slot = COMPLETIONS_PER_SLOT.count(setting.scale)
+    ways = [_slots_tried(initial, ceiling, end) for end in range(ceiling + 1)]
+    floors = [per_slot * sum(way) for way in ways]
+    longest, shortest = max(map(len, ways)), min(map(len, ways))
+    return Bounds(
+        first.workload,
+        first.part.seed,
+        f"{first.part.name} {first.variant} {key}",
+        least=min(floors),
+        # A level goes on for its time, or until so many are through; then all slots are still taken.
+        most=max(floors),
+        per_rps=longest * seconds,
+        least_s=shortest * seconds,
+        most_s=longest * seconds,
+        open_ended=True,
+        variant=first.variant,
+        one_sequence=False,
+    )
+
+
+def _slots_tried(initial: int, ceiling: int, end: int) -> list[int]:
+    """The levels of a search where the system holds up to ``end`` requests in flight."""
+    tried, level = [initial], initial
+    if initial <= end:
+        while level < ceiling and level <= end:
+            level = min(2 * level, ceiling)
+            tried.append(level)
+        passed, failed = (tried[-2], level) if level > end else (level, level)
+    else:
+        while level > 1 and level > end:
+            level //= 2
+            tried.append(level)
+        passed, failed = (level, tried[-2]) if level <= end else (level, level)
+    while failed - passed > max(1.0, GAP_SHARE * passed):
+        middle = (passed + failed) // 2
+        tried.append(middle)
+        passed, failed = (middle, failed) if middle <= end else (passed, middle)
+    return tried

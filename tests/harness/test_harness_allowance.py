@@ -13,7 +13,6 @@ from pytest_llmbench.harness.plan import foreseen, plan_lines
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.methodology.bounds import bounds_of
 from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT, TESTS, definition
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
@@ -249,7 +248,7 @@ def test_all_ten_tests_at_full_scale_are_within_the_defaults() -> None:
     for chosen in (each for name, each in TESTS.items() if name not in BEYOND_THE_DRAFT):
         parameters = build(chosen.parameters, {})
         about = {"warmup": warmup_for("full"), "facts": known.facts, "variants": known.variants}
-        for load in bounds_of(chosen, parameters, setting_for(parameters, settings, **about)):
+        for load in chosen.bounds(parameters, setting_for(parameters, settings, **about)):
             requests += load.most + 100 * load.per_rps
             seconds += load.most_s
     assert 1_000_000 < requests < settings.max_requests

@@ -14,12 +14,11 @@ from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.harness.plan import Amount, Sampler, Span, foreseen, plan_lines
 from pytest_llmbench.harness.setting import setting_for, warmup_for
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.methodology.amounts import Bounds, of_plan
-from pytest_llmbench.methodology.bounds import bounds_of
+from pytest_llmbench.methodology.amounts import plan_bounds
 from pytest_llmbench.methodology.catalogue import TESTS, definition
 from pytest_llmbench.methodology.measuring.levels import level_of
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.procedure import Scale, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Bounds, Scale, Setting, TestDefinition
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
@@ -34,7 +33,7 @@ TTFT = definition("ttft")
 
 
 def load_of(plan: LoadPlan) -> Bounds:
-    return of_plan(plan)
+    return plan_bounds(plan)
 
 
 def test_short_loads_are_exact() -> None:
@@ -184,7 +183,7 @@ def test_what_is_sent_lies_between_the_bounds(name: str, given: dict[str, Any], 
     )
     seen = _run(test, parameters, setting)
     sampler = Sampler()
-    told = sum(map(sampler.amount, bounds_of(test, parameters, setting)), Amount())
+    told = sum(map(sampler.amount, test.bounds(parameters, setting)), Amount())
     rps = _capacity(seen)
     for span, sent in (
         (told.requests, sum(len(one.records) for one in seen)),

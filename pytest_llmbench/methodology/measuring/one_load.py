@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.adaptive import (
     MOST_REQUESTS,
     AdaptiveParameters,
@@ -16,7 +17,7 @@ from pytest_llmbench.methodology.measuring.adaptive import (
 from pytest_llmbench.methodology.measuring.seeds import Part, part_of
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.patience import patient
-from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
 from pytest_llmbench.methodology.uncertainty import with_uncertainty
 from pytest_llmbench.model.observation import Observation
@@ -165,3 +166,13 @@ def intended(
     it did."""
     sent = [run.plan if run.plan.looks is None else run.plan.with_(requests=len(run.records)) for run in seen]
     return (*sent, *one_load_plans(parameters, setting)[len(sent) :])
+
+
+def one_load_bounds(parameters: Any, setting: Setting) -> list[Bounds]:
+    load = parameters.load
+    concurrency = load.concurrency if isinstance(load, ClosedLoop) else None
+    plans = one_load_plans(parameters, setting)
+    return [
+        *warm_up_bounds(setting, concurrency=concurrency),
+        *(plan_bounds(plan, least=None if plan.looks is None else 1) for plan in plans),
+    ]

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from pytest_llmbench.methodology.amounts import warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, share, tail
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.capacity_search import (
     GAP_SHARE,
     LEVEL_S,
@@ -29,6 +30,8 @@ from pytest_llmbench.methodology.search.capacity_search import (
     level_plan,
     level_requests,
 )
+from pytest_llmbench.methodology.search.capacity_search import LEVEL_S as SLOTS_S
+from pytest_llmbench.methodology.search_amounts import slots_bounds
 from pytest_llmbench.metrics.in_flight import tokens_in_flight
 from pytest_llmbench.metrics.windows import window_of
 from pytest_llmbench.model.estimate import Estimate
@@ -254,4 +257,18 @@ def _plot(
     return Plot(plot_id, title, "requests in flight", y_label, series, bands=bands, marks=marks, x_log=True)
 
 
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
+def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
+    told = replace(setting, workload=WithFixedOutput(setting.workload, parameters.output_tokens))
+    levels = slots_bounds(
+        told,
+        RequestSlice(told.workload),
+        parameters.initial,
+        parameters.maximum,
+        SLOTS_S.at(setting.scale, parameters.duration_s),
+        parameters.duration_s,
+        key=str(parameters.criteria),
+    )
+    return [*warm_up_bounds(told), levels]
+
+
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_llmbench.methodology.amounts import SPREAD_REQUESTS, SPREAD_SHARE, plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import (
     NOT_MEASURED,
     interval,
@@ -32,9 +33,10 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.scales import LEVEL_S, REPORTED_S, ByScale
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
+from pytest_llmbench.methodology.search_amounts import searched_bounds
 from pytest_llmbench.metrics import fairness, latency
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import completion_rate
@@ -573,6 +575,30 @@ def plots(results: FairnessResults) -> tuple[Plot, ...]:
 
 procedure = framed(HEADING, measure, warm=False)
 
+
+def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
+    mix = mix_of(parameters, setting)
+    told, declared = replace(setting, workload=mix), parameters.capacity_rps
+    found, before = searched_bounds(told, declared, RequestSlice(mix))
+    capacity_ = SaturationRate(1.0 if declared is None else declared, "", before)
+    loads = MixLoads(parameters, told, mix, capacity_)
+    plans = [(loads.alone(each.name), loads.alone_s) for each in mix.classes]
+    for plan, least_s in [*plans, (loads.mixed(), loads.mixed_s)]:
+        if declared is not None:
+            found.append(plan_bounds(plan))
+            continue
+        # As many as it takes for every class, or as the shortest duration has at the rate.
+        most = math.ceil(SPREAD_SHARE * plan.requests) + SPREAD_REQUESTS
+        per_rps = SPREAD_SHARE * _rate(plan) * least_s
+        load = replace(plan_bounds(plan, least=0), key=plan.part, most=most, per_rps=per_rps)
+        found.append(replace(load, most_s=0.0, open_ended=True))
+    return [*warm_up_bounds(told), *found]
+
+
+def _rate(plan: LoadPlan) -> float:
+    return plan.load.rate if isinstance(plan.load, OpenLoop) else 0.0
+
+
 TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, warmups=warmups
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds, warmups=warmups
 )

@@ -15,7 +15,12 @@ import numpy as np
 from pytest_llmbench.methodology.measuring.adaptive import GOODPUT_SHARE, AdaptiveParameters, as_judged
 from pytest_llmbench.methodology.measuring.by_run import by_run
 from pytest_llmbench.methodology.measuring.manifest import manifest
-from pytest_llmbench.methodology.measuring.one_load import intended, one_load_plans, one_load_procedure
+from pytest_llmbench.methodology.measuring.one_load import (
+    intended,
+    one_load_bounds,
+    one_load_plans,
+    one_load_procedure,
+)
 from pytest_llmbench.methodology.measuring.samples import samples_of
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
@@ -133,4 +138,4 @@ def _interval(share: Estimate) -> str:
 
 plans = one_load_plans
 procedure = one_load_procedure(result)
-TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans)
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, one_load_bounds)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from pytest_llmbench.methodology.amounts import warm_up_bounds
 from pytest_llmbench.methodology.guardrail_throughput import (
     AT_EQUAL_LOAD,
     MAXIMUM,
@@ -32,11 +33,12 @@ from pytest_llmbench.methodology.measuring.scales import LEVEL_S, ByScale
 from pytest_llmbench.methodology.measuring.variants import missing_variants, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.methodology.search.probing import Range
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
+from pytest_llmbench.methodology.search_amounts import SearchAmounts, rated_bounds, searched_bounds
 from pytest_llmbench.metrics.differences import paired_changes, pairs
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
@@ -454,4 +456,34 @@ def _signed(reduction: Estimate | None) -> str:
 
 procedure = framed(HEADING, measure, warm=False)
 
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs)
+
+def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
+    declared, baseline = parameters.capacity_rps, parameters.baseline
+    found = warm_up_bounds(setting, variant=baseline)
+    searched, _ = searched_bounds(setting, declared, RequestSlice(setting.workload, variant=baseline))
+    found += searched
+    for name, variant in parameters.configurations.items():
+        sequence = RequestSlice(setting.workload, variant=variant)
+        found += [] if name == BASELINE else warm_up_bounds(setting, variant=variant)
+        for percent in parameters.levels_percent:
+            rate = (declared or 1.0) * percent / 100
+            plan = level_plan(parameters, setting, sequence, name, percent, rate)
+            found.append(rated_bounds(plan, declared, percent / 100))
+        found += _guardrail_search(parameters, setting, sequence)
+    return found
+
+
+def _guardrail_search(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> list[Bounds]:
+    own, declared = search_requests(parameters, setting, sequence), parameters.capacity_rps
+    low, high, step = search_shares(setting)
+    if declared is not None:
+        bounds = Range(declared * low, declared * high, declared * step, chosen=True)
+        search = SearchAmounts(setting, own, bounds=bounds, passes=2)
+    else:
+        search = SearchAmounts(setting, own, relative=Range(low, high, step, chosen=True), passes=2)
+    return [replace(each, least=0, least_s=0.0) for each in search.all()]
+
+
+TEST = TestDefinition(
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds, needs
+)

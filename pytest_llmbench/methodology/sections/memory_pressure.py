@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
@@ -25,8 +26,17 @@ from pytest_llmbench.methodology.measuring.scales import ByScale
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.pressure import PRESSED, pressed_levels, pressure_finding
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
-from pytest_llmbench.methodology.search.capacity_search import Criteria, find_capacity, level_plan
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.search.capacity_search import (
+    FIRST_LEVEL,
+    HIGHEST_LEVEL,
+    QUICK_MAXIMUM,
+    Criteria,
+    find_capacity,
+    level_plan,
+)
+from pytest_llmbench.methodology.search.capacity_search import LEVEL_S as SLOTS_S
+from pytest_llmbench.methodology.search_amounts import slots_bounds
 from pytest_llmbench.metrics.latency import e2e_ms
 from pytest_llmbench.metrics.preemption import preemption_loss, preemption_rate, preemption_recovery_rate
 from pytest_llmbench.model.estimate import Estimate
@@ -494,6 +504,42 @@ def _probe(setting: Setting, probes: RequestSlice, number: int) -> LoadPlan:
 
 procedure = framed(HEADING, measure, warm=False)
 
+
+def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
+    told = fitted(setting)
+    sequence, declared = RequestSlice(told.workload), parameters.capacity
+    found = warm_up_bounds(told, workload=SYNTHETIC_UNIFORM)
+    most = HIGHEST_LEVEL if declared is None else declared
+    if declared is None:
+        if parameters.ttft_p99_ms is None:
+            found.append(plan_bounds(unloaded_plan(told, sequence)))
+        seconds = SLOTS_S.at(told.scale)
+        key = str(parameters.ttft_p99_ms)
+        found.append(slots_bounds(told, sequence, FIRST_LEVEL, most, seconds, None, key))
+        most = min(most, QUICK_MAXIMUM) if told.scale == "quick" else most
+    for percent in parameters.levels_percent:
+        plan = pressure_plan(parameters, told, sequence, most, percent, None)
+        level = plan_bounds(plan, least=0)
+        key = f"{plan.part} {declared}"
+        found.append(replace(level, key=key, most=plan.requests, per_rps=level.most_s, open_ended=True))
+    return [*found, _recovery(parameters, told, sequence)]
+
+
+def _recovery(parameters: Parameters, setting: Setting, sequence: RequestSlice) -> Bounds:
+    probes = probes_of(parameters, setting, sequence)
+    assert probes.part is not None
+    levels = len(parameters.levels_percent)
+    return Bounds(
+        probes.workload,
+        probes.part.seed,
+        probes.part.name,
+        least=0,
+        most=PROBES_BEFORE + levels * MOST_PROBES,
+        open_ended=True,
+        phase=Phase.PROBE,
+    )
+
+
 TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds, needs, warmups
 )

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import cell
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
@@ -24,7 +25,7 @@ from pytest_llmbench.methodology.measuring.seeds import Part, part_of
 from pytest_llmbench.methodology.measuring.variants import missing_variants, variant_facts
 from pytest_llmbench.methodology.measuring.warmup import joined, warm_up
 from pytest_llmbench.methodology.parameters import LoadParameters, parameter
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import attempted, same_requests_again
 from pytest_llmbench.metrics.differences import change, paired_changes, pairs
 from pytest_llmbench.metrics.prefix import cache_hit_rate, cached_input_share
@@ -439,6 +440,24 @@ def _cold_cell(metrics: Mapping[str, Estimate], name: str) -> str:
 
 procedure = framed(HEADING, measure, warm=False)
 
+
+def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
+    info = setting.variants.get(parameters.enabled)
+    fresh = info is not None and info.can_be_fresh
+    disabled, cold, warm = plans(parameters, setting)
+    populate = populating(parameters, setting)
+
+    def warmed(variant: str, *, anew: bool) -> list[Bounds]:
+        return warm_up_bounds(setting, workload=SYNTHETIC_UNIFORM, variant=variant, fresh=anew)
+
+    found = [*warmed(parameters.disabled, anew=False), plan_bounds(disabled)]
+    if fresh:
+        found += [*warmed(parameters.enabled, anew=True), replace(plan_bounds(cold), fresh=True)]
+    found += warmed(parameters.enabled, anew=fresh)
+    found += [plan_bounds(populate)] if populate is not None else []
+    return [*found, replace(plan_bounds(warm), fresh=True)]
+
+
 TEST = TestDefinition(
-    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, needs, warmups
+    HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds, needs, warmups
 )

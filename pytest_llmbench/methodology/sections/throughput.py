@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_llmbench.methodology.amounts import warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import (
     INDICATIVE_BELOW,
     NOT_MEASURED,
@@ -25,10 +26,11 @@ from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.scales import REPORTED_S
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.probing import LoadModel, Range, meets, sustainable, value_of
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
 from pytest_llmbench.methodology.search.sustained import Sustained, sustained
+from pytest_llmbench.methodology.search_amounts import SearchAmounts
 from pytest_llmbench.methodology.throughput_metrics import (
     CONSTRAINED,
     REPORTED,
@@ -398,4 +400,21 @@ def _columns(
     )
 
 
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
+def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
+    search = SearchAmounts(
+        setting,
+        RequestSlice(setting.workload),
+        bounds=parameters.bounds,
+        load_model=parameters.model,
+        law=parameters.law,
+        limits=parameters.limits,
+        duration_s=parameters.probe_s,
+    )
+    seconds = REPORTED_S.at(setting.scale, parameters.duration_s)
+    runs = max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
+    roles = (REPORTED, CONSTRAINED) if parameters.limits else (REPORTED,)
+    held = [search.held(role, seconds=seconds, runs=runs) for role in roles]
+    return [*warm_up_bounds(setting), *search.all(), *held]
+
+
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds)

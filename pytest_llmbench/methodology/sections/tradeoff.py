@@ -8,10 +8,11 @@ further levels until one is saturated; derive knee, saturation point and operati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from pytest_llmbench.methodology.amounts import warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, interval, number, share
 from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.levels import Seen, level_of, qualified
@@ -19,12 +20,13 @@ from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.saturation import Reference
 from pytest_llmbench.methodology.measuring.scales import LEVEL_S
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.remeasured import Attempts, attempted
 from pytest_llmbench.methodology.search.curve import NO_SLO, NONE_MEETS, NOT_REACHED, Curve, curve_of, knee
 from pytest_llmbench.methodology.search.probing import meets, value_of
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, search_plans
+from pytest_llmbench.methodology.search_amounts import rated_bounds, searched_bounds
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
@@ -417,4 +419,15 @@ def curve_plot(curve: Curve) -> Plot:
     )
 
 
-TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans)
+def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
+    declared = parameters.capacity_rps
+    found, before = searched_bounds(setting, declared, RequestSlice(setting.workload))
+    grid = percents(parameters, setting)
+    for percent in with_further(grid):
+        plan = level_plan(parameters, setting, before, percent, 1.0 if declared is None else declared)
+        level = rated_bounds(plan, declared, percent / 100)
+        found.append(level if percent in grid else replace(level, least=0, least_s=0.0))
+    return [*warm_up_bounds(setting), *found]
+
+
+TEST = TestDefinition(HEADING.test, HEADING.section, HEADING.title, Parameters, procedure, plans, bounds)

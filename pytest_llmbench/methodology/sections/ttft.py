@@ -17,6 +17,7 @@ from pytest_llmbench.methodology.measuring.by_run import ByRun, by_run
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     intended,
+    one_load_bounds,
     one_load_plans,
     one_load_procedure,
 )
@@ -291,4 +292,4 @@ plans = one_load_plans
 
 procedure = one_load_procedure(result)
 
-TEST = TestDefinition("ttft", SECTION, TITLE, Parameters, procedure, plans)
+TEST = TestDefinition("ttft", SECTION, TITLE, Parameters, procedure, plans, one_load_bounds)
