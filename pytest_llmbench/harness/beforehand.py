@@ -8,9 +8,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.probes.disclosure import read_sut_file
-from pytest_llmbench.probes.model_list import base_candidates
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.wire.catalogue import dialect
 
 
 def mistakes_of(settings: Settings) -> list[str]:
@@ -35,7 +33,11 @@ def _check(sut: SUT, settings: Settings) -> None:
     if sut.is_embedded or sut.is_replay:
         parse_scenario(sut.preset)
     else:
+        from pytest_llmbench.probes.model_list import base_candidates
+
         approach.target(sut.endpoint)
         base_candidates(sut.endpoint)
     if approach.api != "auto":
+        from pytest_llmbench.wire.catalogue import dialect
+
         dialect(approach.api)

@@ -15,8 +15,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -25,7 +24,7 @@ import httpx
 
 from pytest_llmbench import trust
 from pytest_llmbench.errors import SuiteError, SUTError
-from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.wire.error_text import shorten
 
@@ -43,19 +42,6 @@ _ENDED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 """The connection was there, and ended before an answer was."""
 
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What it takes to reach an endpoint, beside its URL."""
-
-    credentials: Credentials = field(default_factory=Credentials)
-    ca_file: Path | None = None
-    insecure: bool = False
-    """The server's certificate is not checked."""
-    connect_s: float = 10.0
-    answer_s: float = 120.0
-    """The time from the request to the end of its answer; a cold model may be loaded by the first one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,15 @@ Each way in which the answer can be no is one SUTError that names the URL, the c
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes import endpoint_errors as errors
-from pytest_llmbench.probes.control_plane import (
-    Access,
-    Answer,
-    ControlPlane,
-    without_query,
-    without_userinfo,
-)
+from pytest_llmbench.probes.access import Access, Asking
+from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query, without_userinfo
 from pytest_llmbench.probes.engine_identity import engine_facts
 from pytest_llmbench.probes.model_list import (
     ModelList,
@@ -33,19 +27,10 @@ from pytest_llmbench.probes.model_list import (
 )
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect
 from pytest_llmbench.wire.content_type import is_event_stream
-from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions
 from pytest_llmbench.wire.sse import SSEDecoder, SSEEvent
 
 _SMALL = PlannedRequest(0, max_tokens=4, input_tokens=1, text="Hello", token_ids=(9906,))
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """What the measured requests will look like, so that the preflight asks in the same way."""
-
-    prompt_form: PromptForm = "text"
-    ignore_eos: bool = False
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from prometheus_client.samples import Sample
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.engine_readings import GAUGES, TOTALS, EngineReadings
-from pytest_llmbench.probes.control_plane import Access, Answer, ControlPlane, without_query
+from pytest_llmbench.probes.access import Access
+from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query
 from pytest_llmbench.probes.model_list import below
 
 PATHS = ("/metrics", "/metrics/", "/prometheus/metrics")

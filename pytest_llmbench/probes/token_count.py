@@ -12,7 +12,8 @@ from typing import Any, Self
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.probes.control_plane import Access, Answer, ControlPlane, without_query
+from pytest_llmbench.probes.access import Access
+from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query
 from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import below
 from pytest_llmbench.wire.catalogue import dialect

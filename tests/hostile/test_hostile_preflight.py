@@ -13,7 +13,8 @@ from contextlib import contextmanager
 import pytest
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.probes.control_plane import Access, ControlPlane
+from pytest_llmbench.probes.access import Access
+from pytest_llmbench.probes.control_plane import ControlPlane
 from pytest_llmbench.probes.endpoint import examine
 
 LIMITS = Access(connect_s=0.5, answer_s=1.0)

@@ -14,7 +14,8 @@ import trustme
 from canned_http import HTML, Canned, told
 
 from pytest_llmbench.errors import SuiteError, SUTError
-from pytest_llmbench.probes.control_plane import Access, is_loopback, proxy_for
+from pytest_llmbench.probes.access import Access
+from pytest_llmbench.probes.control_plane import is_loopback, proxy_for
 from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.trust import client_context
 

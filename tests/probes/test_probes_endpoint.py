@@ -7,9 +7,9 @@ from canned_http import HTML, STREAM, Canned, chat_chunk, told
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Origin
-from pytest_llmbench.probes.control_plane import Access
+from pytest_llmbench.probes.access import Access, Asking
 from pytest_llmbench.probes.credentials import Credentials
-from pytest_llmbench.probes.endpoint import Asking, examine
+from pytest_llmbench.probes.endpoint import examine
 
 CANARY = "sk-canary-0123456789"
 KEY = Credentials(

@@ -13,10 +13,9 @@ from pytest_llmbench.generator.workers.affinity import usable_cpus
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.probes.control_plane import Access
+from pytest_llmbench.probes.access import Access, Asking
 from pytest_llmbench.probes.credentials import Credentials, read_credentials
 from pytest_llmbench.probes.disclosure import SUTFile
-from pytest_llmbench.probes.endpoint import Asking
 
 
 @dataclass(frozen=True)

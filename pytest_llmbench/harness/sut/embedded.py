@@ -13,7 +13,6 @@ from pytest_llmbench.model.facts import Fact, Facts
 from pytest_llmbench.simulator.replay.engine import ReplayEngine, VirtualClock
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import variant_facts, with_overrides
-from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 
 def overridden(scenario: str, overrides: str) -> str:
@@ -79,6 +78,8 @@ class Server:
         return self.reached.base_url
 
     def _start(self, scenario: str) -> tuple[RunningVariant, Reached, Facts]:
+        from pytest_llmbench.simulator.serving.process import EmbeddedEngine  # no replay needs it
+
         engine = EmbeddedEngine.start(scenario)
         try:
             reached = reach(engine.url, self._approach, self._callbacks)

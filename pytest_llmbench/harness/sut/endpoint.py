@@ -1,24 +1,22 @@
-"""The way from a URL to something that can be loaded: endpoint examined, generator made, facts collected."""
+"""The way from a URL to something that can be loaded: endpoint examined, generator made, facts collected.
+
+What sends and what probes is imported when an endpoint is reached: a replay needs none of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.execution.executor import Executor
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.probed import Stoppable, with_engine_metrics
-from pytest_llmbench.harness.sut.workers import distributed
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.probes.endpoint import EndpointReport, examine
-from pytest_llmbench.probes.host import host_facts
-from pytest_llmbench.probes.rtt import probe_rtt
-from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.wire.catalogue import dialect
+
+if TYPE_CHECKING:
+    from pytest_llmbench.probes.endpoint import EndpointReport
 
 
 class RecordSink:
@@ -54,16 +52,27 @@ class Reached:
 
 def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
     """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
+    from pytest_llmbench.harness.sut.probed import Stoppable, with_engine_metrics
+    from pytest_llmbench.probes.endpoint import examine
+    from pytest_llmbench.probes.host import host_facts
+    from pytest_llmbench.probes.rtt import probe_rtt
+
     approach.target(url)  # what we cannot speak to is said before any traffic
     asking = approach.asking
     seen = examine(url, model=approach.model, api=approach.api, access=approach.access, asking=asking)
     _refuse_proxy(seen)
     target = approach.target(seen.base_url)
     if approach.workers:
+        from pytest_llmbench.harness.sut.workers import distributed
+
         generator: Stoppable = distributed(
             approach, seen, on_record=callbacks.on_record, on_progress=callbacks.on_progress
         )
     else:
+        from pytest_llmbench.generator.run import LoadGenerator
+        from pytest_llmbench.tokens.reference import reference_tokenizer
+        from pytest_llmbench.wire.catalogue import dialect
+
         generator = LoadGenerator(
             target,
             dialect(seen.api),

@@ -12,15 +12,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.ray.spec import RaySpec
+from pytest_llmbench.generator.workers.affinity import allowed_cpus
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.embedded import Replayer, Server, preset_station, refuse_what_replays_cannot
 from pytest_llmbench.harness.sut.endpoint import Reached, RecordSink, RunCallbacks, reach
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantExecutor, VariantServer
-from pytest_llmbench.harness.sut.variant_servers import Surroundings, reset_of, server_of
 from pytest_llmbench.harness.sut.variants import Variant, declared_variants
-from pytest_llmbench.harness.sut.workers import worker_notes
 from pytest_llmbench.harness.workloads.exact_lengths import TokenCounter
 from pytest_llmbench.methodology.procedure import VariantInfo
 from pytest_llmbench.model.facts import Facts, Origin
@@ -29,7 +29,6 @@ from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.probes.sut_schema import Reset
 from pytest_llmbench.redaction import keep_secret
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
-from pytest_llmbench.wire.catalogue import dialect
 
 
 @dataclass(frozen=True)
@@ -122,6 +121,8 @@ def _real(
     callbacks: RunCallbacks,
     disclosed: Mapping[str, Any],
 ) -> OpenSUT:
+    from pytest_llmbench.harness.sut.variant_servers import Surroundings, reset_of, server_of
+
     reached = reach(approach.sut.endpoint, approach, callbacks)
     reset = approach.file.endpoint.reset if approach.file is not None else Reset()
 
@@ -155,6 +156,8 @@ def _embedded(
     callbacks: RunCallbacks,
     disclosed: Mapping[str, Any],
 ) -> OpenSUT:
+    from pytest_llmbench.harness.sut.variant_servers import Surroundings, server_of
+
     scenario = approach.sut.preset
     server = Server(scenario, approach, callbacks)
     base = VariantServer("", server.open, restarts=True)
@@ -196,6 +199,8 @@ def _replayed(
     board = VariantExecutor({"": replayer.base(sut.preset)})
     for name, variant in variants.items():
         board.add(name, preset_station(variant, sut.preset, replayer.make, restarts_itself=True))
+    from pytest_llmbench.wire.catalogue import dialect
+
     engine: Any = board.base.executor
     api = dialect("openai-completions" if approach.api == "auto" else approach.api).name
     own = Facts.of(Origin.SIMULATED, {"endpoint.url": sut.endpoint, "endpoint.api": api}, "replay")
@@ -222,6 +227,30 @@ def _counter(approach: SUTAccess, reached: Reached) -> TokenCounter | None:
         return None
     extra = asking.extra_body
     return TokenCounter.of(reached.base_url, reached.model, reached.api, approach.access, extra)
+
+
+def worker_notes(
+    workers: int | RaySpec, *, replay: bool = False, cores: int | None = None
+) -> tuple[str, ...]:
+    """What has to be said with every result of a session with ``workers``."""
+    if workers == 1 or (replay and workers == 0):
+        return ()
+    if replay:
+        return (f"--llm-workers {workers} has no effect on a replay: in virtual time nothing is sent",)
+    if workers == 0:
+        return (
+            "the load was measured within pytest's own process (--llm-workers 0): its plugins, coverage, the "
+            "suite's threads and garbage share a core with the measuring loop",
+        )
+    if isinstance(workers, RaySpec):
+        return ()
+    there = len(allowed_cpus()) if cores is None else cores
+    if workers <= there:
+        return ()
+    return (
+        f"{workers} worker processes share {there} core{'' if there == 1 else 's'}: they delay one another "
+        "and what else runs on this host, see send lag and loop lag in the self-check",
+    )
 
 
 def _infos(servers: Mapping[str, VariantServer]) -> dict[str, VariantInfo]:

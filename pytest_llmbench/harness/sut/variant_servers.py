@@ -16,7 +16,8 @@ from pytest_llmbench.harness.sut.launched import Launch, LaunchedServer, free_po
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
 from pytest_llmbench.harness.sut.variants import Variant
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.probes.control_plane import Access, ControlPlane
+from pytest_llmbench.probes.access import Access
+from pytest_llmbench.probes.control_plane import ControlPlane
 from pytest_llmbench.probes.credentials import Credentials
 from pytest_llmbench.probes.sut_schema import Reset
 from pytest_llmbench.probes.variant_tables import Call

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_llmbench.generator.ray.generator import RayLoadGenerator
-from pytest_llmbench.generator.ray.spec import RaySpec
-from pytest_llmbench.generator.workers.affinity import allowed_cpus
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.harness.sut.access import SUTAccess
@@ -89,28 +87,4 @@ def distributed(
         return ClockedExecutor(generator, approach.told(host_facts(host), {}))
     return DistributedLoadGenerator(
         address, seen.api, workers=approach.workers, cpus=approach.cpus, **options
-    )
-
-
-def worker_notes(
-    workers: int | RaySpec, *, replay: bool = False, cores: int | None = None
-) -> tuple[str, ...]:
-    """What has to be said with every result of a session with ``workers``."""
-    if workers == 1 or (replay and workers == 0):
-        return ()
-    if replay:
-        return (f"--llm-workers {workers} has no effect on a replay: in virtual time nothing is sent",)
-    if workers == 0:
-        return (
-            "the load was measured within pytest's own process (--llm-workers 0): its plugins, coverage, the "
-            "suite's threads and garbage share a core with the measuring loop",
-        )
-    if isinstance(workers, RaySpec):
-        return ()
-    there = len(allowed_cpus()) if cores is None else cores
-    if workers <= there:
-        return ()
-    return (
-        f"{workers} worker processes share {there} core{'' if there == 1 else 's'}: they delay one another "
-        "and what else runs on this host, see send lag and loop lag in the self-check",
     )

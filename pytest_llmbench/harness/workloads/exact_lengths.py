@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.model.request import PlannedRequest, Workload
-from pytest_llmbench.probes.control_plane import Access
-from pytest_llmbench.probes.token_count import ServerTokenCount
+from pytest_llmbench.probes.access import Access
 from pytest_llmbench.workloads.exact_length import exact_prompt
 from pytest_llmbench.workloads.stream import draws_anew
+
+if TYPE_CHECKING:
+    from pytest_llmbench.probes.token_count import ServerTokenCount
 
 Count = Callable[[str], int]
 _MOST_CALLS = 100_000
@@ -34,6 +36,8 @@ class TokenCounter:
         cls, base_url: str, model: str, api: str, access: Access, extra_body: Mapping[str, Any]
     ) -> TokenCounter:
         def make() -> ServerTokenCount:
+            from pytest_llmbench.probes.token_count import ServerTokenCount
+
             return ServerTokenCount(
                 base_url, model, api, access, extra_body=extra_body, most_calls=_MOST_CALLS
             )
