@@ -2,9 +2,9 @@
  *
  *   server TOKENS TTFT_US ITL_US LOG [PORT]
  *
- * Prints the port it listens on (127.0.0.1); several servers may share one. Every request with a Content-Length gets a chunked event stream of
- * TOKENS text events, a finish, a usage and an end event, an event to a chunk. With TTFT_US = ITL_US = 0 it goes
- * out in one write; otherwise text event i is due TTFT_US + i * ITL_US after the last request byte was read, on
+ * Prints the port it listens on (127.0.0.1); several servers may share one. GET /v1/models names one model. Every
+ * request with a Content-Length gets a chunked event stream of TOKENS text events, a finish, a usage and an end
+ * event, an event to a chunk. With TTFT_US = ITL_US = 0 it goes out in one write; otherwise text event i is due TTFT_US + i * ITL_US after the last request byte was read, on
  * one absolute schedule, and each goes out by itself. The log, written at SIGTERM, holds for each request:
  * char id[40], u64 instants[1 + TOKENS]: last request byte arrived (the kernel's receive time, so that a request
  * which waits while the server writes to others is late by the server's doing, not by the client's), then each
@@ -157,8 +157,18 @@ static void next_text(int i) {
     memcpy(row, c->row, (size_t)(1 + tokens) * sizeof *row);
     c->next = -1;
 }
+/* A client that asks for the models before it sends load is told of one; whatever else it asks for is not there. */
+static void answer_get(struct conn *c) {
+    char out[256];
+    const char *list = "{\"object\":\"list\",\"data\":[{\"id\":\"native\",\"object\":\"model\"}]}";
+    int here = !strncmp(c->in + 4, "/v1/models ", 11);
+    int n = sprintf(out, "HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %zu\r\n\r\n%s",
+                    here ? "200 OK" : "404 Not Found", here ? strlen(list) : 0, here ? list : "");
+    put(c->fd, out, out + n);
+}
 static void answer(int i) {
     struct conn *c = conns[i];
+    if (!strncmp(c->in, "GET ", 4)) { answer_get(c); return; }
     if (!ttft_ns && !itl_ns) { at_once(c); return; }
     put(c->fd, HEAD, HEAD + strlen(HEAD));
     c->row[0] = c->came_ns;
