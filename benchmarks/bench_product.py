@@ -1,14 +1,16 @@
-"""What a user runs, as a whole: real ``pytest`` with the default workload, beside a client in C and the usual script.
+"""What a user runs, as a whole: real ``pytest`` beside a client in C and the usual script.
 
     python benchmarks/bench_product.py [--quick] [--rounds 3] [--only NAME ...] [--python PATH]
 
 Needs Linux, two cores and a C compiler (``cc``); aiohttp for the usual script's column. The server of
-``benchmarks/native`` has the first core. ``pytest`` with all its processes has the second one, or both; the others
-have the second. They take turns, and each figure is the median of the rounds with the least and the greatest.
+``benchmarks/native`` has the first core. ``pytest`` with all its processes has the second one, or both; the
+others have the second. They take turns, and each figure is the median of the rounds with the least and the
+greatest beside it. The workload is the default one.
 
-CPU is that of all processes from start to exit, reports and imports included; *further* is the CPU of each request
-beyond the first quarter, from a shorter session of the same kind. Memory is the greatest sum of the proportional
-set sizes of the tree. ``--python`` takes another environment, to hold an older version against this one.
+CPU is that of all processes from start to exit, reports and imports included; *further* is the CPU of each
+request beyond the first quarter, from a shorter session of the same kind. Memory is the greatest sum of the
+proportional set sizes of the tree. ``--python`` takes another environment, to hold an older version against
+this one.
 """
 
 from __future__ import annotations
