@@ -282,7 +282,7 @@ class Measurement:
 
     def _check_sut(self, now_ns: int) -> None:
         in_flight, watch = self._dispatcher.in_flight, self._watch
-        if watch is None or self._dispatcher.halted is not None:
+        if watch is None or watch.is_calm or self._dispatcher.halted is not None:
             return
         if self._work is None and not (watch.eager and in_flight):
             return  # all is sent: there is nothing to end early

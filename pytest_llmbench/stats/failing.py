@@ -90,6 +90,16 @@ class FailureWatch:
         """Unanswered requests since the last answer."""
         return self._streak
 
+    @property
+    def is_calm(self) -> bool:
+        """Nothing can end the load now, whatever the time: the last reply was an answer, and no more failed
+        than may."""
+        return not self._streak and not self._failed_too_often
+
+    @property
+    def _failed_too_often(self) -> bool:
+        return self._most_failures is not None and self._failed > self._most_failures
+
     def begin(self, now_ns: int) -> None:
         """The load begins: silence counts from here."""
         self._answered_ns = now_ns
@@ -117,7 +127,7 @@ class FailureWatch:
     def judge(self, in_flight: int, moved_ns: int | None, now_ns: int) -> Cut | None:
         """Whether the load is to end now, by the number in flight and the last instant at which one of them
         moved; None while the SUT answers, or may."""
-        if self._most_failures is not None and self._failed > self._most_failures:
+        if self._failed_too_often:
             reason = (
                 f"the error budget cannot be kept any more: {self._failed} of the first {self._ended} "
                 f"requests failed (the last one: {self._last})"

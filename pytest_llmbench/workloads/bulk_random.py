@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 _WORD_BITS = 32
-_BLOCK = 1 << 12
+_BLOCK = 1 << 14
 """Words made at a time, at least. Which words come next does not depend on it."""
 
 
@@ -36,6 +36,7 @@ class BulkRandom(random.Random):
         self._twister.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": internal[-1]}}
         self._words: npt.NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
         self._next = 0
+        self._inside: dict[int, tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]] = {}
 
     def randints(self, low: int, high: int, count: int) -> array[int]:
         """The results of ``count`` calls of ``randint(low, high)``; 0 <= ``low`` <= ``high`` < 2**32 - 1.
@@ -45,20 +46,27 @@ class BulkRandom(random.Random):
         span = high - low + 1
         if not (0 <= low <= high < 2**_WORD_BITS - 1):
             raise ValueError(f"randints draws between 0 and 2**32 - 2, not from {low} to {high}")
-        bits = span.bit_length()
-        drawn = np.empty(count, dtype=np.uint32)
-        done = 0
-        while done < count:
-            missing = count - done
-            # Enough words for what is missing, in most cases, at the share that falls inside the span.
-            words = self._peek(missing * 2**bits // span + missing // 32 + 16)
-            values = words >> np.uint64(_WORD_BITS - bits)
-            inside = np.flatnonzero(values < span)[:missing]
-            self._next += int(inside[-1]) + 1 if len(inside) == missing else len(words)
-            drawn[done : done + len(inside)] = values[inside]
-            done += len(inside)
-        drawn += np.uint32(low)
-        return array("I", drawn.tobytes())
+        drawn = array("I")
+        while len(drawn) < count:
+            self._peek(1)
+            values, places = self._inside_of(span)
+            first = int(places.searchsorted(self._next))
+            some = values[first : first + count - len(drawn)]
+            drawn.frombytes((some + np.uint32(low) if low else some).tobytes())
+            self._next = int(places[first + len(some) - 1]) + 1 if len(drawn) == count else len(self._words)
+        return drawn
+
+    def _inside_of(self, span: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        """Of the words in the buffer those whose top bits are below ``span``: these bits, and their places.
+
+        Found once for all draws from a buffer: long prompts of one law follow one another.
+        """
+        found = self._inside.get(span)
+        if found is None:
+            tops = self._words >> np.uint64(_WORD_BITS - span.bit_length())
+            places = np.flatnonzero(tops < span)
+            found = self._inside[span] = tops[places].astype(np.uint32), places
+        return found
 
     def random(self) -> float:
         """A float in [0, 1) with 53 bits, from two words."""
@@ -92,4 +100,5 @@ class BulkRandom(random.Random):
             fresh = self._twister.random_raw(max(end - len(self._words), _BLOCK))
             self._words = np.concatenate((self._words[self._next :], fresh))
             self._next, end = 0, count
+            self._inside.clear()
         return self._words[self._next : end]

@@ -18,9 +18,15 @@ def with_text(requests: Iterable[PlannedRequest], tokenizer: str = "cl100k_base"
     """The same requests with their text, decoded from the ids where there is none yet."""
 
     def with_its(request: PlannedRequest) -> PlannedRequest:
-        if request.text is not None or request.token_ids is None:
-            return request
-        # Asked for here, so that whoever has all texts already need not load a tokenizer.
-        return replace(request, text=reference_tokenizer(tokenizer).decode(list(request.token_ids)))
+        text = text_of(request, tokenizer)
+        return request if text is request.text else replace(request, text=text)
 
     return [with_its(request) for request in requests]
+
+
+def text_of(request: PlannedRequest, tokenizer: str = "cl100k_base") -> str | None:
+    """The request's text, decoded from its ids where there is none yet; None where it has neither."""
+    if request.text is not None or request.token_ids is None:
+        return request.text
+    # Asked for here, so that whoever has all texts already need not load a tokenizer.
+    return reference_tokenizer(tokenizer).decode(request.token_ids)

@@ -30,7 +30,7 @@ from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.workers.protocol import UNSAYABLE, Requests, refusal
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.workloads.prompts import with_text
+from pytest_llmbench.workloads.prompts import text_of
 from pytest_llmbench.workloads.sequence import passing
 
 BLOCK_BYTES = 64 * 1024
@@ -161,7 +161,7 @@ def packed(request: PlannedRequest, *, as_text: bool) -> bytes:
     """
     values = list(_values(request))
     if as_text:
-        values[_TEXT], values[_IDS] = with_text([request])[0].text, None
+        values[_TEXT], values[_IDS] = text_of(request), None
     elif type(request.token_ids) not in _PLAIN:
         values[_IDS] = [int(token) for token in request.token_ids or ()]
     values[_LABEL] = str(request.class_label)
