@@ -87,8 +87,8 @@ def _recomputed(entry: TestEntry, stored: _Stored) -> Recomputed:
     if not entry.metrics:
         return Recomputed(name, skipped="nothing was measured")
     if entry.loads_file is None:
-        why = "the report is of a version that did not keep it, or of a run that broke off"
-        return Recomputed(name, failed=f"what its loads were is not beside the records: {why}")
+        why = "the session kept no records (--llm-records=none), or is one of a version before, or broke off"
+        return Recomputed(name, failed=f"what its loads were is not beside the report: {why}")
     try:
         result = _driven(read_loads(stored.directory / entry.loads_file), stored, entry)
     except LLMBenchError as error:

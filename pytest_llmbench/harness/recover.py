@@ -27,6 +27,7 @@ from pytest_llmbench.store.journal import (
     held_journal,
 )
 from pytest_llmbench.store.records_file import header_of
+from pytest_llmbench.store.records_reader import records_lines
 from pytest_llmbench.store.report_file import document_of
 from pytest_llmbench.store.schema import Report, TestEntry
 from pytest_llmbench.store.session_schema import IncompleteEntry, UnfinishedTest
@@ -118,10 +119,10 @@ def _incomplete(
 
 def _records(directory: Path, started: str) -> Iterator[tuple[str, str]]:
     """Records files of this session, as a report names them, and the node id of each."""
-    for path in sorted((_written_into(directory) / "records").glob("*.jsonl")):
+    for path in sorted((_written_into(directory) / "records").glob("*.jsonl*")):
         try:
-            with path.open("rb") as file:
-                header = header_of(file.readline(), path)
+            with records_lines(path) as each:
+                header = header_of(next(each, b""), path)
         except (OSError, StoreError):
             continue  # killed before its first line was whole
         # The anchor of a replay is virtual time.

@@ -144,7 +144,8 @@ class BenchSession:
         _refuse_without(definition.needs(parameters, setting), definition)
         order = self.baselines.order(nodeid, definition, parameters, setting, limits, opened.virtual)
         parameters = order.parameters
-        path, began = records_path(self.settings.report, nodeid, self._worker), time.monotonic()
+        path = records_path(self.settings.report, nodeid, self._worker, self.settings.records)
+        began = time.monotonic()
         result, peers = self._measured(order, opened, path, warmup, wanted)
         result = self.baselines.compared(order, self._told(result, opened, definition, nodeid))
         result = self._arming.calibrations.flagged(order, result, virtual=opened.virtual)

@@ -106,6 +106,12 @@ OPTIONS = (
     Option("require", "fail instead of skipping marked tests when there is no --llm-endpoint", flag=True),
     Option("workloads", "TOML file with workloads that markers may name: lengths, data sets, traces", "FILE"),
     Option(
+        "records",
+        "records of single requests beside the report: full, compact (without what follows from the rest) or "
+        "none, and nothing can be recomputed (default: full)",
+        choices=("full", "compact", "none"),
+    ),
+    Option(
         "export-sequence",
         "write the exact requests of every test beside the report (needs --llm-report)",
         flag=True,

@@ -1,9 +1,13 @@
-"""``records/*.jsonl``: one line per request, written as the request ends.
+"""``records/*.jsonl.gz``: one line per request, written as the request ends.
 
 The first line is the header: the wall-clock anchor of the monotonic stamps and what the file belongs to. The
-measuring loop only encodes a line and appends it to a list; a thread of its own takes the list to the disk
-every second. So a slow disk delays no time stamp, and a killed run keeps all but its last second. Only where
-the disk stands still until 32 MiB are waiting does writing wait, and that is told. Nothing is lost by it.
+measuring loop only encodes a line and appends it to a list; a thread of its own packs the list and takes it
+to the disk every second. So a slow disk delays no time stamp, and a killed run keeps all but its last second.
+Only where the disk stands still until 32 MiB are waiting does writing wait, and that is told. Nothing is lost
+by it.
+
+The name of a file says how it is written: ``.gz`` is packed, ``.compact`` leaves out of a line what a reader
+finds by itself.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -31,8 +36,8 @@ from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.plain import plain
 
-RECORDS_SCHEMA = "pytest-llmbench/records/1.2"
-_READ = ("pytest-llmbench/records/1.0", "pytest-llmbench/records/1.1", RECORDS_SCHEMA)
+RECORDS_SCHEMA = "pytest-llmbench/records/1.3"
+_READ = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(3)), RECORDS_SCHEMA)
 """Earlier ones lack some fields of a line; they take their defaults."""
 
 _FIRST_FIELDS = (
@@ -44,6 +49,20 @@ _FIRST_FIELDS = (
 _FIELDS = (*_FIRST_FIELDS, *(f.name for f in fields(RequestRecord) if f.name not in _FIRST_FIELDS))
 _TEXTS = frozenset({"request_id", "class_label", "error", "finish_reason", "server_timings"})
 """Fields that can hold what a server or an author wrote, and with it a secret."""
+_DEFAULTS = {
+    "label": "",
+    "server_timings": {},
+    **{f.name: f.default for f in fields(RequestRecord) if f.default is not MISSING},
+}
+"""What a reader takes for a field that a line does not have."""
+_FIRST_CHUNK = ("first_byte_ns", "first_event_ns", "first_nonempty_ns", "first_content_ns")
+"""Where a compact line leaves them out, and there are chunks, each is the instant of the first of them."""
+_NONE = object()
+COMPACT = ".compact"
+"""In the name of a file, and in its header: lines leave out what a reader finds by itself."""
+_GZIP = 16 + zlib.MAX_WBITS
+_PACKING = 1
+"""The level of compression: 4 µs a line. The best level leaves a fifth less, for 20."""
 _TOO_SHORT = "the file has no header line"
 MOST_WAITING = 32 * 1024 * 1024
 """Bytes of lines that may wait for the disk: 30,000 short replies, or 1200 of a thousand tokens."""
@@ -107,10 +126,13 @@ class RecordsWriter:
         self._closing = False
         self._failure: OSError | None = None
         self._lost = 0
+        self._compact = COMPACT in path.suffixes
+        self._packer = zlib.compressobj(_PACKING, wbits=_GZIP) if path.suffix == ".gz" else None
+        first = header.line() | ({"compact": True} if self._compact else {})
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = FileIO(path, "w")
-            self._write_out([_encode(self._redactor.value(header.line()))])
+            self._write_out([_encode(self._redactor.value(first))])
         except OSError as error:
             raise self._error(error, "cannot write the records") from error
         self._thread = threading.Thread(target=self._flush_until_closed, name="llmbench-records", daemon=True)
@@ -123,7 +145,7 @@ class RecordsWriter:
         line["label"] = label
         for name in _TEXTS:
             line[name] = self._redactor.value(line[name])
-        encoded = _encode(line)
+        encoded = _encode(_without_the_obvious(line) if self._compact else line)
         with self._change:
             if self._held_bytes > self._most_waiting:
                 self._wait_for_room()
@@ -158,7 +180,7 @@ class RecordsWriter:
             self._closing = True
             self._change.notify_all()
         self._thread.join()
-        self._file.close()
+        self._end_file()
         if self._failure is not None:
             raise self._not_written(self._failure) from self._failure
 
@@ -194,9 +216,23 @@ class RecordsWriter:
             self._change.notify_all()
 
     def _write_out(self, lines: list[bytes]) -> None:
-        rest = memoryview(b"".join(lines))
+        whole = b"".join(lines)
+        if self._packer is not None:  # so that all of it can be read, whatever becomes of the file
+            whole = self._packer.compress(whole) + self._packer.flush(zlib.Z_SYNC_FLUSH)
+        self._to_disk(whole)
+
+    def _to_disk(self, whole: bytes) -> None:
+        rest = memoryview(whole)
         while rest:
             rest = rest[self._file.write(rest) :]
+
+    def _end_file(self) -> None:
+        with self._file:
+            if self._packer is not None and self._failure is None:
+                try:
+                    self._to_disk(self._packer.flush(zlib.Z_FINISH))
+                except OSError as error:  # no line is lost
+                    self._failure = error
 
     def _not_written(self, error: OSError) -> StoreError:
         return self._error(error, f"{self._lost} records could not be written")
@@ -219,6 +255,22 @@ class RecordsWriter:
         except StoreError as failure:
             if error is not None:
                 error.add_note(str(failure))  # what ended the run comes first
+
+
+def _without_the_obvious(line: dict[str, Any]) -> dict[str, Any]:
+    """A line without fields that have their default, and without instants that are those of a chunk."""
+    known = _by_the_chunks(line["chunk_ns"])
+    return {
+        name: value
+        for name, value in line.items()
+        if not _is(value, known[name] if name in known else _DEFAULTS.get(name, _NONE))
+    }
+
+
+def _is(value: Any, expected: Any) -> bool:
+    if expected == ():
+        return len(value) == 0
+    return value is expected or (type(value) is type(expected) and value == expected)
 
 
 def not_on_disk(error: StoreError) -> Finding:
@@ -277,18 +329,35 @@ def cut_off(number: int, line: bytes) -> str:
     return f"the last line ({number}) was cut off after {len(line)} bytes: one request is missing"
 
 
-def row_of(line: bytes) -> tuple[RequestRecord, str]:
-    """A line and its label. Raises ValueError, KeyError or TypeError for what is none."""
+def row_of(line: bytes, *, compact: bool = False) -> tuple[RequestRecord, str]:
+    """A line and its label; ``compact``: of a file of such lines.
+
+    Raises ValueError, KeyError or TypeError for what is none.
+    """
     # An empty list is the default of its field; in the file it is there for readers of other languages.
     given = parse_json(line)
     if not isinstance(given, dict):
         raise TypeError(f"a JSON {type(given).__name__} where an object is expected")
     values = {name: value for name, value in given.items() if value != []}
+    if compact:
+        values = _with_the_obvious(values)
     label = values.pop("label")
     values["phase"] = Phase(values["phase"])
     values["outcome"] = Outcome(values["outcome"])
     values["token_source"] = TokenSource(values["token_source"])
     return RequestRecord(**values), label
+
+
+def _with_the_obvious(values: dict[str, Any]) -> dict[str, Any]:
+    kinds = {name: _DEFAULTS[name] for name in ("outcome", "token_source")}
+    return {"label": "", **kinds, **_by_the_chunks(values.get("chunk_ns", ())), **values}
+
+
+def _by_the_chunks(chunk_ns: Sequence[int]) -> dict[str, int]:
+    """What the instants of the chunks say of other fields, in most replies."""
+    if not len(chunk_ns):
+        return {}
+    return dict.fromkeys(_FIRST_CHUNK, int(chunk_ns[0])) | {"last_content_ns": int(chunk_ns[-1])}
 
 
 def damaged(what: str, path: Path) -> StoreError:

@@ -1,5 +1,6 @@
-"""The reader of ``records/*.jsonl``: back into Records, in bounded memory, for analysing a finished run
-again.
+"""The reader of ``records/*.jsonl.gz``, and of unpacked ones, for analysing a finished run again.
+
+They become Records, in bounded memory.
 
     for label, records in read_records(path).items():
         distribution("ttft", latency.ttft_ms(records))
@@ -15,11 +16,13 @@ columns they go to a temporary file, which lives as long as the Records over it.
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from pytest_llmbench.columns.log import MEMORY_BYTES, RecordLog
 from pytest_llmbench.errors import StoreError
@@ -122,6 +125,34 @@ class _Filling:
         self.rows, self.entries = [], 0
 
 
+class RecordsLines(Iterator[bytes]):
+    """The lines of a records file, unpacked where it is packed, up to where it was cut off."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._path = path
+        packed = path.suffix == ".gz"
+        self._file = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
+        self._lines = lines(self._file)
+        self.cut = False
+        """Whether a packed file ended without its end. Known once the lines have been gone through."""
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._lines)
+        except EOFError:
+            self.cut = True
+            raise StopIteration from None
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise damaged(f"it cannot be unpacked: {error}", self._path) from error
+
+
+@contextmanager
+def records_lines(path: Path) -> Iterator[RecordsLines]:
+    """The lines of a records file, the header first. Raises OSError, and StoreError for a damaged one."""
+    with open_file(path) as file:
+        yield RecordsLines(file, path)
+
+
 class _Lines:
     """The lines of a file; ``header`` and ``dropped`` are known once they have been gone through."""
 
@@ -132,15 +163,15 @@ class _Lines:
 
     def rows(self, labels: Collection[str] | None) -> Iterator[tuple[str, RequestRecord]]:
         try:
-            with open_file(self._path) as file:
-                each = lines(file)
+            with records_lines(self._path) as each:
                 self.header = header_of(next(each, b""), self._path)
+                compact = bool(self.header.get("compact"))
                 bad: tuple[int, bytes, Exception] | None = None
                 for number, line in enumerate(each, start=2):
                     if bad is not None:
                         raise damaged(f"line {bad[0]} is no record: {bad[2]}", self._path) from bad[2]
                     try:
-                        row, label = row_of(line)
+                        row, label = row_of(line, compact=compact)
                     except (ValueError, KeyError, TypeError, RecursionError) as error:
                         bad = number, line, error
                         continue
@@ -148,6 +179,8 @@ class _Lines:
                         yield label, row
                 if bad is not None:
                     self.dropped = cut_off(bad[0], bad[1])
+                elif each.cut:
+                    self.dropped = "the file has no end: its writer was killed, later requests are missing"
         except OSError as error:
             raise StoreError(
                 f"cannot read the records: {error.strerror or error}",

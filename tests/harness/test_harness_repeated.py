@@ -37,7 +37,7 @@ def definition() -> TestDefinition:
         seen = yield replace(PLAN, seed=setting.seed)
         return result(setting.seed, seen)
 
-    return TestDefinition("fake", "0", "Fake", ttft.Parameters, procedure, lambda *_: ())
+    return TestDefinition("fake", "0", "Fake", ttft.Parameters, procedure, lambda *_: (), lambda *_: ())
 
 
 def observed(plan: LoadPlan, interrupted: str | None = None) -> Observation:

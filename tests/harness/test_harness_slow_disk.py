@@ -31,7 +31,7 @@ def test_a_disk_that_held_the_records_up_is_told(
     parameters = build(test.parameters, {"concurrency": 4, "requests": 20})
     result = bench.measure("t::a", test, parameters, sut, bench.default_warmup()).result
     bench.close()
-    (path,) = (tmp_path / "records").glob("*.jsonl")
+    (path,) = (tmp_path / "records").glob("*.jsonl.gz")
     assert NOTE.format(name=path.name) in result.notes
 
 

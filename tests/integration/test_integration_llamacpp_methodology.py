@@ -6,6 +6,7 @@ not how fast this machine is.
 
 from __future__ import annotations
 
+import gzip
 import json
 import statistics
 import subprocess
@@ -101,7 +102,9 @@ class Measured:
         return {entry["test"]: entry for entry in report["tests"]}
 
     def rows(self, test: str) -> list[dict[str, Any]]:
-        lines = (self.folder / "out" / self.entries[test]["records_file"]).read_text("utf-8").splitlines()
+        lines = gzip.decompress(
+            (self.folder / "out" / self.entries[test]["records_file"]).read_bytes()
+        ).splitlines()
         rows = [json.loads(line) for line in lines[1:]]
         return [row for row in rows if row["phase"] == "measure"]
 

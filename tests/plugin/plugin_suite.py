@@ -10,6 +10,14 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.store.records_reader import records_lines
+
+
+def stored_lines(path: Path) -> list[str]:
+    """The lines of a records file, which may still be written to."""
+    with records_lines(path) as lines:
+        return [line.decode() for line in lines]
+
 
 @dataclass
 class Suite:

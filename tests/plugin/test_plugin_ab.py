@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, stored_lines
 
 from pytest_llmbench.store.records_reader import read_runs
 
@@ -84,7 +84,7 @@ def test_both_arms_are_sent_the_same_and_keep_their_records_apart(suite: Suite) 
     (entry,) = suite.report["tests"]
     assert any("A/B: 6 runs of each arm" in note for note in entry["notes"])
     assert len(entry["by_run"]["ttft.p50"]) == 6
-    paths = sorted((suite.path / "out" / "records").glob("*.jsonl"))
+    paths = sorted((suite.path / "out" / "records").glob("*.jsonl.gz"))
     assert len(paths) == 2
     (theirs,) = [path for path in paths if "baseline" in path.name]
     (ours,) = [path for path in paths if path != theirs]
@@ -193,7 +193,7 @@ def test_ctrl_c_keeps_what_both_arms_saw(suite: Suite) -> None:
     records = suite.path / "out" / "records"
     try:
         deadline = time.monotonic() + 90
-        while sum(path.read_text("utf-8").count('"run ') for path in records.glob("*.jsonl")) < 140:
+        while sum('"run ' in line for path in records.glob("*.gz") for line in stored_lines(path)) < 140:
             assert time.monotonic() < deadline, "the arms did not get to their second pair"
             time.sleep(0.2)
         run.send_signal(signal.SIGINT)
@@ -205,4 +205,4 @@ def test_ctrl_c_keeps_what_both_arms_saw(suite: Suite) -> None:
     assert entry["validity"]["verdict"] == "invalid"
     assert any("Ctrl-C" in finding["message"] for finding in entry["validity"]["findings"])
     assert entry["counts"]["ok"] >= 40, "the candidate's first run"
-    assert len(list(records.glob("*baseline*.jsonl"))) == 1
+    assert len(list(records.glob("*baseline*.jsonl.gz"))) == 1

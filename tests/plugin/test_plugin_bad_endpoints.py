@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, stored_lines
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
@@ -189,7 +189,7 @@ def test_a_server_that_dies_mid_run(suite: Suite) -> None:
     sent = entry["counts"]["submitted"]
     assert 21 < sent < 400
     assert entry["counts"]["ok"] >= 1
-    rows = (suite.path / "out" / entry["records_file"]).read_text("utf-8").splitlines()[1:]
+    rows = stored_lines(suite.path / "out" / entry["records_file"])[1:]
     assert sum(json.loads(row)["phase"] == "measure" for row in rows) == sent
 
 

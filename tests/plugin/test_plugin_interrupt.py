@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, stored_lines
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
@@ -37,7 +37,7 @@ def test_quick(): ...
 
 
 def lines_so_far(directory: Path) -> int:
-    return sum(len(file.read_text("utf-8").splitlines()) for file in directory.glob("records/*.jsonl"))
+    return sum(len(stored_lines(file)) for file in directory.glob("records/*.jsonl.gz"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
@@ -249,10 +249,8 @@ def test_never_reached(): ...
 
 
 def labels_so_far(directory: Path) -> set[str]:
-    lines = [
-        line for file in directory.glob("records/*.jsonl") for line in file.read_text("utf-8").splitlines()
-    ]
-    rows = [json.loads(line) for line in lines if line.endswith("}")]
+    lines = [line for file in directory.glob("records/*.jsonl.gz") for line in stored_lines(file)]
+    rows = [json.loads(line) for line in lines if line.endswith("}\n")]
     return {row["label"] for row in rows if row.get("phase") == "measure"}
 
 
@@ -286,7 +284,7 @@ def test_ctrl_c_in_a_search_keeps_its_levels_and_leaves_nothing_running(suite: S
     assert any("Ctrl-C" in finding["message"] for finding in entry["validity"]["findings"])
     # What was measured is all there: in the counts, and in the records, which name the level of each request.
     file = suite.path / "out" / entry["records_file"]
-    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()[1:]]
+    rows = [json.loads(line) for line in stored_lines(file)[1:]]
     measured = [row for row in rows if row["phase"] == "measure"]
     assert entry["counts"]["submitted"] == len(measured)
     assert {row["label"] for row in measured} == {"5 req/s", "40 req/s"}

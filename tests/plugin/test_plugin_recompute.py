@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, stored_lines
 
 from pytest_llmbench.__main__ import main
 
@@ -76,11 +78,11 @@ def test_a_changed_record_is_told_with_metric_and_both_values(
     suite.write(TWO)
     suite.measure("replay", "-k", "first_token")
     path = suite.path / "out" / suite.report["tests"][0]["records_file"]
-    lines = path.read_text("utf-8").splitlines()
+    lines = stored_lines(path)
     row = json.loads(lines[-1])
     assert row["phase"] == "measure"
     row["first_content_ns"] += 50_000_000
-    path.write_text("\n".join([*lines[:-1], json.dumps(row)]) + "\n")
+    path.write_bytes(gzip.compress("".join([*lines[:-1], json.dumps(row)]).encode()))
     status, said = recomputed(suite, capsys)
     assert status == 1
     assert "figures DIFFER" in said
@@ -100,19 +102,38 @@ def test_a_changed_figure_is_told(suite: Suite, capsys: pytest.CaptureFixture[st
     assert "ttft.p50: stored" in said
 
 
+def test_compact_records_are_recomputed_and_none_are_not_there(
+    suite: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite.write(TWO)
+    suite.measure("replay", "-k", "first_token", "--llm-records=compact")
+    (entry,) = suite.report["tests"]
+    assert entry["records_file"].endswith(".compact.jsonl.gz")
+    status, said = recomputed(suite, capsys)
+    assert status == 0, said
+    shutil.rmtree(suite.path / "out")
+    suite.measure("replay", "-k", "first_token", "--llm-records=none")
+    (entry,) = suite.report["tests"]
+    assert entry["records_file"] is None
+    assert not (suite.path / "out" / "records").exists()
+    status, said = recomputed(suite, capsys)
+    assert status != 0
+    assert "--llm-records" in said
+
+
 def test_what_is_missing_is_said(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
     suite.write(TWO)
     suite.measure("replay", "-k", "first_token")
     (entry,) = suite.report["tests"]
     records, loads = (suite.path / "out" / entry[name] for name in ("records_file", "loads_file"))
-    whole = records.read_text("utf-8").splitlines()
-    records.write_text("\n".join(whole[:-3]) + "\n")
+    whole = stored_lines(records)
+    records.write_bytes(gzip.compress("".join(whole[:-3]).encode()))
     status, said = recomputed(suite, capsys)
     assert status == 1
     assert "the records are not complete: a load of 50 requests has 47" in said
-    records.write_text("\n".join([*whole, whole[-1]]) + "\n")
+    records.write_bytes(gzip.compress("".join([*whole, whole[-1]]).encode()))
     assert "more records than the loads had requests" in recomputed(suite, capsys)[1]
-    records.write_text("\n".join(whole) + "\n")
+    records.write_bytes(gzip.compress("".join(whole).encode()))
     content = json.loads(loads.read_text("utf-8"))
     content["loads"][-1]["requests"] += 1
     loads.write_text(json.dumps(content))

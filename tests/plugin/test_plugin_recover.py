@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, stored_lines
 
 from pytest_llmbench.__main__ import main
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
@@ -89,8 +89,8 @@ def journal_of(suite: Suite) -> Path:
 
 
 def long_records(suite: Suite) -> list[Path]:
-    found = suite.path.glob("out/records/*.jsonl")
-    return [file for file in found if len(file.read_bytes().splitlines()) > 20]
+    found = suite.path.glob("out/records/*.jsonl.gz")
+    return [file for file in found if len(stored_lines(file)) > 20]
 
 
 @contextlib.contextmanager

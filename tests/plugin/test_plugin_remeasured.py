@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, stored_lines
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
@@ -41,8 +41,8 @@ def measuring_processes() -> list[psutil.Process]:
 
 
 def measured_rows(out: Path) -> list[dict[str, Any]]:
-    lines = [line for file in out.glob("records/*.jsonl") for line in file.read_text("utf-8").splitlines()]
-    whole = [json.loads(line) for line in lines if line.endswith("}")]
+    lines = [line for file in out.glob("records/*.jsonl.gz") for line in stored_lines(file)]
+    whole = [json.loads(line) for line in lines if line.endswith("}\n")]
     return [row for row in whole if row.get("phase") == "measure"]
 
 

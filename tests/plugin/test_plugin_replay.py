@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import Suite, stored_lines
 
 from pytest_llmbench.store.records_reader import read_runs
 
@@ -58,8 +58,8 @@ def test_records_of_all_phases_are_written_and_the_same_again(suite: Suite) -> N
         suite.run("--llm-endpoint=replay", "--llm-scale=quick", f"--llm-report={name}").assert_outcomes(
             passed=1
         )
-        (path,) = (suite.path / name / "records").glob("*.jsonl")
-        contents.append(path.read_bytes())
+        (path,) = (suite.path / name / "records").glob("*.jsonl.gz")
+        contents.append(stored_lines(path))
         runs = read_runs(path).runs
         assert [run.label for run in runs][:2] == ["probe", "warm-up"]
         assert sum(len(run.records) for run in runs if run.label == "measure") == 50

@@ -39,7 +39,7 @@ def test_systems_side_by_side(suite: Suite) -> None:
     (entry,) = suite.report["tests"]
     assert "systems_comparison" in entry["tables"]
     assert entry["facts"]["comparison.normalisation"]["value"].startswith("output tokens per second over")
-    names = sorted(path.name for path in (suite.path / "out" / "records").glob("*.jsonl"))
+    names = sorted(path.name for path in (suite.path / "out" / "records").glob("*.jsonl.gz"))
     assert len(names) == 2
     assert sum("theirs" in name for name in names) == 1
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +23,11 @@ from stored_rows import read_records
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.observation import ClockAnchor
-from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.redaction import keep_secret
 from pytest_llmbench.store.instants import iso_utc
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, row_of
 
 ANCHOR = ClockAnchor(monotonic_ns=123_456_789_012_345, wall_ns=1_768_901_400_125_000_001)
 HEADER = RecordsHeader(ANCHOR, "a.py::a", {"load": "20 req/s"})
@@ -71,6 +74,40 @@ def test_names_and_order_of_a_line(tmp_path: Path, make_record: MakeRecord) -> N
     )
 
 
+OPTIONAL = [each for each in dataclasses.fields(RequestRecord) if each.default is not dataclasses.MISSING]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_compact_line_says_what_the_whole_one_says(data: st.DataObject) -> None:
+    """Whatever of a record is missing, is zero, or is the instant of a chunk."""
+    instants = st.sampled_from([None, 0, 5, 7, 9])
+    values: dict[str, Any] = {
+        each.name: data.draw(instants) for each in OPTIONAL if each.name.endswith("_ns")
+    }
+    values |= {
+        "chunk_ns": data.draw(st.sampled_from([(), [5], [5, 9], [0, 0]])),
+        "server_token_ns": (),
+        "server_timings": data.draw(st.sampled_from([{}, {"queue_s": 0.5}])),
+        "outcome": data.draw(st.sampled_from(list(Outcome))),
+        "token_source": data.draw(st.sampled_from(list(TokenSource))),
+        "output_tokens": data.draw(st.sampled_from([None, 0, 3])),
+        "first_content_early_ns": data.draw(st.sampled_from([0, 5])),
+        "attribution": data.draw(st.sampled_from(["none", "exact"])),
+        "class_label": data.draw(st.sampled_from(["", "chat"])),
+    }
+    record = RequestRecord(index=0, request_id="", phase=Phase.MEASURE, **values)
+    label = data.draw(st.sampled_from(["", "measure"]))
+    read = []
+    for name in ("r.jsonl", "r.compact.jsonl"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / name
+            with RecordsWriter(path, HEADER) as writer:
+                writer.write(record, label)
+            read.append(row_of(path.read_bytes().splitlines()[1], compact="compact" in name))
+    assert read[0] == read[1] == (record, label)
+
+
 def test_the_first_line_anchors_the_clock(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     RecordsWriter(path, HEADER).close()
@@ -80,7 +117,7 @@ def test_the_first_line_anchors_the_clock(tmp_path: Path) -> None:
         "wall_ns": ANCHOR.wall_ns,
         "wall": "2026-01-20T09:30:00.125Z",
     }
-    assert (header["schema"], header["nodeid"]) == ("pytest-llmbench/records/1.2", "a.py::a")
+    assert (header["schema"], header["nodeid"]) == ("pytest-llmbench/records/1.3", "a.py::a")
     assert header["plan"] == {"load": "20 req/s"}
 
 
@@ -173,7 +210,7 @@ def test_a_file_without_header(tmp_path: Path, content: str) -> None:
 def test_records_of_another_version(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     RecordsWriter(path, HEADER).close()
-    path.write_text(path.read_text().replace("records/1.2", "records/9.0"))
+    path.write_text(path.read_text().replace("records/1.3", "records/9.0"))
     with pytest.raises(StoreError, match=r"records/9\.0"):
         read_records(path)
 
@@ -342,7 +379,7 @@ def test_a_file_written_before_a_field_existed_is_read(tmp_path: Path, make_reco
     values = json.loads(line)
     for name in ("preemptions", "server_token_ns", "queue_wait_ns", "prefix_id"):
         del values[name]
-    path.write_text(header.replace("records/1.2", "records/1.0") + "\n" + json.dumps(values) + "\n")
+    path.write_text(header.replace("records/1.3", "records/1.0") + "\n" + json.dumps(values) + "\n")
     old = read_records(path).rows[0]
     assert (old.preemptions, old.server_token_ns, old.queue_wait_ns, old.prefix_id) == (None, (), None, None)
     assert old.chunk_ns == row.chunk_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -24,7 +25,7 @@ from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.store import records_reader
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
+from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, row_of
 from pytest_llmbench.store.records_reader import read_records, read_runs
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -58,6 +59,11 @@ def _figures(seen: Observation) -> dict[str, Any]:
     return found | throughput.rates([seen], seed=1)
 
 
+def rows_of(path: Path) -> list[tuple[RequestRecord, str]]:
+    """The rows of a plain file, and their labels."""
+    return [row_of(line) for line in path.read_bytes().splitlines()[1:]]
+
+
 def _same(one: Records, other: Records) -> None:
     for column in fields(Records):
         left, right = getattr(one, column.name), getattr(other, column.name)
@@ -68,11 +74,22 @@ def _same(one: Records, other: Records) -> None:
             assert list(left) == list(right), column.name
 
 
+@pytest.fixture(scope="module", params=["r.jsonl", "r.jsonl.gz", "r.compact.jsonl.gz", "r.compact.jsonl"])
+def stored(request: pytest.FixtureRequest, replayed: tuple[Path, Observation]) -> tuple[Path, Observation]:
+    """The same run in a file of each kind."""
+    plain, seen = replayed
+    path = plain.with_name(f"stored-{request.param}")
+    with RecordsWriter(path, HEADER) as writer:
+        for row, label in rows_of(plain):
+            writer.write(row, label)
+    return path, seen
+
+
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 1000])
 def test_every_metric_comes_out_the_same(
-    replayed: tuple[Path, Observation], memory_bytes: int, monkeypatch: pytest.MonkeyPatch
+    stored: tuple[Path, Observation], memory_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, seen = replayed
+    path, seen = stored
     monkeypatch.setattr(records_reader, "MEMORY_BYTES", memory_bytes)
     monkeypatch.setattr(records_reader, "ROWS", 70)
     again = read_records(path)["measure"]
@@ -81,6 +98,55 @@ def test_every_metric_comes_out_the_same(
     assert seen.records.counts()["ok"] < 600, "no failures: the test has lost its point"
     told = {name: getattr(seen, name) for name in seen.__dataclass_fields__} | {"records": again}
     assert _figures(Observation(**told)) == _figures(seen)
+
+
+def test_each_kind_of_file_is_smaller_than_the_one_before(replayed: tuple[Path, Observation]) -> None:
+    plain, _ = replayed
+    sizes = []
+    for name in ("s.jsonl", "s.compact.jsonl", "s.jsonl.gz", "s.compact.jsonl.gz"):
+        with RecordsWriter(plain.with_name(name), HEADER) as writer:
+            for row, label in rows_of(plain):
+                writer.write(row, label)
+        sizes.append(plain.with_name(name).stat().st_size)
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[2] < sizes[0] / 4
+
+
+def test_a_packed_file_is_read_up_to_any_cut(tmp_path: Path, make_record: MakeRecord) -> None:
+    path, cut = tmp_path / "r.jsonl.gz", tmp_path / "cut.jsonl.gz"
+    with RecordsWriter(path, HEADER, flush_interval_s=0.01) as writer:
+        begun = path.stat().st_size
+        for index in range(4):
+            writer.write(make_record(index), "measure")
+            before = path.stat().st_size
+            while path.stat().st_size == before:
+                time.sleep(0.005)
+        held = path.stat().st_size
+    whole = path.read_bytes()
+    found = []
+    for size in range(begun, len(whole)):
+        cut.write_bytes(whole[:size])
+        told = read_runs(cut)
+        assert told.dropped is not None
+        found.append(sum(len(run.records) for run in told.runs))
+    assert found == sorted(found)
+    assert set(found[held - begun :]) == {4}, "when a line has been written, it is there whatever comes"
+    assert read_runs(path).dropped is None
+
+
+def test_damage_in_a_packed_file_is_said(tmp_path: Path, make_record: MakeRecord) -> None:
+    path = tmp_path / "r.jsonl.gz"
+    with RecordsWriter(path, HEADER) as writer:
+        for index in range(50):
+            writer.write(make_record(index), "measure")
+    whole = bytearray(path.read_bytes())
+    whole[-6] ^= 1  # of the checksum
+    path.write_bytes(whole)
+    with pytest.raises(StoreError, match="it cannot be unpacked"):
+        read_records(path)
+    path.write_bytes(b"not packed at all")
+    with pytest.raises(StoreError, match="it cannot be unpacked"):
+        read_records(path)
 
 
 def test_labels_and_runs(tmp_path: Path, make_record: MakeRecord) -> None:

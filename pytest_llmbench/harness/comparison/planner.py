@@ -108,7 +108,7 @@ class ComparisonPlanner:
         return replace(self.setting(order.parameters, opened, warmup), salt=order.setting.salt)
 
     def _path(self, nodeid: str, arm: str) -> Path | None:
-        return records_path(self.settings.report, f"{nodeid} {arm}", self.worker)
+        return records_path(self.settings.report, f"{nodeid} {arm}", self.worker, self.settings.records)
 
     def run(self, order: MeasurementRequest, arms: Sequence[Arm], wanted: Wanted | None) -> Compared:
         """The result of the first arm, compared with the others."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.methodology.parameters import TestParameters
@@ -26,8 +26,10 @@ from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.json_file import read_object, write_text
 from pytest_llmbench.store.objects import described, encoded
 from pytest_llmbench.store.plain import plain_object
-from pytest_llmbench.store.records_file import not_on_disk
+from pytest_llmbench.store.records_file import COMPACT, not_on_disk
 
+Kept = Literal["full", "compact", "none"]
+"""``--llm-records``: what is kept of single requests."""
 LOADS_SCHEMA = "pytest-llmbench/loads/1.0"
 _BY_NAME = ("workload", "plan", "records")
 """The parts of a setting and of an observation that are kept only as far as they are needed."""
@@ -82,7 +84,7 @@ class LoadsRecorder:
 
 
 def loads_path(records: Path) -> Path:
-    return records.with_suffix(".loads.json")
+    return records.with_name(records.name.removesuffix(".gz").removesuffix(".jsonl") + ".loads.json")
 
 
 def files_of(records: Path | None, report: Path | None) -> dict[str, str]:
@@ -149,22 +151,23 @@ def _workload(given: str | Workload) -> Mapping[str, Any] | str:
 _LONGEST = 80
 
 
-def records_path(report: Path | None, nodeid: str, worker: str | None) -> Path | None:
-    """``REPORT/records/NAME.jsonl``, or None without a report directory.
+def records_path(report: Path | None, nodeid: str, worker: str | None, kept: Kept = "full") -> Path | None:
+    """``REPORT/records/NAME.jsonl.gz``, or None without a report directory, and where none are kept.
 
     The name is the node id in safe characters; a digest keeps long or similar ones apart. A repeated attempt
     gets a number, so that no attempt overwrites another.
     """
-    if report is None:
+    if report is None or kept == "none":
         return None
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", nodeid).strip("-")[-_LONGEST:]
     digest = hashlib.sha256(nodeid.encode()).hexdigest()[:8]
     stem = "-".join(part for part in (readable, digest, worker) if part)
     folder = report / "records"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{stem}.jsonl"
+    kind = f"{COMPACT if kept == 'compact' else ''}.jsonl.gz"
+    path = folder / f"{stem}{kind}"
     attempt = 1
     while path.exists():
         attempt += 1
-        path = folder / f"{stem}-{attempt}.jsonl"
+        path = folder / f"{stem}-{attempt}{kind}"
     return path
