@@ -59,7 +59,10 @@ settings.register_profile("same", derandomize=True)
 settings.register_profile("explore", derandomize=False)
 settings.load_profile("same")
 
-_WAITING = {"plugin", "hostile", "generator", "harness", "integration", "docs"}
+_WAITING = {
+    Path(__file__).parent / name
+    for name in ("plugin", "hostile", "generator", "harness", "integration", "docs")
+}
 """Folders of tests that start processes, and often wait for them."""
 
 
@@ -73,8 +76,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """By turns a file whose tests wait and one whose tests compute: of two processes of pytest-xdist, which
     take file after file, seldom both wait, and none is left alone at the end with a long one."""
     files = list(dict.fromkeys(item.path for item in items))
-    waiting = [path for path in files if path.parent.name in _WAITING]
-    computing = [path for path in files if path.parent.name not in _WAITING]
+    waiting = [path for path in files if _WAITING.intersection(path.parents)]
+    computing = [path for path in files if not _WAITING.intersection(path.parents)]
     by_turns = [path for pair in zip_longest(waiting, computing) for path in pair if path is not None]
     place = {path: number for number, path in enumerate(by_turns)}
     items.sort(key=lambda item: place[item.path])

@@ -27,7 +27,7 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 SHORT = SyntheticWorkload("short", Uniform(4, 30), Uniform(1, 40))
 HASTY = Deadlines(total_s=0.4, between_chunks_s=0.2)
-BENCH = Path(__file__).parents[2] / "benchmarks" / "bench_long_runs.py"
+BENCH = Path(__file__).parents[3] / "benchmarks" / "bench_long_runs.py"
 
 
 def _replayed(scenario: str, plan: LoadPlan) -> tuple[Observation, list[int]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "bench_real_memory.py"
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "bench_real_memory.py"
 
 pytestmark = [
     pytest.mark.slow,

@@ -426,6 +426,6 @@ def test_a_ray_that_cannot_authenticate_is_refused(
 
 
 def test_the_extra_asks_for_a_ray_that_authenticates() -> None:
-    wanted = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    wanted = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))
     (ray,) = wanted["project"]["optional-dependencies"]["ray"]
     assert ray == f"ray[client]>={'.'.join(map(str, AUTHENTICATES))}"
