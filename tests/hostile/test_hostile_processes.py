@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from hostile_run import ARTEFACTS
+from hostile_run import ARTEFACTS, unpacked
 from hostile_server import Reply, serving, stream, traces, words
 
 KEY = "sk-canary-7A9b3Z5w-0123"
@@ -42,7 +42,7 @@ def _texts(folder: Path) -> dict[str, str]:
     found = {}
     for path in folder.rglob("*"):
         try:
-            found[str(path.relative_to(folder))] = path.read_bytes().decode("utf-8", "replace")
+            found[str(path.relative_to(folder))] = unpacked(path).decode("utf-8", "replace")
         except OSError:
             continue
     return found

@@ -6,6 +6,43 @@ import pytest
 from plugin_suite import Suite
 
 
+def test_the_summary_says_what_was_judged(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite.write(
+        """
+        from pytest_llmbench import llmbench
+
+        @llmbench.ttft(p50_ms=0.01, p99_ms=0.01, rate=20)
+        def test_bad(): ...
+
+        @llmbench.ttft(p99_9_ms=2000, rate=20)
+        def test_undecided(): ...
+
+        @llmbench.ttft(rate=20, compliance="unconditional")
+        def test_class(): ...
+
+        @llmbench.ttft(rate=20, max_error_share=0.0)
+        def test_void(): ...
+
+        @llmbench.ttft(rate=20)
+        def test_own(): assert 1 == 2
+        """
+    )
+    monkeypatch.setenv("COLUMNS", "300")
+    result = suite.run(
+        "--llm-endpoint=replay:fast?fault=http_error&fault_rate=0.1", "--llm-scale=quick", "-k void"
+    )
+    result.stdout.re_match_lines([r"ERROR test_suite.py::test_void - INVALID: \w"])
+    result = suite.run("--llm-endpoint=replay", "--llm-scale=quick", "-k not void")
+    result.stdout.re_match_lines(
+        [
+            r"FAILED test_suite.py::test_bad - ttft\.p50 [\d.]+ ms \[.*\], limit <= 0\.01 ms; and 1 more$",
+            r"FAILED test_suite.py::test_undecided - INCONCLUSIVE ttft\.p99_9 .*, limit <= 2000 ms$",
+            r"FAILED test_suite.py::test_class - NOT COMPLIANT ENOUGH: unconditional asked for, the run is ",
+            r"FAILED test_suite.py::test_own - assert 1 == 2",
+        ]
+    )
+
+
 def test_pass_fail_and_inconclusive(suite: Suite) -> None:
     suite.write(
         """
