@@ -11,6 +11,7 @@ from pytest_llmbench.methodology.measuring.offered import set_aside
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, of_this_machine
+from pytest_llmbench.model.comparison import Comparison
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, JudgedObjective, verdict_of
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
 from pytest_llmbench.model.result import TestResult
@@ -25,6 +26,7 @@ from pytest_llmbench.store.schema import TestEntry, TestOutcome
 
 _ORDER = (ComplianceVerdict.NOT_COMPLIANT, ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL)
 _CLAUSES_SHOWN = 8
+_NOT_KEPT = (GateVerdict.FAIL, GateVerdict.INCONCLUSIVE)
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,34 @@ class Measured:
         lost = stopped_answering(self.result.observations)
         return f"{lost}, INVALID" if lost else "INVALID"
 
+    def void_summary(self) -> str:
+        """The headline and the first reason, for a line of pytest's summary."""
+        reasons = self.void_text().removeprefix("  - ").split("\n  - ")
+        return f"{self.void_headline()}: {reasons[0]}"
+
+    def verdict_summary(self) -> str:
+        """The first that decides, for a line of pytest's summary: ``ttft.p99 412 [398, 431] ms, limit <= 300
+        ms``."""
+        told = [_short_line(entry) for entry in self._objectives_not_kept()]
+        told += [comparison_text(plain_object(found)) for found in self._comparisons_not_kept()]
+        undecided = "INCONCLUSIVE " if self.gate_is_inconclusive else ""
+        return f"{undecided}{told[0]}" + (f"; and {len(told) - 1} more" if len(told) > 1 else "")
+
+    def _objectives_not_kept(self) -> list[JudgedObjective]:
+        """The broken ones first."""
+        shown = [one for one in self.result.gate.objectives if one.verdict in _NOT_KEPT]
+        return sorted(shown, key=lambda entry: _NOT_KEPT.index(entry.verdict))
+
+    def _comparisons_not_kept(self) -> list[Comparison]:
+        """The broken ones first."""
+        shown = [one for one in self.result.gate.regressions if verdict_of(one) in _NOT_KEPT]
+        return sorted(shown, key=lambda found: _NOT_KEPT.index(verdict_of(found)))
+
     def verdict_text(self) -> str:
         """The objectives that are not kept, one to a line, the broken ones first."""
-        judged = self.result.gate.objectives
-        shown = [entry for entry in judged if entry.verdict is GateVerdict.FAIL]
-        shown += [entry for entry in judged if entry.verdict is GateVerdict.INCONCLUSIVE]
+        judged, compared = self.result.gate.objectives, self.result.gate.regressions
+        shown, worse = self._objectives_not_kept(), self._comparisons_not_kept()
         lines = [_objective_line(entry) for entry in shown]
-        compared = self.result.gate.regressions
-        worse = [found for found in compared if verdict_of(found) is not GateVerdict.PASS]
-        worse.sort(key=lambda found: verdict_of(found) is not GateVerdict.FAIL)
         lines += [f"{found.verdict.upper()} {comparison_text(plain_object(found))}" for found in worse]
         counts = [run.records.counts() for run in self.result.observations]
         if counts:
@@ -136,12 +157,20 @@ def _called(objectives: Sequence[object], compared: Sequence[object]) -> str:
 
 
 def _objective_line(judged: JudgedObjective) -> str:
+    return f"{judged.verdict.upper()} {judged.objective}: {_seen(judged)}, n={judged.n}; {judged.reason}"
+
+
+def _short_line(judged: JudgedObjective) -> str:
+    metric = judged.objective.metric
+    return f"{metric} {_seen(judged)}, limit{str(judged.objective).removeprefix(metric)}"
+
+
+def _seen(judged: JudgedObjective) -> str:
     unit = shown_unit(judged.objective.metric, judged.objective.unit)
     numbers = {
         name: getattr(judged, name) for name in ("point", "lower", "upper", "too_high_by", "too_low_by")
     }
-    seen = estimate(numbers | {"unit": unit})
-    return f"{judged.verdict.upper()} {judged.objective}: {seen}, n={judged.n}; {judged.reason}"
+    return estimate(numbers | {"unit": unit})
 
 
 def unmeasured_entry(

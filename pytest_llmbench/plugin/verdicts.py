@@ -18,15 +18,20 @@ MISSING = pytest.StashKey[str]()
 """Why a number that the test read last is not there."""
 
 
-# pytest's own class of failures: with pytrace=False it shows the message and no traceback through our code.
-Failed = pytest.fail.Exception
+class Judged(pytest.fail.Exception):  # type: ignore[name-defined, misc]
+    """A failure of pytest's own class: it shows the message, and no traceback through our code."""
+
+    def __init__(self, message: str, summary: str) -> None:
+        """``summary``: what stands in the short test summary."""
+        super().__init__(outward(message), pytrace=False)
+        self.summary = outward(summary)
 
 
-class InvalidRun(Failed):  # type: ignore[valid-type, misc]
+class InvalidRun(Judged):
     """The run did not measure the SUT: its numbers are not judged. Raised at setup, so pytest says error."""
 
 
-class GateFailure(Failed):  # type: ignore[valid-type, misc]
+class GateFailure(Judged):
     """A limit is broken: the whole interval lies beyond it."""
 
 
@@ -42,7 +47,7 @@ def refuse_if_invalid(measured: Measured) -> None:
     reasons = measured.void_text()
     if reasons:
         told = f"{measured.void_headline()}: this run is not judged\n{reasons}"
-        raise InvalidRun(outward(told), pytrace=False)
+        raise InvalidRun(told, measured.void_summary())
 
 
 def raise_unless_good(item: pytest.Item) -> None:
@@ -53,14 +58,21 @@ def raise_unless_good(item: pytest.Item) -> None:
     measured = item.stash.get(MEASURED, None)
     if measured is None:
         return
-    verdict = outward(measured.verdict_text())
     if measured.gate_fails:
-        raise GateFailure(f"FAIL: {verdict}", pytrace=False)
+        raise GateFailure(f"FAIL: {measured.verdict_text()}", measured.verdict_summary())
     if measured.gate_is_inconclusive and measured.inconclusive_fails:
-        raise GateInconclusive(f"INCONCLUSIVE: {verdict}", pytrace=False)
+        raise GateInconclusive(f"INCONCLUSIVE: {measured.verdict_text()}", measured.verdict_summary())
     shortfall = measured.compliance_shortfall()
     if shortfall:
-        raise ComplianceFailure(outward(f"NOT COMPLIANT ENOUGH: {shortfall}"), pytrace=False)
+        told = f"NOT COMPLIANT ENOUGH: {shortfall}"
+        raise ComplianceFailure(told, told.partition("\n")[0])
+
+
+def summarise(error: BaseException, report: pytest.TestReport) -> None:
+    """Let the line of the short test summary say what was judged, in place of the name of an exception."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if isinstance(error, Judged) and crash is not None:
+        crash.message = error.summary
 
 
 def note_missing(item: pytest.Item) -> Callable[[str], None]:
