@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.session import BenchSession
     from pytest_llmbench.harness.session_record import SessionRecord
     from pytest_llmbench.harness.settings import Settings
+    from pytest_llmbench.reports.terminal import Line as TerminalLine
 
 _WIDEST = 120
 _REAUDITED = "llmbench_reaudited"
@@ -309,6 +310,24 @@ class SessionReport:
         if self._record is not None:
             self._record.reaudit(getattr(node, "workeroutput", {}).get(_REAUDITED, []))
 
+    def _section(self, width: int) -> Iterator[TerminalLine]:
+        """With ``-v`` everything, with ``-q`` the table alone. A test that cannot be shown costs no other."""
+        from pytest_llmbench.reports.terminal import Line, brief_lines, closing_lines, section_lines
+
+        verbosity, shown = self.config.get_verbosity(), []
+        for entry in self.entries:
+            try:
+                lines = section_lines(entry, width=width) if verbosity > 0 else []
+                lines = brief_lines(entry, width=width) if verbosity == 0 else lines
+                closing_lines([entry], width=width)
+            except Exception as error:  # noqa: BLE001 - of ours, and must not cost the other verdicts
+                self._lost.append(f"{entry['nodeid']}: cannot be shown: {type(error).__name__}: {error}")
+                continue
+            shown.append(entry)
+            yield from [*lines, Line("")] if lines else []
+        yield from closing_lines(shown, width=width) if shown else []
+        yield Line("")
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         skipped = [
             report
@@ -320,20 +339,10 @@ class SessionReport:
         if not self.entries:
             return
         from pytest_llmbench.reports.report_view import incomplete_text
-        from pytest_llmbench.reports.terminal import section_lines
 
         terminalreporter.section("LLM serving benchmarks", sep="=")
-        verbose = self.config.get_verbosity() > 0
-        width = min(terminalreporter._tw.fullwidth, _WIDEST)
-        for entry in self.entries:
-            try:
-                lines = section_lines(entry, width=width, verbose=verbose)
-            except Exception as error:  # noqa: BLE001 - of ours, and must not cost the other verdicts
-                self._lost.append(f"{entry['nodeid']}: cannot be shown: {type(error).__name__}: {error}")
-                continue
-            for line in lines:
-                terminalreporter.write_line(line.text, **line.markup)
-            terminalreporter.write_line("")
+        for line in self._section(min(terminalreporter._tw.fullwidth, _WIDEST)):
+            terminalreporter.write_line(line.text, **line.markup)
         self._fail_if_lost()
         if self.record.incomplete is not None:
             text = incomplete_text(self.record.incomplete.model_dump())

@@ -1,6 +1,7 @@
-"""The terminal section of a test: plain lines with markup names for those who have colours.
+"""The terminal section of a session: plain lines with markup names for those who have colours.
 
-Short by default, some 50 lines; ``verbose`` shows every finding, headline and unmet requirement.
+By default a few lines for each test that did not pass, and a table of all; :func:`section_lines` has
+everything about one test, for ``-v``.
 """
 
 from __future__ import annotations
@@ -11,15 +12,23 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytest_llmbench.reports import comparisons
+from pytest_llmbench.reports import comparisons, numbers
 from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
 from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.vocabulary import metric_label
 
-SHOWN_REQUIREMENTS = 8
-SHOWN_HEADLINES = 8
-SHOWN_ERROR_LINES = 8
+BRIEF_REASONS = 4
+SHOWN_WARNINGS = 6
+_ASKED_FOR = ("systems_comparison", "calibration")
+"""Tables that a session is run for."""
+_WIDE = 100
+_KNOWN_ROOM = 17
+_NO_LIMIT = "no limit"
+_LEAST_ROOM = 6
+_QUIET = ("PASS", "SKIPPED", "XFAIL", "XPASS")
+_WORST = ("fail", "inconclusive", "pass")
+_NO_WORSE = ("equivalent", "improved", "not_worse")
 _MARKUP: Mapping[str, Mapping[str, bool]] = {
     "good": {"green": True},
     "bad": {"red": True},
@@ -37,24 +46,148 @@ class Line(NamedTuple):
     markup: Mapping[str, bool] = {}
 
 
-def section_lines(entry: Entry, *, width: int = 80, verbose: bool = False) -> list[Line]:
-    """All lines of one test, no line longer than ``width`` (from 40 on)."""
+def section_lines(entry: Entry, *, width: int = 80) -> list[Line]:
+    """Everything about one test, no line longer than ``width`` (from 40 on)."""
     test = TestView(entry)
     width = max(width, 40)
-    lines = [*_head(test, width), *_error(test, width, verbose)]
+    lines = [*_head(test, width), *_error(test, width)]
     for block in (
         _objectives(test, width),
-        _comparisons(test, width, verbose),
-        _headlines(test, width, verbose),
-        *_tables(test, width, verbose),
-        _findings(test, width, verbose),
-        _compliance(test, width, verbose),
+        _comparisons(test, width, verbose=True),
+        _headlines(test, width),
+        *(_table(table, width) for table in test.tables.values()),
+        _findings(test, width),
+        _compliance(test, width),
         _next_steps(test, width),
         _notes(test, width),
     ):
         if block:
             lines += [Line(""), *block]
     return lines
+
+
+def brief_lines(entry: Entry, *, width: int = 80) -> list[Line]:
+    """Some ten lines on a test that did not pass: what decided, why, and what to do; and what a test that
+    compares or calibrates was run for. None for others."""
+    test = TestView(entry)
+    width = max(width, 40)
+    asked_for = [_table(table, width) for id_, table in test.tables.items() if id_ in _ASKED_FOR]
+    compared = _comparisons(test, width, verbose=False)
+    if test.headline in _QUIET and not compared and not asked_for:
+        return []
+    markup = {**_MARKUP[TONES[test.headline]], "bold": True}
+    lines = _wrapped(f"{test.headline} · {test.name}", width, "  ", markup)
+    told = _decisive(test, width)
+    lines += [line for block in told[:BRIEF_REASONS] for line in block]
+    if len(told) > BRIEF_REASONS:
+        lines.append(Line(f"    … and {len(told) - BRIEF_REASONS} more (-v, or the report)"))
+    lines += [*compared, *(line for table in asked_for for line in table)]
+    lines += _notes(test, width) if compared or asked_for else []
+    counts = test.entry["counts"]
+    if counts.get("ok", 0) < counts.get("submitted", 0):
+        lines += _wrapped(test.completion, width, "    ")
+    if test.headline in ("FAIL", "INCONCLUSIVE"):  # a void run says itself what helps
+        steps = list(test.next_steps)[:1]
+        lines += [line for step in steps for line in _wrapped(f"next: {step}", width, "    ")]
+    return lines
+
+
+def _decisive(test: TestView, width: int) -> list[list[Line]]:
+    """What made a test what it is, the worst first: an error, reasons why it is void, limits."""
+    if not test.measured or (test.headline in ("FAIL", "ERROR") and test.entry.get("error")):
+        error = str(test.entry.get("error") or "nothing was measured").splitlines()
+        return [_wrapped(line, width, "    ", {"red": True}) for line in error if line.strip()]
+    if not test.valid:
+        void = [finding for finding in test.noteworthy_findings if finding["voids"]]
+        return [_wrapped(finding["message"], width, "    ", _MARKUP["bad"]) for finding in void]
+    limits = [one for one in test.objectives if one["verdict"] != "pass"]
+    found = []
+    for one in sorted(limits, key=lambda one: one["verdict"] != "fail"):
+        reason = f"; {one['reason']}" if one.get("reason") else ""
+        text = f"{one['verdict']:<13}{objective_text(one)}: {measured_text(one)}{reason}"
+        found.append(_wrapped(text, width, "    ", _MARKUP[TONES[one["verdict"]]]))
+    return found
+
+
+def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
+    """A row for each test: its verdict, what it was held to, what was measured, what came back, its class.
+
+    A narrow terminal has no room for the last two.
+    """
+    width = max(width, 40)
+    tests = [TestView(entry) for entry in entries]
+    rows = [["test", "verdict", "limit", "measured", "completed", "class"], *map(_closing_row, tests)]
+    columns = 6 if width >= _WIDE else 4
+    rows = [row[:columns] for row in rows]
+    widths = _room(rows, width - 2 * (columns + 1))
+    markup = [{"bold": True}, *(_MARKUP[TONES[test.headline]] for test in tests)]
+    lines = []
+    for row, its in zip(rows, markup, strict=True):
+        cells = (_cut_within(cell, room).ljust(room) for cell, room in zip(row, widths, strict=True))
+        lines.append(Line(_cut("  " + "  ".join(cells).rstrip(), width), its))
+    text = "everything measured, every clause and note: -v, or the report"
+    return [*lines, *_warnings(tests, width), Line(_cut(f"  {text}", width))]
+
+
+def _warnings(tests: Sequence[TestView], width: int) -> list[Line]:
+    """What is not as it should be in any test, each thing once."""
+    found: Counter[str] = Counter()
+    for test in tests:
+        told = [f"{one['check']}: {one['message']}" for one in test.noteworthy_findings if not one["voids"]]
+        found.update(list(dict.fromkeys([*told, *test.void_loads])) if test.measured else ())
+    lines = []
+    for text, count in list(found.items())[:SHOWN_WARNINGS]:
+        where = f" ({count} tests)" if count > 1 else ""
+        lines += _wrapped(f"warning: {text}{where}", width, "  ", _MARKUP["warn"])
+    rest = len(found) - SHOWN_WARNINGS
+    return [*lines, Line(f"  … and {rest} more warnings")] if rest > 0 else lines
+
+
+def _room(rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The widths of the columns. Names and limits give way first, being known; then whatever is widest."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    # What stands for a test without limits has a label with it, and is cut before an interval is.
+    held = [len(row[3]) for row in rows if row[2] != _NO_LIMIT]
+    widths[3] = max(held) if len(held) > 1 else widths[3]
+    while sum(widths) > width:
+        known = [at for at in (0, 2) if widths[at] > _KNOWN_ROOM]
+        widest = max(known or range(len(widths)), key=widths.__getitem__)
+        if widths[widest] <= _LEAST_ROOM:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _cut_within(text: str, width: int) -> str:
+    """Cut in its middle: names differ at their ends, and a limit has its number there."""
+    text = re.sub(r"\s", " ", text)
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
+
+
+def _closing_row(test: TestView) -> list[str]:
+    counts = test.entry["counts"]
+    completed = f"{counts.get('ok', 0)} of {counts.get('submitted', 0)}" if test.measured else ""
+    class_ = words(test.compliance) + (" (sim)" if test.simulated else "") if test.measured else ""
+    return [test.name, test.headline, *_held_to(test), completed, class_]
+
+
+def _held_to(test: TestView) -> tuple[str, str]:
+    """The limit that decides, or the first comparison that does; else what stands for the test."""
+    if not test.measured:
+        return "", numbers.NOT_MEASURED
+    if not test.valid:
+        return "not judged", ""
+    limits = sorted(test.objectives, key=lambda one: _WORST.index(one["verdict"]))
+    gated = [one for one in test.comparisons if one.get("gated")]
+    if limits and (limits[0]["verdict"] != "pass" or not gated):
+        return objective_text(limits[0]), measured_text(limits[0])
+    if gated:
+        first = next((one for one in gated if one["verdict"] not in _NO_WORSE), gated[0])
+        return f"{first['metric']} {comparisons.allowed_text(first)}", comparisons.change_text(first)
+    return _NO_LIMIT, test.first_figure
 
 
 def overview(report: Entry, *, width: int = 80) -> list[Line]:
@@ -88,14 +221,12 @@ def _head(test: TestView, width: int) -> list[Line]:
     return lines + [Line(part) for text in (*test.sharing, *test.void_loads) for part in _wrap(text, width)]
 
 
-def _error(test: TestView, width: int, verbose: bool) -> list[Line]:
+def _error(test: TestView, width: int) -> list[Line]:
     error = test.entry.get("error")
     if not error:
         return []
     parts = [part for line in error.splitlines() for part in _wrap(line, width)]
-    shown = parts if verbose else parts[:SHOWN_ERROR_LINES]
-    rest = [Line(f"  … {len(parts) - len(shown)} more lines (-v)")] if len(parts) > len(shown) else []
-    return [Line(""), *(Line(part, {"red": True}) for part in shown), *rest]
+    return [Line(""), *(Line(part, {"red": True}) for part in parts)]
 
 
 def _objectives(test: TestView, width: int) -> list[Line]:
@@ -140,41 +271,17 @@ def _comparisons(test: TestView, width: int, verbose: bool) -> list[Line]:
     return [*lines, Line(f"  … and {rest} more comparisons (-v, or the report)")] if rest else lines
 
 
-def _headlines(test: TestView, width: int, verbose: bool) -> list[Line]:
+def _headlines(test: TestView, width: int) -> list[Line]:
     """What the test is about, less what a limit above shows already."""
     limited = {objective["metric"] for objective in test.objectives}
     names = [name for name in test.headlines if name not in limited]
-    shown = names if verbose else names[:SHOWN_HEADLINES]
-    labels = [metric_label(name) for name in shown]
+    labels = [metric_label(name) for name in names]
     column = min(max(map(len, labels), default=0), width // 2)
     lines = []
-    for name, label in zip(shown, labels, strict=True):
-        indent = " " * (column + 4)
+    for name, label in zip(names, labels, strict=True):
         text = f"{_cut(label, column):<{column}}  {test.claim(name)}"
-        lines += [Line(part) for part in _wrap(text, width, "  ", indent)]
-    rest = len(names) - len(shown)
-    return [*lines, Line(f"  … and {rest} more (-v, or the report)")] if rest else lines
-
-
-def _tables(test: TestView, width: int, verbose: bool) -> list[list[Line]]:
-    """All tables of the test; of those that come once per level only as many as there is room for."""
-    repeated = Counter(_draft_id(id_) for id_ in test.tables)
-    blocks, left_out = [], []
-    for id_, table in test.tables.items():
-        alike = [other for key, other in test.tables.items() if _draft_id(key) == _draft_id(id_)]
-        rows = sum(len(other["rows"]) for other in alike)
-        if repeated[_draft_id(id_)] > 1 and rows > _MOST_TABLE_ROWS and not verbose:
-            left_out.append(table["title"])
-        else:
-            blocks.append(_table(table, width))
-    if left_out:
-        text = f"{len(left_out)} more tables (-v, or the report): {'; '.join(left_out)}"
-        blocks.append([Line(part) for part in _wrap(text, width)])
-    return blocks
-
-
-def _draft_id(id_: str) -> str:
-    return re.sub(r"\.\d+$", "", id_)
+        lines += [Line(part) for part in _wrap(text, width, "  ", " " * (column + 4))]
+    return lines
 
 
 def _table(table: Entry, width: int) -> list[Line]:
@@ -218,12 +325,11 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([first.ljust(widths[0]), *aligned]).rstrip()
 
 
-def _findings(test: TestView, width: int, verbose: bool) -> list[Line]:
-    findings = test.findings if verbose else test.noteworthy_findings
+def _findings(test: TestView, width: int) -> list[Line]:
     if not test.measured:  # the error above says it already
         return []
     lines = []
-    for finding in findings:
+    for finding in test.findings:
         state = "ok" if finding["ok"] else "VOID" if finding["voids"] else "warning"
         tone = "good" if finding["ok"] else "bad" if finding["voids"] else "warn"
         text = f"{state:<9}{finding['check']}: {finding['message']}"
@@ -231,7 +337,7 @@ def _findings(test: TestView, width: int, verbose: bool) -> list[Line]:
     return lines
 
 
-def _compliance(test: TestView, width: int, verbose: bool) -> list[Line]:
+def _compliance(test: TestView, width: int) -> list[Line]:
     compliance = test.entry["compliance"]
     if not compliance["requirements"]:
         return []
@@ -244,28 +350,23 @@ def _compliance(test: TestView, width: int, verbose: bool) -> list[Line]:
         f"{len(blocking)} unmet that block it, {len(downgrading)} unmet that lower it"
     )
     lines = [Line(part, _MARKUP[TONES[verdict]]) for part in _wrap(text, width)]
-    return lines + _missing(test, width, verbose)
+    return lines + _missing(test, width)
 
 
-def _missing(test: TestView, width: int, verbose: bool) -> list[Line]:
-    """What keeps the run from the next class, and what would meet it."""
+def _missing(test: TestView, width: int) -> list[Line]:
+    """What keeps the run from the next class, and what would meet it; then what else is unmet."""
     if test.next_class is None:
         return []
     better, listed = test.next_class
-    shown = listed if verbose else listed[:SHOWN_REQUIREMENTS]
-    lines = [Line(f"  to be {better}:")] if shown else []
-    for requirement in shown:
+    lines = [Line(f"  to be {better}:")] if listed else []
+    for requirement in listed:
         text = f"{requirement['id']}: {requirement['reason']}"
         lines += [Line(part) for part in _wrap(text, width, "    ", "      ")]
         if requirement.get("statement"):
             lines += [Line(part) for part in _wrap(requirement["statement"], width, "      → ", "        ")]
-    if len(listed) > len(shown):
-        lines.append(Line(f"    … and {len(listed) - len(shown)} more (-v, or the report)"))
-    if verbose:
-        later = [requirement for requirement in test.unmet() if requirement not in listed]
-        texts = [f"also unmet, {r['id']}: {r['reason']}" for r in later]
-        lines += [Line(part) for text in texts for part in _wrap(text, width, "    ", "      ")]
-    return lines
+    later = [requirement for requirement in test.unmet() if requirement not in listed]
+    texts = [f"also unmet, {r['id']}: {r['reason']}" for r in later]
+    return lines + [Line(part) for text in texts for part in _wrap(text, width, "    ", "      ")]
 
 
 def _next_steps(test: TestView, width: int) -> list[Line]:
@@ -279,6 +380,10 @@ def _notes(test: TestView, width: int) -> list[Line]:
 def _bullets(title: str, texts: Iterable[str], width: int) -> list[Line]:
     lines = [Line(part) for text in texts for part in _wrap(text, width, "    - ", "      ")]
     return [Line(f"  {title}"), *lines] if lines else []
+
+
+def _wrapped(text: str, width: int, first: str, markup: Mapping[str, bool] | None = None) -> list[Line]:
+    return [Line(part, markup or {}) for part in _wrap(text, width, first, first + "  ")]
 
 
 def _wrap(text: str, width: int, first: str = "  ", rest: str = "  ") -> list[str]:

@@ -307,7 +307,7 @@ def test_verdicts_print_on_a_full_disk(suite: Suite) -> None:
     done = run(suite.path, "--capture=sys", "-k", "holds or never_begun")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "2 passed" in done.stdout
-    assert done.stdout.count("PASS · ttft") == 2
+    assert done.stdout.count("  PASS  ") == 2
     errors = [line for line in done.stdout.splitlines() if line.startswith("llmbench: ERROR:")]
     for name in (
         "report.html",

@@ -34,7 +34,7 @@ def test_the_quickstart_at_full_scale(suite: Suite) -> None:
 
 def test_a_replay_says_that_it_is_one(suite: Suite) -> None:
     suite.write(ONE)
-    result = suite.measure("replay:h100-8b?max_num_seqs=96", "--llm-inconclusive=pass")
+    result = suite.measure("replay:h100-8b?max_num_seqs=96", "--llm-inconclusive=pass", "-v")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*replay: preset h100-8b in virtual time*"])
     (entry,) = suite.report["tests"]

@@ -94,7 +94,12 @@ def test_pytest_html_columns_and_plot(ran: Suite) -> None:
 
 def test_terminal_section(suite: Suite) -> None:
     suite.write(BODY)
-    result = suite.measure("replay")
+    table = "  test *verdict *limit *measured*"
+    brief = suite.measure("replay").stdout
+    brief.fnmatch_lines(["*LLM serving benchmarks*", table, "*report: *report.json*"])
+    brief.no_fnmatch_line("*TTFT Results*")
+    suite.measure("replay", "-q").stdout.fnmatch_lines([table])
+    result = suite.measure("replay", "-v")
     result.stdout.fnmatch_lines(
         ["*LLM serving benchmarks*", "*TTFT Results*", "*TTFT P50*", "*report: *report.json*"]
     )
@@ -130,23 +135,27 @@ def test_no_secret_reaches_any_artefact(
     result.assert_outcomes(passed=1)
     assert canary not in str(result.stdout) + str(result.stderr)
     for path in (suite.path / "out").rglob("*"):
-        assert path.is_dir() or canary not in path.read_text("utf-8", "replace"), path
+        packed = path.suffix == ".gz"
+        text = (
+            "".join(stored_lines(path)) if packed else path.is_file() and path.read_text("utf-8", "replace")
+        )
+        assert not text or canary not in text, path
 
 
 def test_a_section_that_cannot_be_shown_costs_no_other(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistake of ours in one test's section: the others print, and the session is no success."""
     from pytest_llmbench.reports import terminal
 
-    lines = terminal.section_lines
+    lines = terminal.brief_lines
 
     def spoiled(entry: dict[str, Any], **more: Any) -> Any:
         if entry["nodeid"].endswith("test_b"):
             raise KeyError("a word that nobody knows")
         return lines(entry, **more)
 
-    monkeypatch.setattr(terminal, "section_lines", spoiled)
+    monkeypatch.setattr(terminal, "brief_lines", spoiled)
     suite.write(BODY + "\n\n" + BODY.split("\n\n", 1)[1].replace("test_first_token", "test_b"))
     result = suite.measure("replay", "--llm-inconclusive=pass")
-    result.stdout.fnmatch_lines(["*TTFT P50*", "*ERROR:*test_b: cannot be shown: KeyError*"])
+    result.stdout.fnmatch_lines(["*test_first_token *PASS*", "*ERROR:*test_b: cannot be shown: KeyError*"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert len(suite.report["tests"]) == 2

@@ -11,7 +11,7 @@ from pytest_llmbench.reports import comparisons as words
 from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.html_blocks import comparison_block
 from pytest_llmbench.reports.junit import properties
-from pytest_llmbench.reports.terminal import section_lines
+from pytest_llmbench.reports.terminal import brief_lines, section_lines
 from pytest_llmbench.store.schema import ComparisonEntry
 
 BEFORE = {"ttft.p99": (100.0, 101.0, 99.0), "request_throughput": (10.0, 10.1, 9.9)}
@@ -53,12 +53,12 @@ def test_what_cannot_be_told_is_said(found: list[dict[str, Any]]) -> None:
 
 
 def test_the_terminal_shows_what_decides_and_counts_the_rest(compared: dict[str, Any]) -> None:
-    text = "\n".join(line.text for line in section_lines(compared, width=100))
+    text = "\n".join(line.text for line in brief_lines(compared, width=100))
     assert "now compared with main (independent runs)" in text
     assert "regressed    ttft.p99 +20 %" in text
     assert "minimum" in text
     assert "… and 1 more comparisons" in text
-    verbose = "\n".join(line.text for line in section_lines(compared, width=100, verbose=True))
+    verbose = "\n".join(line.text for line in section_lines(compared, width=100))
     assert "request_throughput (shown only)" in verbose
 
 

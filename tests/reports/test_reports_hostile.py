@@ -28,7 +28,7 @@ from pytest_llmbench.reports import junit, plots, pytest_html
 from pytest_llmbench.reports.html import html_report
 from pytest_llmbench.reports.markdown import MAX_BYTES, markdown_report
 from pytest_llmbench.reports.minimum import FIRST_LINE, LAST_LINE, minimum_report
-from pytest_llmbench.reports.terminal import overview, section_lines
+from pytest_llmbench.reports.terminal import brief_lines, closing_lines, overview, section_lines
 from pytest_llmbench.store import entries, schema
 from pytest_llmbench.store.report_file import document_of
 
@@ -177,7 +177,8 @@ def check_all(report: dict[str, Any], clean: dict[str, Any], live: Page) -> None
 
 
 def _terminal(entry: dict[str, Any]) -> Any:
-    return section_lines(entry, width=100, verbose=True) + section_lines(entry, width=100)
+    whole = section_lines(entry, width=100)
+    return whole + brief_lines(entry, width=100) + closing_lines([entry], width=100)
 
 
 class Entries(list[dict[str, Any]]):
@@ -289,7 +290,7 @@ def test_what_is_no_number_costs_no_entry(result: TestResult, value: float) -> N
     assert (finding["value"], finding["limit"]) == (
         (told, told) if value == told == 1.7e308 else (None, None)
     )
-    section_lines(entry, verbose=True)
+    section_lines(entry)
 
 
 def test_what_is_to_be_found_is_found(undrawn: Entries, whole: Any, live: Page) -> None:

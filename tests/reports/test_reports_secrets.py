@@ -52,7 +52,7 @@ def test_no_rendering_shows_a_key(report: dict[str, Any], every_entry: dict[str,
     clean = Redactor([CANARY]).value(_planted(report))
     renderings = [html_report(clean), markdown_report(clean), minimum_report(clean), str(overview(clean))]
     for entry in clean["tests"]:
-        renderings += [str(section_lines(entry, verbose=True)), pytest_html.extra_block(entry)]
+        renderings += [str(section_lines(entry)), pytest_html.extra_block(entry)]
         renderings += [*pytest_html.row_cells(entry), str(junit.properties(entry))]
     everything = "\n".join(renderings)
     assert "[redacted]" in everything

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.reports.terminal import overview, section_lines
+from pytest_llmbench.reports.terminal import brief_lines, closing_lines, overview, section_lines
 from pytest_llmbench.store import schema
 
 Entry = dict[str, Any]
@@ -41,6 +41,7 @@ gates/test_chat.py::test_first_token_is_quick
   128-256            333       118       201       402
   256-512            667       141       243       511
 
+  ok       send_lag: sends were late by 0.183 ms at P99 (limit 10 ms)
   warning  client_cpu: the measuring process used 95% of a core
 
   compliance: not compliant (literal reading: conditional); 6 requirements
@@ -55,6 +56,7 @@ gates/test_chat.py::test_first_token_is_quick
       → Statement of M-5.1.4.1-percentiles.
     M-4.8-input-filter: no evidence: guardrails.input_filter
       → Statement of M-4.8-input-filter.
+    also unmet, S-4.6.1-grpc: the stream is SSE
 
   next:
     - to decide the limits, measure about 9002 more requests (requests=10002)
@@ -75,7 +77,7 @@ def test_the_section_of_a_measured_test(entry: Entry) -> None:
 
 
 def test_verbose_shows_every_finding_and_requirement(entry: Entry) -> None:
-    text = text_of(entry, verbose=True)
+    text = text_of(entry)
     assert "ok       send_lag: sends were late by 0.183 ms" in text
     assert "S-4.6.1-grpc: the stream is SSE" in text
     assert "more (-v" not in text
@@ -107,19 +109,102 @@ def test_a_void_run_leads_with_the_word(entry: Entry) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_line_is_wider_than_the_terminal(entry: Entry, report: Entry, width: int) -> None:
     entry["error"] = "x" * 300
-    lines = section_lines(entry, width=width, verbose=True) + overview(report, width=width)
+    lines = section_lines(entry, width=width) + overview(report, width=width)
     assert max(len(line.text) for line in lines) <= width
 
 
-def test_a_long_error_is_cut(entry: Entry) -> None:
+def test_an_error_is_told_whole(entry: Entry) -> None:
     entry["error"] = "\n".join(f"line {i}" for i in range(50))
-    assert "  … 42 more lines (-v)" in text_of(entry)
-    assert "line 49" in text_of(entry, verbose=True)
+    assert "line 49" in text_of(entry)
+    lines = brief({**entry, "metrics": {}, "outcome": "error"})
+    assert lines[1:6] == [*(f"    line {i}" for i in range(4)), "    … and 46 more (-v, or the report)"]
 
 
 def test_colours_only_repeat_the_words(entry: Entry) -> None:
     marked = [line for line in section_lines(entry) if line.markup.get("green") or line.markup.get("red")]
-    assert [line.text.split()[0] for line in marked] == ["pass", "compliance:", "apply:"]
+    assert [line.text.split()[0] for line in marked] == ["pass", "ok", "compliance:", "apply:"]
+
+
+def brief(entry: Entry, width: int = 80) -> list[str]:
+    return [line.text for line in brief_lines(entry, width=width)]
+
+
+def test_a_few_lines_on_a_test_that_did_not_pass(entry: Entry) -> None:
+    assert brief(entry) == [
+        "  INCONCLUSIVE · test_first_token_is_quick",
+        "    inconclusive ttft.p99_9 <= 900 ms: 557.4 ms (> 535.1 ms); 998 samples cannot",
+        "      bound ttft.p99_9: about 10000 are needed, 9002 more",
+        "    998 of 1000 requests completed (99.8 %); 2 timeout",
+        "    next: to decide the limits, measure about 9002 more requests",
+        "      (requests=10002)",
+    ]
+
+
+def test_a_test_that_passed_has_its_row_alone(report: Entry) -> None:
+    assert brief(report["tests"][1]) == []
+    assert brief(report["tests"][2]) == [
+        "  ERROR · test_unreachable[<b>|x]",
+        "    https://host/v1: connection refused",
+        "      → start the server or correct --llm-endpoint",
+    ]
+
+
+def test_a_broken_limit_comes_before_one_that_is_undecided_and_four_are_enough(entry: Entry) -> None:
+    kept, undecided = entry["gate"]["objectives"]
+    broken = {**kept, "verdict": "fail", "metric": "tpot.p50", "reason": ""}
+    entry["gate"] = {"verdict": "fail", "objectives": [undecided, *[undecided] * 4, kept, broken]}
+    lines = brief(entry, 200)
+    assert lines[0] == "  FAIL · test_first_token_is_quick"
+    assert lines[1].startswith("    fail         tpot.p50 <= 600 ms: ")
+    assert lines[5] == "    … and 2 more (-v, or the report)"
+    assert not any("pass" in line for line in lines)
+
+
+def test_a_void_run_says_why_and_no_limit(entry: Entry) -> None:
+    void = {"check": "send_lag", "ok": False, "voids": True, "message": "late by 80 ms"}
+    harmless = {"check": "client_cpu", "ok": False, "voids": False, "message": "busy"}
+    entry["validity"] = {"verdict": "invalid", "findings": [harmless, void]}
+    lines = brief(entry)
+    assert lines[:2] == ["  INVALID · test_first_token_is_quick", "    late by 80 ms"]
+    assert not any("ttft" in line or "next" in line for line in lines)
+    row = closing_lines([entry], width=110)[1].text.split("  ")
+    assert "not judged" in [cell.strip() for cell in row]
+
+
+def test_each_warning_is_told_once_and_six_of_them(entry: Entry) -> None:
+    found = [{"check": f"c{i}", "ok": False, "voids": False, "message": "x"} for i in range(8)]
+    entry["validity"]["findings"] = [*found, *found]
+    entry["void_loads"] = [{"label": "measure"}, {"label": "measure"}]
+    lines = [line.text for line in closing_lines([entry, entry])]
+    assert lines[3:5] == ["  warning: c0: x (2 tests)", "  warning: c1: x (2 tests)"]
+    assert lines[-2:] == [
+        "  … and 3 more warnings",
+        "  everything measured, every clause and note: -v, or the report",
+    ]
+
+
+def test_the_table_of_all_tests(report: Entry) -> None:
+    assert [line.text for line in closing_lines(report["tests"], width=130)] == [
+        "  test                       verdict       limit                 measured                 "
+        "completed    class",
+        "  test_first_token_is_quick  INCONCLUSIVE  ttft.p99_9 <= 900 ms  557.4 ms (> 535.1 ms)    "
+        "998 of 1000  not compliant",
+        "  test_p99                   PASS          ttft.p99 <= 600 ms    468.3 ms [449.5, 491.7]  "
+        "998 of 1000  not compliant",
+        "  test_unreachable[<b>|x]    ERROR                               not measured",
+        "  warning: client_cpu: the measuring process used 95% of a core (2 tests)",
+        "  everything measured, every clause and note: -v, or the report",
+    ]
+    narrow = [line.text for line in closing_lines(report["tests"], width=80)]
+    assert narrow[1] == "  test_fir…is_quick  INCONCLUSIVE  ttft.p99_…= 900 ms  557.4 ms (> 535.1 ms)"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+def test_the_brief_forms_fit_the_terminal(whole_report: Entry, width: int) -> None:
+    for test in whole_report["tests"]:
+        test["nodeid"] = f"a.py::test_{'x' * 300}"
+        assert max((len(line) for line in brief(test, width)), default=0) <= width
+    assert max(len(line.text) for line in closing_lines(whole_report["tests"], width=width)) <= width
 
 
 def test_the_overview_puts_the_worst_last(report: Entry) -> None:
@@ -162,15 +247,11 @@ def test_a_limit_shows_its_metric_once(every_entry: dict[str, Entry]) -> None:
     assert "Jain's fairness index" not in text
 
 
-def test_the_first_eight_missing_clauses(entry: Entry) -> None:
+def test_every_missing_clause_is_listed(entry: Entry) -> None:
     unmet = entry["compliance"]["requirements"][0]
     many = [unmet | {"id": f"M-{i}", "statement": f"Do {i}."} for i in range(11)]
     entry["compliance"] |= {"requirements": many, "next_class": None}
-    text = text_of(entry)
-    assert "      → Do 7." in text
-    assert "Do 8." not in text
-    assert "    … and 3 more (-v, or the report)" in text
-    assert "Do 10." in text_of(entry, verbose=True)
+    assert "      → Do 10." in text_of(entry)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -197,15 +278,3 @@ def test_a_wide_table_goes_on_below(entry: Entry) -> None:
         "  Level  Figure 5  Figure 6  Figure 7",
         "  10%        5 ms      6 ms      7 ms",
     ]
-
-
-def test_long_tables_for_each_level_wait_for_verbose(entry: Entry) -> None:
-    each = {"columns": ["Metric", "Value"], "rows": [[f"row {i}", "1"] for i in range(20)]}
-    short = {"title": "By level", "columns": ["Load"], "rows": [["25%"]]}
-    tables = {"itl_results": each | {"title": "at 25%"}, "itl_results.2": each | {"title": "at 50%"}}
-    crowded = _with_table(entry, **tables, itl_by_level=short)
-    text = text_of(crowded)
-    assert "  2 more tables (-v, or the report): at 25%; at 50%" in text
-    assert "row 3" not in text
-    assert "  By level" in text
-    assert text_of(crowded, verbose=True).count("row 3") == 2
