@@ -163,7 +163,7 @@ class ReferenceTokenizer:
         try:
             # Prompts of thousands of ids are decoded beside a load: by a table in half of tiktoken's time.
             numbers = np.asarray(ids, dtype=np.int64)
-            if numbers.size and numbers.min() >= 0 and numbers.max() < self.ordinary_size:
+            if not numbers.size or (numbers.min() >= 0 and numbers.max() < self.ordinary_size):
                 return b"".join(self._pieces[numbers].tolist())
             return self._encoding.decode_bytes(list(ids))
         except (KeyError, OverflowError) as error:

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 _WORD_BITS = 32
-_BLOCK = 1 << 14
-"""Words made at a time, at least. Which words come next does not depend on it."""
+_FIRST_BLOCK, _LARGEST_BLOCK = 1 << 11, 1 << 14
+"""Words made at a time, at least: few for whoever draws little, and twice as many each time. Which words come
+next does not depend on it."""
 
 
 class BulkRandom(random.Random):
@@ -36,6 +37,7 @@ class BulkRandom(random.Random):
         self._twister.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": internal[-1]}}
         self._words: npt.NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
         self._next = 0
+        self._block = _FIRST_BLOCK
         self._inside: dict[int, tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]] = {}
 
     def randints(self, low: int, high: int, count: int) -> array[int]:
@@ -97,7 +99,8 @@ class BulkRandom(random.Random):
         """The next ``count`` words, without consuming them."""
         end = self._next + count
         if end > len(self._words):
-            fresh = self._twister.random_raw(max(end - len(self._words), _BLOCK))
+            fresh = self._twister.random_raw(max(end - len(self._words), self._block))
+            self._block = min(2 * self._block, _LARGEST_BLOCK)
             self._words = np.concatenate((self._words[self._next :], fresh))
             self._next, end = 0, count
             self._inside.clear()
