@@ -120,3 +120,17 @@ def test_pytest_rewrites_none_of_our_modules_but_those_that_make_the_plugin(tmp_
     _, loaded, *rewritten = line.split()
     assert int(loaded) > 200
     assert {name.split(".")[1] for name in rewritten} <= {"plugin", "marks", "errors", "redaction"}
+
+
+def test_a_replay_loads_neither_transports_nor_other_tests(tmp_path: Path) -> None:
+    """What sends, serves, probes, and the tests of the draft that nobody asked for."""
+    body = "from pytest_llmbench import llmbench\n\n@llmbench.ttft(rate=20, requests=20)\ndef test_a(): ...\n"
+    modules, code = loaded_modules(tmp_path, body, "--llm-endpoint=replay", "--llm-inconclusive=pass")
+    assert code == 0
+    ours = {name.removeprefix("pytest_llmbench.") for name in modules if name.startswith("pytest_llmbench.")}
+    assert len(ours) < 330
+    sections = {name.split(".")[-1] for name in ours if name.startswith("methodology.sections.")}
+    assert sections == {"ttft"}
+    for folder in ("generator.run", "generator.workers.pool", "simulator.serving.server", "probes.endpoint"):
+        assert not [name for name in ours if name.startswith(folder + ".") or name == folder], folder
+    assert not {name.split(".")[0] for name in modules} & {"matplotlib", "httpx", "httptools", "tiktoken"}
