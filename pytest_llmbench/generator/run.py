@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.generator.awaiting import result_of
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.http1 import Http1Transport
 from pytest_llmbench.generator.http.request_head import RequestHead
@@ -195,10 +196,10 @@ class LoadGenerator:
             self._thread = LoopThread(self._loop_factory)
         done = self._done = self._thread.submit(self._measure(plan, load, connections, rows))
         try:
-            return done.result()
+            return result_of(done)
         except KeyboardInterrupt:
             self.stop(INTERRUPTED_BY_CTRL_C)
-            return done.result()
+            return result_of(done)
         except BaseException:
             if not done.done():  # a signal handler raised into the wait, as test timeouts do: load must end
                 self.stop("the caller gave up waiting")

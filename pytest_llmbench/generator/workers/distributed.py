@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
+from pytest_llmbench.generator.awaiting import result_of
 from pytest_llmbench.generator.limits import Limits, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.workers.coordinator import MARGIN_NS, Coordinator
@@ -221,10 +222,10 @@ class DistributedLoadGenerator:
         threading.Thread(target=execute, name="llmbench-workers", daemon=True).start()
         try:
             try:
-                played.result()
+                result_of(played)
             except KeyboardInterrupt:
                 coordinator.stop(INTERRUPTED_BY_CTRL_C)
-                played.result()
+                result_of(played)
         except BaseException:  # a second Ctrl-C, a test's time limit, a fault of ours: load must end
             try:
                 coordinator.stop("the caller gave up waiting")
