@@ -1,6 +1,8 @@
 """``report.html``: the full report, appendix C.2 of the draft (METHODOLOGY §15), in one file.
 
-Verdicts first, then the draft's six sections in their order. Needs no network and no scripts.
+First what a reader decides by: a banner, a card for each test that did not pass, the limits on one axis. Then
+the draft's six sections in their order, folded where nothing is amiss. Needs no network; its script filters
+and sorts, and nothing is lost without it.
 """
 
 from __future__ import annotations
@@ -8,71 +10,165 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pytest_llmbench.reports import html_blocks, numbers, summaries
-from pytest_llmbench.reports.document import TestView, fact_text, measured_text, objective_text
+from pytest_llmbench.reports.document import TONES, TestView, fact_text, words
 from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.first_screen import (
+    STATE_TONES,
+    WORST_FIRST,
+    Card,
+    FirstScreen,
+    Held,
+    held_of,
+    limits_of,
+)
+from pytest_llmbench.reports.html_script import POLICY, SCRIPT
+from pytest_llmbench.reports.html_strip import comparison_strip, limit_strip, metric_strips
 from pytest_llmbench.reports.html_style import STYLE
 from pytest_llmbench.reports.markup import Html, details, element, fragment, pairs, table
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.summaries import SECTIONS
 
+_FOLDED = ("PASS", "SKIPPED", "XFAIL")
+
 
 def html_report(report: Entry) -> str:
     """Render the whole page."""
     view = ReportView(report)
-    bodies = (
-        _identification(view),
-        _configuration(view),
-        _results(view),
-        fragment([_article(i, test) for i, test in enumerate(view.tests)]),
-        _compliance(view),
-        _reproduction(view),
-    )
-    sections = [
-        element("section", element("h2", f"{number}. {title}"), body)
-        for number, (title, body) in enumerate(zip(SECTIONS, bodies, strict=True), start=1)
-    ]
+    screen = FirstScreen(view)
     which = " (incomplete)" if view.incomplete else ""
     title = f"LLM benchmark report{which}: {view.model}"
     head = element(
         "head",
         element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", title),
+        element("title", f"{screen.banner} – {title}"),
         element("style", Html(STYLE)),
     )
-    page = element("html", head, element("body", _top(view, title), sections), lang="en")
-    return f"<!DOCTYPE html>\n{page}\n"
+    body = element(
+        "body",
+        _top(view, screen, title),
+        _cards(screen),
+        comparison_strip(screen.compared),
+        limit_strip(screen.held),
+        element("section", _filters(view), _test_table(view), id="tests"),
+        _sections(view),
+        element("script", Html(SCRIPT)),
+    )
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _top(view: ReportView, title: str) -> Html:
-    sut, generator = view.report["sut"], view.report["generator"]
-    meta = f"{sut['endpoint']} · {view.report['started']} · {generator['name']} {generator['version']}"
+def _sections(view: ReportView) -> list[Html]:
+    """The six sections of appendix C.2; all but the fourth are folded."""
+    bodies = (
+        _identification(view),
+        _configuration(view),
+        _results(view),
+        fragment([_detailed(i, test) for i, test in enumerate(view.tests)]),
+        _compliance(view),
+        _reproduction(view),
+    )
+    made = []
+    for number, (title, body) in enumerate(zip(SECTIONS, bodies, strict=True), start=1):
+        heading = element("h2", f"{number}. {title}")
+        folded = element("details", element("summary", heading), body, class_="part")
+        made.append(element("section", heading, body) if title == "Detailed Results" else folded)
+    return made
+
+
+def _top(view: ReportView, screen: FirstScreen, title: str) -> Html:
+    facts = [element("span", name, " ", element("b", text)) for name, text in screen.facts]
+    demanded = "bad" if screen.compliance_demanded else "meta"
     return element(
         "header",
         element("h1", title),
-        element("p", meta, class_="meta"),
+        element("p", screen.banner, class_=f"banner {screen.tone}"),
         element("p", view.incomplete, class_="incomplete") if view.incomplete else None,
         element("p", view.simulated, class_="simulated") if view.simulated else None,
-        _verdict_table(view),
+        element("p", facts, class_="facts"),
+        element("p", screen.compliance, class_=f"compliance {demanded}") if screen.compliance else None,
     )
 
 
-def _verdict_table(view: ReportView) -> Html:
-    rows = []
-    for i, test in enumerate(view.tests):
-        first = test.objectives[0] if test.objectives else None
-        more = f" (+ {len(test.objectives) - 1} more)" if len(test.objectives) > 1 else ""
-        rows.append(
-            (
-                element("a", test.name, href=f"#test-{i}"),
-                html_blocks.pill(test.headline),
-                "no limit" if first is None else objective_text(first) + more,
-                test.first_figure if first is None else measured_text(first),
-                html_blocks.class_pill(test),
-            )
+def _cards(screen: FirstScreen) -> Html | None:
+    cards = [_card(card) for card in screen.cards]
+    return element("section", cards, class_="cards") if cards else None
+
+
+def _card(card: Card) -> Html:
+    link = element("a", card.test.name, href=f"#test-{card.number}")
+    return element(
+        "article",
+        element("h2", html_blocks.pill(card.test.headline), " ", link),
+        _deciding(card.deciding, card.more) if card.deciding is not None else None,
+        element("p", card.cause, class_="cause"),
+        [element("p", "Next: ", step) for step in card.next_steps],
+        element("pre", card.command),
+        class_="card",
+        **html_blocks.filtered(card.test),
+    )
+
+
+def _deciding(held: Held, more: int) -> Html:
+    tone = STATE_TONES[held.state]
+    return element(
+        "p",
+        element("code", held.limit),
+        " ",
+        element("b", held.measured, class_="figure"),
+        element("span", held.distance, class_=f"distance {tone}") if held.distance else None,
+        element("small", f"and {more} more") if more else None,
+    )
+
+
+def _filters(view: ReportView) -> Html:
+    """Search and verdicts; the script shows them, since without it they do nothing."""
+    verdicts = [test.headline for test in view.tests]
+    buttons = [
+        element(
+            "button", f"{word} {verdicts.count(word)}", type="button", class_=f"pill {TONES[word]}",
+            aria_pressed="false", data_filter=word,
         )
-    columns = ("Test", "Verdict", "Limit", "Measured and interval", "Compliance")
-    return fragment(table(columns, rows), element("p", view.tally, class_="meta"))
+        for word in dict.fromkeys(verdicts)
+    ]  # fmt: skip
+    search = element("input", type="search", placeholder="search tests and limits", aria_label="search tests")
+    return element(
+        "nav", search, buttons, element("output", class_="meta"), class_="filters", aria_label="filter",
+        hidden="",
+    )  # fmt: skip
+
+
+def _test_table(view: ReportView) -> Html:
+    columns = ("Test", "Verdict", "Limit", "Measured and interval", "Completed", "Compliance")
+    rows = [
+        element(
+            "tr",
+            [
+                element("td" if at else "th", cell, scope=None if at else "row", data_label=column)
+                for at, (column, cell) in enumerate(zip(columns, _test_cells(i, test), strict=True))
+            ],
+            **html_blocks.filtered(test),
+        )
+        for i, test in enumerate(view.tests)
+    ]
+    head = element("tr", [element("th", column, scope="col") for column in columns])
+    table_ = element("table", element("thead", head), element("tbody", rows), class_="sortable stacked")
+    return element("div", table_, class_="scroll")
+
+
+def _test_cells(i: int, test: TestView) -> tuple[Html | str, ...]:
+    held = limits_of(test)
+    first = min(held, key=lambda one: WORST_FIRST.index(one.state), default=None)
+    more = f" (+ {len(held) - 1} more)" if len(held) > 1 else ""
+    counts = test.entry["counts"]
+    return (
+        element("a", test.name, href=f"#test-{i}"),
+        html_blocks.pill(test.headline),
+        ("no limit" if test.valid else "not judged") if first is None else first.limit + more,
+        (test.first_figure if test.valid else "") if first is None else first.measured,
+        f"{counts.get('ok', 0)} of {counts.get('submitted', 0)}" if test.measured else "",
+        words(test.compliance) + (" (sim)" if test.simulated else "") if test.of_the_draft else "",
+    )
 
 
 def _identification(view: ReportView) -> Html:
@@ -126,28 +222,51 @@ def _over_interval(claim: str) -> Html:
     return fragment(value, element("br") if below else None, below)
 
 
-def _article(i: int, test: TestView) -> Html:
-    return element(
-        "article",
+def _detailed(i: int, test: TestView) -> Html:
+    """One test: what it was held to, pictures, then the tables. A test that passed is folded."""
+    held = held_of(test)
+    told = held[0].measured if held else test.first_figure
+    summary = element(
+        "summary",
+        html_blocks.pill(test.headline),
+        " ",
         element("h3", test.nodeid, id=f"test-{i}"),
+        element("small", told) if test.measured else None,
+    )
+    return element(
+        "details",
+        summary,
         element("p", test.kind, class_="meta"),
         html_blocks.verdicts(test),
         html_blocks.error(test),
         html_blocks.attempt(test),
         html_blocks.objectives(test),
         html_blocks.comparison_block(test),
+        metric_strips(test),
+        element("div", html_blocks.figures(test, salt=str(i)), class_="figures"),
         html_blocks.headlines(test),
         element("p", test.completion) if test.measured else None,
-        html_blocks.result_tables(test),
-        html_blocks.level_block(test),
-        html_blocks.figures(test, salt=str(i)),
         html_blocks.notes(test),
-        element("h4", "Configuration summary") if test.entry.get("configuration") else None,
-        html_blocks.configuration(test),
-        element("h4", "Validity"),
-        html_blocks.findings(test),
+        _tables(test),
+        html_blocks.level_block(test),
+        _configuration_summary(test),
+        html_blocks.checks(test),
         html_blocks.all_metrics(test) if test.measured else None,
+        class_="test",
+        open=None if test.headline in _FOLDED else "",
+        **html_blocks.filtered(test),
     )
+
+
+def _tables(test: TestView) -> Html | None:
+    found = html_blocks.result_tables(test)
+    titles = ", ".join(entry["title"] for entry in test.tables.values())
+    return details(f"Tables of the test: {titles}", found) if found else None
+
+
+def _configuration_summary(test: TestView) -> Html | None:
+    known = test.entry.get("configuration")
+    return details("Configuration summary", html_blocks.configuration(test)) if known else None
 
 
 def _compliance(view: ReportView) -> Html:
@@ -184,4 +303,6 @@ def _reproduction_of(test: TestView) -> Html:
 
 
 def _per_test(tests: Iterable[TestView], body: Callable[[TestView], Html]) -> Html:
-    return fragment([fragment(element("h3", test.name), body(test)) for test in tests])
+    return fragment(
+        [element("div", element("h3", test.name), body(test), **html_blocks.filtered(test)) for test in tests]
+    )

@@ -33,6 +33,12 @@ def class_pill(test: TestView) -> Html:
     return pill(test.compliance, simulated=test.simulated)
 
 
+def filtered(test: TestView) -> dict[str, str]:
+    """The attributes by which the script finds what belongs to a test."""
+    limits = " ".join(str(objective["metric"]) for objective in test.objectives)
+    return {"data_verdict": test.headline, "data_search": f"{test.nodeid} {test.kind} {limits}".lower()}
+
+
 def verdicts(test: TestView) -> Html:
     literal = test.entry["compliance"]["verdict_literal"]
     return element(
@@ -165,6 +171,15 @@ def findings(test: TestView) -> Html:
     return table(("Check", "State", "What was seen"), rows) if rows else element("p", "No check was made.")
 
 
+def checks(test: TestView) -> Html:
+    """The checks of validity; folded where all is as it should be."""
+    amiss = len(test.noteworthy_findings)
+    told = f"{amiss} of {len(test.findings)} not as they should be" if amiss else "all ok"
+    return details(
+        f"Validity checks: {told}", findings(test), open_=any(f["voids"] for f in test.noteworthy_findings)
+    )
+
+
 def _finding_word(finding: Entry) -> str:
     return "ok" if finding["ok"] else "voids the run" if finding["voids"] else "warning"
 
@@ -191,7 +206,11 @@ def ledger(test: TestView) -> Html:
     ]
     counts = ", ".join(f"{sum(r['status'] == s for r in entries)} {words(s)}" for s in order)
     summary = f"All {len(entries)} requirements: {counts}"
-    return details(summary, table(("Requirement", "Level, effect", "Status", "Reason and evidence"), rows))
+    return details(
+        summary,
+        table(("Requirement", "Level, effect", "Status", "Reason and evidence"), rows),
+        class_="searched",
+    )
 
 
 def _evidence(evidence: Mapping[str, object]) -> Html | None:

@@ -1,4 +1,4 @@
-"""The style sheet of ``report.html``: no web fonts, no scripts, light, dark and paper."""
+"""The style sheet of ``report.html``: no web fonts; light, dark, paper, and telephones."""
 
 from __future__ import annotations
 
@@ -48,11 +48,84 @@ ul { margin: .3rem 0; padding-left: 1.2rem; }
 .neutral { color: var(--neutral); background: var(--neutral-bg); }
 .judgement { margin-left: 1rem; color: var(--soft); white-space: nowrap; }
 .verdicts { line-height: 2; }
-article { border: 1px solid var(--line); border-radius: 8px; padding: .2rem 1.1rem 1rem; margin: 1rem 0; }
+[hidden] { display: none !important; }
+a { color: inherit; }
+.banner { font-size: 1.25rem; font-weight: 650; border-radius: 8px; padding: .7rem 1rem; margin: .6rem 0; }
+.facts { display: flex; flex-wrap: wrap; gap: .15rem 1.4rem; color: var(--soft); margin: .4rem 0;
+  font-size: .9rem; }
+.facts b { color: var(--ink); font-weight: 500; overflow-wrap: anywhere; }
+.compliance { margin: .3rem 0; font-size: .9rem; } .compliance.bad { padding: .2rem .6rem;
+  border-radius: 6px; }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr)); gap: .8rem;
+  margin: 1rem 0; }
+.card { border: 1px solid var(--line); border-radius: 8px; padding: .7rem 1rem; min-width: 0; }
+.card h2 { border: 0; margin: 0 0 .3rem; padding: 0; font-size: 1rem; overflow-wrap: anywhere; }
+.card p { margin: .25rem 0; overflow-wrap: anywhere; } .card pre { margin: .4rem 0 0; font-size: .78em; }
+.figure { margin: 0 .4rem; } .distance { font-weight: 650;
+  padding: 0 .45rem; border-radius: 999px; margin-right: .5rem; font-size: .9em; }
+.cause { color: var(--soft); }
+h2.plain { border: 0; margin: 1.6rem 0 .1rem; font-size: 1.05rem; } h2.plain + p { margin: 0 0 .5rem;
+  font-size: .86rem; }
+.strip-row { display: grid; grid-template-columns: minmax(0, 22rem) minmax(0, 1fr) minmax(0, 17rem);
+  gap: 1rem;
+  align-items: center; padding: .2rem 0; border-bottom: 1px solid var(--line); font-size: .88rem; }
+.strip-foot { border: 0; } .strip-name, .strip-value { overflow-wrap: anywhere; }
+.strip-name code { color: var(--soft); } .strip-value em { font-style: normal; font-weight: 600;
+  padding: 0 .4rem;
+  border-radius: 999px; font-size: .9em; }
+.strip-axis { position: relative; height: 1.4rem; display: block; overflow: hidden; }
+.strip-axis i { position: absolute; display: block; }
+.strip-axis .bound { top: 0; bottom: 0; width: 2px; margin-left: -1px; background: var(--ink); opacity: .75; }
+.strip-axis .zero { top: 0; bottom: 0; width: 1px; background: var(--soft); }
+.strip-axis .allowed { top: 0; bottom: 0; background: var(--good-bg); }
+.strip-axis .bar { top: .6rem; height: .2rem; min-width: 2px; background: var(--mark); border-radius: 2px; }
+.strip-axis .dot { top: .4rem; width: .6rem; height: .6rem; margin-left: -.3rem; border-radius: 50%;
+  background: var(--mark); }
+.strip-axis .good { --mark: var(--good); } .strip-axis .bad { --mark: var(--bad); }
+.strip-axis .warn { --mark: var(--warn); }
+.strip-axis .neutral { --mark: var(--neutral); }
+.strip-axis .plain { --mark: var(--ink); }
+.open-low::before, .open-high::after { content: ""; position: absolute; top: -.2rem;
+  border: .3rem solid transparent; }
+.open-low::before { left: 0; border-left: 0; border-right-color: var(--mark); }
+.open-high::after { right: 0; border-right: 0; border-left-color: var(--mark); }
+.ticks { overflow: visible; } .tick { position: absolute; transform: translateX(-50%); color: var(--soft);
+  font-size: .8rem; white-space: nowrap; }
+.filters { position: sticky; top: 0; z-index: 1; display: flex; flex-wrap: wrap; gap: .5rem;
+  align-items: center;
+  padding: .6rem 0; margin-top: 1.2rem; background: var(--paper); border-bottom: 1px solid var(--line); }
+input { font: inherit; color: inherit; background: var(--panel); border: 1px solid var(--line);
+  border-radius: 6px;
+  padding: .25rem .6rem; max-width: 100%; } .filters input { flex: 1 1 14rem; }
+button { font: inherit; cursor: pointer; border: 1px solid transparent; }
+button[aria-pressed="true"] { border-color: currentColor; box-shadow: inset 0 0 0 1px currentColor; }
+#tests table { font-size: .9rem; width: 100%; }
+.sortable thead th { cursor: pointer; } [aria-sort="ascending"]::after { content: " ▲"; }
+[aria-sort="descending"]::after { content: " ▼"; }
+details.part, details.test { border: 1px solid var(--line); border-radius: 8px; padding: 0 1rem;
+  margin: .7rem 0; }
+details.part > summary, details.test > summary { padding: .55rem 0; }
+details.part[open], details.test[open] { padding-bottom: .8rem; }
+summary h2, summary h3 { display: inline; border: 0; margin: 0; padding: 0; color: var(--ink);
+  font-size: 1.02rem; }
+summary h3 { font-size: .95rem; } summary small { margin-left: .7rem; }
+.test, .card, h3 { scroll-margin-top: 4rem; }
+.figures { display: grid; gap: 0 1rem;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 27rem), 1fr)); }
 figure { margin: 1rem 0; max-width: 46rem; } figure svg { width: 100%; height: auto; display: block; }
 figcaption { color: var(--soft); font-size: .86rem; }
 details { margin: .5rem 0; } summary { cursor: pointer; color: var(--soft); }
-@media print { body { max-width: none; font-size: 11px; } article { border: 0; padding: 0; }
+@media (max-width: 600px) {
+  body { padding: 1rem .8rem 3rem; } dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; }
+  .strip-row { grid-template-columns: 1fr; gap: .1rem; }
+  .strip-foot .strip-name, .strip-foot .strip-value { display: none; }
+  .stacked, .stacked tbody, .stacked tr, .stacked td, .stacked th { display: block; min-width: 0; }
+  .stacked thead { display: none; } .stacked tr { border-bottom: 2px solid var(--line); padding: .4rem 0; }
+  .stacked td, .stacked tbody th { border: 0; padding: .1rem 0; overflow-wrap: anywhere; }
+  .stacked td::before { content: attr(data-label) ": "; color: var(--soft); }
+  .judgement { margin-left: 0; margin-right: .8rem; } .nowrap { white-space: normal; } }
+@media print { .filters { display: none; } body { max-width: none; font-size: 11px; } article { border: 0;
+  padding: 0; }
   h2, h3, caption { break-after: avoid; } figure, tr { break-inside: avoid; }
   .pill { border: 1px solid currentColor; } a { color: inherit; } }
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-_VOID = frozenset({"br", "hr", "meta"})
+_VOID = frozenset({"br", "hr", "input", "meta"})
 
 
 class Html(str):
@@ -66,9 +66,10 @@ def pairs(entries: Iterable[tuple[str, Child]]) -> Html:
     return element("dl", [fragment(element("dt", name), element("dd", value)) for name, value in entries])
 
 
-def details(summary: Child, *children: Child, open_: bool = False) -> Html:
+def details(summary: Child, *children: Child, open_: bool = False, class_: str | None = None) -> Html:
     """A part that folds."""
-    return element("details", element("summary", summary), *children, open="" if open_ else None)
+    shown = "" if open_ else None
+    return element("details", element("summary", summary), *children, class_=class_, open=shown)
 
 
 def paragraphs(texts: Iterable[str]) -> Html:

@@ -98,13 +98,15 @@ class Page(HTMLParser):
         self.attributes: set[str] = set()
         self.links: set[str] = set()
         self.open: list[str] = []
+        self.scripts = 0
         self.feed(text)
         self.close()
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_startendtag(tag, attrs)
-        if tag not in ("meta", "br", "hr"):
+        self.scripts += tag == "script"
+        if tag not in ("meta", "br", "hr", "input"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -121,8 +123,9 @@ def bars(line: str) -> int:
     return len(re.findall(r"\||\\.", line)) - len(re.findall(r"\\.", line))
 
 
-def check_html(page: str, live: Page) -> None:
+def check_html(page: str, live: Page, scripts: int) -> None:
     seen = Page(page)
+    assert seen.scripts == scripts
     assert seen.tags <= live.tags
     assert seen.attributes <= live.attributes
     assert all(link.startswith("#") for link in seen.links)
@@ -162,7 +165,7 @@ def check_all(report: dict[str, Any], clean: dict[str, Any], live: Page) -> None
     document = document_of(schema.Report.model_validate(report))
     strict = json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
     assert json.loads(strict) == document
-    check_html(html_report(document), live)
+    check_html(html_report(document), live, 1)
     check_markdown(markdown_report(document))
     check_minimum(minimum_report(document), minimum_report(clean))
     lines = [*overview(document), *(line for entry in document["tests"] for line in _terminal(entry))]
@@ -170,7 +173,7 @@ def check_all(report: dict[str, Any], clean: dict[str, Any], live: Page) -> None
         assert not re.search("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", line.text)
         assert len(line.text) <= 100
     for entry in document["tests"]:
-        check_html(pytest_html.extra_block(entry) + "".join(pytest_html.row_cells(entry)), live)
+        check_html(pytest_html.extra_block(entry) + "".join(pytest_html.row_cells(entry)), live, 0)
         for name, value in junit.properties(entry):
             told = ElementTree.Element("property", name=bin_xml_escape(name), value=bin_xml_escape(value))
             ElementTree.fromstring(ElementTree.tostring(told))
@@ -296,9 +299,9 @@ def test_what_is_no_number_costs_no_entry(result: TestResult, value: float) -> N
 def test_what_is_to_be_found_is_found(undrawn: Entries, whole: Any, live: Page) -> None:
     """The checks themselves."""
     with pytest.raises(AssertionError):
-        check_html("<p onclick='x'>a</p>", live)
+        check_html("<p onclick='x'>a</p>", live, 0)
     with pytest.raises(AssertionError):
-        check_html("<script>a</script>", live)
+        check_html("<script>a</script><script>b</script>", live, 1)
     for text in ("| a | b |\n| c | d | e |", "| a | b |\n| c\\\\| | d |", "<b>", "[x](y)"):
         with pytest.raises(AssertionError):
             check_markdown(text)

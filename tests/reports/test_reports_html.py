@@ -14,7 +14,7 @@ from pytest_llmbench.reports.summaries import SECTIONS
 from pytest_llmbench.store import schema
 
 Entry = dict[str, Any]
-_VOID = {"meta", "br", "hr"}
+_VOID = {"meta", "br", "hr", "input"}
 
 
 class Outline(HTMLParser):
@@ -61,7 +61,7 @@ def page(report: Entry) -> str:
 
 def test_six_sections_in_order(page: str) -> None:
     expected = [f"{number}. {title}" for number, title in enumerate(SECTIONS, start=1)]
-    assert outline(page).headings == expected
+    assert outline(page).headings[-6:] == expected
     assert SECTIONS == (
         "System Identification",
         "Test Configuration",
@@ -75,14 +75,16 @@ def test_six_sections_in_order(page: str) -> None:
 def test_the_page_needs_nothing_from_outside(page: str) -> None:
     seen = outline(page)
     assert all(address.startswith("#") for address in seen.addresses)
-    assert not seen.tags & {"script", "link", "iframe", "img"}
+    assert not seen.tags & {"link", "iframe", "img"}
+    assert page.count("<script") == 1
+    assert re.search(r"Content-Security-Policy\" content=\"default-src &#x27;none&#x27;", page)
     assert "url(http" not in page
     assert "@import" not in page
 
 
 def test_what_a_reviewer_looks_for_is_there(page: str) -> None:
     for text in (
-        "1 INCONCLUSIVE, 1 PASS, 1 ERROR",
+        "1 of 3 limits undecided; 1 test without a measurement",
         "ttft.p99 &lt;= 600 ms",
         "468.3 ms [449.5, 491.7]",
         "TTFT by Input Length",
@@ -189,7 +191,7 @@ def test_tables_keep_the_order_of_the_test(whole_report: Entry) -> None:
 
 
 def test_a_test_without_limits_leads_with_its_figure(whole_report: Entry) -> None:
-    verdicts = html_report(whole_report).split("1. System Identification")[0]
+    verdicts = html_report(whole_report).split('<section id="tests">')[1].split("1. System Identification")[0]
     assert "Maximum concurrent requests: 64" in verdicts
     assert "Knee point: 14 req/s" in verdicts
 

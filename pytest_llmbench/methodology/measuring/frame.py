@@ -9,6 +9,7 @@ from typing import Any
 from pytest_llmbench.methodology.measuring.levels import Seen, numbered
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.offered import gave_up, is_offered
+from pytest_llmbench.methodology.measuring.over_time import over_time_of_levels
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import TestParameters
@@ -102,7 +103,7 @@ def result_of(
         title=f"{heading.title} (cold start)" if setting.warmup.cold_start else heading.title,
         metrics=report.metrics,
         tables=tuple(report.tables),
-        plots=tuple(report.plots),
+        plots=(*report.plots, *over_time_of_levels(report.levels)),
         configuration=configuration(facts, observations),
         observations=observations,
         warmup=warmup,

@@ -21,6 +21,7 @@ from pytest_llmbench.methodology.measuring.one_load import (
     one_load_plans,
     one_load_procedure,
 )
+from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
 from pytest_llmbench.methodology.measuring.samples import samples_of
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
@@ -90,7 +91,7 @@ def result(
         title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
         metrics=metrics | judged.metrics,
         tables=(_table(parameters, metrics, seen),),
-        plots=(),
+        plots=over_time_of_runs(seen),
         configuration=configuration(facts, seen),
         observations=tuple(seen),
         warmup=warmup,

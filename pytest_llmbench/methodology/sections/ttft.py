@@ -21,6 +21,7 @@ from pytest_llmbench.methodology.measuring.one_load import (
     one_load_plans,
     one_load_procedure,
 )
+from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
 from pytest_llmbench.methodology.measuring.samples import RunSamples, samples_of
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import STATISTICS, parameter
@@ -110,7 +111,10 @@ def result(
             *((parts_table(metrics),) if _parts(metrics) else ()),
             *((any_token_table(metrics),) if samples.noncontent_share > 0 else ()),
         ),
-        plots=(cdf_plot(samples, parameters.objectives),) if samples.ttft_count else (),
+        plots=(
+            *((cdf_plot(samples, parameters.objectives),) if samples.ttft_count else ()),
+            *over_time_of_runs(seen),
+        ),
         configuration=configuration(facts, seen),
         observations=tuple(seen),
         warmup=warmup,

@@ -1,0 +1,336 @@
+"""What a reader needs first: how many limits are broken, by how much, why, and what to do next.
+
+Decided here once, so that the page and the comment of a pull request never contradict each other.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from pytest_llmbench.reports import comparisons, numbers
+from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text
+from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.report_view import ReportView
+
+State = Literal["broken", "undecided", "kept", "shown"]
+"""``shown``: a comparison that decides nothing."""
+STATE_TONES: Mapping[State, str] = {"broken": "bad", "undecided": "warn", "kept": "good", "shown": "neutral"}
+WORST_FIRST: Sequence[State] = ("broken", "undecided", "kept", "shown")
+
+_OF_LIMITS: Mapping[str, State] = {"fail": "broken", "inconclusive": "undecided", "pass": "kept"}
+_OF_COMPARISONS: Mapping[str, State] = {"regressed": "broken", "inconclusive": "undecided"}
+_NOT_JUDGED = ("INVALID", "ERROR", "SKIPPED", "XFAIL", "XPASS")
+_NEEDS_NO_CARD = ("PASS", "SKIPPED", "XFAIL")
+_TIMES_FROM = 5.0
+"""A value this many times its limit reads better as a multiple than in per cent."""
+
+
+class Span(NamedTuple):
+    """An interval round its point, on an axis where worse lies to the right. An open end is None."""
+
+    low: float | None
+    point: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Held:
+    """One thing that a test was held to, a limit or a comparison that decides, and how it came out."""
+
+    test: TestView
+    state: State
+    word: str
+    """The state in a word; of a comparison its verdict."""
+    limit: str
+    measured: str
+    distance: str | None
+    """From the limit: ``+51 %``. None where there is no such figure, and of a comparison, which is one."""
+    reason: str
+    span: Span
+    """Of a limit the share of it that was used, at most 1 if it was kept, whichever way it points; of a
+    comparison the worsening, a share of the baseline."""
+    allowed: float | None = None
+    """The worsening that a comparison allows, a share; None for a limit."""
+
+
+def held_of(test: TestView) -> list[Held]:
+    """What decided about a test. Nothing did where its numbers are not judged, or its failure is expected."""
+    return [] if test.headline in _NOT_JUDGED else limits_of(test)
+
+
+def limits_of(test: TestView) -> list[Held]:
+    """The limits and then the comparisons that a valid test was held to, whatever came of them."""
+    if not test.valid:
+        return []
+    gated = [one for one in test.comparisons if one.get("gated")]
+    return [
+        *(_limit(test, objective) for objective in test.objectives),
+        *(_comparison(test, comparison) for comparison in gated),
+    ]
+
+
+def _limit(test: TestView, objective: Entry) -> Held:
+    point, limit = objective["point"], objective["limit"]
+    state = _OF_LIMITS[objective["verdict"]]
+    return Held(
+        test=test,
+        state=state,
+        word=state,
+        limit=objective_text(objective),
+        measured=measured_text(objective),
+        distance=distance_text(point, limit),
+        reason=str(objective.get("reason") or ""),
+        span=_share_used(objective),
+    )
+
+
+def distance_text(point: float | None, limit: float) -> str | None:
+    """How far a value lies from its limit: ``+51 %``, ``-12 %``, ``7.3 times``; None for a limit of zero."""
+    if point is None or limit == 0:
+        return None
+    times = point / limit
+    if times >= _TIMES_FROM:
+        return f"{numbers.number(times)} times"
+    away = 100 * (times - 1)
+    return (
+        "at the limit"
+        if away == 0
+        else f"{away:+.{0 if abs(away) >= 10 else 1 if abs(away) >= 0.1 else 3}f} %"
+    )
+
+
+def _share_used(objective: Entry) -> Span:
+    """value / limit for a ceiling, limit / value for a floor."""
+    limit = objective["limit"]
+    ends = [objective[end] for end in ("lower", "point", "upper")]
+    if limit <= 0:
+        return Span(None, None, None)
+    if objective["op"] in ("<=", "<"):
+        return Span(*(None if end is None else end / limit for end in ends))
+    shares = [None if end is None or end <= 0 else limit / end for end in ends]
+    return Span(*reversed(shares))
+
+
+def _comparison(test: TestView, comparison: Entry) -> Held:
+    change = comparison["change"]
+    ends = [change[end] for end in ("lower", "point", "upper")]
+    if comparison["better"] == "higher":
+        ends = [None if end is None else -end for end in reversed(ends)]
+    system = comparisons.system_of(comparison, test.comparisons)
+    allowed = f" {comparisons.allowed_text(comparison)} allowed" if comparison.get("gated") else ""
+    against = f"{system}{comparison['metric']}{allowed}"
+    return Held(
+        test=test,
+        state=_OF_COMPARISONS.get(comparison["verdict"], "kept") if comparison.get("gated") else "shown",
+        word=comparisons.verdict_text(comparison),
+        limit=f"{against} against {comparison['baseline_name']}",
+        measured=comparisons.change_text(comparison),
+        distance=None,
+        reason=str(comparison["reason"]),
+        span=Span(*ends),
+        allowed=float(comparison["margin"]),
+    )
+
+
+def compared_of(test: TestView) -> list[Held]:
+    """The comparisons that decide; of a test where none does, all that were made."""
+    if not test.valid:
+        return []
+    gated = [one for one in test.comparisons if one.get("gated")]
+    return [_comparison(test, comparison) for comparison in gated or test.comparisons]
+
+
+@dataclass(frozen=True)
+class Card:
+    """One test that did not pass."""
+
+    number: int
+    """Its place among the tests of the report, from 0."""
+    test: TestView
+    deciding: Held | None
+    """The worst of what it was held to; None where that did not decide."""
+    more: int
+    """How many others came out no better than undecided."""
+    cause: str
+    next_steps: tuple[str, ...]
+    command: str
+    """Runs this test again, as the session ran it."""
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """The whole report in a few lines."""
+
+    view: ReportView
+
+    @cached_property
+    def held(self) -> list[Held]:
+        """Everything that judged tests were held to, in the order of the tests."""
+        return [one for test in self.view.tests for one in held_of(test)]
+
+    @cached_property
+    def compared(self) -> list[Held]:
+        """The comparisons of all tests, with a baseline or of several systems."""
+        return [one for test in self.view.tests for one in compared_of(test)]
+
+    @cached_property
+    def banner(self) -> str:
+        """``1 of 6 limits broken, 1 undecided; 2 tests void``."""
+        limits = [one.state for one in self.held if one.allowed is None]
+        compared = [one.state for one in self.held if one.allowed is not None]
+        parts = [
+            _states_text(limits, "limit", "broken"),
+            _states_text(compared, "comparison", "regressed"),
+            *self._beside_the_limits(),
+        ]
+        if not self.view.tests:
+            return "no test ran"
+        shown = (
+            _counted(len(self.compared), "comparison") + " shown" if self.compared and not compared else ""
+        )
+        nothing = "" if self.held else "no limit was set"
+        return "; ".join(part for part in (nothing, shown, *parts) if part)
+
+    def _beside_the_limits(self) -> Iterable[str]:
+        words = Counter(test.headline for test in self.view.tests)
+        otherwise = sum(test.headline == "FAIL" and _worst(test) is None for test in self.view.tests)
+        for count, text in (
+            (otherwise, "failed beside its limits"),
+            (words["INVALID"], "void"),
+            (words["ERROR"], "without a measurement"),
+            (words["SKIPPED"], "skipped"),
+            (words["XFAIL"], "expected to fail"),
+            (words["XPASS"], "passed, expected to fail"),
+        ):
+            if count:
+                yield f"{_counted(count, 'test')} {text}"
+        if self.view.incomplete:
+            yield "INCOMPLETE"
+
+    @property
+    def tone(self) -> str:
+        """The worst of all tests: ``bad``, ``warn``, ``good``, or ``neutral`` where nothing was judged."""
+        tones = {TONES[test.headline] for test in self.view.tests}
+        if self.view.incomplete:
+            return "bad"
+        found = next((tone for tone in ("bad", "warn", "good") if tone in tones), "neutral")
+        return "neutral" if found == "good" and not self.held else found
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What was measured: endpoint, build, baseline, date, duration."""
+        report = self.view.report
+        generator = report["generator"]
+        took = [test.entry["duration_s"] for test in self.view.tests if test.entry.get("duration_s")]
+        baselines = [one["baseline_name"] for test in self.view.tests for one in test.comparisons]
+        known = [
+            ("Endpoint", str(report["sut"]["endpoint"])),
+            ("Model", self.view.model),
+            ("Build", self.view.software),
+            ("Baseline", ", ".join(dict.fromkeys(baselines))),
+            ("Started", str(report["started"])),
+            ("Took", numbers.duration(sum(took)) if took else ""),
+            ("Measured by", f"{generator['name']} {generator['version']}"),
+        ]
+        return [(name, text) for name, text in known if text and text != "not declared"]
+
+    @property
+    def compliance(self) -> str | None:
+        """``Compliance with the draft: 3 conditional, 7 not compliant``; None without a test of the draft."""
+        classes = [t.compliance_text for t in self.view.tests if t.of_the_draft and t.measured]
+        counts = ", ".join(f"{classes.count(word)} {word}" for word in dict.fromkeys(classes))
+        return f"Compliance with the draft: {counts}" if counts else None
+
+    @property
+    def compliance_demanded(self) -> bool:
+        """Whether a test that asks for a class of compliance failed."""
+        return any(
+            (test.entry.get("parameters") or {}).get("compliance") and test.headline == "FAIL"
+            for test in self.view.tests
+        )
+
+    @cached_property
+    def cards(self) -> list[Card]:
+        """The tests that did not pass, the worst first, then in the order of the report."""
+        order = ("FAIL", "ERROR", "INVALID", "INCONCLUSIVE", "XPASS")
+        cards = [
+            self._card(number, test)
+            for number, test in enumerate(self.view.tests)
+            if test.headline not in _NEEDS_NO_CARD
+        ]
+        return sorted(cards, key=lambda card: order.index(card.test.headline))
+
+    def _card(self, number: int, test: TestView) -> Card:
+        deciding = _worst(test)
+        open_ = sum(one.state != "kept" for one in held_of(test))
+        return Card(
+            number=number,
+            test=test,
+            deciding=deciding,
+            more=max(open_ - 1, 0),
+            cause=_cause(test, deciding),
+            next_steps=() if test.headline in _NOT_JUDGED else tuple(test.next_steps[:1]),
+            command=self._again(test),
+        )
+
+    def _again(self, test: TestView) -> str:
+        """The session's command with this test for its arguments; other options than ours are left out."""
+        environment = self.view.report["environment"]
+        settings = environment.get("settings", {})
+        words = list(environment.get("command", []))
+        options = []
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            if not word.startswith("--llm-"):
+                continue
+            options.append(word)
+            name = word.removeprefix("--llm-").replace("-", "_")
+            if "=" not in word and not isinstance(settings.get(name), bool) and name in settings:
+                options.append(following)
+        return shlex.join(["pytest", test.nodeid, *options])
+
+
+def _worst(test: TestView) -> Held | None:
+    """The limit or comparison that decided: of the broken ones, or else the undecided, the farthest off."""
+    found = [one for one in held_of(test) if one.state != "kept"]
+
+    def rank(one: Held) -> tuple[int, float]:
+        beyond = one.span.point if one.span.point is not None else 0.0
+        return WORST_FIRST.index(one.state), -beyond
+
+    return min(found, key=rank, default=None)
+
+
+def _cause(test: TestView, deciding: Held | None) -> str:
+    """One sentence."""
+    if test.headline == "XPASS":
+        return "the test was expected to fail, and passed"
+    error = str(test.entry.get("error") or "").strip()
+    if test.headline == "INVALID":
+        void = [finding["message"] for finding in test.noteworthy_findings if finding["voids"]]
+        return str(void[0]) if void else "the run is void"
+    if deciding is not None and test.headline != "ERROR":
+        return deciding.reason
+    return error.splitlines()[0] if error else "nothing was measured"
+
+
+def _states_text(states: Sequence[State], noun: str, broken_word: str) -> str:
+    counts = Counter(states)
+    if not states:
+        return ""
+    if not counts["broken"] and not counts["undecided"]:
+        passed = "kept" if noun == "limit" else "passed"
+        return f"the {noun} {passed}" if len(states) == 1 else f"all {len(states)} {noun}s {passed}"
+    of = f"{len(states)} {noun}" + ("s" if len(states) != 1 else "")
+    told = [(counts["broken"], broken_word), (counts["undecided"], "undecided")]
+    first, *rest = [f"{count} {word}" for count, word in told if count]
+    count, _, word = first.partition(" ")
+    return ", ".join([f"{count} of {of} {word}", *rest])
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
