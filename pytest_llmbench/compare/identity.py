@@ -29,6 +29,8 @@ SHOWN = (
     "generator.version", "host.python", "host.platform",
 )  # fmt: skip
 """Are told where they differ: the software is what one compares."""
+DEFINITIONS = "definitions"
+"""How metrics are defined: has to agree where the figures of another load generator are to decide."""
 _EXAMPLE = "--llm-waive 'host.cpu=new runners, old baseline@2026-03-31'"
 
 
@@ -73,9 +75,10 @@ def _read(text: str) -> Waiver | str:
 
 def _wrong(waiver: Waiver, today: date) -> list[str]:
     found = []
-    if waiver.field not in REQUIRED:
-        close = difflib.get_close_matches(waiver.field, REQUIRED, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"those that can be waived: {', '.join(REQUIRED)}"
+    known = (*REQUIRED, DEFINITIONS)
+    if waiver.field not in known:
+        close = difflib.get_close_matches(waiver.field, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"those that can be waived: {', '.join(known)}"
         found.append(f"names no field that has to agree; {hint}")
     if waiver.expires < today:
         found.append(
@@ -94,11 +97,19 @@ class Match:
     shown: tuple[str, ...]
 
 
-def matched(baseline: Identity, candidate: Identity, waivers: Sequence[Waiver] = ()) -> Match:
-    """Every difference, named with both values."""
+def matched(
+    baseline: Identity,
+    candidate: Identity,
+    waivers: Sequence[Waiver] = (),
+    *,
+    required: Sequence[str] = REQUIRED,
+    told: Sequence[str] = SHOWN,
+) -> Match:
+    """Every difference, named with both values; ``required``: the fields that have to agree, ``told``:
+    those that are told where they differ."""
     by_field = {waiver.field: waiver for waiver in waivers}
     mismatches, waived = [], []
-    for name in REQUIRED:
+    for name in required:
         if baseline.get(name) == candidate.get(name):
             continue
         said = _difference(name, baseline, candidate)
@@ -107,7 +118,7 @@ def matched(baseline: Identity, candidate: Identity, waivers: Sequence[Waiver] =
         else:
             mismatches.append(said)
     shown = [
-        _difference(name, baseline, candidate) for name in SHOWN if baseline.get(name) != candidate.get(name)
+        _difference(name, baseline, candidate) for name in told if baseline.get(name) != candidate.get(name)
     ]
     return Match(tuple(mismatches), tuple(waived), tuple(shown))
 

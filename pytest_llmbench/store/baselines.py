@@ -26,6 +26,8 @@ BASELINE_VERSION: Final = "1.0"
 STORAGE = ".llmbench"
 _FILE = re.compile(r"(?P<number>\d{4,})_(?P<name>.+)\.json")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FILES = (".json", ".jsonl")
+"""How the path of a file ends; no name of a baseline does."""
 _LONGEST_NAME = 100
 _MOST_TRIES = 1000
 
@@ -67,7 +69,7 @@ def machine_id() -> str:
 
 def check_name(name: str) -> None:
     """StoreError for a name that is no part of a file name."""
-    if not _NAME.fullmatch(name) or name.endswith(".json") or len(name) > _LONGEST_NAME:
+    if not _NAME.fullmatch(name) or name.endswith(_FILES) or len(name) > _LONGEST_NAME:
         raise StoreError(
             f"{shown(name)} is no name of a baseline: letters, digits, '.', '_' and '-', at most "
             f"{_LONGEST_NAME} of them",
@@ -128,7 +130,7 @@ def find_baseline(storage: Path, given: str) -> Path:
     StoreError that lists the baselines there are.
     """
     direct = Path(given)
-    if direct.suffix == ".json" or direct.parent != Path():
+    if direct.suffix in _FILES or direct.parent != Path():
         with contextlib.suppress(OSError, ValueError):  # of names that no file can have
             if direct.is_file():
                 return direct

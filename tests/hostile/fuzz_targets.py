@@ -29,6 +29,7 @@ from pytest_llmbench.probes.engine_metrics import read_page
 from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline
 from pytest_llmbench.store.datasets import code_texts, conversations, read_rows, trace_entries
 from pytest_llmbench.store.entries import entry_from_error
+from pytest_llmbench.store.foreign.reading import read_foreign
 from pytest_llmbench.store.records_file import RECORDS_SCHEMA
 from pytest_llmbench.store.records_reader import read_records
 from pytest_llmbench.store.report_file import read_report
@@ -200,6 +201,15 @@ TARGETS: dict[str, tuple[Target, list[bytes]]] = {
     "page": (page, [ABSURD_PAGE.encode()]),
     "report": (_of_a_file("report.json", read_report), [json.dumps(_REPORT.plain()).encode()]),
     "baseline": (_of_a_file("baseline.json", read_baseline), [json.dumps(_BASELINE.plain()).encode()]),
+    "foreign result": (
+        _of_a_file("result.json", read_foreign),
+        [
+            b'{"model_id": "m", "num_prompts": 2, "request_rate": "inf", "completed": 2, "duration": 1.5, '
+            b'"max_concurrency": 2, "output_throughput": 9.0, "p99_ttft_ms": 3.0, "median_tpot_ms": 1e3}',
+            b'{"metadata": {"version": 2}, "benchmarks": [{"config": {"strategy": {"type_": "constant", '
+            b'"rate": 2.0}}, "metrics": {"request_latency": {"successful": {"percentiles": {"p50": 1}}}}}]}',
+        ],
+    ),
     "records": (
         _of_a_file("records.jsonl", lambda path: dict(read_records(path))),
         ["\n".join(map(json.dumps, _RECORDS)).encode()],

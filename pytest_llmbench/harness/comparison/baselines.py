@@ -12,22 +12,27 @@ from datetime import UTC, date, datetime
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytest_llmbench.compare.equivalence import output_lengths
-from pytest_llmbench.compare.identity import Match, Waiver, matched, waivers_of_option
+from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons, limits_of_option
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.comparison.identity import identity_of
+from pytest_llmbench.harness.comparison.identity import (
+    identity_of,
+    refuse_few_runs,
+    refuse_mismatch,
+    waived,
+)
 from pytest_llmbench.harness.comparison.replication import repeated, replication
 from pytest_llmbench.harness.execution.loads import stated
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
 from pytest_llmbench.model.comparison import FEWEST_RUNS
-from pytest_llmbench.model.judgement import Finding, Validity
+from pytest_llmbench.model.judgement import Validity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.result import TestResult
@@ -44,12 +49,13 @@ from pytest_llmbench.store.baselines import (
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.schema import OutputLengths
 
+if TYPE_CHECKING:
+    from pytest_llmbench.harness.comparison.foreign import ForeignComparing
+
 HOW_TO_COMPARE = (
     "compare with a saved baseline (--llm-compare NAME, saved before by --llm-save NAME), or with another "
     "system in this session (--llm-baseline-endpoint URL)"
 )
-WAIVED = "waived"
-
 
 Valid = Callable[[TestResult, TestParameters], Validity]
 
@@ -105,8 +111,8 @@ class Baselines:
         return limits_of_option(self._settings.compare_fail)
 
     @cached_property
-    def comparing(self) -> Comparing | None:
-        """The baseline to compare with; None without ``--llm-compare``.
+    def comparing(self) -> Comparing | ForeignComparing | None:
+        """The baseline, or result of another tool, to compare with; None without ``--llm-compare``.
 
         Raises for every mistake in the options about baselines.
         """
@@ -125,7 +131,7 @@ class Baselines:
                 "--llm-compare and --llm-baseline-endpoint exclude each other: give one baseline"
             )
         path = find_baseline(settings.storage, settings.compare)
-        return Comparing(path, read_baseline(path), waivers)
+        return _foreign(path, waivers) or Comparing(path, read_baseline(path), waivers)
 
     def order(
         self,
@@ -153,8 +159,11 @@ class Baselines:
         if settings.baseline_endpoint is not None:  # the arms see to their runs themselves
             return replace(plain, identity=identity)
         parameters, setting, whole = replication(parameters, setting, settings.runs)
-        if asked is not None:
-            refuse_early(asked, nodeid, identity, limits, max(whole, setting.least_runs))
+        runs = max(whole, setting.least_runs)
+        if isinstance(asked, Comparing):
+            refuse_early(asked, nodeid, identity, limits, runs)
+        elif asked is not None:
+            asked.refuse_early(parameters, identity, (*limits, *self.limits), runs)
 
         def procedure(own: TestParameters, where: Setting) -> Procedure[TestResult]:
             return repeated(definition, own, where, whole, lambda result: self._valid(result, own))
@@ -165,11 +174,24 @@ class Baselines:
     def compared(self, order: MeasurementRequest, result: TestResult) -> TestResult:
         """The result with its comparisons, the waivers that were needed, and what else differs."""
         asked, settings = self.comparing, self._settings
+        limits = (*order.limits, *self.limits)
+        if isinstance(asked, Comparing):
+            return compared_with(asked, order, limits, result)
         if asked is not None:
-            return compared_with(asked, order, (*order.limits, *self.limits), result)
+            return asked.compared(order.parameters, order.identity, limits, result)
         if order.limits and settings.baseline_endpoint is None and not settings.calibrate:
             return _noted(result, "nothing to compare with yet: this session saves the baseline")
         return result
+
+
+def _foreign(path: Path, waivers: tuple[Waiver, ...]) -> ForeignComparing | None:
+    """The result of another tool in a file, if that is what it is. Who names no file imports no reader of
+    them."""
+    from pytest_llmbench.harness.comparison.foreign import ForeignComparing
+    from pytest_llmbench.store.foreign.reading import read_foreign
+
+    results = read_foreign(path)
+    return None if results is None else ForeignComparing(path, results, waivers)
 
 
 def refuse_early(
@@ -191,25 +213,9 @@ def refuse_early(
                 remedy="save a baseline that includes this test",
             )
         return
-    _refuse_mismatch(matched(found.identity, identity, asked.waivers), where)
-    for what, count in (("the baseline has", found.runs), ("this session has", runs)):
-        if count < FEWEST_RUNS:
-            raise SuiteError(
-                f"{what} {count} {'run' if count == 1 else 'runs'} of this test: at least {FEWEST_RUNS} of "
-                "each side are needed to tell a change from noise",
-                where=where,
-                remedy=f"give --llm-runs={FEWEST_RUNS} or more, when saving and when comparing",
-            )
-
-
-def _refuse_mismatch(match: Match, where: str) -> None:
-    if match.mismatches:
-        raise SuiteError.from_mistakes(
-            [f"another thing was measured: {mismatch}" for mismatch in match.mismatches],
-            where=where,
-            remedy="compare like with like, save a new baseline, or answer for the difference: "
-            "--llm-waive 'FIELD=REASON@YYYY-MM-DD'",
-        )
+    refuse_mismatch(matched(found.identity, identity, asked.waivers), where)
+    how = f"give --llm-runs={FEWEST_RUNS} or more, when saving and when comparing"
+    refuse_few_runs(found.runs, runs, where, how)
 
 
 def compared_with(
@@ -220,7 +226,6 @@ def compared_with(
     if found is None:
         return _noted(result, f"{asked.path.name} has no results of this test: nothing is compared")
     match = matched(found.identity, order.identity, asked.waivers)
-    waived = [Finding(WAIVED, ok=False, voids=False, message=text) for text in match.waived]
     lengths = output_lengths(_vector(found.output_lengths), _vector(lengths_of(result.observations)))
     name = f"{asked.path.name.removesuffix('.json')} of {asked.baseline.saved}"
     absent = [limit for limit in limits if not limit.everywhere and limit.metric not in result.by_run]
@@ -229,7 +234,7 @@ def compared_with(
         comparisons=comparisons(
             found.by_run, result.by_run, limits, names=(asked.baseline.name, "this session"), paired=False
         ),
-        findings=(*result.findings, *([lengths] if lengths else []), *waived),
+        findings=(*result.findings, *([lengths] if lengths else []), *waived(match)),
         notes=(
             *result.notes,
             f"compared with the baseline {name}, {found.runs} runs",

@@ -9,15 +9,19 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from pytest_llmbench.compare.identity import REQUIRED, SHOWN
+from pytest_llmbench.compare.identity import REQUIRED, SHOWN, Match
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.model.comparison import FEWEST_RUNS
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
 from pytest_llmbench.probes.host import environment
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.plain import plain_object
 from pytest_llmbench.workloads.catalogue import workload
 
+WAIVED = "waived"
 _UNDER_CRITERIA = ("throughput", "tradeoff", "capacity")
 """Tests whose figures are those of the highest load that meets the latency limits."""
 
@@ -83,3 +87,31 @@ def _host() -> Mapping[str, Any]:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def refuse_mismatch(match: Match, where: str) -> None:
+    """SuiteError where something differs that nobody answers for."""
+    if match.mismatches:
+        raise SuiteError.from_mistakes(
+            [f"another thing was measured: {mismatch}" for mismatch in match.mismatches],
+            where=where,
+            remedy="compare like with like, save a new baseline, or answer for the difference: "
+            "--llm-waive 'FIELD=REASON@YYYY-MM-DD'",
+        )
+
+
+def refuse_few_runs(theirs: int, ours: int, where: str, how: str) -> None:
+    """SuiteError where a side has too few runs; ``how``: where more of the baseline come from."""
+    for what, count in (("the baseline has", theirs), ("this session has", ours)):
+        if count < FEWEST_RUNS:
+            raise SuiteError(
+                f"{what} {count} {'run' if count == 1 else 'runs'} of this test: at least {FEWEST_RUNS} of "
+                "each side are needed to tell a change from noise",
+                where=where,
+                remedy=how,
+            )
+
+
+def waived(match: Match) -> list[Finding]:
+    """The differences that somebody answers for, to be told with the result."""
+    return [Finding(WAIVED, ok=False, voids=False, message=text) for text in match.waived]

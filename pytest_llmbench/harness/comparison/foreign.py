@@ -1,0 +1,213 @@
+"""``--llm-compare FILE`` with a result of another load generator: shown beside ours, and what it takes to
+decide.
+
+Such a file is no baseline. It knows no test, so it stands beside every test of one load that has the same
+load. It is mostly a single run, which says nothing of the noise between runs, and its metrics are defined
+otherwise. So nothing is decided by it, unless it holds runs enough and somebody answers for the rest
+(``--llm-waive``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.compare.identity import DEFINITIONS, Match, Waiver, matched
+from pytest_llmbench.compare.limits import ByRun, RegressionLimit, comparisons
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.comparison.identity import refuse_few_runs, refuse_mismatch, waived
+from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
+from pytest_llmbench.model.comparison import Comparison, ComparisonVerdict
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.records import IntColumn, Records
+from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.store.foreign.foreign_run import ForeignResults, ForeignRun
+
+_OURS = "this session"
+_UNTOLD = "workload, seed, hosts, engine and its version"
+"""What no result file of another tool says in a way that could be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignComparing:
+    """A result file of another tool, and who answers for the differences."""
+
+    path: Path
+    results: ForeignResults
+    waivers: tuple[Waiver, ...] = ()
+
+    def runs_like(self, parameters: TestParameters) -> tuple[ForeignRun, ...]:
+        """Its runs with the load of a test; none for a test that searches its loads. SuiteError where
+        they are runs of different things."""
+        if not isinstance(parameters, LoadParameters):
+            return ()
+        runs = tuple(run for run in self.results.runs if run.load.is_like(parameters.load))
+        differ = [
+            f"{name}: {', '.join(values)}"
+            for name in dict.fromkeys(name for run in runs for name in ("model", *run.setup))
+            if len(values := list(dict.fromkeys(_setup(run, name) for run in runs))) > 1
+        ]
+        if differ:
+            raise SuiteError.from_mistakes(
+                [f"its {len(runs)} runs at this load differ in {each}" for each in differ],
+                where=f"--llm-compare {self.path}",
+                remedy="give a file with runs of one thing",
+            )
+        return runs
+
+    def refuse_early(
+        self,
+        parameters: TestParameters,
+        identity: Mapping[str, Any],
+        limits: Sequence[RegressionLimit],
+        runs: int,
+    ) -> None:
+        """What keeps a comparison from being made. SuiteError.
+
+        Without limits only another model does: what is shown beside each other decides nothing.
+        """
+        where = f"--llm-compare {self.path}"
+        found = self.runs_like(parameters)
+        if not found:
+            if any(limit.everywhere for limit in limits):
+                raise SuiteError(
+                    f"{self.results.tool} has no run with the load of this test; {self._loads()}",
+                    where=where,
+                    remedy="guard a test with one of these loads, or save a baseline with --llm-save",
+                )
+            return
+        self._refuse_lacking(found, [limit.metric for limit in limits if limit.everywhere], where)
+        gated = any(limit.everywhere or _has(found, limit.metric) for limit in limits)
+        refuse_mismatch(self._match(found, identity, gated=gated), where)
+        if gated:
+            refuse_few_runs(len(found), runs, where, "give the results of as many runs in one file")
+
+    def compared(
+        self,
+        parameters: TestParameters,
+        identity: Mapping[str, Any],
+        limits: Sequence[RegressionLimit],
+        result: TestResult,
+    ) -> TestResult:
+        """The result with the figures of the file beside its own."""
+        found = self.runs_like(parameters)
+        if not found:
+            said = f"nothing is compared with {self.path.name}: {self._loads()}, and this test another load"
+            return replace(result, notes=(*result.notes, said))
+        theirs = _by_run(found)
+        ours: ByRun = result.by_run or {name: (metric.point,) for name, metric in result.metrics.items()}
+        rows = comparisons(theirs, ours, limits, names=(self.results.tool, _OURS), paired=False)
+        gated = any(row.gated for row in rows)
+        return replace(
+            result,
+            comparisons=tuple(map(self._judged, rows)),
+            findings=(*result.findings, *waived(self._match(found, identity, gated=gated))),
+            notes=(*result.notes, *self._notes(found, result), *self._defined_otherwise(rows)),
+        )
+
+    def _match(self, found: Sequence[ForeignRun], identity: Mapping[str, Any], *, gated: bool) -> Match:
+        """``gated``: figures that decide have to be of one workload and of one definition, which no file of
+        another tool shows; somebody has to answer for both."""
+        known = {"model": found[0].model, DEFINITIONS: f"that of {self.results.tool}"}
+        required = ["model"] if gated or known["model"] else []
+        required += ["workload"] if gated else []
+        required += [DEFINITIONS] if gated or self._answered else []
+        own = {**identity, DEFINITIONS: "that of the draft"}
+        return matched(known, own, self.waivers, required=required, told=())
+
+    def _refuse_lacking(self, found: Sequence[ForeignRun], metrics: Sequence[str], where: str) -> None:
+        lacking = [metric for metric in metrics if not _has(found, metric)]
+        if lacking:
+            there = ", ".join(_by_run(found))
+            raise SuiteError(
+                f"{self.results.tool} has no {', '.join(lacking)}; taken over are {there}",
+                where=where,
+                remedy="guard one of these, or save a baseline with --llm-save",
+            )
+
+    @property
+    def _answered(self) -> bool:
+        """Whether somebody answers for the definitions."""
+        return any(waiver.field == DEFINITIONS for waiver in self.waivers)
+
+    def _judged(self, row: Comparison) -> Comparison:
+        """A row of another definition has no verdict, unless somebody answers for that."""
+        difference = self.results.difference(row.metric)
+        if difference is None:
+            return row
+        said = f"{row.reason}; defined otherwise: {difference}"
+        if self._answered:
+            return replace(row, reason=said)
+        if row.verdict is not ComparisonVerdict.INCONCLUSIVE:
+            said = f"no verdict, since it is defined otherwise: {difference}"
+        return replace(row, verdict=ComparisonVerdict.INCONCLUSIVE, reason=said)
+
+    def _notes(self, found: Sequence[ForeignRun], result: TestResult) -> list[str]:
+        runs = (
+            "1 run, which says nothing of the noise between runs" if len(found) == 1 else f"{len(found)} runs"
+        )
+        said = (
+            f"beside {self.path.name}, a result of {self.results.title}: {runs}, {found[0].load.describe()}"
+        )
+        untold = _UNTOLD if found[0].model else f"model, {_UNTOLD}"
+        out = "; ".join(f"{name} ({reason})" for name, reason in self.results.left_out.items())
+        return [
+            said,
+            f"that file does not tell {untold}",
+            *_lengths(found, result),
+            f"left out of that file: {out}",
+        ]
+
+    def _defined_otherwise(self, rows: Sequence[Comparison]) -> list[str]:
+        """Once for each family, for reports whose tables have no room for reasons."""
+        families = dict.fromkeys(row.metric.partition(".")[0] for row in rows)
+        return [
+            f"{family} of {self.results.tool} is defined otherwise: {difference}"
+            for family in families
+            if (difference := self.results.difference(family)) is not None
+        ]
+
+    def _loads(self) -> str:
+        loads = dict.fromkeys(run.load.describe() for run in self.results.runs)
+        return f"it has {'; '.join(loads)}"
+
+
+def _setup(run: ForeignRun, name: str) -> str:
+    value = run.model if name == "model" else run.setup.get(name)
+    return "not told" if value is None else value
+
+
+def _has(runs: Sequence[ForeignRun], metric: str) -> bool:
+    return any(metric in run.values for run in runs)
+
+
+def _by_run(runs: Sequence[ForeignRun]) -> ByRun:
+    """Every metric of the file in each of its runs; None where a run has none."""
+    names = dict.fromkeys(name for run in runs for name in run.values)
+    return {name: tuple(run.values.get(name) for run in runs) for name in names}
+
+
+def _lengths(found: Sequence[ForeignRun], result: TestResult) -> list[str]:
+    """The mean lengths on both sides: other lengths are other latencies, and no faster system."""
+    said = []
+    for what, theirs, ours in (
+        ("input", [run.mean_input_tokens for run in found], lambda records: records.input_tokens),
+        ("output", [run.mean_output_tokens for run in found], lambda records: records.output_tokens),
+    ):
+        known = [value for value in theirs if value is not None]
+        own = _mean_tokens(result, ours)
+        if known and own is not None:
+            said.append(f"{np.mean(known):.4g} {what} tokens a request there, {own:.4g} here")
+    return [f"mean lengths: {'; '.join(said)}"] if said else []
+
+
+def _mean_tokens(result: TestResult, column: Callable[[Records], IntColumn]) -> float | None:
+    """Of measured requests that ended well; None where no count is known."""
+    runs = [run.records for run in result.observations if run.plan.phase is Phase.MEASURE]
+    kept = [column(run)[run.ok & (column(run) >= 0)] for run in runs]
+    tokens = np.concatenate(kept) if kept else np.empty(0)
+    return float(tokens.mean()) if len(tokens) else None

@@ -1,0 +1,140 @@
+"""Fields of a JSON object that another tool wrote: of the type that is expected, or an error that names
+the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_llmbench.errors import shown
+
+_LONGEST_TEXT = 200
+_NAMED = 12
+
+
+class WrongShapeError(ValueError):
+    """A field that is not what the tool writes there."""
+
+
+class Fields:
+    """An object, and its place in the file for messages."""
+
+    def __init__(self, content: Mapping[str, Any], place: str = "") -> None:
+        self._content = content
+        self._place = place
+
+    def __contains__(self, name: str) -> bool:
+        return self._content.get(name) is not None
+
+    def section(self, name: str) -> Fields:
+        """An object within it; empty where there is none."""
+        value = self._content.get(name)
+        if value is None:
+            return Fields({}, self._at(name))
+        if not isinstance(value, dict):
+            raise self._wrong(name, value, "no JSON object")
+        return Fields(value, self._at(name))
+
+    def sections(self, name: str) -> list[Fields]:
+        """Objects of a list; empty where there is none."""
+        value = self._content.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise self._wrong(name, value, "no list of JSON objects")
+        return [Fields(each, f"{self._at(name)}[{index}]") for index, each in enumerate(value)]
+
+    def number(self, name: str, *, endless: bool = False) -> float | None:
+        """A number of at least zero; None where there is none. ``endless``: it may be infinite, also as
+        ``"inf"``."""
+        value = self._content.get(name)
+        if value is None:
+            return None
+        if endless and value == "inf":
+            return math.inf
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(name, value, "no number")
+        try:
+            found = float(value)
+        except OverflowError:
+            raise self._wrong(name, value, "too large a number") from None
+        if math.isnan(found) or found < 0 or (math.isinf(found) and not endless):
+            raise self._wrong(name, value, "no finite number of at least zero")
+        return found
+
+    def count(self, name: str) -> int | None:
+        """A whole number of at least zero; None where there is none."""
+        value = self.number(name)
+        if value is None:
+            return None
+        if value != int(value):
+            raise self._wrong(name, value, "no whole number")
+        return int(value)
+
+    def text(self, name: str) -> str | None:
+        """A text, cut off where it is long; None where there is none."""
+        value = self._content.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise self._wrong(name, value, "no text")
+        return value[:_LONGEST_TEXT]
+
+    def texts(self, name: str) -> list[str]:
+        """The texts of a list; empty where there is none."""
+        value = self._content.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise self._wrong(name, value, "no list of texts")
+        return [each[:_LONGEST_TEXT] for each in value]
+
+    def flag(self, name: str, *, of: bool = True) -> bool:
+        """Whether it is ``of``; absent it is neither."""
+        return self._content.get(name) is of
+
+    def as_text(self, names: Sequence[str]) -> dict[str, str]:
+        """Simple values by name, as text; what is absent or no simple value is left out."""
+        found = {name: self._content.get(name) for name in names}
+        return {
+            name: str(value)[:_LONGEST_TEXT]
+            for name, value in found.items()
+            if isinstance(value, str | int | float)
+        }
+
+    def latencies(self, family: str, keys: Mapping[str, str], factor: float = 1.0) -> dict[str, float]:
+        """``{family}.{statistic}`` in ms, of the fields that ``keys`` names. Zero is what tools write where
+        there was no sample: it is no latency, and left out."""
+        values = {statistic: self.number(key) for statistic, key in keys.items()}
+        return {f"{family}.{statistic}": value * factor for statistic, value in values.items() if value}
+
+    def named(self) -> str:
+        """The names of its fields, for a message."""
+        names = [shown(name) for name in self._content]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return (", ".join(names[:_NAMED]) or "none") + more
+
+    def _at(self, name: str) -> str:
+        return f"{self._place}.{name}" if self._place else name
+
+    def _wrong(self, name: str, value: object, what: str) -> WrongShapeError:
+        return WrongShapeError(f"{self._at(name)} is {shown(value)}: {what}")
+
+
+def rates(values: Mapping[str, float | None]) -> dict[str, float]:
+    """Rates that there are. A rate of zero is one at which nothing was produced, and no ratio rests on it."""
+    return {name: value for name, value in values.items() if value}
+
+
+def completion_rate(completed: int | None, failed: int | None) -> dict[str, float]:
+    """``completion_rate``, where both counts are told; WrongShapeError where nothing was completed."""
+    if completed == 0:
+        raise WrongShapeError("no request was completed: there is nothing to compare with")
+    if completed is None or failed is None:
+        return {}
+    return {"completion_rate": completed / (completed + failed)}
+
+
+def mean(total: float | None, completed: int | None) -> float | None:
+    return None if not total or not completed else total / completed

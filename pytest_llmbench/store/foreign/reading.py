@@ -1,0 +1,110 @@
+"""A result file of another load generator, known by what is in it and not by its name.
+
+Several may lie in one file one after another, as SGLang appends them and as ``cat`` puts them together: each
+is a run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.input_files import read_bytes
+from pytest_llmbench.store.foreign import aiperf, guidellm, inference_perf, sglang, vllm
+from pytest_llmbench.store.foreign.fields import Fields, WrongShapeError
+from pytest_llmbench.store.foreign.foreign_run import ForeignResults, ForeignRun
+
+OWN: Final = "baseline_version"
+"""A file with this is a baseline of ours."""
+_MOST_OBJECTS = 10_000
+_REMEDY = "give the file as the tool wrote it"
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    tool: str
+    recognised: Callable[[Mapping[str, Any]], bool]
+    runs: Callable[[Mapping[str, Any]], list[ForeignRun]]
+    differences: Mapping[str, str]
+    left_out: Mapping[str, str]
+
+
+FORMATS: Final = tuple(
+    _Format(each.TOOL, each.recognised, each.runs, each.DIFFERENCES, each.LEFT_OUT)
+    for each in (vllm, sglang, aiperf, guidellm, inference_perf)
+)
+
+
+def read_foreign(path: Path) -> ForeignResults | None:
+    """The results in a file of another tool; None for a baseline of ours, and for what is no JSON object.
+
+    Raises StoreError for a file that cannot be read, that no tool known here has written, or whose content
+    is not what the tool writes: it says what was found.
+    """
+    contents = _contents(path)
+    if not contents or any(OWN in content for content in contents):
+        return None
+    found = [_format_of(content, path) for content in contents]
+    if len({each.tool for each in found}) > 1:
+        tools = ", ".join(dict.fromkeys(each.tool for each in found))
+        raise StoreError(
+            f"results of several tools in one file: {tools}", where=str(path), remedy="give one a file"
+        )
+    made = found[0]
+    try:
+        runs = [run for content in contents for run in made.runs(content)]
+        if not all(run.values for run in runs):
+            raise WrongShapeError("no figure in it that can be compared")
+    except WrongShapeError as error:
+        raise StoreError(f"a result of {made.tool}: {error}", where=str(path), remedy=_REMEDY) from error
+    return ForeignResults(made.tool, tuple(runs), made.differences, made.left_out)
+
+
+def _format_of(content: Mapping[str, Any], path: Path) -> _Format:
+    for made in FORMATS:
+        if made.recognised(content):
+            return made
+    raise StoreError(
+        f"neither a baseline of pytest-llmbench nor a result of {', '.join(made.tool for made in FORMATS)}; "
+        f"its fields: {Fields(content).named()}",
+        where=str(path),
+        remedy="name a file that --llm-save or one of these tools wrote",
+    )
+
+
+def _contents(path: Path) -> Sequence[dict[str, Any]]:
+    """The objects in a file; none where there is something else, which the reader of baselines tells."""
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except (OSError, ValueError):
+        return ()
+    decoder, at = json.JSONDecoder(), 0
+    found: list[dict[str, Any]] = []
+    while (at := _skipped(text, at)) < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            if not found:
+                return ()
+            raise StoreError(
+                f"not a whole JSON file, perhaps truncated: object {len(found) + 1} of it: {error}",
+                where=str(path),
+                remedy=_REMEDY,
+            ) from error
+        if not isinstance(value, dict):
+            return ()
+        found.append(value)
+        if len(found) > _MOST_OBJECTS:
+            raise StoreError(f"more than {_MOST_OBJECTS:,} objects: no file of results", where=str(path))
+    return found
+
+
+def _skipped(text: str, at: int) -> int:
+    """The place of the next character that is no white space."""
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at

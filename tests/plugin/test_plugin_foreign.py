@@ -1,0 +1,145 @@
+"""``--llm-compare FILE`` with a result of another load generator, in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from foreign_files import CANARY, sglang, text, vllm
+from plugin_suite import Suite
+
+SHOWN = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(rate=20)
+def test_first_token(): ...
+"""
+GUARDED = SHOWN.replace("def test", '@llmbench.no_regression("tpot.p50", max_slowdown=0.05)\ndef test')
+WAIVED = (
+    "--llm-waive=definitions=we know how they differ@2999-12-31",
+    "--llm-waive=workload=the same prompts by another tool@2999-12-31",
+)
+
+
+def compare(
+    suite: Suite, body: str, *contents: dict[str, Any], more: tuple[str, ...] = ()
+) -> pytest.RunResult:
+    suite.write(body)
+    (suite.path / "theirs.jsonl").write_text(text(*contents))
+    return suite.measure("replay", "--llm-compare=theirs.jsonl", *more)
+
+
+def entry(suite: Suite) -> dict[str, Any]:
+    (found,) = suite.report["tests"]
+    assert isinstance(found, dict)
+    return found
+
+
+def row(suite: Suite, metric: str) -> dict[str, Any]:
+    (found,) = [each for each in entry(suite)["comparisons"] if each["metric"] == metric]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_one_run_is_shown_beside_ours_and_decides_nothing(suite: Suite) -> None:
+    compare(suite, SHOWN, vllm()).assert_outcomes(passed=1)
+    found = row(suite, "ttft.p99")
+    assert (found["baseline"], found["baseline_name"]) == ([45.0], "vllm bench serve")
+    assert len(found["candidate"]) == 1
+    assert (found["verdict"], found["gated"], found["change"]["point"]) == ("inconclusive", False, None)
+    assert "vllm bench serve has 1 run and this session has 1 run: at least 3 of each" in found["reason"]
+    assert "defined otherwise: theirs runs from before the client's call" in found["reason"]
+    notes = " ".join(entry(suite)["notes"])
+    assert (
+        "beside theirs.jsonl, a result of vllm bench serve: 1 run, which says nothing of the noise" in notes
+    )
+    assert "left out of that file: itl (gaps between chunks" in notes
+    assert "mean lengths: 1024 input tokens a request there, " in notes
+    assert "that file does not tell workload, seed, hosts" in notes
+    assert notes.count("ttft of vllm bench serve is defined otherwise: theirs runs from before") == 1
+
+
+def test_runs_of_another_definition_have_a_change_and_no_verdict(suite: Suite) -> None:
+    runs = [vllm(median_tpot_ms=value) for value in (30.0, 30.1, 30.2)]
+    compare(suite, SHOWN, *runs, more=("--llm-runs=3",)).assert_outcomes(passed=1)
+    found = row(suite, "tpot.p50")
+    assert found["change"]["upper"] < -0.5  # replay is far faster
+    assert found["verdict"] == "inconclusive"
+    assert found["reason"].startswith("no verdict, since it is defined otherwise: theirs begins at")
+
+
+def test_a_gate_needs_runs_whatever_is_waived(suite: Suite) -> None:
+    result = compare(suite, GUARDED, vllm(), more=("--llm-runs=3", *WAIVED))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*the baseline has 1 run of this test: at least 3 of each side*"])
+
+
+def test_a_gate_needs_somebody_who_answers_for_the_differences(suite: Suite) -> None:
+    result = compare(suite, GUARDED, *[vllm()] * 3, more=("--llm-runs=3",))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*another thing was measured: workload was not known, now it is *",
+            "*another thing was measured: definitions was that of vllm bench serve, now it is that of *",
+        ]
+    )
+
+
+def test_runs_that_somebody_answers_for_decide(suite: Suite) -> None:
+    runs = [vllm(median_tpot_ms=0.1 * noise) for noise in (1.0, 1.001, 1.002)]
+    compare(suite, GUARDED, *runs, more=("--llm-runs=3", *WAIVED)).assert_outcomes(failed=1)
+    found = row(suite, "tpot.p50")
+    assert (found["verdict"], found["gated"]) == ("regressed", True)
+    assert "defined otherwise: theirs begins at" in found["reason"]
+    messages = " ".join(each["message"] for each in entry(suite)["validity"]["findings"])
+    assert "definitions is waived until 2999-12-31: we know how they differ" in messages
+
+
+def test_a_metric_that_the_file_lacks_cannot_be_guarded(suite: Suite) -> None:
+    result = compare(suite, GUARDED.replace("tpot.p50", "ttft.p99_9"), vllm())
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*vllm bench serve has no ttft.p99_9; taken over are completion_rate,*"])
+
+
+def test_a_limit_of_the_command_line_is_a_gate_too(suite: Suite) -> None:
+    result = compare(suite, SHOWN, vllm(), more=("--llm-compare-fail=tpot.p50:5%",))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*definitions was that of vllm bench serve*"])
+
+
+def test_another_load_is_not_compared(suite: Suite) -> None:
+    compare(suite, SHOWN, sglang()).assert_outcomes(passed=1)
+    assert entry(suite)["comparisons"] == []
+    notes = " ".join(entry(suite)["notes"])
+    assert "nothing is compared with theirs.jsonl: it has open loop, poisson arrivals at 8 req/s" in notes
+    result = compare(suite, GUARDED, sglang())
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*SGLang bench_serving has no run with the load of this test; it has open*"])
+
+
+def test_another_model_is_refused(suite: Suite) -> None:
+    result = compare(suite, SHOWN, vllm(model_id="another"))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*another thing was measured: model was another, now it is sim-fast"])
+
+
+def test_runs_of_different_things_are_not_runs_of_one(suite: Suite) -> None:
+    result = compare(suite, SHOWN, vllm(label="a"), vllm(label="b"))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*its 2 runs at this load differ in label: a, b"])
+
+
+def test_an_unknown_file_ends_the_session_before_anything_runs(suite: Suite) -> None:
+    result = compare(suite, SHOWN, {"p99": 1})
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "neither a baseline of pytest-llmbench nor a result of vllm bench serve" in result.stderr.str()
+
+
+def test_a_file_without_a_model_and_no_key_that_leaves(suite: Suite) -> None:
+    compare(suite, SHOWN, sglang(request_rate=20.0, server_info={"api_key": CANARY})).assert_outcomes(
+        passed=1
+    )
+    assert "that file does not tell model, workload" in " ".join(entry(suite)["notes"])
+    assert row(suite, "ttft.p50")["baseline"] == [40.0]
+    for path in (suite.path / "out").rglob("*.*"):
+        assert CANARY.encode() not in path.read_bytes()
