@@ -56,6 +56,8 @@ class Settings(BaseModel):
     intervals: Intervals = "analytic"
     inconclusive: Literal["fail", "pass"] = "fail"
     require: bool = False
+    imported: Path | None = Field(default=None, alias="import")
+    """A list of tests that is collected too."""
     insecure: bool = False
     """Certificates of servers are not checked."""
     api_key_file: Path | None = None

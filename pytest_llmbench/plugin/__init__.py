@@ -53,6 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
         f"{COMPARE}(metrics, margin): what is compared between the systems of several --llm-endpoint; "
         "made by @llmbench.compare()",
     )
+    if listed := options.values(config)["import"]:
+        from pytest_llmbench.plugin import imported
+
+        imported.register(config, listed)
     report = SessionReport(config)
     config.stash[SESSION] = report
     config.pluginmanager.register(report, "llmbench-session")

@@ -25,6 +25,7 @@ from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.store.baselines import read_baseline
 from pytest_llmbench.store.calibrations import read_calibration
 from pytest_llmbench.store.foreign.reading import read_foreign
+from pytest_llmbench.store.foreign.vllm_serving_tests import read_serving_tests
 from pytest_llmbench.store.records_reader import read_runs
 from pytest_llmbench.store.report_file import read_report
 from pytest_llmbench.trust import client_context
@@ -62,6 +63,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "report": read_report,
     "baseline": read_baseline,
     "foreign result": lambda path: read_foreign(path) or read_baseline(path),
+    "list of tests": read_serving_tests,
     "loads": read_loads,
     "records": read_runs,
     "calibration": read_calibration,

@@ -158,6 +158,7 @@ LOADS: list[tuple[dict[str, Any], Load | None, str]] = [
     ({"max_concurrency": 8}, None, "open loop, poisson arrivals at 20 req/s, at most 8 in flight"),
     ({"request_rate": "inf", "max_concurrency": 8}, ClosedLoop(8), "closed loop, 8 in flight"),
     ({"request_rate": math.inf}, None, "all requests at once"),
+    ({"max_concurrency": 200}, OpenLoop(20.0), "open loop, poisson arrivals at 20 req/s"),
 ]
 OURS: list[Load] = [
     OpenLoop(20.0), OpenLoop(21.0), OpenLoop(20.0, "uniform"), OpenLoop(20.0, "gamma", 0.5), ClosedLoop(8),
@@ -165,7 +166,7 @@ OURS: list[Load] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changed", "like", "words"), LOADS, ids=[words for _, _, words in LOADS])
+@pytest.mark.parametrize(("changed", "like", "words"), LOADS, ids=[str(changed) for changed, _, _ in LOADS])
 def test_the_load_of_a_file_is_like_one_of_ours_or_none(
     tmp_path: Path, changed: dict[str, Any], like: Load | None, words: str
 ) -> None:

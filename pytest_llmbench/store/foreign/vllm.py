@@ -76,9 +76,12 @@ def runs(content: Mapping[str, Any]) -> list[ForeignRun]:
         }
     )
     burstiness = fields.number("burstiness", endless=True)
+    most, sent = fields.count("max_concurrency"), fields.count("num_prompts")
+    if most is not None and sent is not None and most >= sent:
+        most = None  # a cap that holds nothing back, as vLLM's own scripts give it
     return [
         ForeignRun(
-            open_loop_of(rate, burstiness, fields.count("max_concurrency")),
+            open_loop_of(rate, burstiness, most),
             values,
             model=fields.text("model_id"),
             setup=fields.as_text(_SETUP),
