@@ -1,0 +1,305 @@
+"""The hook of MkDocs: pages made from the code's own tables, the rest of the navigation, no foreign requests.
+
+Each function whose name ends in ``_page`` gives the Markdown of one page. ``PAGES`` says where it lies in the
+site. How-tos and decisions that ``mkdocs.yml`` does not name come last in their sections.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+_MADE = "This page is made from the code when the documentation is built."
+_CODE = re.compile(r"(`+[^`]+`+)")
+_LOADED = re.compile(
+    r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)"
+)
+"""What a browser would fetch from another host when it shows a page."""
+_PARAM = re.compile(r":param (\w+): (.*?)(?=\n\s*:|\Z)", re.DOTALL)
+
+
+def cell(text: object) -> str:
+    """Text as one cell of a table: one line, no character that Markdown or a link would read."""
+    parts = _CODE.split(" ".join(str(text).split()))
+    plain = (re.sub(r"([\\*_\[\]<])", r"\\\1", part) if i % 2 == 0 else part for i, part in enumerate(parts))
+    return "".join(plain).replace("|", "\\|")
+
+
+def code(text: object) -> str:
+    """Text as code in a cell; nothing for nothing."""
+    return f"`{text}`".replace("|", "\\|") if str(text) else ""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown whose cells are ready."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def options_page() -> str:
+    """``pytest_llmbench.plugin.options.OPTIONS``, with the setting of each in an ini or TOML file."""
+    from pytest_llmbench.plugin.options import OPTIONS
+
+    rows = [
+        (
+            code(f"--llm-{option.name} {option.metavar or _of(option.choices)}".strip()),
+            code(option.ini),
+            "yes" if option.many or option.systems else "",
+            cell(option.help),
+        )
+        for option in OPTIONS
+    ]
+    return (
+        f"# Options and settings\n\n{_MADE} What they are for, with links: "
+        "[Fixtures and options](../fixtures-and-options.md#options). A setting stands in `pytest.ini`, "
+        "`pyproject.toml` or another file that pytest reads; the command line stands before it. "
+        "Flags are `true` or `false` there.\n\n"
+        + table(("option", "setting", "several times", "meaning"), rows)
+    )
+
+
+def _of(choices: Sequence[str] | None) -> str:
+    return "{" + ",".join(choices) + "}" if choices else ""
+
+
+def markers_page() -> str:
+    """The builders of ``llmbench``: signature and docstring of each."""
+    from pytest_llmbench import llmbench
+
+    names = [name for name in dir(type(llmbench)) if not name.startswith("_")]
+    parts = [
+        f"# Markers and keywords\n\n{_MADE} What each test does, measures and asks of the system: "
+        "[The tests](../tests.md). All keywords are given by name. A keyword without a meaning here is a "
+        "limit: `max_…` and `…_ms` are ceilings, `min_…` floors.\n"
+    ]
+    parts += [_marker(name, getattr(llmbench, name)) for name in names]
+    return "\n".join(parts)
+
+
+def _marker(name: str, builder: Callable[..., Any]) -> str:
+    told = inspect.getdoc(builder) or ""
+    meanings = dict(_PARAM.findall(told))
+    intro = re.split(r"^:param|^:", told, maxsplit=1, flags=re.MULTILINE)[0].strip()
+    rows = []
+    for parameter in inspect.signature(builder).parameters.values():
+        required = parameter.default is inspect.Parameter.empty
+        default = "required" if required else code(repr(parameter.default))
+        meaning = cell(meanings.get(parameter.name, ""))
+        rows.append((code(parameter.name), code(parameter.annotation), default, meaning))
+    return f"## {name}\n\n{prose(intro)}\n\n" + table(("keyword", "type", "default", "meaning"), rows)
+
+
+def prose(text: str) -> str:
+    """A docstring as paragraphs: roles of reStructuredText become code, ``::`` a colon."""
+    return re.sub(r"::\s*\n", ":\n", re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text))
+
+
+def metrics_page() -> str:
+    """``pytest_llmbench.metrics.definitions.ROWS``: name, formula, unit, place in the draft."""
+    from pytest_llmbench.metrics.definitions import ROWS
+
+    rows = [
+        (
+            code(row.name),
+            cell(row.title),
+            code(row.unit),
+            row.better,
+            cell(row.formula),
+            cell(row.section),
+            " ".join(code("." + statistic) for statistic in row.statistics),
+        )
+        for row in ROWS
+    ]
+    return (
+        f"# Metrics\n\n{_MADE} One row is one definition, used by procedures, limits, audit and reports. "
+        "A metric with statistics is named with one of them, `ttft.p99`; a qualifier says what it is of, "
+        "`ttft[90%].p99`. Which test yields which: [The tests](../tests.md). Their intervals: "
+        "[Statistics](../statistics.md). `AMB-…` are [ambiguities of the draft](ambiguities.md) that were "
+        "settled.\n\n"
+        + table(("metric", "title", "unit", "better", "formula", "section", "statistics"), rows)
+    )
+
+
+def clauses_page() -> str:
+    """``requirements.yaml`` with the predicate of each clause."""
+    from pytest_llmbench.compliance.audit import PREDICATES
+    from pytest_llmbench.compliance.catalogue import DRAFT, load_catalogue
+
+    def check(identity: str) -> str:
+        predicate = PREDICATES.get(identity)
+        module = getattr(predicate, "__module__", "").rpartition(".")[2]
+        return code(f"checks/{module}.py") if module else "follows from others"
+
+    sections: dict[str, list[Sequence[str]]] = {}
+    for entry in load_catalogue().values():
+        title = ".".join(entry.section.split(".")[:2]) if entry.section[0].isdigit() else entry.section
+        sections.setdefault(title, []).append(
+            (
+                code(entry.id) + f"<br>{cell(entry.section)}",
+                f"{entry.level}<br>{entry.verdict_effect}",
+                cell(", ".join(entry.applies_to)),
+                cell(entry.statement),
+                cell(entry.evidence) + f" {check(entry.id)}",
+            )
+        )
+    head = ("clause and section", "level and effect", "tests", "what it asks", "what is looked at")
+    parts = [
+        f"# Clauses of the draft\n\n{_MADE} Each clause of `{DRAFT}` that can be checked by itself, in our "
+        "words. The effect says what an unmet clause does to the verdict: `blocks` it, `downgrades` it to "
+        "conditional, or `none`. How to read a verdict: "
+        "[Read the compliance verdict](../../how-to/read-compliance.md).\n"
+    ]
+    parts += [f"## Section {title}\n\n" + table(head, rows) for title, rows in sections.items()]
+    return "\n".join(parts)
+
+
+def ambiguities_page() -> str:
+    """What the draft leaves open and how it is read here, from the same file."""
+    from pytest_llmbench.compliance.catalogue import ambiguities
+
+    parts = [
+        f"# Ambiguities of the draft\n\n{_MADE} Where the draft contradicts itself or leaves something open, "
+        "one reading was chosen and is used everywhere.\n"
+    ]
+    for identity, entry in ambiguities().items():
+        sections = cell(", ".join(map(str, entry.get("sections", ()))))
+        parts.append(
+            f"## {identity}\n\n**Sections** {sections}. {cell(entry['issue'])}\n\n**Read as.** "
+            f"{cell(entry['resolution'])}\n\n**Why.** {cell(entry['rationale'])}\n"
+        )
+    return "\n".join(parts)
+
+
+def schema_page() -> str:
+    """The objects of ``report.json``, from its published schema."""
+    schema = json.loads((DOCS / "report.schema.json").read_text("utf-8"))
+    parts = [
+        f"# Fields of the report\n\n{_MADE} The schema itself: "
+        f"[report.schema.json](../../report.schema.json) ({schema['title']}). "
+        "What the fields are for: [The report](../report.md).\n",
+        _object("Report", schema),
+    ]
+    parts += [_object(name, entry) for name, entry in sorted(schema["$defs"].items())]
+    return "\n".join(parts)
+
+
+def _object(name: str, entry: Mapping[str, Any]) -> str:
+    text = f"## {name}\n\n{cell(prose(entry.get('description', '')))}\n\n"
+    if "enum" in entry:
+        return text + "One of " + ", ".join(code(value) for value in entry["enum"]) + ".\n"
+    if "properties" not in entry:
+        return text
+    required = set(entry.get("required", ()))
+    rows = []
+    for field, told in entry["properties"].items():
+        meaning = cell(prose(told.get("description", "")))
+        rows.append((code(field), _kind(told), "yes" if field in required else "", meaning))
+    return text + table(("field", "type", "always there", "meaning"), rows)
+
+
+def _kind(told: Mapping[str, Any]) -> str:
+    """The type of a field, with a link to the object it holds."""
+    if "$ref" in told:
+        name = told["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in told:
+        return " or ".join(_kind(option) for option in told["anyOf"])
+    if "const" in told:
+        return code(json.dumps(told["const"]))
+    if "enum" in told:
+        return ", ".join(code(value) for value in told["enum"])
+    if told.get("type") == "array":
+        return "list of " + _kind(told.get("items", {}))
+    if told.get("type") == "object" and isinstance(told.get("additionalProperties"), dict):
+        return "name → " + _kind(told["additionalProperties"])
+    return str(told.get("type", "any"))
+
+
+def root_page(name: str) -> Callable[[], str]:
+    """A page of the repository's root, whose links are those of the site."""
+
+    def page() -> str:
+        text = (ROOT / name).read_text("utf-8")
+        if name == "LICENSE":
+            return f"# License\n\n```text\n{text}```\n"
+        text = re.sub(r"\]\(docs/", "](../", text)
+        return re.sub(r"\]\((SECURITY|CHANGELOG|CONTRIBUTING)\.md", lambda m: f"]({m[1].lower()}.md", text)
+
+    return page
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "reference/generated/options.md": options_page,
+    "reference/generated/markers.md": markers_page,
+    "reference/generated/metrics.md": metrics_page,
+    "reference/generated/clauses.md": clauses_page,
+    "reference/generated/ambiguities.md": ambiguities_page,
+    "reference/generated/schema.md": schema_page,
+    "about/contributing.md": root_page("CONTRIBUTING.md"),
+    "about/changelog.md": root_page("CHANGELOG.md"),
+    "about/security.md": root_page("SECURITY.md"),
+    "about/license.md": root_page("LICENSE"),
+}
+
+
+def paths(nav: object) -> set[str]:
+    """The pages that a navigation names, at any depth."""
+    if isinstance(nav, str):
+        return {nav}
+    entries = nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ()
+    return set().union(*map(paths, entries))
+
+
+def section(nav: Any, *titles: str) -> list[Any]:
+    """The entries of the section with that title, of that one's section, and so on."""
+    for title in titles:
+        nav = next(entry[title] for entry in nav if isinstance(entry, dict) and title in entry)
+    found: list[Any] = nav
+    return found
+
+
+def complete(nav: list[Any]) -> list[Any]:
+    """``nav`` with the how-tos and decisions that it does not name, at the end of their sections."""
+    named = paths(nav)
+    for folder, titles in (("how-to", ("How-to",)), ("decisions", ("Contributing", "Decisions"))):
+        pages = (f"{folder}/{page.name}" for page in sorted((DOCS / folder).glob("*.md")))
+        section(nav, *titles).extend(page for page in pages if page not in named)
+    return nav
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """MkDocs' event: the navigation."""
+    config.nav = complete(config.nav or [])
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """MkDocs' event: the pages that are made."""
+    from mkdocs.structure.files import File
+
+    for path, page in PAGES.items():
+        files.append(File.generated(config, path, content=page()))
+    return files
+
+
+def fetched(html: str) -> list[str]:
+    """The addresses on other hosts that a browser asks when it shows ``html``; links to follow are none."""
+    return _LOADED.findall(html)
+
+
+def on_post_page(output: str, **event: Any) -> str:
+    """MkDocs' event: a page is ready. A request to another host is a warning: it ends a strict build."""
+    for address in fetched(output):
+        logging.getLogger("mkdocs.hooks").warning("%s asks another host: %s", event["page"], address)
+    return output

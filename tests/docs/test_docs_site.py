@@ -1,0 +1,109 @@
+"""The site: every page has its place, generated pages hold what the code has, exports are described."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+import pytest_llmbench
+from pytest_llmbench import llmbench
+from pytest_llmbench.compliance.catalogue import ambiguities, load_catalogue
+from pytest_llmbench.metrics.definitions import ROWS
+from pytest_llmbench.plugin.options import OPTIONS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SITE: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+API = (DOCS / "reference" / "api.md").read_text("utf-8")
+
+
+def _loaded() -> ModuleType:
+    """``docs/generate.py``, which is in no package."""
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATE = _loaded()
+
+
+def test_every_page_is_in_the_navigation_once_and_there() -> None:
+    nav = GENERATE.complete(yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"])
+    written = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert GENERATE.paths(nav) == written | set(GENERATE.PAGES)
+
+
+def test_a_page_that_nobody_named_comes_last_in_its_section() -> None:
+    nav = GENERATE.complete([{"How-to": ["how-to/long-runs.md"]}, {"Contributing": [{"Decisions": []}]}])
+    assert nav[0]["How-to"][0] == "how-to/long-runs.md"
+    assert nav[0]["How-to"].count("how-to/long-runs.md") == 1
+    assert "how-to/gate-an-endpoint.md" in nav[0]["How-to"][1:]
+    assert "decisions/0012-runs-are-compared.md" in nav[1]["Contributing"][0]["Decisions"]
+
+
+def test_the_site_asks_no_other_host_for_anything() -> None:
+    assert SITE["strict"] is True
+    assert SITE["theme"]["font"] is False
+    assert not {"repo_url", "extra_javascript", "extra_css"} & set(SITE)  # a repository's stars are fetched
+
+
+@pytest.mark.parametrize(
+    ("html", "asked"),
+    [
+        ('<script src="https://cdn.example/x.js">', ["https://cdn.example/x.js"]),
+        ("<link rel=stylesheet href=//fonts.example/a.css>", ["//fonts.example/a.css"]),
+        ('<img alt="a" src="../plots/a.svg"><a href="https://example.org">to follow</a>', []),
+    ],
+)
+def test_what_a_page_fetches_is_told_from_what_it_links_to(html: str, asked: list[str]) -> None:
+    assert GENERATE.fetched(html) == asked
+
+
+@pytest.mark.parametrize("path", [path for path in GENERATE.PAGES if "generated" in path])
+def test_tables_have_as_many_cells_in_every_row(path: str) -> None:
+    page = GENERATE.PAGES[path]()
+    for block in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1, block.splitlines()[0]
+
+
+def test_text_cannot_leave_its_cell() -> None:
+    assert GENERATE.cell("a | b\n`c|d` [x][y] <b> p_1*") == r"a \| b `c\|d` \[x\]\[y\] \<b> p\_1\*"
+
+
+def test_generated_pages_hold_all_that_the_code_has() -> None:
+    options, metrics = GENERATE.options_page(), GENERATE.metrics_page()
+    assert all(f"`--llm-{option.name}" in options and f"`{option.ini}`" in options for option in OPTIONS)
+    assert all(f"| `{row.name}` |" in metrics for row in ROWS)
+    clauses, open_questions = GENERATE.clauses_page(), GENERATE.ambiguities_page()
+    assert all(f"| `{identity}`" in clauses for identity in load_catalogue())
+    assert all(f"## {identity}\n" in open_questions for identity in ambiguities())
+
+
+@pytest.mark.parametrize("name", [name for name in dir(type(llmbench)) if not name.startswith("_")])
+def test_every_keyword_of_a_marker_is_in_its_table(name: str) -> None:
+    section = re.split(r"^## ", GENERATE.markers_page(), flags=re.MULTILINE)
+    (told,) = [part for part in section if part.startswith(f"{name}\n")]
+    keywords = list(inspect.signature(getattr(llmbench, name)).parameters)
+    assert re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE) == keywords
+
+
+@pytest.mark.parametrize("name", pytest_llmbench.__all__)
+def test_every_exported_name_is_on_the_page_of_the_api(name: str) -> None:
+    assert re.search(rf"^::: pytest_llmbench\.{name}$|`{name}`", API, re.MULTILINE)
+
+
+def test_the_page_of_the_api_names_nothing_else() -> None:
+    described = re.findall(r"^::: pytest_llmbench\.(\w+)$", API, re.MULTILINE)
+    assert len(described) == len(set(described))
+    assert set(described) <= set(pytest_llmbench.__all__)
