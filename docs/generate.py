@@ -157,8 +157,8 @@ def clauses_page() -> str:
     parts = [
         f"# Clauses of the draft\n\n{_MADE} Each clause of `{DRAFT}` that can be checked by itself, in our "
         "words. The effect says what an unmet clause does to the verdict: `blocks` it, `downgrades` it to "
-        "conditional, or `none`. How to read a verdict: "
-        "[Read the compliance verdict](../../how-to/read-compliance.md).\n"
+        "conditional, or `none`. How a verdict comes about: "
+        "[How compliance is decided](../../explanation/compliance.md).\n"
     ]
     parts += [f"## Section {title}\n\n" + table(head, rows) for title, rows in sections.items()]
     return "\n".join(parts)
