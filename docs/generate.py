@@ -6,13 +6,17 @@ site. How-tos and decisions that ``mkdocs.yml`` does not name come last in their
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -30,15 +34,16 @@ _PARAM = re.compile(r":param (\w+): (.*?)(?=\n\s*:|\Z)", re.DOTALL)
 
 
 def cell(text: object) -> str:
-    """Text as one cell of a table: one line, no character that Markdown or a link would read."""
+    """Text as one cell of a table: one line, no character that Markdown would read. Code is kept."""
     parts = _CODE.split(" ".join(str(text).split()))
-    plain = (re.sub(r"([\\*_\[\]<])", r"\\\1", part) if i % 2 == 0 else part for i, part in enumerate(parts))
-    return "".join(plain).replace("|", "\\|")
+    return "".join(
+        part if i % 2 else re.sub(r"([\\*_\[\]<|])", r"\\\1", part) for i, part in enumerate(parts)
+    )
 
 
 def code(text: object) -> str:
     """Text as code in a cell; nothing for nothing."""
-    return f"`{text}`".replace("|", "\\|") if str(text) else ""
+    return f"`{text}`" if str(text) else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -80,22 +85,35 @@ def markers_page() -> str:
     names = [name for name in dir(type(llmbench)) if not name.startswith("_")]
     parts = [
         f"# Markers and keywords\n\n{_MADE} What each test does, measures and asks of the system: "
-        "[The tests](../tests.md). All keywords are given by name. A keyword without a meaning here is a "
-        "limit: `max_…` and `…_ms` are ceilings, `min_…` floors.\n"
+        "[The tests](../tests.md). All keywords are given by name.\n"
     ]
-    parts += [_marker(name, getattr(llmbench, name)) for name in names]
+    page = described()
+    parts += [_marker(name, getattr(llmbench, name), page) for name in names]
     return "\n".join(parts)
 
 
-def _marker(name: str, builder: Callable[..., Any]) -> str:
+def described() -> dict[tuple[str, str], str]:
+    """What `reference/tests.md` says of each keyword, by section and keyword, with links as from here."""
+    page = (DOCS / "reference" / "tests.md").read_text("utf-8")
+    found = {}
+    for title, section in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL):
+        for names, meaning in re.findall(r"^\| ((?:`\w+`[, ]*)+) \| (.+?) \| .+ \|$", section, re.MULTILINE):
+            here = re.sub(r"\]\(#", "](tests.md#", meaning)
+            here = re.sub(r"\]\((?!https?:)", "](../", here)
+            found.update({(title, name): here for name in re.findall(r"`(\w+)`", names)})
+    return found
+
+
+def _marker(name: str, builder: Callable[..., Any], page: Mapping[tuple[str, str], str]) -> str:
     told = inspect.getdoc(builder) or ""
-    meanings = dict(_PARAM.findall(told))
+    meanings = {keyword: cell(meaning) for keyword, meaning in _PARAM.findall(told)}
     intro = re.split(r"^:param|^:", told, maxsplit=1, flags=re.MULTILINE)[0].strip()
     rows = []
     for parameter in inspect.signature(builder).parameters.values():
         required = parameter.default is inspect.Parameter.empty
         default = "required" if required else code(repr(parameter.default))
-        meaning = cell(meanings.get(parameter.name, ""))
+        own, common = page.get((name, parameter.name), ""), page.get(("All markers", parameter.name), "")
+        meaning = meanings.get(parameter.name) or own or common
         rows.append((code(parameter.name), code(parameter.annotation), default, meaning))
     return f"## {name}\n\n{prose(intro)}\n\n" + table(("keyword", "type", "default", "meaning"), rows)
 
@@ -103,6 +121,29 @@ def _marker(name: str, builder: Callable[..., Any]) -> str:
 def prose(text: str) -> str:
     """A docstring as paragraphs: roles of reStructuredText become code, ``::`` a colon."""
     return re.sub(r"::\s*\n", ":\n", re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text))
+
+
+def commands_page() -> str:
+    """The help of ``pytest-llmbench`` and of each of its commands."""
+    usage = _help()
+    commands = re.findall(r"^  (\w+)  +\S", usage.partition("commands:")[2], re.MULTILINE)
+    parts = [f"# Commands\n\n{_MADE} Load tests themselves are run by pytest.\n\n```text\n{usage}```\n"]
+    parts += [f"## {name}\n\n```text\n{_help(name)}```\n" for name in commands]
+    return "\n".join(parts)
+
+
+def _help(*command: str) -> str:
+    """What a command prints with ``--help``, in lines of 100 characters."""
+    from pytest_llmbench.__main__ import main
+
+    printed = io.StringIO()
+    with (
+        mock.patch.dict(os.environ, COLUMNS="100"),
+        contextlib.redirect_stdout(printed),
+        contextlib.suppress(SystemExit),
+    ):
+        main([*command, "--help"])
+    return printed.getvalue()
 
 
 def metrics_page() -> str:
@@ -242,6 +283,7 @@ def root_page(name: str) -> Callable[[], str]:
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/generated/options.md": options_page,
     "reference/generated/markers.md": markers_page,
+    "reference/generated/commands.md": commands_page,
     "reference/generated/metrics.md": metrics_page,
     "reference/generated/clauses.md": clauses_page,
     "reference/generated/ambiguities.md": ambiguities_page,

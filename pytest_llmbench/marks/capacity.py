@@ -52,13 +52,14 @@ class CapacityMarks:
         there. Without a range it is found by short bursts.
 
         :param load_model: ``open`` (default), or ``closed``; a concurrency range makes it closed.
-        :param rate_step: open loop: range of the search in requests per second, and the width at which it
-            stops.
-        :param concurrency_step: closed loop: range of the search in requests in flight.
+        :param rate_step: open loop: the search between ``min_rate`` and ``max_rate`` ends when they are this
+            close, in requests per second.
+        :param concurrency_step: closed loop: the same in requests in flight, between ``min_concurrency`` and
+            ``max_concurrency``.
         :param duration_s: of the reported level, ramp-up included.
         :param probe_s: of a level of the search.
-        :param tpot_p99_ms: objectives on latency: the constrained throughput is the highest that meets
-            them.
+        :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency; the constrained throughput is the
+            highest that meets them.
         :param workload: name of a workload, or a workload object.
         :param runs: repetitions of the measured load.
         :param fresh: measure anew, even where another test of the session has run the same load.
@@ -131,7 +132,8 @@ class CapacityMarks:
         :param ttft_p99_ms: criterion: a level passes only while TTFT P99 is at or under it. The draft
             wants one to be chosen.
         :param min_completion: criterion: share of requests that complete.
-        :param maximum: requests in flight of the first level, and the upper bound of the search.
+        :param initial: requests in flight of the first level.
+        :param maximum: the upper bound of the search.
         :param output_tokens: output limit of every request, in place of the workload's own (AMB-11).
         :param duration_s: of a level, at least.
         :param workload: name of a workload, or a workload object.

@@ -21,6 +21,8 @@ from pytest_llmbench.plugin.options import OPTIONS
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SITE: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+CODE = re.compile(r"`[^`]+`")
+"""In it a bar ends no cell."""
 API = (DOCS / "reference" / "api.md").read_text("utf-8")
 
 
@@ -73,12 +75,12 @@ def test_what_a_page_fetches_is_told_from_what_it_links_to(html: str, asked: lis
 def test_tables_have_as_many_cells_in_every_row(path: str) -> None:
     page = GENERATE.PAGES[path]()
     for block in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
-        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        widths = {len(re.findall(r"(?<!\\)\|", CODE.sub("", line))) for line in block.splitlines()}
         assert len(widths) == 1, block.splitlines()[0]
 
 
 def test_text_cannot_leave_its_cell() -> None:
-    assert GENERATE.cell("a | b\n`c|d` [x][y] <b> p_1*") == r"a \| b `c\|d` \[x\]\[y\] \<b> p\_1\*"
+    assert GENERATE.cell("a | b\n`c|d` [x][y] <b> p_1*") == r"a \| b `c|d` \[x\]\[y\] \<b> p\_1\*"
 
 
 def test_generated_pages_hold_all_that_the_code_has() -> None:
@@ -90,12 +92,20 @@ def test_generated_pages_hold_all_that_the_code_has() -> None:
     assert all(f"## {identity}\n" in open_questions for identity in ambiguities())
 
 
+def test_every_command_is_there_with_its_help() -> None:
+    page = GENERATE.commands_page()
+    commands = re.findall(r"^## (\w+)$", page, re.MULTILINE)
+    assert {"selftest", "recompute", "recover"} <= set(commands)
+    assert all(f"usage: pytest-llmbench {name} " in page for name in commands)
+
+
 @pytest.mark.parametrize("name", [name for name in dir(type(llmbench)) if not name.startswith("_")])
 def test_every_keyword_of_a_marker_is_in_its_table(name: str) -> None:
     section = re.split(r"^## ", GENERATE.markers_page(), flags=re.MULTILINE)
     (told,) = [part for part in section if part.startswith(f"{name}\n")]
     keywords = list(inspect.signature(getattr(llmbench, name)).parameters)
     assert re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE) == keywords
+    assert not re.findall(r"^\|.*\|\s+\|$", told, re.MULTILINE), "a keyword without a meaning"
 
 
 @pytest.mark.parametrize("name", pytest_llmbench.__all__)
