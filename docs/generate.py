@@ -184,7 +184,11 @@ def clauses_page() -> str:
 
     sections: dict[str, list[Sequence[str]]] = {}
     for entry in load_catalogue().values():
-        title = ".".join(entry.section.split(".")[:2]) if entry.section[0].isdigit() else entry.section
+        title = entry.section
+        if title[0].isdigit():
+            title = "Section " + ".".join(title.split(".")[:2])
+        elif title[1:2] == ".":
+            title = f"Appendix {title}"
         sections.setdefault(title, []).append(
             (
                 code(entry.id) + f"<br>{cell(entry.section)}",
@@ -201,7 +205,7 @@ def clauses_page() -> str:
         "conditional, or `none`. How a verdict comes about: "
         "[How compliance is decided](../../explanation/compliance.md).\n"
     ]
-    parts += [f"## Section {title}\n\n" + table(head, rows) for title, rows in sections.items()]
+    parts += [f"## {title}\n\n" + table(head, rows) for title, rows in sections.items()]
     return "\n".join(parts)
 
 

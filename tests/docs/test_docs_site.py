@@ -56,7 +56,9 @@ def test_a_page_that_nobody_named_comes_last_in_its_section() -> None:
 def test_the_site_asks_no_other_host_for_anything() -> None:
     assert SITE["strict"] is True
     assert SITE["theme"]["font"] is False
-    assert not {"repo_url", "extra_javascript", "extra_css"} & set(SITE)  # a repository's stars are fetched
+    assert not {"repo_url", "extra_javascript"} & set(SITE)  # a repository's stars are fetched
+    sheets = [(DOCS / sheet).read_text("utf-8") for sheet in SITE["extra_css"]]
+    assert not any("url(" in sheet or "@import" in sheet for sheet in sheets)
 
 
 @pytest.mark.parametrize(
