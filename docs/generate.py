@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import os
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ _LOADED = re.compile(
     r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)"
 )
 """What a browser would fetch from another host when it shows a page."""
+_LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)]*)?\)")
 _PARAM = re.compile(r":param (\w+): (.*?)(?=\n\s*:|\Z)", re.DOTALL)
 
 
@@ -271,19 +273,44 @@ def _kind(told: Mapping[str, Any]) -> str:
     return str(told.get("type", "any"))
 
 
+def in_site(text: str, path: str, at: str) -> str:
+    """The Markdown of the file at ``path`` of the repository as the page ``at`` of the site, with its links.
+
+    What the site has not (a test, a suite to copy) keeps its words and loses its link.
+    """
+
+    def moved(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link[2]))
+        there = target.removeprefix("docs/") if target.startswith("docs/") else ROOT_PAGES.get(target)
+        if there is None:
+            return link[1]
+        return f"[{link[1]}]({posixpath.relpath(there, posixpath.dirname(at) or '.')}{link[3] or ''})"
+
+    return _LINK.sub(moved, text)
+
+
 def root_page(name: str) -> Callable[[], str]:
-    """A page of the repository's root, whose links are those of the site."""
+    """A page that lies in the root of the repository."""
 
     def page() -> str:
         text = (ROOT / name).read_text("utf-8")
-        if name == "LICENSE":
-            return f"# License\n\n```text\n{text}```\n"
-        text = re.sub(r"\]\(docs/", "](../", text)
-        return re.sub(r"\]\((SECURITY|CHANGELOG|CONTRIBUTING)\.md", lambda m: f"]({m[1].lower()}.md", text)
+        return in_site(text, name, ROOT_PAGES[name])
 
     return page
 
 
+def license_page() -> str:
+    """The license, word for word."""
+    return f"# License\n\n```text\n{(ROOT / 'LICENSE').read_text('utf-8')}```\n"
+
+
+ROOT_PAGES: Mapping[str, str] = {
+    "CONTRIBUTING.md": "about/contributing.md",
+    "CHANGELOG.md": "about/changelog.md",
+    "SECURITY.md": "about/security.md",
+    "LICENSE": "about/license.md",
+}
+"""Files in the root of the repository, and their places in the site."""
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/generated/options.md": options_page,
     "reference/generated/markers.md": markers_page,
@@ -295,7 +322,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "about/contributing.md": root_page("CONTRIBUTING.md"),
     "about/changelog.md": root_page("CHANGELOG.md"),
     "about/security.md": root_page("SECURITY.md"),
-    "about/license.md": root_page("LICENSE"),
+    "about/license.md": license_page,
 }
 
 
@@ -337,6 +364,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, page in PAGES.items():
         files.append(File.generated(config, path, content=page()))
     return files
+
+
+def on_page_markdown(markdown: str, **event: Any) -> str:
+    """MkDocs' event: a page is read. Links that leave the documentation become words."""
+    at = event["page"].file.src_uri
+    return markdown if at in PAGES else in_site(markdown, f"docs/{at}", at)
 
 
 def fetched(html: str) -> list[str]:

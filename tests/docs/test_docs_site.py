@@ -85,6 +85,27 @@ def test_text_cannot_leave_its_cell() -> None:
     assert GENERATE.cell("a | b\n`c|d` [x][y] <b> p_1*") == r"a \| b `c|d` \[x\]\[y\] \<b> p\_1\*"
 
 
+@pytest.mark.parametrize(
+    ("link", "path", "at", "there"),
+    [
+        ("[a](docs/how-to/x.md#y)", "CHANGELOG.md", "about/changelog.md", "[a](../how-to/x.md#y)"),
+        ("[a](SECURITY.md)", "CHANGELOG.md", "about/changelog.md", "[a](security.md)"),
+        ("[a](../../CONTRIBUTING.md)", "docs/how-to/x.md", "how-to/x.md", "[a](../about/contributing.md)"),
+        ("see [a](../../tests/a.py), b", "docs/how-to/x.md", "how-to/x.md", "see a, b"),
+        ("[a](../reference/x.md#y)", "docs/how-to/x.md", "how-to/x.md", "[a](../reference/x.md#y)"),
+        (
+            "[a](https://example.org/docs/x)",
+            "SECURITY.md",
+            "about/security.md",
+            "[a](https://example.org/docs/x)",
+        ),
+        ("[a](#y)", "SECURITY.md", "about/security.md", "[a](#y)"),
+    ],
+)
+def test_links_are_those_of_the_site(link: str, path: str, at: str, there: str) -> None:
+    assert GENERATE.in_site(link, path, at) == there
+
+
 def test_generated_pages_hold_all_that_the_code_has() -> None:
     options, metrics = GENERATE.options_page(), GENERATE.metrics_page()
     assert all(f"`--llm-{option.name}" in options and f"`{option.ini}`" in options for option in OPTIONS)
