@@ -159,7 +159,7 @@ def metrics_page() -> str:
             code(row.unit),
             row.better,
             cell(row.formula),
-            cell(row.section),
+            re.sub(r"(AMB-\d+)", lambda m: f"[{m[1]}](ambiguities.md#{m[1].lower()})", row.section),
             " ".join(code("." + statistic) for statistic in row.statistics),
         )
         for row in ROWS
@@ -193,7 +193,7 @@ def clauses_page() -> str:
             title = f"Appendix {title}"
         sections.setdefault(title, []).append(
             (
-                code(entry.id) + f"<br>{cell(entry.section)}",
+                f'<a id="{entry.id}"></a>{code(entry.id)}<br>{cell(entry.section)}',
                 f"{entry.level}<br>{entry.verdict_effect}",
                 cell(", ".join(entry.applies_to)),
                 cell(entry.statement),

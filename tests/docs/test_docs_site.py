@@ -111,7 +111,7 @@ def test_generated_pages_hold_all_that_the_code_has() -> None:
     assert all(f"`--llm-{option.name}" in options and f"`{option.ini}`" in options for option in OPTIONS)
     assert all(f"| `{row.name}` |" in metrics for row in ROWS)
     clauses, open_questions = GENERATE.clauses_page(), GENERATE.ambiguities_page()
-    assert all(f"| `{identity}`" in clauses for identity in load_catalogue())
+    assert all(f'<a id="{identity}"></a>`{identity}`' in clauses for identity in load_catalogue())
     assert all(f"## {identity}\n" in open_questions for identity in ambiguities())
 
 
