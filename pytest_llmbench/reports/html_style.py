@@ -99,7 +99,7 @@ input { font: inherit; color: inherit; background: var(--panel); border: 1px sol
   padding: .25rem .6rem; max-width: 100%; } .filters input { flex: 1 1 14rem; }
 button { font: inherit; cursor: pointer; border: 1px solid transparent; }
 button[aria-pressed="true"] { border-color: currentColor; box-shadow: inset 0 0 0 1px currentColor; }
-#tests table { font-size: .9rem; width: 100%; }
+#tests table { font-size: .9rem; width: 100%; } #tests thead th { white-space: normal; }
 .sortable thead th { cursor: pointer; } [aria-sort="ascending"]::after { content: " ▲"; }
 [aria-sort="descending"]::after { content: " ▼"; }
 details.part, details.test { border: 1px solid var(--line); border-radius: 8px; padding: 0 1rem;
