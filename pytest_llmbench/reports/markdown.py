@@ -1,37 +1,47 @@
-"""``report.md``: a comment for a pull request. Verdicts first, then the six sections of appendix C.2, folded.
+"""``report.md``: a comment for a pull request. What is broken and by how much, then all tests, then details.
 
-Platforms refuse comments from 64 KB on. What does not fit is left out, the least important part first, and
-the text says so.
+Platforms refuse comments from 64 KB on, and nobody reads half of that. What does not fit is left out, the
+least important part first, and the text says so. The six sections of appendix C.2 are in ``report.html``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.reports import comparisons, summaries
-from pytest_llmbench.reports.document import TestView, measured_text, objective_text
+from pytest_llmbench.reports import comparisons, numbers, summaries
+from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.first_screen import Card, FirstScreen, Held, held_of
 from pytest_llmbench.reports.markdown_text import (
     bar,
     bullets,
+    clipped,
     code,
     escape,
     fence,
     folded,
-    table,
+    row,
     text_table,
 )
-from pytest_llmbench.reports.report_view import ReportView
-from pytest_llmbench.reports.summaries import SECTIONS
+from pytest_llmbench.reports.report_view import ReportView, warnings_of
 
-MAX_BYTES = 60_000
-_ICONS = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "INVALID": "🚫", "ERROR": "🚫", "SKIPPED": "⏭️",
-    "XFAIL": "⏭️", "XPASS": "⚠️"}  # fmt: skip
-_SHOWN_ROWS = 200
-_SHOWN_SUMMARY_ROWS = 80
-_BESIDE_THE_ITEMS = ("Levels", "SUT variants", "Latency objectives", "Sharing")
+MAX_BYTES = 20_000
+ICONS: Mapping[str, str] = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠️", "INVALID": "🚫", "ERROR": "🚫",
+    "SKIPPED": "⏭️", "XFAIL": "⏭️", "XPASS": "⚠️"}  # fmt: skip
+"""By the headline of a test."""
+_OF_TONES = {"bad": "❌ ", "warn": "⚠️ ", "good": "✅ "}
+_OF_STATES = {"broken": "❌ ", "undecided": "⚠️ ", "kept": ""}
+_STATES = tuple(_OF_STATES)
+_SHOWN_CARDS = 10
+_SHOWN_LIMITS = 4
+_SHOWN_WARNINGS = 6
+_COLUMNS = ("Test", "Verdict", "Limit", "Measured and interval", "Compliance")
+_CHANGED = ("regressed", "improved")
+_LONGEST_CELL = 200
+_LONGEST_COMMAND = 1_000
+_WHERE = "The plots, every table, level and clause, and how to reproduce it: `report.html`, beside this file."
 
 
 @dataclass(frozen=True)
@@ -45,168 +55,203 @@ class _Part:
 
 def markdown_report(report: Entry, *, max_bytes: int = MAX_BYTES) -> str:
     """The text, at most ``max_bytes`` of UTF-8."""
-    view = ReportView(report)
-    bodies = (
-        [_Part(1, "system", folded("System", _pairs(summaries.identification(view))))],
-        [part for test in view.tests for part in _configuration(test)],
-        _results(view),
-        [part for test in view.tests for part in _details(test)],
-        [_Part(6, "compliance", _pairs(summaries.performed(view)))]
-        + [part for test in view.tests for part in _compliance(test)],
-        [_Part(7, "reproduction", folded("Test harness", _pairs(summaries.harness(view))))]
-        + [part for test in view.tests for part in _reproduction(test)],
-    )
-    parts = [_Part(0, "verdicts", _head(view))]
-    for number, (title, body) in enumerate(zip(SECTIONS, bodies, strict=True), start=1):
-        heading = f"\n### {number}. {title}\n"
-        parts += [_Part(min((part.rank for part in body), default=8), "headings", heading), *body]
+    screen = FirstScreen(ReportView(report))
+    parts = [
+        _Part(0, "", head(screen)),
+        *_cards(screen),
+        *_changes(screen.view),
+        *_all_tests(screen.view),
+        *_warnings(screen.view),
+        *_folded(screen.view),
+    ]
     return _fit(parts, max_bytes)
 
 
-def _head(view: ReportView) -> str:
-    rows = []
-    for test in view.tests[:_SHOWN_ROWS]:
-        limits = [(objective_text(o), measured_text(o)) for o in test.objectives]
-        limits = limits or [("no limit", test.first_figure)]
-        rows.append(
-            (
-                bar(code(test.name)),
-                f"{_ICONS[test.headline]} {test.headline}",
-                "<br>".join(bar(code(limit)) for limit, _ in limits),
-                "<br>".join(escape(measured) for _, measured in limits),
-                test.compliance_text,
-            )
-        )
-    left_out = len(view.tests) - len(rows)
-    more = f"\n… and {left_out} more tests\n" if left_out else ""
-    verdicts = table(("Test", "Verdict", "Limit", "Measured and interval", "Compliance"), rows)
-    said = "".join(f"**{escape(text)}**\n\n" for text in (view.incomplete, view.simulated) if text)
-    return f"## LLM benchmark: {view.tally}\n\n{said}{verdicts}{more}"
-
-
-def _configuration(test: TestView) -> list[_Part]:
-    """The eight items of the configuration summary and what they leave out; else all that is known."""
-    items = [(item["item"], item["text"]) for item in test.entry.get("configuration") or ()]
-    known = [pair for pair in summaries.configuration(test) if not items or pair[0] in _BESIDE_THE_ITEMS]
-    return [_Part(5, "configuration", folded(test.name, _pairs(items + known)))] if items or known else []
-
-
-def _results(view: ReportView) -> list[_Part]:
-    named = (
-        (2, "Headline figures", summaries.headline_rows(view.tests)),
-        (5, "Latency summary", summaries.latency_rows(view.tests)),
-        (5, "Throughput summary", summaries.throughput_rows(view.tests)),
-        (5, "Success metrics", summaries.success_rows(view.tests)),
+def head(screen: FirstScreen) -> str:
+    """The banner, what was measured, and the classes of compliance."""
+    view = screen.view
+    said = "".join(
+        f"**{escape(clipped(text, 1_500))}**\n\n" for text in (view.incomplete, view.simulated) if text
     )
-    return [
-        _Part(rank, "summary tables", folded(title, _shortened(found)))
-        for rank, title, found in named
-        if found.rows
-    ]
+    facts = " · ".join(f"{name} {escape(clipped(text, _LONGEST_CELL))}" for name, text in screen.facts)
+    compliance = escape(screen.compliance or "")
+    if compliance:
+        compliance = f"**{compliance}**\n" if screen.compliance_demanded else f"{compliance}\n"
+    return f"## {banner(screen)}\n\n{said}{facts}\n\n{compliance}"
 
 
-def _shortened(found: summaries.Rows) -> str:
-    left_out = len(found.rows) - _SHOWN_SUMMARY_ROWS
-    more = f"\n… and {left_out} more rows\n" if left_out > 0 else ""
-    return text_table(found.columns, found.rows[:_SHOWN_SUMMARY_ROWS]) + more
+def banner(screen: FirstScreen) -> str:
+    """``❌ LLM benchmark: 1 of 6 limits broken``."""
+    return f"{_OF_TONES.get(screen.tone, '')}LLM benchmark: {screen.banner}"
 
 
-def _details(test: TestView) -> list[_Part]:
-    error = test.entry.get("error")
-    heading = f"\n#### {code(test.name)}\n\n{escape(test.kind)} · {test.judgements}\n"
-    seen = (
-        (test.load_text, test.completion, *test.sharing, *test.void_loads, *_reasons(test))
-        if test.measured
-        else ()
-    )
-    attempt = [test.attempt] if test.attempt is not None else []
-    parts = [_Part(2, "summaries", f"{heading}\n{bullets((*attempt, *seen))}")]
-    if test.comparisons:
+def held_text(held: Held) -> str:
+    """A limit with what was measured and how far off that is, as Markdown."""
+    measured = held.measured + (f", {held.distance}" if held.distance is not None else "")
+    return f"{code(clipped(held.limit, _LONGEST_CELL))}: {escape(clipped(measured, _LONGEST_CELL))}"
+
+
+def _cards(screen: FirstScreen) -> Iterator[_Part]:
+    cards = screen.cards
+    if not cards:
+        return
+    count = "1 test" if len(cards) == 1 else f"{len(cards)} tests"
+    yield _Part(1, "tests that did not pass", f"\n### {count} did not pass\n")
+    for card in cards[:_SHOWN_CARDS]:
+        yield _Part(1, "tests that did not pass", _card(card))
+    if len(cards) > _SHOWN_CARDS:
+        yield _Part(1, "", f"\n… and {len(cards) - _SHOWN_CARDS} more\n")
+
+
+def _card(card: Card) -> str:
+    test = card.test
+    name = code(clipped(test.name, _LONGEST_CELL))
+    lines = [f"\n#### {ICONS[test.headline]} {test.headline} {name}\n"]
+    if card.deciding is not None:
+        more = f" (and {card.more} more not kept)" if card.more else ""
+        lines.append(f"- Limit: {held_text(card.deciding)}{more}")
+    lines.append(f"- Cause: {escape(clipped(card.cause, 500))}")
+    lines += [f"- Next: {escape(clipped(step, 300))}" for step in card.next_steps]
+    again = f"\n{fence(card.command, 'sh')}" if len(card.command) <= _LONGEST_COMMAND else ""
+    return "\n".join(lines) + f"\n{again}"
+
+
+def _changes(view: ReportView) -> Iterator[_Part]:
+    """The comparisons that decide, then those that show a change; how many others there are."""
+    rows: list[str] = []
+    unchanged = 0
+    for test in view.tests:
         found = test.comparisons
-        body = text_table(comparisons.COLUMNS, comparisons.rows(found))
-        parts.append(_Part(3, "comparisons", f"\n{escape(comparisons.caption(found))}\n\n{body}"))
-    if error:
-        parts.append(_Part(3, "error texts", fence(error)))
-    for entry in test.tables.values():
-        parts.append(_Part(4, "tables", folded(entry["title"], text_table(entry["columns"], entry["rows"]))))
-    levels = summaries.levels_of(test)
-    if levels is not None:
-        body = text_table(levels.columns, levels.rows)
-        foot = f"\n{escape(levels.footnote)}\n" if levels.footnote else ""
-        parts.append(_Part(6, "levels", folded(f"All {len(levels.rows)} levels", body + foot)))
-    return parts
+        gated = sum(bool(one.get("gated")) for one in found)
+        for number, (cells, verdict, _) in enumerate(comparisons.judged_rows(found)):
+            if number < gated or verdict in _CHANGED:
+                rows.append(_text_row((test.name, *cells)))
+            else:
+                unchanged += 1
+    if not rows and not unchanged:
+        return
+    captions = dict.fromkeys(comparisons.caption(test.comparisons) for test in view.tests if test.comparisons)
+    said = escape(clipped("; ".join(captions), 500))
+    yield _Part(2, "changes", f"\n### Changes\n\n{said}\n\n")
+    if rows:
+        yield _Part(2, "changes", row(("Test", *comparisons.COLUMNS)) + row(["---"] * 8))
+    yield from (_Part(2, "changes", text) for text in rows)
+    if unchanged:
+        yield _Part(2, "", f"\n… and {unchanged} that neither decide nor show a change\n")
 
 
-def _reasons(test: TestView) -> list[str]:
-    """Why a limit was not passed, why a run is void, what the test notes, and what to do."""
-    limits = [
-        f"{objective_text(o)}: {o['verdict']}, {o['reason']}"
-        for o in test.objectives
-        if o["verdict"] != "pass" and o.get("reason")
-    ]
-    limits += [
-        f"{comparisons.verdict_text(found)}: {comparisons.comparison_text(found)}"
-        for found in test.comparisons
-        if found.get("gated") and found["verdict"] in ("regressed", "inconclusive")
-    ]
-    findings = [f"{finding['check']}: {finding['message']}" for finding in test.noteworthy_findings]
-    return [*limits, *findings, *test.next_steps, *(test.entry.get("notes") or ())]
+def _text_row(cells: Sequence[str]) -> str:
+    return row([escape(clipped(cell, _LONGEST_CELL)) for cell in cells])
 
 
-def _compliance(test: TestView) -> list[_Part]:
-    """The compliance of a test: the verdict, the deviations and the limitations."""
+def _all_tests(view: ReportView) -> Iterator[_Part]:
+    """A row each; where there is no room for all, those that passed go first."""
+    if not view.tests:
+        return
+    yield _Part(3, "tests", f"\n### Tests: {view.tally}\n\n{row(_COLUMNS)}{row(['---'] * len(_COLUMNS))}")
+    for test in view.tests:
+        passed = test.headline in ("PASS", "SKIPPED", "XFAIL")
+        yield _Part(4 if passed else 3, "tests", _row_of(test))
+
+
+def _row_of(test: TestView) -> str:
+    held = sorted(held_of(test), key=lambda one: _STATES.index(one.state))
+    shown = held[:_SHOWN_LIMITS]
+    limits = [bar(code(clipped(one.limit, _LONGEST_CELL))) for one in shown]
+    measured = [_marked(one, alone=len(held) == 1) for one in shown]
+    if len(held) > len(shown):
+        limits.append(f"and {len(held) - len(shown)} more")
+    if not held:
+        limits, measured = [_no_limit(test)], [escape(clipped(_stands_for(test), _LONGEST_CELL))]
+    return row(
+        (
+            bar(code(clipped(test.name, _LONGEST_CELL))),
+            f"{ICONS[test.headline]} {test.headline}",
+            "<br>".join(limits),
+            "<br>".join(measured),
+            test.compliance_text if test.measured else "",
+        )
+    )
+
+
+def _marked(held: Held, *, alone: bool) -> str:
+    """One of several limits says itself how it came out."""
+    mark = "" if alone else _OF_STATES[held.state]
+    return mark + escape(clipped(held.measured, _LONGEST_CELL))
+
+
+def _no_limit(test: TestView) -> str:
+    return "no limit" if test.measured and test.valid else ""
+
+
+def _stands_for(test: TestView) -> str:
     if not test.measured:
-        return []
-    groups = [*summaries.deviations(test), ("Limitations:", summaries.limitations(test) or ["none"])]
-    unmet = len(test.unmet("blocks", "downgrades"))
-    if not test.of_the_draft:
-        return []
-    verdict = test.compliance_text
-    body = "\n".join(f"{escape(heading)}\n\n{bullets(texts)}" for heading, texts in groups)
-    return [
-        _Part(8, "unmet requirements", folded(f"{test.name}: {verdict}, {unmet} unmet requirements", body))
+        return numbers.NOT_MEASURED
+    return test.first_figure if test.valid else "not judged"
+
+
+def _warnings(view: ReportView) -> Iterator[_Part]:
+    found = warnings_of(view.tests)
+    texts = [
+        clipped(text, 500) + (f" ({count} tests)" if count > 1 else "")
+        for text, count in list(found.items())[:_SHOWN_WARNINGS]
     ]
+    if len(found) > _SHOWN_WARNINGS:
+        texts.append(f"… and {len(found) - _SHOWN_WARNINGS} more")
+    if texts:
+        yield _Part(5, "warnings", f"\n### Warnings\n\n{bullets(texts)}")
 
 
-def _reproduction(test: TestView) -> list[_Part]:
-    stretches = summaries.stretch_rows(test)
-    body = _pairs(summaries.data(test))
-    if not stretches.rows:
-        return []
-    parts = [_Part(7, "reproduction", folded(test.name, body))]
-    if len(test.entry["stretches"]) > 1:
-        runs = text_table(stretches.columns, stretches.rows)
-        parts.append(_Part(9, "stretches", folded(f"{test.name}: {len(stretches.rows)} stretches", runs)))
-    return parts
+def _folded(view: ReportView) -> Iterator[_Part]:
+    figures = summaries.headline_rows(view.tests)
+    if figures.rows:
+        body = text_table(figures.columns, figures.rows)
+        yield _Part(6, "headline figures", "\n" + folded("Headline figures", body))
+    harness = text_table(("Item", "Value"), summaries.harness(view))
+    yield _Part(6, "test harness", "\n" + folded("Test harness", harness))
+    for test in view.tests:
+        body = _details(test)
+        if body:
+            rank = 8 if test.headline == "PASS" else 7
+            yield _Part(rank, "details of tests", "\n" + folded(clipped(test.name, _LONGEST_CELL), body))
 
 
-def _pairs(found: summaries.Pairs) -> str:
-    return text_table(("Item", "Value"), found)
+def _details(test: TestView) -> str:
+    """What was sent, what came back, what the test notes, and the tables of the draft."""
+    if not test.measured:
+        return ""
+    attempt = [test.attempt] if test.attempt is not None else []
+    told = (*attempt, test.kind, test.load_text, test.completion, *test.sharing)
+    tables = [
+        f"\n{escape(entry['title'])}\n\n{text_table(entry['columns'], entry['rows'])}"
+        for entry in test.tables.values()
+    ]
+    return bullets((*told, *(test.entry.get("notes") or ()))) + "".join(tables)
 
 
 def _fit(parts: Sequence[_Part], max_bytes: int) -> str:
-    size = sum(len(part.text.encode()) + 1 for part in parts)
+    size = sum(len(part.text.encode()) for part in parts)
     dropped: Counter[str] = Counter()
     gone: set[int] = set()
     # Of equally important parts the last goes first: earlier tests keep theirs longest.
     for i in sorted(range(1, len(parts)), key=lambda i: (parts[i].rank, i), reverse=True):
-        if size + len(_left_out(dropped).encode()) <= max_bytes:
+        if size + len(_foot(dropped).encode()) <= max_bytes:
             break
         gone.add(i)
         dropped[parts[i].name] += 1
-        size -= len(parts[i].text.encode()) + 1
-    text = "\n".join(part.text for i, part in enumerate(parts) if i not in gone) + _left_out(dropped)
-    return text if len(text.encode()) <= max_bytes else _cut(text, max_bytes)
+        size -= len(parts[i].text.encode())
+    text = "".join(part.text for i, part in enumerate(parts) if i not in gone) + _foot(dropped)
+    return text if len(text.encode()) <= max_bytes else cut(text, max_bytes)
 
 
-def _left_out(dropped: Mapping[str, int]) -> str:
-    counts = ", ".join(f"{name} ({count})" for name, count in dropped.items() if name != "headings")
-    if not counts:
-        return ""
-    return f"\n_Left out to stay within the size of a comment: {counts}. The full report has them._\n"
+def _foot(dropped: Mapping[str, int]) -> str:
+    counts = ", ".join(f"{name} ({count})" for name, count in dropped.items() if name)
+    left_out = f" Left out here to stay short: {counts}." if counts else ""
+    return f"\n_{_WHERE}{left_out}_\n"
 
 
-def _cut(text: str, max_bytes: int) -> str:
-    note = "\n\n_Cut to stay within the size of a comment._\n"
+def cut(text: str, max_bytes: int) -> str:
+    """The whole lines of ``text`` that fit into ``max_bytes``, and a line that says so."""
+    note = "\n\n_Cut to stay short._\n"
     whole = text.encode()[: max_bytes - len(note.encode())].decode(errors="ignore")
     return whole.rpartition("\n")[0] + note

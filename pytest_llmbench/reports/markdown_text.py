@@ -10,9 +10,12 @@ _SHOWN_ERROR_CHARACTERS = 1_500
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Cells are Markdown already."""
-    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+    return "".join([row(columns), row(["---"] * len(columns)), *map(row, rows)])
+
+
+def row(cells: Iterable[str]) -> str:
+    """A line of a table; cells are Markdown already."""
+    return "| " + " | ".join(cells) + " |\n"
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -49,8 +52,14 @@ def bar(text: str) -> str:
     return text.replace("\\|", "\\ |").replace("|", "\\|")
 
 
-def fence(text: str) -> str:
+def clipped(text: str, most: int) -> str:
+    """On one line and with at most so many characters, before anything is escaped."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
+def fence(text: str, language: str = "text") -> str:
     """A block of the text as it is; a very long one is cut."""
     shown = text if len(text) <= _SHOWN_ERROR_CHARACTERS else text[:_SHOWN_ERROR_CHARACTERS] + " …"
     ticks = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", shown)), default=0))
-    return f"{ticks}text\n{shown}\n{ticks}\n"
+    return f"{ticks}{language}\n{shown}\n{ticks}\n"

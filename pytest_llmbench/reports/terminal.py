@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pytest_llmbench.reports import comparisons, numbers
 from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
 from pytest_llmbench.reports.entry import Entry
-from pytest_llmbench.reports.report_view import ReportView
+from pytest_llmbench.reports.report_view import ReportView, warnings_of
 from pytest_llmbench.reports.vocabulary import metric_label
 
 BRIEF_REASONS = 4
@@ -131,10 +130,7 @@ def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
 
 def _warnings(tests: Sequence[TestView], width: int) -> list[Line]:
     """What is not as it should be in any test, each thing once."""
-    found: Counter[str] = Counter()
-    for test in tests:
-        told = [f"{one['check']}: {one['message']}" for one in test.noteworthy_findings if not one["voids"]]
-        found.update(list(dict.fromkeys([*told, *test.void_loads])) if test.measured else ())
+    found = warnings_of(tests)
     lines = []
     for text, count in list(found.items())[:SHOWN_WARNINGS]:
         where = f" ({count} tests)" if count > 1 else ""

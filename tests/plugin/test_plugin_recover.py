@@ -312,7 +312,6 @@ def test_verdicts_print_on_a_full_disk(suite: Suite) -> None:
     for name in (
         "report.html",
         "report.json",
-        "report.md",
         "the journal is not whole either",
         "records could not",
     ):

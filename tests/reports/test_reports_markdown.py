@@ -5,96 +5,149 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from outcome_samples import failed, regressed, void
+
 from pytest_llmbench.reports.markdown import MAX_BYTES, markdown_report
-from pytest_llmbench.reports.summaries import SECTIONS
 
 Entry = dict[str, Any]
 
 
-def test_verdicts_come_first(report: Entry) -> None:
-    assert markdown_report(report).splitlines()[:6] == [
-        "## LLM benchmark: 1 INCONCLUSIVE, 1 PASS, 1 ERROR",
+def test_the_banner_comes_first_then_what_did_not_pass(report: Entry) -> None:
+    report["tests"][1] = failed(report["tests"][1] | {"gate": report["tests"][0]["gate"]})
+    lines = markdown_report(report).splitlines()
+    assert lines[0] == "## ❌ LLM benchmark: 1 of 4 limits broken, 2 undecided; 1 test without a measurement"
+    assert lines[2].startswith("Endpoint https://host/v1 · Model tiny-7b · Started 2026-01-20")
+    assert lines[4] == "Compliance with the draft: 2 not compliant"
+    at = lines.index("### 3 tests did not pass")
+    assert lines[at + 2 : at + 10] == [
+        "#### ❌ FAIL `test_quick`",
         "",
+        "- Limit: `ttft.p99 <= 300 ms`: 468.3 ms \\[449.5, 491.7\\], +56 % (and 1 more not kept)",
+        "- Cause: the whole interval lies beyond the limit",
+        "- Next: to decide the limits, measure about 9002 more requests (requests=10002)",
+        "",
+        "```sh",
+        "pytest gates/test_chat.py::test_quick --llm-endpoint=https://host/v1",
+    ]
+    assert [line for line in lines if line.startswith("#### ")] == [
+        "#### ❌ FAIL `test_quick`",
+        "#### 🚫 ERROR `test_unreachable[<b>|x]`",
+        "#### ⚠️ INCONCLUSIVE `test_first_token_is_quick`",
+    ]
+    assert "- Cause: https://host/v1: connection refused" in lines
+
+
+def test_all_tests_are_in_one_table(report: Entry) -> None:
+    lines = markdown_report(report).splitlines()
+    at = lines.index("### Tests: 1 INCONCLUSIVE, 1 PASS, 1 ERROR")
+    assert lines[at + 2 : at + 7] == [
         "| Test | Verdict | Limit | Measured and interval | Compliance |",
         "| --- | --- | --- | --- | --- |",
-        "| `test_first_token_is_quick` | ⚠️ INCONCLUSIVE | `ttft.p99 <= 600 ms`<br>`ttft.p99_9 <= 900 ms` | "
-        "468.3 ms \\[449.5, 491.7\\]<br>557.4 ms (&gt; 535.1 ms) | not compliant |",
+        "| `test_first_token_is_quick` | ⚠️ INCONCLUSIVE | `ttft.p99_9 <= 900 ms`<br>`ttft.p99 <= 600 ms` | "
+        "⚠️ 557.4 ms (&gt; 535.1 ms)<br>468.3 ms \\[449.5, 491.7\\] | not compliant |",
         "| `test_p99` | ✅ PASS | `ttft.p99 <= 600 ms` | 468.3 ms \\[449.5, 491.7\\] | not compliant |",
+        "| `test_unreachable[<b>\\|x]` | 🚫 ERROR |  | not measured |  |",
     ]
 
 
-def test_everything_fits_when_there_is_room(report: Entry) -> None:
+def test_a_void_run_is_not_judged(report: Entry, entry: Entry) -> None:
+    report["tests"] = [void(entry)]
     text = markdown_report(report)
-    assert "Left out" not in text
-    assert text.count("<details>") == text.count("</details>") == 16
-    assert "connection refused" in text
-    assert "| Endpoint | https://host/v1 |" in text
+    assert text.partition("\n")[0].endswith("1 test void")
+    assert "- Cause: sends were late by 62 ms at P99" in text
+    assert "| `test_void` | 🚫 INVALID |  | not judged |" in text
+    assert "468.3" not in text.partition("<details>")[0]
+
+
+def test_changes_that_decide_come_first_then_the_others(report: Entry, entry: Entry) -> None:
+    report["tests"] = [regressed(entry)]
+    lines = markdown_report(report).splitlines()
+    at = lines.index("### Changes")
+    assert lines[at + 2] == "now compared with main (independent runs)"
+    rows = [line.split(" | ")[1:] for line in lines[at + 6 : at + 8]]
+    assert [row[0] for row in rows] == ["TTFT P99", "TPOT P99 (shown only)"]
+    assert rows[0][3].startswith("+20 % ")
+    assert [row[-1] for row in rows] == ["regressed |", "improved |"]
+    assert lines[at + 9] == "… and 1 that neither decide nor show a change"
+    assert "1 of 1 comparison regressed" in lines[0]
+
+
+def test_each_warning_is_told_once(report: Entry) -> None:
+    busy = "- client\\_cpu: the measuring process used 95% of a core (2 tests)"
+    assert busy in markdown_report(report).splitlines()
 
 
 def test_text_from_outside_stays_text(report: Entry) -> None:
-    report["tests"][0]["notes"] = []
     report["tests"][0]["validity"]["findings"][1]["message"] = "@team <b>`x`</b> | [a](b)\n# head"
     text = markdown_report(report)
     assert "@team" not in text
     assert "&lt;b&gt;\\`x\\`&lt;/b&gt; \\| \\[a\\](b) \\# head" in text
-    assert "| `test_unreachable[<b>\\|x]` |" in text
-    assert "### `test_unreachable[<b>|x]`" in text
-
-
-def test_an_error_with_fences_stays_inside_its_own(report: Entry) -> None:
-    report["tests"][2]["error"] = "```\nnot the end\n```"
-    assert "````text\n```\nnot the end\n```\n````" in markdown_report(report)
+    assert "#### 🚫 ERROR `test_unreachable[<b>|x]`" in text
 
 
 def test_the_least_important_goes_first(report: Entry) -> None:
     whole = len(markdown_report(report).encode())
     text = markdown_report(report, max_bytes=whole - 200)
     assert len(text.encode()) <= whole - 200
-    assert "_Left out to stay within the size of a comment: unmet requirements (1)." in text
-    assert "TTFT by Input Length" in text
+    assert "Left out here to stay short: details of tests (1)._" in text
+    assert "<summary>test\\_first\\_token\\_is\\_quick</summary>" in text  # it did not pass
+    assert "<summary>test\\_p99</summary>" not in text
 
 
-def test_many_tests_stay_within_the_limit(report: Entry) -> None:
+def test_of_many_tests_those_that_passed_are_left_out(report: Entry) -> None:
     tests = []
     for i in range(400):
         entry = copy.deepcopy(report["tests"][i % 3])
         entry["nodeid"] = f"gates/test_chat.py::test_number_{i}[ä{'x' * 60}]"
         entry["error"] = "é" * 5000
         tests.append(entry)
-    report["tests"] = tests
+    report["tests"] = [*tests, failed(report["tests"][0])]
     text = markdown_report(report)
-    assert MAX_BYTES - 5000 < len(text.encode()) <= MAX_BYTES
-    assert "… and 200 more tests" in text
-    assert "Left out to stay within" in text
+    assert MAX_BYTES - 1000 < len(text.encode()) <= MAX_BYTES
+    lines = text.splitlines()
+    cards = [line for line in lines if line.startswith("#### ")]
+    assert len(cards) == 10
+    assert cards[0].startswith("#### ❌ FAIL")
+    assert "… and 258 more" in lines
+    assert not any("✅ PASS |" in line for line in lines)
+    assert "tests (" in lines[-1]
 
 
-def test_a_table_that_alone_is_too_long_is_cut_at_a_line(report: Entry) -> None:
-    text = markdown_report(report, max_bytes=500)
-    assert len(text.encode()) <= 500
-    assert text.endswith("_Cut to stay within the size of a comment._\n")
+def test_a_megabyte_of_text_costs_no_other_test_its_place(report: Entry) -> None:
+    report["tests"][2]["error"] = report["tests"][2]["nodeid"] = "m" * 1_000_000
+    text = markdown_report(report)
+    assert len(text.encode()) <= MAX_BYTES
+    assert "| `test_p99` | ✅ PASS |" in text
+    assert "\n#### 🚫 ERROR `mmm" in text
 
 
-def test_the_six_sections_of_the_full_report(whole_report: Entry) -> None:
+def test_what_is_too_long_for_all_is_cut_at_a_line(report: Entry) -> None:
+    text = markdown_report(report, max_bytes=200)
+    assert len(text.encode()) <= 200
+    assert text.endswith("_Cut to stay short._\n")
+
+
+def test_the_ten_tests_fit(whole_report: Entry) -> None:
     text = markdown_report(whole_report)
     assert len(text.encode()) <= MAX_BYTES
-    heads = [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")]
-    assert heads == [f"{number}. {title}" for number, title in enumerate(SECTIONS, start=1)]
     for wanted in (
-        "All 12 levels",
         "| Command | pytest gates --llm-endpoint=https://host/v1 |",
-        "| Records | records/throughput.jsonl |",
         "shared measurement: 2 of 4 loads",
-        "To be conditional, 4 requirements more must be met:",
         "not measurable: the engine gives no such data",
-        "| \\`no limit\\` |".replace("\\", ""),
+        "| no limit |",
+        "`report.html`, beside this file",
     ):
         assert wanted in text, wanted
+    assert text.count("<details>") == text.count("</details>")
 
 
 def test_detail_goes_before_results(whole_report: Entry) -> None:
     whole = len(markdown_report(whole_report).encode())
-    text = markdown_report(whole_report, max_bytes=whole * 2 // 3)
-    assert len(text.encode()) <= whole * 2 // 3
-    assert "Left out to stay within the size of a comment: stretches" in text
-    assert "Headline figures" in text
-    assert "ITL Results at 90%" in text
+    text = markdown_report(whole_report, max_bytes=whole // 2)
+    assert len(text.encode()) <= whole // 2
+    assert "Left out here to stay short: details of tests" in text
+    assert "### Tests: " in text
+
+
+def test_a_report_without_tests(make_report: Any) -> None:
+    assert markdown_report(make_report()).startswith("## LLM benchmark: no test ran\n")
