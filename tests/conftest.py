@@ -50,6 +50,10 @@ _FOLDER = Path(os.environ[_SHARED])
 # A selftest that the developer ran here would add findings of its own to the results under test.
 os.environ["PYTEST_LLMBENCH_STATE_DIR"] = tempfile.mkdtemp(prefix="state-", dir=_FOLDER)
 
+# Sessions under test would write into the summary of the job that runs these tests, and annotate it.
+for _variable in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+    os.environ.pop(_variable, None)
+
 # A run in the background of a shell without job control inherits an ignored SIGINT, and so would the
 # processes that tests start in order to interrupt them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -14,7 +14,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_llmbench.errors import LLMBenchError, StoreError
-from pytest_llmbench.harness.reporting import Written, build_report, write_reports
+from pytest_llmbench.harness.report_files import write_reports
+from pytest_llmbench.harness.reporting import Written, build_report
 from pytest_llmbench.harness.session_record import why_incomplete
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.terminal import overview
@@ -63,7 +64,7 @@ def recover(directory: Path) -> Recovered:
     try:
         found = held_journal(path, descriptor)
         report = _report_of(found, directory)
-        written = write_reports(directory, report)
+        written = write_reports(directory, document_of(report))
         if not written.problems:
             path.unlink()
     finally:

@@ -1,26 +1,21 @@
-"""The report files of a session, written by the one process that has all entries."""
+"""The report of a session, built by the one process that has all entries."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.redaction import outward, outward_value, without_credentials
-from pytest_llmbench.reports.html import html_report
-from pytest_llmbench.reports.markdown import markdown_report
-from pytest_llmbench.reports.minimum import minimum_report
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.journal import JournalHead
-from pytest_llmbench.store.json_file import write_text
-from pytest_llmbench.store.report_file import document_of, write_report
 from pytest_llmbench.store.schema import Report, TestEntry
 from pytest_llmbench.store.session_schema import FactEntry, Generator, IncompleteEntry, Sut
 
@@ -83,34 +78,18 @@ def _sut(told: Sut, tests: Sequence[TestEntry]) -> Sut:
     )
 
 
-class Written(NamedTuple):
-    paths: list[str]
-    """The most useful first."""
-    problems: list[str]
+@dataclass(frozen=True)
+class Written:
+    """What became of the files of a report."""
+
+    paths: list[str] = field(default_factory=list)
+    """The most useful first; those of CI systems as one folder."""
+    problems: list[str] = field(default_factory=list)
     """What could not be written, and why, a line each."""
-
-
-def write_reports(directory: Path, report: Report) -> Written:
-    """Writes every file of the report. One that fails takes no other with it."""
-    document = document_of(report)
-    makers: dict[str, Callable[[Path], None]] = {
-        "report.html": lambda path: write_text(path, html_report(document)),
-        "report.json": lambda path: write_report(path, document),
-        "report.md": lambda path: write_text(path, markdown_report(document)),
-        "minimum.txt": lambda path: write_text(path, minimum_report(document)),
-    }
-    found = Written([], [])
-    for name, make in makers.items():
-        path = directory / name
-        try:
-            make(path)
-        except LLMBenchError as error:
-            found.problems.append(" ".join(str(error).split()))
-        except Exception as error:  # noqa: BLE001 - of ours, and must not cost the verdicts and other files
-            found.problems.append(f"{path}: cannot be made: {type(error).__name__}: {shown(error)}")
-        else:
-            found.paths.append(str(path))
-    return found
+    annotations: list[str] = field(default_factory=list)
+    """Lines to print for GitHub Actions, which runs the session; none elsewhere."""
+    warnings: list[str] = field(default_factory=list)
+    """What went wrong and costs nothing that was measured, a line each."""
 
 
 def shown(error: BaseException) -> str:

@@ -4,15 +4,18 @@ report."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from pytest_llmbench.harness.reporting import Written, build_report, head_of, shown, write_reports
+from pytest_llmbench.harness.github_actions import tell, wants_to_know
+from pytest_llmbench.harness.reporting import Written, build_report, head_of, shown
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.store import course
 from pytest_llmbench.store.journal import Journal
 from pytest_llmbench.store.json_file import remove_unfinished
 from pytest_llmbench.store.records_file import NOT_ON_DISK
+from pytest_llmbench.store.report_file import document_of
 from pytest_llmbench.store.session_schema import IncompleteEntry, UnfinishedTest
 
 _BROKEN_OFF = {2: "the session was interrupted", 3: "pytest ended by an error of its own"}
@@ -105,19 +108,32 @@ class SessionRecord:
             if finding["check"] == NOT_ON_DISK and not finding["ok"]
         ]
 
-    def finish(self, exit_status: int) -> Written:
-        """Writes the report. Where a file of it cannot be written, the journal stays."""
+    def finish(self, exit_status: int, environment: Mapping[str, str]) -> Written:
+        """Writes the report, and what ``environment`` asks for. Where a file of the report cannot be written,
+        the journal stays."""
         self._note(course.finished(exit_status))
-        written = Written([], [])
-        if self._settings.report is not None and self.entries:
+        written = Written()
+        if self.entries and (self._settings.report is not None or wants_to_know(environment)):
             try:
-                report = build_report(self._head, self.entries, self.incomplete)
-                written = write_reports(self._settings.report, report)
+                written = self._write(environment)
             except Exception as error:  # noqa: BLE001 - of ours, and must not cost the verdicts
-                written.problems.append(f"the report cannot be made: {type(error).__name__}: {shown(error)}")
+                lost = f"the report cannot be made: {type(error).__name__}: {shown(error)}"
+                (written.warnings if self._settings.report is None else written.problems).append(lost)
         self._told_of_the_journal(written)
         self.close(keep=bool(written.problems))
         return written
+
+    def _write(self, environment: Mapping[str, str]) -> Written:
+        # Not before: most sessions need none of the renderers.
+        from pytest_llmbench.harness.report_files import write_reports
+
+        document = document_of(build_report(self._head, self.entries, self.incomplete))
+        directory = self._settings.report
+        written = Written() if directory is None else write_reports(directory, document)
+        page = None if directory is None else str(directory / "report.html")
+        told = tell(document, environment, path=page)
+        warnings = [] if told.problem is None else [told.problem]
+        return replace(written, annotations=told.annotations, warnings=warnings)
 
     def close(self, *, keep: bool = True) -> None:
         """Gives the directory free. Safe to call twice."""

@@ -66,6 +66,7 @@ class SessionReport:
         self._bench_session: BenchSession | None = None
         self._written: list[str] = []
         self._said: list[str] = []
+        self._annotations: list[str] = []
         self._lost: list[str] = []
         """What was to be written or shown and could not be, a line each."""
         self._finished: pytest.Session | None = None
@@ -265,8 +266,10 @@ class SessionReport:
         self.close()
         if self.is_worker or self._record is None:
             return
-        self._written, self._lost = self._record.finish(int(exitstatus))
-        self._lost += self._record.not_on_disk
+        written = self._record.finish(int(exitstatus), os.environ)
+        self._written, self._annotations = written.paths, written.annotations
+        self._lost = [*written.problems, *self._record.not_on_disk]
+        self._said = [f"llmbench: WARNING: {text}" for text in written.warnings]
         if not self.entries:
             return
         if self.settings.save is not None:
@@ -281,7 +284,7 @@ class SessionReport:
 
     def _save(self, exitstatus: int) -> None:
         try:
-            self._said = self._saved(self.settings, exitstatus)
+            self._said += self._saved(self.settings, exitstatus)
         except (LLMBenchError, OSError) as error:
             self._lost.append(f"baseline {self.settings.save!r} not saved: {' '.join(str(error).split())}")
 
@@ -351,7 +354,7 @@ class SessionReport:
             terminalreporter.write_line(f"report: {path}")
         for text in self._lost:
             terminalreporter.write_line(outward(f"llmbench: ERROR: {text}"), red=True, bold=True)
-        for text in self._said:
+        for text in (*self._said, *self._annotations):
             terminalreporter.write_line(outward(text))
 
 

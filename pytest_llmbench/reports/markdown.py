@@ -38,6 +38,7 @@ _SHOWN_CARDS = 10
 _SHOWN_LIMITS = 4
 _SHOWN_WARNINGS = 6
 _COLUMNS = ("Test", "Verdict", "Limit", "Measured and interval", "Compliance")
+_TABLE_HEAD = row(_COLUMNS) + row(["---"] * len(_COLUMNS))
 _CHANGED = ("regressed", "improved")
 _LONGEST_CELL = 200
 _LONGEST_COMMAND = 1_000
@@ -148,10 +149,15 @@ def _all_tests(view: ReportView) -> Iterator[_Part]:
     """A row each; where there is no room for all, those that passed go first."""
     if not view.tests:
         return
-    yield _Part(3, "tests", f"\n### Tests: {view.tally}\n\n{row(_COLUMNS)}{row(['---'] * len(_COLUMNS))}")
+    yield _Part(3, "tests", f"\n### Tests: {view.tally}\n\n{_TABLE_HEAD}")
     for test in view.tests:
         passed = test.headline in ("PASS", "SKIPPED", "XFAIL")
         yield _Part(4 if passed else 3, "tests", _row_of(test))
+
+
+def tests_table(view: ReportView) -> str:
+    """One table of all tests: verdict, limits, what was measured, class of compliance."""
+    return "".join([_TABLE_HEAD, *map(_row_of, view.tests)])
 
 
 def _row_of(test: TestView) -> str:

@@ -66,7 +66,18 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "pytest-html": ("pytest.html",),
     "report.html": ("out/report.html",),
     "report.json": ("out/report.json",),
-    "report.md, minimum.txt": ("out/report.md", "out/minimum.txt"),
+    "other texts": (
+        "out/report.md",
+        "out/summary.md",
+        "out/minimum.txt",
+        "out/ci/github-annotations.txt",
+        "out/ci/gitlab-metrics.txt",
+        "out/ci/buildkite-annotation.md",
+        "out/ci/bencher.json",
+        "out/ci/github-action-benchmark-smaller.json",
+        "out/ci/github-action-benchmark-bigger.json",
+        "out/ci/ctrf-report.json",
+    ),
     "records": (),
 }
 """Files of each; records are all the others."""

@@ -228,7 +228,9 @@ def test_an_overridden_sut_needs_no_endpoint(suite: Suite) -> None:
 
 
 @pytest.mark.parametrize("plugins", [["-p", "no:html"], ["-n2"], ["-W", "error"], ["--timeout=60"]], ids=str)
-def test_beside_other_plugins(suite: Suite, plugins: list[str]) -> None:
+def test_beside_other_plugins(suite: Suite, plugins: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = suite.path / "step_summary"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     suite.write(
         """
         from pytest_llmbench import llmbench
@@ -244,6 +246,7 @@ def test_beside_other_plugins(suite: Suite, plugins: list[str]) -> None:
     result.assert_outcomes(passed=2)
     assert len(suite.report["tests"]) == 2
     result.stdout.fnmatch_lines(["*LLM serving benchmarks*"])
+    assert summary.read_text("utf-8").count("LLM benchmark: ") == 1, "one process tells of the session"
 
 
 def test_an_expected_failure_is_told_as_such(suite: Suite) -> None:

@@ -17,6 +17,7 @@ import pytest
 from _pytest.junitxml import bin_xml_escape
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from pytest_llmbench.model.engine_readings import EngineReadings
@@ -25,7 +26,14 @@ from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.result import Plot, TestResult
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.reports import junit, plots, pytest_html
+from pytest_llmbench.reports.ci.action_benchmark import bigger_is_better, smaller_is_better
+from pytest_llmbench.reports.ci.bencher import bencher
+from pytest_llmbench.reports.ci.buildkite import buildkite_annotation
+from pytest_llmbench.reports.ci.ctrf import ctrf
+from pytest_llmbench.reports.ci.github import annotations_text
+from pytest_llmbench.reports.ci.gitlab import gitlab_metrics
 from pytest_llmbench.reports.html import html_report
+from pytest_llmbench.reports.job_summary import job_summary
 from pytest_llmbench.reports.markdown import MAX_BYTES, markdown_report
 from pytest_llmbench.reports.minimum import FIRST_LINE, LAST_LINE, minimum_report
 from pytest_llmbench.reports.terminal import brief_lines, closing_lines, overview, section_lines
@@ -161,12 +169,25 @@ def check_minimum(text: str, clean: str) -> None:
     assert heads(text) == heads(clean)
 
 
+def check_ci(document: dict[str, Any]) -> None:
+    """One line a command, JSON that every reader takes, OpenMetrics that its parser takes."""
+    for text in (bencher(document), smaller_is_better(document), bigger_is_better(document), ctrf(document)):
+        json.loads(text, parse_constant=pytest.fail)
+        text.encode()
+    for line in annotations_text(document).removesuffix("\n").split("\n"):
+        assert re.fullmatch(r"(::(error|warning) file=[^\r\n:,]*,title=[^\r\n:,]*::[^\r\n]*)?", line), line
+    list(text_string_to_metric_families(gitlab_metrics(document)))
+    check_markdown(job_summary(document, path="out/report.html"))
+    check_markdown(buildkite_annotation(document))
+
+
 def check_all(report: dict[str, Any], clean: dict[str, Any], live: Page) -> None:
     document = document_of(schema.Report.model_validate(report))
     strict = json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
     assert json.loads(strict) == document
     check_html(html_report(document), live, 1)
     check_markdown(markdown_report(document))
+    check_ci(document)
     check_minimum(minimum_report(document), minimum_report(clean))
     lines = [*overview(document), *(line for entry in document["tests"] for line in _terminal(entry))]
     for line in lines:

@@ -9,6 +9,9 @@ from urllib.parse import quote
 
 from pytest_llmbench.redaction import Redactor
 from pytest_llmbench.reports import junit, pytest_html
+from pytest_llmbench.reports.ci.buildkite import buildkite_annotation
+from pytest_llmbench.reports.ci.ctrf import ctrf
+from pytest_llmbench.reports.ci.github import annotations_text
 from pytest_llmbench.reports.html import html_report
 from pytest_llmbench.reports.markdown import markdown_report
 from pytest_llmbench.reports.minimum import minimum_report
@@ -51,6 +54,7 @@ def test_no_rendering_shows_a_key(report: dict[str, Any], every_entry: dict[str,
     _planted_in_levels(report["tests"][-1])
     clean = Redactor([CANARY]).value(_planted(report))
     renderings = [html_report(clean), markdown_report(clean), minimum_report(clean), str(overview(clean))]
+    renderings += [buildkite_annotation(clean), annotations_text(clean), ctrf(clean)]
     for entry in clean["tests"]:
         renderings += [str(section_lines(entry)), pytest_html.extra_block(entry)]
         renderings += [*pytest_html.row_cells(entry), str(junit.properties(entry))]

@@ -1,0 +1,130 @@
+"""Common Test Report Format: one JSON shape for the tests of any framework.
+
+Of version 0.1.0: ``schema/ctrf.schema.json`` and ``docs/specification/`` of ctrf-io/ctrf. What the format has
+no field for is in ``extra``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from pytest_llmbench.reports.ci.figures import Figure, figures
+from pytest_llmbench.reports.document import TestView
+from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.first_screen import FirstScreen
+from pytest_llmbench.reports.report_view import ReportView
+
+_SPECIFICATION = "0.1.0"
+_STATUSES: Mapping[str, str] = {"PASS": "passed", "FAIL": "failed", "ERROR": "failed", "SKIPPED": "skipped",
+    "XFAIL": "skipped", "XPASS": "passed", "INCONCLUSIVE": "other", "INVALID": "other"}  # fmt: skip
+"""By the headline, which is the ``rawStatus``: neither undecided nor void is a failure of the system."""
+_COUNTED = ("passed", "failed", "skipped", "pending", "other")
+
+
+def ctrf(report: Entry) -> str:
+    """The report. A test that was run again is told once, with its earlier attempts in ``retryAttempts``."""
+    view = ReportView(report)
+    by_test = {nodeid: list(found) for nodeid, found in groupby(figures(report), lambda one: one.nodeid)}
+    causes = {card.number: card.cause for card in FirstScreen(view).cards}
+    attempts: dict[str, list[int]] = {}
+    for number, test in enumerate(view.tests):
+        attempts.setdefault(test.nodeid, []).append(number)
+    tests = [
+        _test([view.tests[number] for number in of], causes.get(of[-1]), by_test.get(nodeid, ()))
+        for nodeid, of in attempts.items()
+    ]
+    generator = report["generator"]
+    document = {
+        "reportFormat": "CTRF",
+        "specVersion": _SPECIFICATION,
+        "generatedBy": f"{generator['name']} {generator['version']}",
+        "results": {
+            "tool": {"name": generator["name"], "version": generator["version"]},
+            "summary": _summary(view, tests),
+            "tests": tests,
+            "environment": _environment(view),
+        },
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _test(attempts: Sequence[TestView], cause: str | None, found: Sequence[Figure]) -> dict[str, Any]:
+    """``cause``: why the last attempt did not pass."""
+    *earlier, test = attempts
+    file, _, rest = test.nodeid.partition("::")
+    status = _STATUSES[test.headline]
+    told: dict[str, Any] = {
+        "name": rest or file or "test",
+        "status": status,
+        "duration": _milliseconds(test) or 0,
+        "rawStatus": test.headline,
+        "filePath": file,
+        "suite": [file, *rest.split("::")[:-1]],
+        "tags": [str(test.entry["test"])],
+    }
+    if status != "passed" and cause is not None:
+        told["message"] = cause
+    if earlier:
+        told["retries"] = len(earlier)
+        told["flaky"] = status == "passed"
+        told["retryAttempts"] = [_attempt(number, one) for number, one in enumerate(earlier, start=1)]
+    return told | {"extra": _extra(test, found)}
+
+
+def _attempt(number: int, test: TestView) -> dict[str, Any]:
+    taken = _milliseconds(test)
+    told: dict[str, Any] = {"attempt": number, "status": _STATUSES[test.headline]}
+    return told if taken is None else told | {"duration": taken}
+
+
+def _extra(test: TestView, found: Sequence[Figure]) -> dict[str, Any]:
+    """What was judged and measured. Where ``durationKnown`` is false the 0 beside it says nothing: the format
+    demands a duration."""
+    return {
+        "nodeid": test.nodeid,
+        "outcome": test.entry["outcome"],
+        "validity": test.entry["validity"]["verdict"],
+        "compliance": test.compliance_text if test.measured else None,
+        "durationKnown": _milliseconds(test) is not None,
+        "figures": [_figure(one) for one in found],
+    }
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    ends = {"lower": figure.lower, "upper": figure.upper}
+    return {
+        "metric": figure.metric,
+        "unit": figure.unit,
+        "value": figure.value,
+        **{name: end for name, end in ends.items() if end is not None},
+        "limits": [{"op": op, "limit": limit} for op, limit in figure.limits.items()],
+    }
+
+
+def _summary(view: ReportView, tests: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The end is the start and what the tests took: a report knows no other."""
+    counts = Counter(str(test["status"]) for test in tests)
+    start = round(datetime.fromisoformat(str(view.report["started"])).timestamp() * 1000)
+    taken = sum(_milliseconds(test) or 0 for test in view.tests)
+    return {
+        "tests": len(tests),
+        **{status: counts[status] for status in _COUNTED},
+        "flaky": sum(bool(test.get("flaky")) for test in tests),
+        "start": start,
+        "stop": start + taken,
+    }
+
+
+def _environment(view: ReportView) -> dict[str, Any]:
+    sut = {"endpoint": view.report["sut"]["endpoint"], "software": view.software, "hardware": view.hardware}
+    return {"reportName": "LLM serving benchmarks", "appName": view.model, "extra": sut}
+
+
+def _milliseconds(test: TestView) -> int | None:
+    seconds = test.entry.get("duration_s")
+    return None if seconds is None else round(seconds * 1000)

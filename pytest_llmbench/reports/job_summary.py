@@ -1,0 +1,31 @@
+"""``summary.md``: a report in a dozen lines, for the summary page of a CI job."""
+
+from __future__ import annotations
+
+from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.first_screen import Card, FirstScreen
+from pytest_llmbench.reports.markdown import ICONS, head, held_text
+from pytest_llmbench.reports.markdown_text import clipped, code, escape
+from pytest_llmbench.reports.report_view import ReportView
+
+_SHOWN = 6
+_LONGEST_NAME = 200
+
+
+def job_summary(report: Entry, *, path: str | None = None) -> str:
+    """The banner, what was measured, the classes of compliance, a line for each test that did not pass
+    (six at most), and ``path``, where the whole report is; None if it was not written."""
+    screen = FirstScreen(ReportView(report))
+    lines = [_line(card) for card in screen.cards[:_SHOWN]]
+    more = len(screen.cards) - len(lines)
+    if more > 0:
+        lines.append(f"- … and {more} more")
+    told = "\n".join(lines) + "\n\n" if lines else ""
+    where = f"Report: {code(path)}" if path is not None else "No report was written (`--llm-report DIR`)."
+    return f"{head(screen)}\n{told}{where}\n"
+
+
+def _line(card: Card) -> str:
+    name = code(clipped(card.test.name, _LONGEST_NAME))
+    told = escape(clipped(card.cause, 300)) if card.deciding is None else held_text(card.deciding)
+    return f"- {ICONS[card.test.headline]} {card.test.headline} {name}: {told}"

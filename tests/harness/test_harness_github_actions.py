@@ -1,0 +1,60 @@
+"""What a job of GitHub Actions is told, and that nothing of it costs a verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.harness.github_actions import Told, tell, wants_to_know
+from pytest_llmbench.harness.reporting import build_report, head_of
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.store.entries import entry_from_error
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    """A report of one test that never measured."""
+    entry = entry_from_error(nodeid="a.py::test_a", test="ttft", section="5.1", error="no answer")
+    return build_report(head_of(Settings(), started_ns=0), [entry.plain()]).plain()
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, False),
+        ({"CI": "true"}, False),
+        ({"GITHUB_ACTIONS": "false", "GITHUB_STEP_SUMMARY": ""}, False),
+        ({"GITHUB_ACTIONS": "true"}, True),
+        ({"GITHUB_STEP_SUMMARY": "/tmp/x"}, True),
+    ],
+    ids=str,
+)
+def test_who_is_told(environment: dict[str, str], wanted: bool) -> None:
+    assert wants_to_know(environment) is wanted
+
+
+def test_the_summary_comes_after_what_is_there(tmp_path: Path, document: dict[str, Any]) -> None:
+    path = tmp_path / "summary"
+    path.write_text("# Earlier\n", "utf-8")
+    for _ in range(2):
+        assert tell(document, {"GITHUB_STEP_SUMMARY": str(path)}, path=None) == Told([], None)
+    text = path.read_text("utf-8")
+    assert text.startswith("# Earlier\n## ❌ LLM benchmark: ")
+    assert text.count("## ❌") == 2, "a second session of the same step"
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path, document: dict[str, Any]) -> None:
+    environment = {"GITHUB_STEP_SUMMARY": str(tmp_path / "none" / "summary"), "GITHUB_ACTIONS": "true"}
+    told = tell(document, environment, path=None)
+    assert told.problem == (
+        f"the summary of the job is not written: {tmp_path}/none/summary: No such file or directory"
+    )
+    assert told.annotations == ["::error file=a.py,title=ERROR test_a::no answer"]
+
+
+def test_what_cannot_be_rendered_is_said(tmp_path: Path) -> None:
+    told = tell({"tests": [{}]}, {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}, path=None)
+    assert told.problem is not None
+    assert told.problem.startswith("GitHub is not told: KeyError: ")

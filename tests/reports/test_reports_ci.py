@@ -1,0 +1,306 @@
+"""The files for CI systems: of the form that each of them reads, with what was measured and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import pytest
+from outcome_samples import failed, regressed, void
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from pytest_llmbench.reports.ci.action_benchmark import bigger_is_better, smaller_is_better
+from pytest_llmbench.reports.ci.bencher import bencher
+from pytest_llmbench.reports.ci.buildkite import MAX_BYTES, buildkite_annotation
+from pytest_llmbench.reports.ci.ctrf import ctrf
+from pytest_llmbench.reports.ci.figures import figures
+from pytest_llmbench.reports.ci.github import annotations_text, workflow_commands
+from pytest_llmbench.reports.ci.gitlab import gitlab_metrics
+
+Entry = dict[str, Any]
+NODEID = "gates/test_chat.py::test_quick"
+TEXT = {"type": "string", "minLength": 1}
+STATUS = {"enum": ["passed", "failed", "skipped", "pending", "other"]}
+WHOLE = {"type": "integer"}
+CTRF: dict[str, Any] = {
+    "type": "object",
+    "required": ["reportFormat", "specVersion", "results"],
+    "additionalProperties": False,
+    "properties": {
+        "reportFormat": {"const": "CTRF"},
+        "specVersion": {"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
+        "generatedBy": TEXT,
+        "results": {
+            "type": "object",
+            "required": ["tool", "summary", "tests"],
+            "additionalProperties": False,
+            "properties": {
+                "tool": {"type": "object", "required": ["name"], "properties": {"name": TEXT}},
+                "summary": {
+                    "type": "object",
+                    "required": [
+                        "tests", "passed", "failed", "skipped", "pending", "other", "start", "stop",
+                    ],
+                    "additionalProperties": WHOLE,
+                },
+                "environment": {"type": "object"},
+                "tests": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["name", "status", "duration"],
+                        "additionalProperties": False,
+                        "properties": {
+                            "name": TEXT, "status": STATUS, "duration": WHOLE, "rawStatus": TEXT,
+                            "filePath": {"type": "string"}, "message": {"type": "string"},
+                            "suite": {"type": "array", "minItems": 1, "items": {"type": "string"}},
+                            "tags": {"type": "array", "items": {"type": "string"}},
+                            "retries": WHOLE, "flaky": {"type": "boolean"}, "extra": {"type": "object"},
+                            "retryAttempts": {
+                                "type": "array",
+                                "items": {
+                                    "required": ["attempt", "status"],
+                                    "additionalProperties": False,
+                                    "properties": {
+                                        "attempt": {"type": "integer", "minimum": 1},
+                                        "status": STATUS,
+                                        "duration": WHOLE,
+                                    },
+                                },
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}  # fmt: skip
+"""What the schema of CTRF 0.1.0 demands of the fields that are written here."""
+
+
+@pytest.fixture
+def one(report: Entry, entry: Entry) -> Entry:
+    """A report of one test that failed."""
+    return report | {"tests": [failed(entry)]}
+
+
+def samples(text: str) -> dict[str, dict[tuple[str, str], float]]:
+    """Family → (metric, test) → value; the parser refuses what is no OpenMetrics."""
+    return {
+        family.name: {(each.labels["metric"], each.labels["test"]): each.value for each in family.samples}
+        for family in text_string_to_metric_families(text)
+    }
+
+
+def test_figures_are_those_with_a_limit_and_those_that_the_test_is_about(one: Entry) -> None:
+    found = figures(one)
+    assert [each.metric for each in found] == [
+        "ttft.p99", "ttft.p99_9", "tpot.p99", "output_token_throughput",
+    ]  # fmt: skip
+    assert [each.better for each in found] == ["lower", "lower", "lower", "higher"]
+    assert [dict(each.limits) for each in found] == [{"<=": 300.0}, {"<=": 900.0}, {}, {}]
+
+
+def test_a_void_run_and_one_that_measured_nothing_have_no_figures(report: Entry, entry: Entry) -> None:
+    assert figures(report | {"tests": [void(entry), report["tests"][2]]}) == []
+
+
+def test_a_percentile_that_may_not_be_claimed_is_no_figure(one: Entry) -> None:
+    one["tests"][0]["gate"]["objectives"] = []
+    assert one["tests"][0]["metrics"]["ttft.p99"]["n"] == 998
+    assert [each.metric for each in figures(one)] == ["tpot.p99", "output_token_throughput"]
+
+
+def test_of_two_limits_on_a_metric_the_strictest_counts(one: Entry) -> None:
+    first = one["tests"][0]["gate"]["objectives"][0]
+    one["tests"][0]["gate"]["objectives"] += [first | {"limit": 200.0}, first | {"op": ">=", "limit": 10.0}]
+    assert figures(one)[0].limits == {"<=": 200.0, ">=": 10.0}
+
+
+def test_a_comparison_that_decides_makes_a_figure(one: Entry, entry: Entry) -> None:
+    test = regressed(entry)
+    test["gate"]["objectives"] = []
+    for comparison in test["comparisons"]:
+        comparison["gated"] = comparison["metric"] == "completion_rate"
+    test["comparisons"][0] |= {"metric": "completion_rate", "gated": True}
+    found = figures(one | {"tests": [test]})
+    assert [each.metric for each in found] == ["completion_rate", "tpot.p99", "output_token_throughput"]
+
+
+def test_annotations_name_file_limit_and_cause(one: Entry) -> None:
+    assert workflow_commands(one) == [
+        "::error file=gates/test_chat.py,title=FAIL test_quick::"
+        "ttft.p99 <= 300 ms: 468.3 ms [449.5, 491.7] (+56 %25)%0A"
+        "the whole interval lies beyond the limit%0A"
+        "to decide the limits, measure about 9002 more requests (requests=10002)"
+    ]
+
+
+def test_what_the_policy_lets_pass_is_a_warning(report: Entry) -> None:
+    report["tests"][0]["outcome"] = "passed"  # undecided, --llm-inconclusive=pass
+    commands = workflow_commands(report)
+    assert [command.partition(" ")[0] for command in commands] == ["::error", "::warning"]
+
+
+def test_ten_annotations_the_worst_first(report: Entry, entry: Entry) -> None:
+    report["tests"] = [*report["tests"] * 5, failed(entry)]
+    commands = workflow_commands(report)
+    assert len(commands) == 10
+    assert commands[0].startswith("::error file=gates/test_chat.py,title=FAIL test_quick::")
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\r\n::stop-commands::x", "100 %", "x::y,file=z", "ä💥 \u2028"])
+def test_no_text_ends_a_command_early(report: Entry, text: str) -> None:
+    report["tests"] = report["tests"][2:]
+    report["tests"][0] |= {"nodeid": f"gates/{text}.py::test[{text}]", "error": text}
+    (command,) = workflow_commands(report)
+    assert annotations_text(report) == f"{command}\n"
+    match = re.fullmatch(r"::error file=([^\r\n:,]*),title=([^\r\n:,]*)::([^\r\n]*)", command)
+    assert match is not None
+    assert match[1].replace("%0D", "\r").replace("%0A", "\n").replace("%3A", ":").replace(
+        "%2C", ","
+    ).replace("%25", "%") == f"gates/{text}.py".partition("::")[0]  # fmt: skip
+
+
+def test_openmetrics_hold_value_ends_and_limit(one: Entry) -> None:
+    found = samples(gitlab_metrics(one))
+    assert set(found) == {"llmbench_value", "llmbench_lower", "llmbench_upper", "llmbench_limit"}
+    key = ("ttft.p99", NODEID)
+    assert [found[f"llmbench_{of}"][key] for of in ("value", "lower", "upper", "limit")] == [
+        468.0, 450.0, 492.0, 300.0,
+    ]  # fmt: skip
+    open_end = ("ttft.p99_9", NODEID)
+    assert open_end in found["llmbench_lower"]
+    assert open_end not in found["llmbench_upper"]
+
+
+@pytest.mark.parametrize(
+    "text", ['quote " here', "back\\slash", "line\nbreak", '\\"\n', "ä💥", "{a=b}, 3 # x"]
+)
+def test_openmetrics_take_any_name(one: Entry, text: str) -> None:
+    one["tests"][0]["nodeid"] = text
+    assert {test for _, test in samples(gitlab_metrics(one))["llmbench_value"]} == {text}
+
+
+def test_bencher_has_values_with_their_ends(one: Entry) -> None:
+    found = json.loads(bencher(one))
+    assert set(found) == {NODEID}
+    metrics = one["tests"][0]["metrics"]
+    assert found[NODEID]["ttft.p99 (ms)"] == {
+        "value": metrics["ttft.p99"]["point"],
+        "lower_value": metrics["ttft.p99"]["lower"],
+        "upper_value": metrics["ttft.p99"]["upper"],
+    }
+    assert set(found[NODEID]["ttft.p99_9 (ms)"]) == {"value", "lower_value"}
+
+
+def test_bencher_refuses_no_name(one: Entry) -> None:
+    name = f"ttft[{'x' * 100}].p99"
+    test = one["tests"][0]
+    test["nodeid"] = f"a.py::test[{'y' * 2000}]"
+    test["gate"]["objectives"][0]["metric"] = name
+    (benchmark, measures), = json.loads(bencher(one)).items()  # fmt: skip
+    assert len(benchmark) == 1024
+    assert max(map(len, measures)) == 64
+
+
+def test_each_direction_has_its_file(one: Entry) -> None:
+    small, big = json.loads(smaller_is_better(one)), json.loads(bigger_is_better(one))
+    assert small[0] == {
+        "name": f"{NODEID} ttft.p99",
+        "unit": "ms",
+        "value": pytest.approx(468.3, abs=0.1),
+        "range": "449.534 to 491.678",
+        "extra": "limit <= 300",
+    }
+    assert small[1]["range"].startswith("> 535")
+    assert [each["name"] for each in big] == [f"{NODEID} output_token_throughput"]
+    assert not {each["name"] for each in small} & {each["name"] for each in big}
+
+
+def test_ctrf_maps_outcomes(report: Entry, entry: Entry) -> None:
+    report["tests"] += [failed(entry), void(entry)]
+    told = json.loads(ctrf(report))
+    jsonschema.validate(told, CTRF)
+    tests = told["results"]["tests"]
+    assert [(test["rawStatus"], test["status"]) for test in tests] == [
+        ("INCONCLUSIVE", "other"), ("PASS", "passed"), ("ERROR", "failed"), ("FAIL", "failed"),
+        ("INVALID", "other"),
+    ]  # fmt: skip
+    summary = told["results"]["summary"]
+    assert [summary[name] for name in ("tests", "passed", "failed", "other")] == [5, 1, 2, 2]
+    assert summary["start"] == 1_768_901_400_000
+    assert tests[3]["message"] == "the whole interval lies beyond the limit"
+    assert tests[3]["extra"]["figures"][0]["limits"] == [{"op": "<=", "limit": 300.0}]
+    assert tests[4]["extra"]["figures"] == []
+
+
+def test_ctrf_tells_a_test_that_was_run_again_once(report: Entry, entry: Entry) -> None:
+    again = copy.deepcopy(report["tests"][1]) | {"nodeid": NODEID, "attempts": 2, "duration_s": 1.25}
+    told = json.loads(ctrf(report | {"tests": [failed(entry), again]}))
+    jsonschema.validate(told, CTRF)
+    (test,) = told["results"]["tests"]
+    assert (test["status"], test["flaky"], test["retries"], test["duration"]) == ("passed", True, 1, 1250)
+    assert test["retryAttempts"] == [{"attempt": 1, "status": "failed"}]
+    assert test["extra"]["figures"][0]["limits"] == [{"op": "<=", "limit": 600.0}]
+
+
+def test_ctrf_tells_why_the_last_attempt_did_not_pass(report: Entry, entry: Entry) -> None:
+    first = report["tests"][0] | {"nodeid": NODEID}
+    told = json.loads(ctrf(report | {"tests": [first, failed(entry) | {"attempts": 2}]}))
+    (test,) = told["results"]["tests"]
+    assert (test["rawStatus"], test["flaky"]) == ("FAIL", False)
+    assert test["message"] == "the whole interval lies beyond the limit"
+
+
+def test_a_duration_that_is_not_known_is_said(one: Entry) -> None:
+    test = json.loads(ctrf(one))["results"]["tests"][0]
+    assert (test["duration"], test["extra"]["durationKnown"]) == (0, False)
+
+
+def test_buildkite_has_the_summary_and_all_tests(report: Entry) -> None:
+    text = buildkite_annotation(report, path="out/report.html")
+    assert text.startswith("## ❌ LLM benchmark: 1 of 3 limits undecided; 1 test without a measurement\n")
+    assert "Report: `out/report.html`" in text
+    assert sum(line.startswith("| `test_") for line in text.splitlines()) == 3
+
+
+def test_buildkite_stays_short(report: Entry) -> None:
+    report["tests"] = report["tests"] * 400
+    assert len(buildkite_annotation(report).encode()) <= MAX_BYTES
+
+
+RENDERERS = (bencher, smaller_is_better, bigger_is_better, ctrf, gitlab_metrics, buildkite_annotation,
+    annotations_text)  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
+def test_what_is_undefined_is_left_out_and_never_zero(one: Entry, bad: float | None) -> None:
+    test = one["tests"][0]
+    test["gate"]["objectives"] = []
+    test["metrics"]["tpot.p99"]["point"] = bad
+    test["metrics"]["output_token_throughput"]["upper"] = bad
+    assert [(each.metric, each.upper) for each in figures(one)] == [("output_token_throughput", None)]
+    for render in (bencher, smaller_is_better, bigger_is_better, ctrf):
+        json.loads(render(one), parse_constant=pytest.fail)
+        assert "tpot" not in render(one)
+    assert "tpot" not in gitlab_metrics(one)
+    assert samples(gitlab_metrics(one))["llmbench_upper"] == {}
+
+
+@pytest.mark.parametrize("render", RENDERERS, ids=lambda render: render.__name__)
+def test_a_report_without_tests_has_a_file_too(
+    make_report: Callable[..., Entry], render: Callable[[Entry], str]
+) -> None:
+    text = render(make_report())
+    if render is gitlab_metrics:
+        assert not any(samples(text).values())
+        assert text.endswith("# EOF\n")
+    elif render is annotations_text:
+        assert text == ""
+    elif render is not buildkite_annotation:
+        json.loads(text)
