@@ -37,7 +37,7 @@ def register(config: pytest.Config) -> None:
 
 
 class HtmlReport:
-    """Columns Verdict, Value, Limit, Interval, and per row the tables and the plot."""
+    """Columns Verdict, Value, Limit, Interval, Compliance, and per row the tables and the plot."""
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_header(self, cells: list[str]) -> None:

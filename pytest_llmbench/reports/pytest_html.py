@@ -1,4 +1,4 @@
-"""What pytest-html shows: four more columns, and a block below the row. Strings of escaped HTML, no hooks."""
+"""What pytest-html shows: five more columns, and a block below the row. Strings of escaped HTML, no hooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.markup import Child, Html, element, fragment
 from pytest_llmbench.reports.vocabulary import metric_label, shown_unit
 
-COLUMNS = ("Verdict", "Value", "Limit", "Interval")
+COLUMNS = ("Verdict", "Value", "Limit", "Interval", "Compliance")
 _COLOURS = {"good": "#17693a", "bad": "#a3201f", "warn": "#7a5200", "neutral": "#4a5560"}
 _BLOCK_STYLE = (
     "<style>.llmbench{font:13px/1.5 sans-serif;white-space:normal;max-width:60rem}"
@@ -39,8 +39,9 @@ def row_cells(entry: Entry | None) -> list[str]:
 def _contents(test: TestView) -> list[Child]:
     colour = _COLOURS[TONES[test.headline]]
     verdict = element("span", test.headline, style=f"color:{colour};font-weight:600")
+    compliance = test.compliance_text if test.measured else ""
     if not test.objectives:
-        return [verdict, test.first_figure, "no limit", ""]
+        return [verdict, test.first_figure, "no limit", "", compliance]
     return [
         verdict,
         _lines(f"{metric_label(o['metric'])}: {_point(o)}" for o in test.objectives),
@@ -49,6 +50,7 @@ def _contents(test: TestView) -> list[Child]:
             "" if o["point"] is None else numbers.interval(o["lower"], o["upper"], _unit(o))
             for o in test.objectives
         ),
+        compliance,
     ]
 
 

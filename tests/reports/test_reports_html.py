@@ -122,19 +122,26 @@ def test_the_page_is_the_same_each_time(report: Entry, page: str) -> None:
 
 def test_cells_of_pytest_html(entry: Entry) -> None:
     heads = [re.sub(r"<[^>]+>", "", cell) for cell in pytest_html.header_cells()]
-    assert heads == ["Verdict", "Value", "Limit", "Interval"]
-    verdict, value, limit, interval = pytest_html.row_cells(entry)
+    assert heads == ["Verdict", "Value", "Limit", "Interval", "Compliance"]
+    verdict, value, limit, interval, compliance = pytest_html.row_cells(entry)
     assert "INCONCLUSIVE" in verdict
     assert value == (
         '<td class="col-llmvalue"><div>TTFT P99: 468.3 ms</div><div>TTFT P99.9: 557.4 ms</div></td>'
     )
     assert limit == '<td class="col-llmlimit"><div>&lt;= 600 ms</div><div>&lt;= 900 ms</div></td>'
     assert interval == '<td class="col-llminterval"><div>[449.5, 491.7]</div><div>&gt; 535.1 ms</div></td>'
+    assert compliance == '<td class="col-llmcompliance">not compliant</td>'
+    entry["compliance"] |= {"verdict": "conditional", "simulated": True}
+    assert "conditional (simulated)" in pytest_html.row_cells(entry)[-1]
+
+
+def test_what_was_not_measured_has_no_class_in_pytest_html(broken: schema.TestEntry) -> None:
+    assert pytest_html.row_cells(broken.plain())[-1] == '<td class="col-llmcompliance"></td>'
 
 
 def test_a_test_that_is_not_ours_has_empty_cells() -> None:
     cells = pytest_html.row_cells(None)
-    assert [re.sub(r"<[^>]+>", "", cell) for cell in cells] == ["", "", "", ""]
+    assert [re.sub(r"<[^>]+>", "", cell) for cell in cells] == [""] * 5
 
 
 def test_a_test_without_limits_shows_its_figure(entry: Entry) -> None:
@@ -142,7 +149,7 @@ def test_a_test_without_limits_shows_its_figure(entry: Entry) -> None:
     entry["metrics"] = {
         name: metric | {"n": 5000} for name, metric in entry["metrics"].items() if name.startswith("ttft")
     }
-    _, value, limit, _ = pytest_html.row_cells(entry)
+    _, value, limit, *_ = pytest_html.row_cells(entry)
     assert "TTFT P99: 468.3 ms [449.5, 491.7]" in value
     assert "no limit" in limit
 
