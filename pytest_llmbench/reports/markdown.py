@@ -7,13 +7,14 @@ least important part first, and the text says so. The six sections of appendix C
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pytest_llmbench.reports import comparisons, numbers, summaries
 from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.entry import Entry
-from pytest_llmbench.reports.first_screen import Card, FirstScreen, Held, held_of
+from pytest_llmbench.reports.first_screen import WORST_FIRST, Card, FirstScreen, Held, limits_of
 from pytest_llmbench.reports.markdown_text import (
     bar,
     bullets,
@@ -33,13 +34,12 @@ ICONS: Mapping[str, str] = {"PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "⚠�
 """By the headline of a test."""
 _OF_TONES = {"bad": "❌ ", "warn": "⚠️ ", "good": "✅ "}
 _OF_STATES = {"broken": "❌ ", "undecided": "⚠️ ", "kept": ""}
-_STATES = tuple(_OF_STATES)
 _SHOWN_CARDS = 10
 _SHOWN_LIMITS = 4
 _SHOWN_WARNINGS = 6
 _COLUMNS = ("Test", "Verdict", "Limit", "Measured and interval", "Compliance")
 _TABLE_HEAD = row(_COLUMNS) + row(["---"] * len(_COLUMNS))
-_CHANGED = ("regressed", "improved")
+_SHOWN_CHANGES = 20
 _LONGEST_CELL = 200
 _LONGEST_COMMAND = 1_000
 _WHERE = "The plots, every table, level and clause, and how to reproduce it: `report.html`, beside this file."
@@ -47,18 +47,20 @@ _WHERE = "The plots, every table, level and clause, and how to reproduce it: `re
 
 @dataclass(frozen=True)
 class _Part:
-    """A stretch of the text. Of the parts that may go, the highest ``rank`` goes first."""
+    """A stretch of the text. Where there is no room for all, those of the highest ``rank`` are left out."""
 
     rank: int
     name: str
-    text: str
+    """What is said to be left out; empty for what is not worth a word."""
+    render: Callable[[], str]
+    """Called only if there is room: a report may have thousands of tests."""
 
 
 def markdown_report(report: Entry, *, max_bytes: int = MAX_BYTES) -> str:
     """The text, at most ``max_bytes`` of UTF-8."""
     screen = FirstScreen(ReportView(report))
     parts = [
-        _Part(0, "", head(screen)),
+        _Part(0, "", partial(head, screen)),
         *_cards(screen),
         *_changes(screen.view),
         *_all_tests(screen.view),
@@ -92,16 +94,20 @@ def held_text(held: Held) -> str:
     return f"{code(clipped(held.limit, _LONGEST_CELL))}: {escape(clipped(measured, _LONGEST_CELL))}"
 
 
+def _part(rank: int, name: str, text: str) -> _Part:
+    return _Part(rank, name, lambda: text)
+
+
 def _cards(screen: FirstScreen) -> Iterator[_Part]:
     cards = screen.cards
     if not cards:
         return
     count = "1 test" if len(cards) == 1 else f"{len(cards)} tests"
-    yield _Part(1, "tests that did not pass", f"\n### {count} did not pass\n")
+    yield _part(1, "", f"\n### {count} did not pass\n")
     for card in cards[:_SHOWN_CARDS]:
-        yield _Part(1, "tests that did not pass", _card(card))
+        yield _Part(1, "tests that did not pass", partial(_card, card))
     if len(cards) > _SHOWN_CARDS:
-        yield _Part(1, "", f"\n… and {len(cards) - _SHOWN_CARDS} more\n")
+        yield _part(1, "", f"\n… and {len(cards) - _SHOWN_CARDS} more\n")
 
 
 def _card(card: Card) -> str:
@@ -118,27 +124,29 @@ def _card(card: Card) -> str:
 
 
 def _changes(view: ReportView) -> Iterator[_Part]:
-    """The comparisons that decide, then those that show a change; how many others there are."""
-    rows: list[str] = []
-    unchanged = 0
-    for test in view.tests:
-        found = test.comparisons
-        gated = sum(bool(one.get("gated")) for one in found)
-        for number, (cells, verdict, _) in enumerate(comparisons.judged_rows(found)):
-            if number < gated or verdict in _CHANGED:
-                rows.append(_text_row((test.name, *cells)))
-            else:
-                unchanged += 1
-    if not rows and not unchanged:
-        return
+    """The comparisons that decide, then others that show a change; how many more there are."""
     captions = dict.fromkeys(comparisons.caption(test.comparisons) for test in view.tests if test.comparisons)
+    if not captions:
+        return
+    rows: dict[str, list[str]] = {"decides": [], "regressed": [], "improved": []}
+    more = 0
+    for test in view.tests:
+        gated = sum(bool(one.get("gated")) for one in test.comparisons)
+        for number, (cells, verdict, _) in enumerate(comparisons.judged_rows(test.comparisons)):
+            of = rows.get("decides" if number < gated else verdict)
+            if of is None:
+                more += 1
+            else:
+                of.append(_text_row((test.name, *cells)))
+    changed = [*rows["regressed"], *rows["improved"]]
+    more += max(len(changed) - _SHOWN_CHANGES, 0)
     said = escape(clipped("; ".join(captions), 500))
-    yield _Part(2, "changes", f"\n### Changes\n\n{said}\n\n")
-    if rows:
-        yield _Part(2, "changes", row(("Test", *comparisons.COLUMNS)) + row(["---"] * 8))
-    yield from (_Part(2, "changes", text) for text in rows)
-    if unchanged:
-        yield _Part(2, "", f"\n… and {unchanged} that neither decide nor show a change\n")
+    columns = ("Test", *comparisons.COLUMNS)
+    yield _part(2, "", f"\n### Changes\n\n{said}\n\n{row(columns)}{row(['---'] * len(columns))}")
+    yield from (_part(2, "changes", text) for text in rows["decides"])
+    yield from (_part(6, "changes", text) for text in changed[:_SHOWN_CHANGES])
+    if more:
+        yield _part(2, "", f"\n… and {more} more, which decide nothing\n")
 
 
 def _text_row(cells: Sequence[str]) -> str:
@@ -149,10 +157,10 @@ def _all_tests(view: ReportView) -> Iterator[_Part]:
     """A row each; where there is no room for all, those that passed go first."""
     if not view.tests:
         return
-    yield _Part(3, "tests", f"\n### Tests: {view.tally}\n\n{_TABLE_HEAD}")
+    yield _part(3, "", f"\n### Tests: {view.tally}\n\n{_TABLE_HEAD}")
     for test in view.tests:
         passed = test.headline in ("PASS", "SKIPPED", "XFAIL")
-        yield _Part(4 if passed else 3, "tests", _row_of(test))
+        yield _Part(4 if passed else 3, "tests", partial(_row_of, test))
 
 
 def tests_table(view: ReportView) -> str:
@@ -161,7 +169,7 @@ def tests_table(view: ReportView) -> str:
 
 
 def _row_of(test: TestView) -> str:
-    held = sorted(held_of(test), key=lambda one: _STATES.index(one.state))
+    held = sorted(limits_of(test), key=lambda one: WORST_FIRST.index(one.state))
     shown = held[:_SHOWN_LIMITS]
     limits = [bar(code(clipped(one.limit, _LONGEST_CELL))) for one in shown]
     measured = [_marked(one, alone=len(held) == 1) for one in shown]
@@ -205,55 +213,61 @@ def _warnings(view: ReportView) -> Iterator[_Part]:
     if len(found) > _SHOWN_WARNINGS:
         texts.append(f"… and {len(found) - _SHOWN_WARNINGS} more")
     if texts:
-        yield _Part(5, "warnings", f"\n### Warnings\n\n{bullets(texts)}")
+        yield _part(5, "warnings", f"\n### Warnings\n\n{bullets(texts)}")
 
 
 def _folded(view: ReportView) -> Iterator[_Part]:
-    figures = summaries.headline_rows(view.tests)
-    if figures.rows:
-        body = text_table(figures.columns, figures.rows)
-        yield _Part(6, "headline figures", "\n" + folded("Headline figures", body))
-    harness = text_table(("Item", "Value"), summaries.harness(view))
-    yield _Part(6, "test harness", "\n" + folded("Test harness", harness))
+    yield _Part(7, "headline figures", partial(_headline_figures, view))
+    yield _Part(7, "test harness", partial(_harness, view))
     for test in view.tests:
-        body = _details(test)
-        if body:
-            rank = 8 if test.headline == "PASS" else 7
-            yield _Part(rank, "details of tests", "\n" + folded(clipped(test.name, _LONGEST_CELL), body))
+        if test.measured:
+            rank = 9 if test.headline == "PASS" else 8
+            yield _Part(rank, "details of tests", partial(_details, test))
+
+
+def _headline_figures(view: ReportView) -> str:
+    found = summaries.headline_rows(view.tests)
+    if not found.rows:
+        return ""
+    return "\n" + folded("Headline figures", text_table(found.columns, found.rows))
+
+
+def _harness(view: ReportView) -> str:
+    return "\n" + folded("Test harness", text_table(("Item", "Value"), summaries.harness(view)))
 
 
 def _details(test: TestView) -> str:
     """What was sent, what came back, what the test notes, and the tables of the draft."""
-    if not test.measured:
-        return ""
     attempt = [test.attempt] if test.attempt is not None else []
     told = (*attempt, test.kind, test.load_text, test.completion, *test.sharing)
     tables = [
         f"\n{escape(entry['title'])}\n\n{text_table(entry['columns'], entry['rows'])}"
         for entry in test.tables.values()
     ]
-    return bullets((*told, *(test.entry.get("notes") or ()))) + "".join(tables)
+    body = bullets((*told, *(test.entry.get("notes") or ()))) + "".join(tables)
+    return "\n" + folded(clipped(test.name, _LONGEST_CELL), body)
 
 
 def _fit(parts: Sequence[_Part], max_bytes: int) -> str:
-    size = sum(len(part.text.encode()) for part in parts)
-    dropped: Counter[str] = Counter()
-    gone: set[int] = set()
-    # Of equally important parts the last goes first: earlier tests keep theirs longest.
-    for i in sorted(range(1, len(parts)), key=lambda i: (parts[i].rank, i), reverse=True):
-        if size + len(_foot(dropped).encode()) <= max_bytes:
+    left_out = Counter(part.name for part in parts)
+    room = max_bytes - len(_foot(left_out).encode())
+    texts: dict[int, str] = {}
+    # Of equally important parts the last is left out: earlier tests keep theirs longest.
+    for i in sorted(range(len(parts)), key=lambda i: (parts[i].rank, i)):
+        text = parts[i].render()
+        room -= len(text.encode())
+        if room < 0 and texts:
             break
-        gone.add(i)
-        dropped[parts[i].name] += 1
-        size -= len(parts[i].text.encode())
-    text = "".join(part.text for i, part in enumerate(parts) if i not in gone) + _foot(dropped)
-    return text if len(text.encode()) <= max_bytes else cut(text, max_bytes)
+        texts[i] = text
+        left_out[parts[i].name] -= 1
+    whole = "".join(texts[i] for i in sorted(texts)) + _foot(left_out)
+    return whole if len(whole.encode()) <= max_bytes else cut(whole, max_bytes)
 
 
-def _foot(dropped: Mapping[str, int]) -> str:
-    counts = ", ".join(f"{name} ({count})" for name, count in dropped.items() if name)
-    left_out = f" Left out here to stay short: {counts}." if counts else ""
-    return f"\n_{_WHERE}{left_out}_\n"
+def _foot(left_out: Mapping[str, int]) -> str:
+    counts = ", ".join(f"{name} ({count})" for name, count in left_out.items() if name and count)
+    told = f" Left out here to stay short: {counts}." if counts else ""
+    return f"\n_{_WHERE}{told}_\n"
 
 
 def cut(text: str, max_bytes: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 from outcome_samples import failed, regressed, void
 
 from pytest_llmbench.reports.markdown import MAX_BYTES, markdown_report
@@ -68,8 +69,19 @@ def test_changes_that_decide_come_first_then_the_others(report: Entry, entry: En
     assert [row[0] for row in rows] == ["TTFT P99", "TPOT P99 (shown only)"]
     assert rows[0][3].startswith("+20 % ")
     assert [row[-1] for row in rows] == ["regressed |", "improved |"]
-    assert lines[at + 9] == "… and 1 that neither decide nor show a change"
+    assert lines[at + 9] == "… and 1 more, which decide nothing"
     assert "1 of 1 comparison regressed" in lines[0]
+
+
+def test_changes_that_decide_nothing_cost_no_test_its_row(report: Entry, entry: Entry) -> None:
+    test = regressed(entry)
+    shown_only = next(one for one in test["comparisons"] if one["metric"] == "tpot.p99")
+    test["comparisons"] += [shown_only | {"metric": f"e2e[{i}].p99"} for i in range(1_000)]
+    report["tests"] = [test, *report["tests"]]
+    text = markdown_report(report)
+    assert text.count(" improved |") == 20
+    assert "… and 982 more, which decide nothing" in text
+    assert "| `test_p99` | ✅ PASS |" in text
 
 
 def test_each_warning_is_told_once(report: Entry) -> None:
@@ -143,10 +155,18 @@ def test_the_ten_tests_fit(whole_report: Entry) -> None:
 
 def test_detail_goes_before_results(whole_report: Entry) -> None:
     whole = len(markdown_report(whole_report).encode())
-    text = markdown_report(whole_report, max_bytes=whole // 2)
-    assert len(text.encode()) <= whole // 2
+    text = markdown_report(whole_report, max_bytes=whole * 2 // 3)
+    assert whole // 2 < len(text.encode()) <= whole * 2 // 3
     assert "Left out here to stay short: details of tests" in text
-    assert "### Tests: " in text
+    assert "<summary>Headline figures</summary>" in text
+
+
+def test_of_hundreds_of_tests_only_what_fits_is_made(report: Entry) -> None:
+    one = report["tests"][1] | {"tables": {"ttft_results": {}}}
+    with pytest.raises(KeyError):  # so it shows when a table is made
+        markdown_report(report | {"tests": [one]})
+    tests = [one | {"nodeid": f"a.py::test_{number}"} for number in range(300)]
+    assert len(markdown_report(report | {"tests": tests}).encode()) <= MAX_BYTES
 
 
 def test_a_report_without_tests(make_report: Any) -> None:
