@@ -56,6 +56,9 @@ class Plot:
     step: bool = False
     x_log: bool = False
     y_log: bool = False
+    rows: tuple[str, ...] = ()
+    """Names of horizontal rows, the first on top. In such a plot every two points of a series are the ends of
+    a bar, and y is the number of its row, from 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,10 @@ def _draw(figure: Figure, plot: Mapping[str, Any]) -> None:
     if plot.get("y_log") and _all_positive(y_values):
         axes.set_yscale("log")
         _plain_log_ticks(axes.yaxis, y_values)
-    _draw_series(axes, plot)
+    if plot.get("rows"):
+        _draw_rows(axes, plot)
+    else:
+        _draw_series(axes, plot)
     for name, x in plot["marks"].items():
         limit = name.startswith("limit")
         axes.axvline(x, color=_LIMIT if limit else _INK, linewidth=1.1, linestyle="--" if limit else ":")
@@ -106,6 +109,16 @@ def _name(text: str) -> str:
     """The text on one line, cut where it is very long."""
     flat = " ".join(text.split())
     return flat if len(flat) <= _LONGEST_NAME else flat[: _LONGEST_NAME - 1] + "…"
+
+
+def _draw_rows(axes: Axes, plot: Mapping[str, Any]) -> None:
+    """Horizontal bars, a row for each name."""
+    names = plot["rows"]
+    for colour, (name, series) in zip(_cycle(len(plot["series"])), plot["series"].items(), strict=True):
+        starts, ends, places = series["x"][::2], series["x"][1::2], series["y"][::2]
+        axes.hlines(places, starts, ends, label=_name(name), colors=colour, linewidth=7)
+    axes.set_yticks(range(len(names)), [_name(name) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
 
 
 def _draw_series(axes: Axes, plot: Mapping[str, Any]) -> None:
@@ -135,6 +148,8 @@ def _draw_series(axes: Axes, plot: Mapping[str, Any]) -> None:
 def _bound(axes: Axes, plot: Mapping[str, Any], y_values: Sequence[float]) -> None:
     """Distributions run from 0 to 1; other linear heights from 0, unless all lie far above it."""
     axes.margins(x=0.02)
+    if plot.get("rows"):
+        return
     if plot.get("step") and all(_ascends(series["y"]) for series in plot["series"].values()):
         axes.set_ylim(0, 1.02)
     elif axes.get_yscale() == "linear" and y_values and 0 <= min(y_values) < max(y_values) / 2:

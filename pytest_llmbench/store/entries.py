@@ -389,6 +389,7 @@ def _plot(plot: Plot) -> schema.PlotEntry:
             name: schema.BandEntry.model_validate(_columns(("x", "lower", "upper"), columns))
             for name, columns in plot.bands.items()
         },
+        rows=list(plot.rows),
     )
 
 

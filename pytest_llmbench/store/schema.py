@@ -390,6 +390,9 @@ class PlotEntry(Shape):
     x_log: bool = False
     y_log: bool = False
     bands: dict[str, BandEntry] = Field(default={})
+    rows: list[str] = Field(default=[])
+    """Names of horizontal rows, the first on top. In such a plot every two points of a series are the ends of
+    a bar, and y is the number of its row, from 0."""
 
 
 class VoidLoadEntry(Shape):

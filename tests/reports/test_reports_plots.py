@@ -142,3 +142,19 @@ def test_a_narrow_log_axis_still_has_ticks(cdf: Entry) -> None:
 def test_a_plot_of_an_earlier_schema_is_drawn(cdf: Entry) -> None:
     old = {name: value for name, value in cdf.items() if name not in ("bands", "y_log")}
     assert plots.render(old, "ttft_cdf") == plots.render(cdf, "ttft_cdf")
+
+
+def test_rows_are_bars_in_their_order() -> None:
+    plot = {
+        "title": "Slowest", "x_label": "ms", "y_label": "request", "rows": ["#7 at 2.0 s", "#3 <at> 1 s"],
+        "series": {"to the first token": {"x": [0.0, 90.0, 0.0, 60.0], "y": [0.0, 0.0, 1.0, 1.0]},
+                   "output": {"x": [90.0, 130.0], "y": [0.0, 0.0]}},
+        "marks": {},
+    }  # fmt: skip
+    svg = plots.render(plot, "slowest_requests")
+    assert svg.index("#7 at 2.0 s") < svg.index("#3 &lt;at&gt; 1 s")
+    heights = [float(y) for y in re.findall(r'y="([\d.]+)" transform="[^"]*">#', svg)]
+    assert len(heights) == 2
+    assert heights[0] < heights[1]
+    assert "to the first token" in svg
+    assert "output" in svg

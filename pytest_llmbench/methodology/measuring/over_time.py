@@ -16,6 +16,7 @@ from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.model.result import Plot
 
 MOST_BINS = 60
+SLOWEST = 10
 _FEWEST_BINS = 5
 _REQUESTS_A_BIN = 10
 _MOST_OF_IT = 0.95
@@ -42,7 +43,8 @@ def over_time_plots(seen: Observation, label: str = "") -> tuple[Plot, ...]:
         ("ttft_over_time", f"TTFT over time{of}", "TTFT (ms)", ttft),
         ("requests_over_time", f"Requests over time{of}", "requests", _requests(seen, edges)),
     )
-    return tuple(Plot(id_, title, _X, y, series, {}, marks) for id_, title, y, series in shown if series)
+    plots = [Plot(id_, title, _X, y, series, {}, marks) for id_, title, y, series in shown if series]
+    return (*plots, *_slowest(seen, of))
 
 
 def _end_of_load(seen: Observation) -> dict[str, float]:
@@ -89,6 +91,44 @@ def _requests(seen: Observation, edges: FloatArray) -> dict[str, Line]:
         counts = np.bincount(_bin_of(over[failed], edges), minlength=len(ends))
         found["failed meanwhile"] = (x, tuple(float(count) for count in counts))
     return found
+
+
+def _slowest(seen: Observation, of: str) -> tuple[Plot, ...]:
+    """What the requests with the greatest TTFT waited for: a row each, from the instant of submission in ms.
+
+    Where the server tells it, its queue comes first.
+    """
+    records = seen.records
+    known = np.flatnonzero(records.ok & (records.first_content_ns >= 0) & (records.last_content_ns >= 0))
+    waited = (records.first_content_ns - records.submitted_ns)[known]
+    chosen = known[np.argsort(-waited, kind="stable")[:SLOWEST]]
+    if not len(chosen):
+        return ()
+    sent, first = (
+        records.submitted_ns[chosen],
+        records.first_content_ns[chosen] - records.submitted_ns[chosen],
+    )
+    last = records.last_content_ns[chosen] - sent
+    queued = np.clip(records.queue_wait_ns[chosen], 0, first)
+    parts = {
+        "queue of the server": (0 * queued, queued),
+        "to the first token": (queued, first),
+        "output": (first, last),
+    }
+    names = tuple(
+        f"#{index} at {at:.1f} s"
+        for index, at in zip(records.index[chosen], (sent - seen.started_ns) / 1e9, strict=True)
+    )
+    series = {name: line for name, ends in parts.items() if (line := _bars(*ends))[0]}
+    title = f"The {len(chosen)} requests with the greatest TTFT{of}"
+    return (Plot("slowest_requests", title, "ms from submission", "request", series, rows=names),)
+
+
+def _bars(start_ns: IntColumn, end_ns: IntColumn) -> Line:
+    """The ends of those that have a length, two points for each."""
+    there = np.flatnonzero(end_ns > start_ns)
+    x = np.stack([start_ns[there], end_ns[there]], axis=1).ravel() / 1e6
+    return tuple(float(end) for end in x), tuple(float(row) for row in np.repeat(there, 2))
 
 
 def over_time_of_levels(levels: Sequence[Seen]) -> tuple[Plot, ...]:

@@ -95,3 +95,21 @@ def test_results_have_them() -> None:
     result = ReplayedSUT().measure(ttft.TEST, rate=20, requests=40, runs=2)
     titles = [plot.title for plot in result.plots if "time" in plot.id]
     assert titles == ["TTFT over time (run 1 of 2)", "Requests over time (run 1 of 2)"]
+
+
+def test_the_slowest_requests_in_rows(seen: Observation) -> None:
+    rows = [
+        replace(request(0, 1.0, 30, 0.2), last_content_ns=START + SECOND + 130_000_000),
+        replace(request(1, 2.0, 90, 0.2), last_content_ns=START + 2 * SECOND + 190_000_000,
+                queue_wait_ns=40_000_000),
+        replace(request(2, 3.0, 60, 0.2), last_content_ns=START + 3 * SECOND + 60_000_000),
+        request(3, 4.0, None, 0.2),
+    ]  # fmt: skip
+    plot = over_time_plots(observation(rows, 5), "64 in flight")[-1]
+    assert plot.title == "The 3 requests with the greatest TTFT (64 in flight)"
+    assert plot.rows == ("#1 at 2.0 s", "#2 at 3.0 s", "#0 at 1.0 s")
+    assert plot.series == {
+        "queue of the server": ((0.0, 40.0), (0.0, 0.0)),
+        "to the first token": ((40.0, 90.0, 0.0, 60.0, 0.0, 30.0), (0.0, 0.0, 1.0, 1.0, 2.0, 2.0)),
+        "output": ((90.0, 190.0, 30.0, 130.0), (0.0, 0.0, 2.0, 2.0)),
+    }
