@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from pytest_llmbench.reports import comparisons, numbers
-from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text
+from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
 from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.report_view import ReportView
 
@@ -169,14 +169,24 @@ class FirstScreen:
     view: ReportView
 
     @cached_property
+    def last(self) -> list[tuple[int, TestView]]:
+        """The tests with their places in the report; of one that was run again, the last attempt."""
+        places = {test.nodeid: number for number, test in enumerate(self.view.tests)}
+        return [(number, self.view.tests[number]) for number in sorted(places.values())]
+
+    @cached_property
+    def tests(self) -> list[TestView]:
+        return [test for _, test in self.last]
+
+    @cached_property
     def held(self) -> list[Held]:
         """Everything that judged tests were held to, in the order of the tests."""
-        return [one for test in self.view.tests for one in held_of(test)]
+        return [one for test in self.tests for one in held_of(test)]
 
     @cached_property
     def compared(self) -> list[Held]:
         """The comparisons of all tests, with a baseline or of several systems."""
-        return [one for test in self.view.tests for one in compared_of(test)]
+        return [one for test in self.tests for one in compared_of(test)]
 
     @cached_property
     def banner(self) -> str:
@@ -188,24 +198,27 @@ class FirstScreen:
             _states_text(compared, "comparison", "regressed"),
             *self._beside_the_limits(),
         ]
-        if not self.view.tests:
+        if not self.tests:
             return "no test ran"
         shown = (
             _counted(len(self.compared), "comparison") + " shown" if self.compared and not compared else ""
         )
-        nothing = "" if self.held else "no limit was set"
+        limited = any(test.objectives or test.comparisons for test in self.tests)
+        nothing = "" if self.held else "no limit was judged" if limited and not shown else "no limit was set"
         return "; ".join(part for part in (nothing, shown, *parts) if part)
 
     def _beside_the_limits(self) -> Iterable[str]:
-        words = Counter(test.headline for test in self.view.tests)
-        otherwise = sum(test.headline == "FAIL" and _worst(test) is None for test in self.view.tests)
+        counts = Counter(test.headline for test in self.tests)
+        otherwise = sum(test.headline == "FAIL" and _worst(test) is None for test in self.tests)
+        again = sum(test.headline == "PASS" and test.entry.get("attempts", 1) > 1 for test in self.tests)
         for count, text in (
             (otherwise, "failed beside its limits"),
-            (words["INVALID"], "void"),
-            (words["ERROR"], "without a measurement"),
-            (words["SKIPPED"], "skipped"),
-            (words["XFAIL"], "expected to fail"),
-            (words["XPASS"], "passed, expected to fail"),
+            (counts["INVALID"], "void"),
+            (counts["ERROR"], "without a measurement"),
+            (counts["SKIPPED"], "skipped"),
+            (counts["XFAIL"], "expected to fail"),
+            (counts["XPASS"], "passed, expected to fail"),
+            (again, "passed only when run again"),
         ):
             if count:
                 yield f"{_counted(count, 'test')} {text}"
@@ -215,7 +228,7 @@ class FirstScreen:
     @property
     def tone(self) -> str:
         """The worst of all tests: ``bad``, ``warn``, ``good``, or ``neutral`` where nothing was judged."""
-        tones = {TONES[test.headline] for test in self.view.tests}
+        tones = {TONES[test.headline] for test in self.tests}
         if self.view.incomplete:
             return "bad"
         found = next((tone for tone in ("bad", "warn", "good") if tone in tones), "neutral")
@@ -242,7 +255,7 @@ class FirstScreen:
     @property
     def compliance(self) -> str | None:
         """``Compliance with the draft: 3 conditional, 7 not compliant``; None without a test of the draft."""
-        classes = [t.compliance_text for t in self.view.tests if t.of_the_draft and t.measured]
+        classes = [t.compliance_text for t in self.tests if t.of_the_draft and t.measured]
         counts = ", ".join(f"{classes.count(word)} {word}" for word in dict.fromkeys(classes))
         return f"Compliance with the draft: {counts}" if counts else None
 
@@ -251,7 +264,7 @@ class FirstScreen:
         """Whether a test that asks for a class of compliance failed."""
         return any(
             (test.entry.get("parameters") or {}).get("compliance") and test.headline == "FAIL"
-            for test in self.view.tests
+            for test in self.tests
         )
 
     @cached_property
@@ -259,9 +272,7 @@ class FirstScreen:
         """The tests that did not pass, the worst first, then in the order of the report."""
         order = ("FAIL", "ERROR", "INVALID", "INCONCLUSIVE", "XPASS")
         cards = [
-            self._card(number, test)
-            for number, test in enumerate(self.view.tests)
-            if test.headline not in _NEEDS_NO_CARD
+            self._card(number, test) for number, test in self.last if test.headline not in _NEEDS_NO_CARD
         ]
         return sorted(cards, key=lambda card: order.index(card.test.headline))
 
@@ -274,7 +285,7 @@ class FirstScreen:
             deciding=deciding,
             more=max(open_ - 1, 0),
             cause=_cause(test, deciding),
-            next_steps=() if test.headline in _NOT_JUDGED else tuple(test.next_steps[:1]),
+            next_steps=tuple(test.next_steps[:1]) if test.headline == "INCONCLUSIVE" else (),
             command=self._again(test),
         )
 
@@ -282,9 +293,9 @@ class FirstScreen:
         """The session's command with this test for its arguments; other options than ours are left out."""
         environment = self.view.report["environment"]
         settings = environment.get("settings", {})
-        words = list(environment.get("command", []))
+        command = list(environment.get("command", []))
         options = []
-        for word, following in zip(words, [*words[1:], ""], strict=True):
+        for word, following in zip(command, [*command[1:], ""], strict=True):
             if not word.startswith("--llm-"):
                 continue
             options.append(word)
@@ -315,7 +326,12 @@ def _cause(test: TestView, deciding: Held | None) -> str:
         return str(void[0]) if void else "the run is void"
     if deciding is not None and test.headline != "ERROR":
         return deciding.reason
-    return error.splitlines()[0] if error else "nothing was measured"
+    if error:
+        return error.splitlines()[0]
+    asked = (test.entry.get("parameters") or {}).get("compliance")
+    if test.measured and asked and test.compliance != asked:
+        return f"{words(str(asked))} was asked for, and the run is {test.compliance_text}"
+    return "the test itself failed, see what pytest says" if test.measured else "nothing was measured"
 
 
 def _states_text(states: Sequence[State], noun: str, broken_word: str) -> str:

@@ -85,7 +85,7 @@ def brief_lines(entry: Entry, *, width: int = 80) -> list[Line]:
     counts = test.entry["counts"]
     if counts.get("ok", 0) < counts.get("submitted", 0):
         lines += _wrapped(test.completion, width, "    ")
-    if test.headline in ("FAIL", "INCONCLUSIVE"):  # a void run says itself what helps
+    if test.headline == "INCONCLUSIVE":  # a void run says itself what helps
         steps = list(test.next_steps)[:1]
         lines += [line for step in steps for line in _wrapped(f"next: {step}", width, "    ")]
     return lines

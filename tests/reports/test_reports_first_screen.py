@@ -110,7 +110,7 @@ def test_an_expected_failure_counts_as_no_broken_limit(report: Entry, entry: Ent
     known = with_limits(entry, objective("fail", 500)) | {"outcome": "xfailed"}
     found = screen({**report, "tests": [known]})
     assert (found.banner, found.tone, found.cards) == (
-        "no limit was set; 1 test expected to fail",
+        "no limit was judged; 1 test expected to fail",
         "neutral",
         [],
     )
@@ -226,3 +226,37 @@ def test_the_page_says_first_what_matters(made: Entry) -> None:
     assert places == sorted(places)
     assert page.count('class="test" open=""') == 5  # none of these passed
     assert "Compliance with the draft" in body
+
+
+def test_of_a_test_that_was_run_again_the_last_attempt_counts(report: Entry, entry: Entry) -> None:
+    first = with_limits(entry, objective("fail", 151)) | {"attempts": 1}
+    second = with_limits(entry, objective("pass", 60)) | {"attempts": 2}
+    found = screen({**report, "tests": [first, second]})
+    assert (found.banner, found.tone) == ("the limit kept; 1 test passed only when run again", "good")
+    assert found.cards == []
+    worse = screen({**report, "tests": [second | {"attempts": 1}, first | {"attempts": 2}]})
+    assert [(card.number, card.cause) for card in worse.cards] == [(1, "it is fail")]
+
+
+def test_what_failed_beside_the_limits_is_named(report: Entry, entry: Entry) -> None:
+    body = with_limits(entry, objective("pass", 60)) | {"outcome": "failed"}
+    asked = body | {"nodeid": "g/t.py::test_asked", "parameters": {"compliance": "unconditional"}}
+    causes = [card.cause for card in screen({**report, "tests": [body, asked]}).cards]
+    assert causes == [
+        "the test itself failed, see what pytest says",
+        "unconditional was asked for, and the run is not compliant",
+    ]
+
+
+def test_limits_of_void_runs_were_set_and_not_judged(made: Entry) -> None:
+    void = [entry for entry in made["tests"] if entry["validity"]["verdict"] == "invalid"][:1]
+    assert screen({**made, "tests": void}).banner == "no limit was judged; 1 test void"
+
+
+def test_only_what_is_undecided_asks_for_more_requests(report: Entry, entry: Entry) -> None:
+    open_ = objective("inconclusive", 99, requests_needed=900)
+    both = with_limits(entry, open_, objective("fail", 151), nodeid="g/t.py::test_both")
+    alone = with_limits(entry, open_, nodeid="g/t.py::test_alone")
+    failed, undecided = screen({**report, "tests": [both, alone]}).cards
+    assert not [step for step in failed.next_steps if "900" in step]
+    assert undecided.next_steps == ("to decide the limits, measure about 900 more requests",)
