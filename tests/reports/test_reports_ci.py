@@ -135,8 +135,7 @@ def test_annotations_name_file_limit_and_cause(one: Entry) -> None:
     assert workflow_commands(one) == [
         "::error file=gates/test_chat.py,title=FAIL test_quick::"
         "ttft.p99 <= 300 ms: 468.3 ms [449.5, 491.7] (+56 %25)%0A"
-        "the whole interval lies beyond the limit%0A"
-        "to decide the limits, measure about 9002 more requests (requests=10002)"
+        "the whole interval lies beyond the limit"
     ]
 
 
@@ -147,7 +146,10 @@ def test_what_the_policy_lets_pass_is_a_warning(report: Entry) -> None:
 
 
 def test_ten_annotations_the_worst_first(report: Entry, entry: Entry) -> None:
-    report["tests"] = [*report["tests"] * 5, failed(entry)]
+    several = [
+        test | {"nodeid": f"{test['nodeid']}{number}"} for number in range(5) for test in report["tests"]
+    ]
+    report["tests"] = [*several, failed(entry)]
     commands = workflow_commands(report)
     assert len(commands) == 10
     assert commands[0].startswith("::error file=gates/test_chat.py,title=FAIL test_quick::")
