@@ -407,7 +407,7 @@ def _repetitions(parameters: TestParameters, settings: Settings) -> _Repeated:
             return _Repeated(replace(parameters, runs=runs), arms, runs, why)
         return _Repeated(replace(parameters, runs=None), arms * runs, why=why)
     asked = with_runs(parameters, settings)
-    if not (settings.save or settings.compare):
+    if not (settings.saves or settings.compare):
         return _Repeated(asked)
     wanted = max(settings.runs or 1, parameters.runs or 1)  # harness/comparison/replication.py
     if repeats_its_load(parameters):

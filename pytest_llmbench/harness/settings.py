@@ -48,6 +48,7 @@ class Settings(BaseModel):
     baseline_endpoint: str | None = None
     calibrate: bool = False
     save: str | None = None
+    autosave: bool = False
     compare: str | None = None
     compare_fail: tuple[str, ...] = ()
     waive: tuple[str, ...] = ()
@@ -162,6 +163,11 @@ class Settings(BaseModel):
         return Budgets(
             self.max_requests, self.max_tokens, self.max_seconds, self.max_rate, self.max_concurrency
         )
+
+    @property
+    def saves(self) -> bool:
+        """Whether the session keeps a baseline; by itself it keeps none of several systems."""
+        return self.save is not None or (self.autosave and len(self.endpoints) < 2 and not self.calibrate)
 
     @property
     def urls(self) -> tuple[str, ...]:

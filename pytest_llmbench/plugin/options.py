@@ -74,6 +74,12 @@ OPTIONS = (
     ),
     Option("save", "keep the run statistics as a new baseline of this name; use it with --llm-runs", "NAME"),
     Option(
+        "autosave",
+        "keep the run statistics as a new baseline that is named after the commit, or after the time outside "
+        "of a repository",
+        flag=True,
+    ),
+    Option(
         "compare",
         "compare with a baseline: its name (the latest of it), its number, or the path of its file",
         "NAME_OR_FILE",

@@ -162,7 +162,7 @@ class SessionReport:
 
                 check_writable(self.settings.report)
             if (
-                self.settings.save
+                self.settings.saves
                 or self.settings.compare
                 or self.settings.compare_fail
                 or self.settings.waive
@@ -272,7 +272,7 @@ class SessionReport:
         self._said = [f"llmbench: WARNING: {text}" for text in written.warnings]
         if not self.entries:
             return
-        if self.settings.save is not None:
+        if self.settings.saves:
             self._save(exitstatus)
         self._finished = session
         self._fail_if_lost()
@@ -286,12 +286,13 @@ class SessionReport:
         try:
             self._said += self._saved(self.settings, exitstatus)
         except (LLMBenchError, OSError) as error:
-            self._lost.append(f"baseline {self.settings.save!r} not saved: {' '.join(str(error).split())}")
+            name = self.settings.save or "autosave"
+            self._lost.append(f"baseline {name!r} not saved: {' '.join(str(error).split())}")
 
     def _saved(self, settings: Settings, exitstatus: int) -> list[str]:
         """What is to be said about the baseline of this session."""
         if exitstatus == pytest.ExitCode.INTERRUPTED:
-            return [f"baseline {settings.save!r} not saved: the session was interrupted"]
+            return [f"baseline {settings.save or 'autosave'!r} not saved: the session was interrupted"]
         from pytest_llmbench.harness.comparison.baselines import save
 
         return save(settings, self.entries, time.time_ns())

@@ -22,7 +22,9 @@ from pytest_llmbench.store.json_file import read_object
 from pytest_llmbench.store.schema import OutputLengths
 from pytest_llmbench.store.shape import Instant, Metric, Shape
 
-BASELINE_VERSION: Final = "1.0"
+BASELINE_VERSION: Final = "1.1"
+_READ = ("1.0", BASELINE_VERSION)
+"""1.0 lacks the commit."""
 STORAGE = ".llmbench"
 _FILE = re.compile(r"(?P<number>\d{4,})_(?P<name>.+)\.json")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -30,6 +32,7 @@ _FILES = (".json", ".jsonl")
 """How the path of a file ends; no name of a baseline does."""
 _LONGEST_NAME = 100
 _MOST_TRIES = 1000
+_MOST_TOLD = 20
 
 
 class BaselineTest(Shape):
@@ -46,14 +49,25 @@ class BaselineTest(Shape):
     output_lengths: OutputLengths | None = None
 
 
+class Commit(Shape):
+    """The state of the Git repository that a session ran in."""
+
+    id: str
+    """Hexadecimal, 40 or 64 digits."""
+    uncommitted: bool
+    """Files that Git knows had been changed since."""
+
+
 class Baseline(Shape):
     """One saved session: the content of a baseline file."""
 
-    baseline_version: Literal["1.0"] = BASELINE_VERSION
+    baseline_version: Literal["1.1"] = BASELINE_VERSION
     name: str
     saved: Instant
     generator_version: str
     machine: str
+    commit: Commit | None = None
+    """``null``: the session did not run in a repository."""
     tests: list[BaselineTest] = Field(default=[])
 
     def plain(self) -> dict[str, Any]:
@@ -131,16 +145,9 @@ def find_baseline(storage: Path, given: str) -> Path:
     """
     direct = Path(given)
     if direct.suffix in _FILES or direct.parent != Path():
-        with contextlib.suppress(OSError, ValueError):  # of names that no file can have
-            if direct.is_file():
-                return direct
-        raise StoreError(
-            "there is no such file", where=f"--llm-compare {shown(given)}", remedy=_remedy(storage)
-        )
+        return _file(storage, direct, where=f"--llm-compare {shown(given)}")
     there = _listed(storage / machine_id())
-    wanted = [
-        path for number, name, path in there if given in (name, f"{number:04d}", f"{number:04d}_{name}")
-    ]
+    wanted = [path for number, name, path in there if given in _names(number, name)]
     if wanted:
         return wanted[-1]
     raise StoreError(
@@ -150,12 +157,67 @@ def find_baseline(storage: Path, given: str) -> Path:
     )
 
 
+def _file(storage: Path, path: Path, where: str) -> Path:
+    with contextlib.suppress(OSError, ValueError):  # of names that no file can have
+        if path.is_file():
+            return path
+    raise StoreError("there is no such file", where=where, remedy=_remedy(storage))
+
+
+def saved_baselines(storage: Path) -> list[Path]:
+    """The files of all machines: by folder, in each by number."""
+    return [path for folder in sorted(storage.glob("*")) for _, _, path in _listed(folder)]
+
+
+def choose_baseline(storage: Path, given: str) -> Path:
+    """The file that people mean: that path, the latest of that name, that number, or the only one that begins
+    so.
+
+    This machine's come first, then those of all. ``MACHINE/NUMBER_NAME`` begins with its folder; a prefix may
+    be one of the number or of the name. StoreError that lists what there is, and for a prefix of several.
+    """
+    if given.endswith(".json"):
+        return _file(storage, Path(given), where=shown(given))
+    every = saved_baselines(storage)
+    for candidates in ([path for path in every if path.parent.name == machine_id()], every):
+        exact = [path for path in candidates if given in _names(*_split(path))]
+        if exact and len({path.parent for path in exact}) == 1:
+            return exact[-1]
+        found = exact or [path for path in candidates if _begins(path, given)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise StoreError(
+                f"{shown(given)} may be any of {len(found)} baselines",
+                remedy=f"write more of one of them: {_some([f'{p.parent.name}/{p.stem}' for p in found])}",
+            )
+    raise StoreError(f"there is no baseline {shown(given)} in {storage}", remedy=_remedy(storage))
+
+
+def _split(path: Path) -> tuple[int, str]:
+    number, _, name = path.stem.partition("_")
+    return int(number), name
+
+
+def _names(number: int, name: str) -> tuple[str, ...]:
+    return name, f"{number:04d}", f"{number:04d}_{name}"
+
+
+def _begins(path: Path, given: str) -> bool:
+    beginnings = path.stem, _split(path)[1], f"{path.parent.name}/{path.stem}"
+    return any(text.startswith(given) for text in beginnings)
+
+
+def _some(names: list[str]) -> str:
+    rest = [f"… and {len(names) - _MOST_TOLD} more"] if len(names) > _MOST_TOLD else []
+    return ", ".join([*names[:_MOST_TOLD], *rest])
+
+
 def _remedy(storage: Path) -> str:
     here = [f"{number:04d}_{name}" for number, name, _ in _listed(storage / machine_id())]
-    others = [str(path) for folder in sorted(storage.glob("*")) if folder.name != machine_id()
-              for _, _, path in _listed(folder)]  # fmt: skip
+    others = [str(path) for path in saved_baselines(storage) if path.parent.name != machine_id()]
     if here or others:
-        return f"there are: {', '.join([*here, *others])}"
+        return f"there are: {_some([*here, *others])}"
     return "save one first, with --llm-save NAME"
 
 
@@ -165,10 +227,10 @@ def read_baseline(path: Path) -> Baseline:
         path, "baseline", absent="name a file that --llm-save wrote", damaged="save it again with --llm-save"
     )
     version = content.get("baseline_version")
-    if version != BASELINE_VERSION:
+    if version not in _READ:
         raise _of_another_version(version, path)
     try:
-        return Baseline.model_validate(content)
+        return Baseline.model_validate(content | {"baseline_version": BASELINE_VERSION})
     except ValidationError as error:
         found = error.errors(include_url=False)
         listed = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:5])

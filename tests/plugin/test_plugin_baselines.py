@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench.store.baselines import machine_id
+from pytest_llmbench.harness.comparison.baselines import automatic_name
+from pytest_llmbench.store.baselines import Commit, machine_id
 
 ONE = """
 from pytest_llmbench import llmbench
@@ -75,6 +77,36 @@ def test_saving_again_makes_another_file(suite: Suite) -> None:
     )
     assert first.read_bytes() == content
     assert sorted(path.name for path in first.parent.iterdir()) == ["0001_main.json", "0002_main.json"]
+
+
+def test_a_session_saves_by_itself_under_a_name_of_its_own(suite: Suite) -> None:
+    suite.write(UNGUARDED)
+    result = measure(suite, "--llm-autosave")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["baseline saved: *0001_2*T*Z.json (1 test)"])  # no repository here
+    (path,) = (suite.path / ".llmbench" / machine_id()).iterdir()
+    document = json.loads(path.read_text("utf-8"))
+    assert document["name"] == re.sub(r"[-:]|\.\d+", "", document["saved"])
+    assert document["commit"] is None
+
+
+def test_a_guarded_test_is_not_content_with_a_session_that_saves_by_itself(suite: Suite) -> None:
+    suite.write(ONE)
+    result = measure(suite, "--llm-autosave")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*no_regression(tpot.p50) has nothing to compare with*"])
+
+
+@pytest.mark.parametrize(
+    ("commit", "name"),
+    [
+        (None, "20260120T093000Z"),
+        (Commit(id="3f2a1c9b04de" + "0" * 28, uncommitted=False), "3f2a1c9b04de"),
+        (Commit(id="3f2a1c9b04de" + "0" * 28, uncommitted=True), "3f2a1c9b04de-uncommitted"),
+    ],
+)
+def test_names_that_nobody_gave(commit: Commit | None, name: str) -> None:
+    assert automatic_name(commit, "2026-01-20T09:30:00.125Z") == name
 
 
 def test_a_slower_engine_is_a_regression_in_words_everywhere(suite: Suite) -> None:

@@ -12,9 +12,12 @@ from pytest_llmbench.store import baselines
 from pytest_llmbench.store.baselines import (
     Baseline,
     BaselineTest,
+    Commit,
+    choose_baseline,
     find_baseline,
     read_baseline,
     save_baseline,
+    saved_baselines,
 )
 
 
@@ -72,6 +75,59 @@ def test_a_missing_baseline_names_those_there_are(tmp_path: Path) -> None:
     assert str(elsewhere) in str(caught.value)
 
 
+ELSEWHERE = "Darwin-CPython-3.12-64bit"
+
+
+def test_a_baseline_is_chosen_by_what_its_name_begins_with(tmp_path: Path) -> None:
+    v1, v2 = (save_baseline(tmp_path, baseline(name)) for name in ("v1.4", "v2.0"))
+    there = save_baseline(tmp_path, baseline("nightly", machine=ELSEWHERE))
+    assert choose_baseline(tmp_path, "v1") == v1
+    assert choose_baseline(tmp_path, "0002") == v2
+    assert choose_baseline(tmp_path, "0002_v") == v2
+    assert choose_baseline(tmp_path, "night") == there
+    assert choose_baseline(tmp_path, f"{ELSEWHERE}/0001") == there
+    assert choose_baseline(tmp_path, str(v1)) == v1
+    assert set(saved_baselines(tmp_path)) == {v1, v2, there}
+
+
+def test_a_whole_name_comes_before_beginnings_and_this_machine_before_others(tmp_path: Path) -> None:
+    save_baseline(tmp_path, baseline("main", machine=ELSEWHERE))
+    main = [save_baseline(tmp_path, baseline(name)) for name in ("main", "main-2", "main")]
+    assert choose_baseline(tmp_path, "main") == main[2]
+    assert choose_baseline(tmp_path, "main-") == main[1]
+    save_baseline(tmp_path, baseline("else", machine=ELSEWHERE))
+    last = save_baseline(tmp_path, baseline("else", machine=ELSEWHERE))
+    save_baseline(tmp_path, baseline("else-2", machine=ELSEWHERE))
+    assert choose_baseline(tmp_path, "else") == last
+
+
+def test_what_could_be_several_is_refused_with_their_names(tmp_path: Path) -> None:
+    for name in ("v1.4", "v1.5"):
+        save_baseline(tmp_path, baseline(name))
+    with pytest.raises(StoreError, match=r"'v1' may be any of 2 baselines") as caught:
+        choose_baseline(tmp_path, "v1")
+    assert "/0001_v1.4" in str(caught.value.remedy)
+    for machine in ("a", "b"):
+        save_baseline(tmp_path, baseline("same", machine=machine))
+    with pytest.raises(StoreError, match="'same' may be any of 2"):
+        choose_baseline(tmp_path, "same")
+    with pytest.raises(StoreError, match="no baseline 'x' in") as caught:
+        choose_baseline(tmp_path, "x")
+    assert "0001_v1.4, 0002_v1.5" in str(caught.value.remedy)
+    with pytest.raises(StoreError, match="no such file"):
+        choose_baseline(tmp_path, "none.json")
+
+
+def test_a_baseline_of_before_has_no_commit(tmp_path: Path) -> None:
+    path = save_baseline(
+        tmp_path, baseline().model_copy(update={"commit": Commit(id="a" * 40, uncommitted=True)})
+    )
+    assert read_baseline(path).commit == Commit(id="a" * 40, uncommitted=True)
+    before = {name: value for name, value in json.loads(path.read_text("utf-8")).items() if name != "commit"}
+    path.write_text(json.dumps(before | {"baseline_version": "1.0"}), "utf-8")
+    assert read_baseline(path) == baseline()
+
+
 @pytest.mark.parametrize("name", ["a/b", "", "..", "x.json", "a b"])
 def test_a_name_has_to_fit_into_a_file_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(StoreError, match="is no name of a baseline"):
@@ -81,9 +137,9 @@ def test_a_name_has_to_fit_into_a_file_name(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("version", "said", "remedy"),
     [
-        ("0.9", "0.9 is older than 1.0", "save the baseline again"),
-        ("1.1", "1.1 is newer than 1.0", "upgrade"),
-        ("2.0", "2.0 is newer than 1.0", "upgrade"),
+        ("0.9", "0.9 is older than 1.1", "save the baseline again"),
+        ("1.2", "1.2 is newer than 1.1", "upgrade"),
+        ("2.0", "2.0 is newer than 1.1", "upgrade"),
         (None, "no baseline of pytest-llmbench", "--llm-save"),
         ("new", "no baseline of pytest-llmbench", "--llm-save"),
     ],

@@ -5,6 +5,7 @@ A baseline never moves by itself: saving makes a new file, and what is compared 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,10 +37,12 @@ from pytest_llmbench.model.judgement import Validity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.probes.repository import checked_out
 from pytest_llmbench.stats.runs import FloatArray
 from pytest_llmbench.store.baselines import (
     Baseline,
     BaselineTest,
+    Commit,
     check_name,
     find_baseline,
     machine_id,
@@ -56,6 +59,7 @@ HOW_TO_COMPARE = (
     "compare with a saved baseline (--llm-compare NAME, saved before by --llm-save NAME), or with another "
     "system in this session (--llm-baseline-endpoint URL)"
 )
+_COMMIT_DIGITS = 12
 
 Valid = Callable[[TestResult, TestParameters], Validity]
 
@@ -154,7 +158,8 @@ class Baselines:
                 raise SuiteError(
                     f"no_regression({guarded}) has nothing to compare with", remedy=HOW_TO_COMPARE
                 )
-            return plain
+            if not settings.saves:
+                return plain
         identity = identity_of(definition, parameters, setting, virtual=virtual)
         if settings.baseline_endpoint is not None:  # the arms see to their runs themselves
             return replace(plain, identity=identity)
@@ -226,7 +231,9 @@ def compared_with(
     if found is None:
         return _noted(result, f"{asked.path.name} has no results of this test: nothing is compared")
     match = matched(found.identity, order.identity, asked.waivers)
-    lengths = output_lengths(_vector(found.output_lengths), _vector(lengths_of(result.observations)))
+    lengths = output_lengths(
+        lengths_vector(found.output_lengths), lengths_vector(lengths_of(result.observations))
+    )
     name = f"{asked.path.name.removesuffix('.json')} of {asked.baseline.saved}"
     absent = [limit for limit in limits if not limit.everywhere and limit.metric not in result.by_run]
     return replace(
@@ -258,7 +265,8 @@ def lengths_of(seen: Sequence[Observation]) -> OutputLengths:
     return OutputLengths(tokens=sorted(counted), requests=[counted[length] for length in sorted(counted)])
 
 
-def _vector(lengths: OutputLengths | None) -> FloatArray:
+def lengths_vector(lengths: OutputLengths | None) -> FloatArray:
+    """The lengths one by one, ascending; none of what is not known."""
     if lengths is None:
         return np.empty(0)
     return np.repeat(np.asarray(lengths.tokens, dtype=np.float64), lengths.requests)
@@ -267,17 +275,19 @@ def _vector(lengths: OutputLengths | None) -> FloatArray:
 def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) -> list[str]:
     """Writes the baseline of a session; what is to be said about it. Void runs are left out. StoreError where
     it cannot be written."""
-    assert settings.save is not None
     last = {entry["nodeid"]: entry for entry in entries}  # of several attempts the last
     kept = [entry for entry in last.values() if entry["identity"] and entry["validity"]["verdict"] == "valid"]
     if not kept:
-        return [f"baseline {settings.save!r} not saved: no test measured validly"]
+        return [f"baseline {settings.save or 'autosave'!r} not saved: no test measured validly"]
     tests = [_test(entry) for entry in kept]
+    found, saved = checked_out(Path()), iso_utc(now_ns)
+    commit = None if found is None else Commit(id=found.commit, uncommitted=found.uncommitted)
     baseline = Baseline(
-        name=settings.save,
-        saved=iso_utc(now_ns),
+        name=settings.save or automatic_name(commit, saved),
+        saved=saved,
         generator_version=version("pytest-llmbench"),
         machine=machine_id(),
+        commit=commit,
         tests=tests,
     )
     path = save_baseline(settings.storage, baseline)
@@ -290,6 +300,13 @@ def save(settings: Settings, entries: Sequence[Mapping[str, Any]], now_ns: int) 
             f"save with --llm-runs={FEWEST_RUNS} or more"
         )
     return said
+
+
+def automatic_name(commit: Commit | None, saved: str) -> str:
+    """``3f2a1c9b04de``, ``3f2a1c9b04de-uncommitted``; outside of a repository ``20260120T093000Z``."""
+    if commit is None:
+        return re.sub(r"[-:]|\.\d+", "", saved)
+    return commit.id[:_COMMIT_DIGITS] + ("-uncommitted" if commit.uncommitted else "")
 
 
 def _test(entry: Mapping[str, Any]) -> BaselineTest:
