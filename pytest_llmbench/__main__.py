@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 _USAGE = """\
 usage: pytest-llmbench selftest [--quick] [--json FILE] [--out DIR] [--no-store]
        pytest-llmbench recompute report.json
        pytest-llmbench recover DIR
+       pytest-llmbench list
+       pytest-llmbench compare SESSION SESSION ...
+       pytest-llmbench history METRIC ...
 
 commands:
   selftest    what the load generator can be trusted with on this host
   recompute   every figure of a report again from its stored records, and whether they are identical
   recover     the report of a session that was killed, from what it had judged until then
+  list        the sessions that --llm-save and --llm-autosave have kept
+  compare     saved sessions with the first of them, by the rules of --llm-compare
+  history     a metric over the saved sessions, and where its level changed
 
-Load tests themselves are run by pytest: pytest --llm-endpoint=URL
+Each has --help. Load tests themselves are run by pytest: pytest --llm-endpoint=URL
 """
+_COMMANDS = {
+    "selftest": "harness.selftest.report",
+    "recompute": "harness.recompute",
+    "recover": "harness.recover",
+    "list": "harness.history.listing",
+    "compare": "harness.history.comparing",
+    "history": "harness.history.trend",
+}
+"""The module whose ``main`` takes the arguments after the command; it is imported for that command only."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == ["selftest"]:
-        from pytest_llmbench.harness.selftest.report import main as selftest
-
-        return selftest(given[1:])
-    if given[:1] == ["recompute"]:
-        from pytest_llmbench.harness.recompute import main as recompute
-
-        return recompute(given[1:])
-    if given[:1] == ["recover"]:
-        from pytest_llmbench.harness.recover import main as recover
-
-        return recover(given[1:])
+    if given and given[0] in _COMMANDS:
+        command = import_module(f"pytest_llmbench.{_COMMANDS[given[0]]}")
+        return int(command.main(given[1:]))
     asked = given[:1] in (["-h"], ["--help"])
     print(_USAGE, end="", file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2

@@ -47,14 +47,14 @@ class Waiver:
         return f"{self.field} is waived until {self.expires.isoformat()}: {self.reason}"
 
 
-def waivers_of_option(given: Sequence[str], today: date) -> tuple[Waiver, ...]:
+def waivers_of_option(given: Sequence[str], today: date, option: str = "--llm-waive") -> tuple[Waiver, ...]:
     """``FIELD=REASON@YYYY-MM-DD`` each. SuiteError with every mistake; an expired one is a mistake."""
     found: list[Waiver] = []
     mistakes: list[str] = []
     for text in given:
         waiver = _read(text)
         wrong = [waiver] if isinstance(waiver, str) else _wrong(waiver, today)
-        mistakes += [f"--llm-waive {text!r} {what}" for what in wrong]
+        mistakes += [f"{option} {text!r} {what}" for what in wrong]
         if isinstance(waiver, Waiver) and not wrong:
             found.append(waiver)
     if mistakes:

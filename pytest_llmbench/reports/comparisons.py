@@ -55,7 +55,7 @@ def means_text(comparison: Entry, arm: str) -> str:
     if not values:
         return numbers.NOT_MEASURED
     unit = shown_unit(comparison["metric"], comparison["unit"])
-    return f"{numbers.quantity(_geometric_mean(values), unit)} ({len(values)} runs)"
+    return f"{numbers.quantity(mean_of(values), unit)} ({len(values)} runs)"
 
 
 def comparison_text(comparison: Entry) -> str:
@@ -120,7 +120,10 @@ def caption(found: Sequence[Entry]) -> str:
     return f"{', '.join(candidates)}{each} compared with {first['baseline_name']} ({how})"
 
 
-def _geometric_mean(values: Sequence[float]) -> float:
+def mean_of(values: Sequence[float]) -> float | None:
+    """The geometric mean over runs, the arithmetic one where a run measured zero or less; None of none."""
+    if not values:
+        return None
     if min(values) <= 0:
         return sum(values) / len(values)
     product = 1.0

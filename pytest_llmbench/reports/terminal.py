@@ -15,6 +15,7 @@ from pytest_llmbench.reports import comparisons, numbers
 from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
 from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.report_view import ReportView, warnings_of
+from pytest_llmbench.reports.text_table import cut_within
 from pytest_llmbench.reports.vocabulary import metric_label
 
 BRIEF_REASONS = 4
@@ -122,7 +123,7 @@ def closing_lines(entries: Sequence[Entry], *, width: int = 80) -> list[Line]:
     markup = [{"bold": True}, *(_MARKUP[TONES[test.headline]] for test in tests)]
     lines = []
     for row, its in zip(rows, markup, strict=True):
-        cells = (_cut_within(cell, room).ljust(room) for cell, room in zip(row, widths, strict=True))
+        cells = (cut_within(cell, room).ljust(room) for cell, room in zip(row, widths, strict=True))
         lines.append(Line(_cut("  " + "  ".join(cells).rstrip(), width), its))
     text = "everything measured, every clause and note: -v, or the report"
     return [*lines, *_warnings(tests, width), Line(_cut(f"  {text}", width))]
@@ -152,15 +153,6 @@ def _room(rows: Sequence[Sequence[str]], width: int) -> list[int]:
             break
         widths[widest] -= 1
     return widths
-
-
-def _cut_within(text: str, width: int) -> str:
-    """Cut in its middle: names differ at their ends, and a limit has its number there."""
-    text = re.sub(r"\s", " ", text)
-    if len(text) <= width:
-        return text
-    end = (width - 1) // 2
-    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
 
 
 def _closing_row(test: TestView) -> list[str]:

@@ -1,0 +1,211 @@
+"""``pytest-llmbench compare A B …``: saved sessions against the first of them, by the rules of a gate.
+
+Nothing is judged here. What has to agree is ``compare/identity.py``'s business, a change and its verdict
+``compare/limits.py``'s: the same code that decides with ``--llm-compare``, so the same figures have the same
+verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pytest_llmbench.compare.equivalence import output_lengths
+from pytest_llmbench.compare.identity import Waiver, matched, waivers_of_option
+from pytest_llmbench.compare.limits import RegressionLimit, comparisons, limits_of_option
+from pytest_llmbench.errors import LLMBenchError, SuiteError
+from pytest_llmbench.harness.comparison.baselines import lengths_vector
+from pytest_llmbench.harness.history import comparison_table as table
+from pytest_llmbench.harness.history.sessions import Session, add_common, chosen, refused, say, width, wrapped
+from pytest_llmbench.model.comparison import Comparison, ComparisonVerdict
+from pytest_llmbench.store.baselines import BaselineTest, choose_baseline, read_baseline
+from pytest_llmbench.store.csv_file import write_csv
+
+GOOD, NOT_GOOD = 0, 1
+NOT_COMPARED = "not compared:"
+_NO_WORSE = (ComparisonVerdict.IMPROVED, ComparisonVerdict.EQUIVALENT, ComparisonVerdict.NOT_WORSE)
+
+
+@dataclass(frozen=True)
+class TestComparison:
+    """One test of a session against the same test of the first one."""
+
+    __test__ = False  # pytest must not take it for a test class
+
+    nodeid: str
+    name: str
+    """The session's."""
+    comparisons: tuple[Comparison, ...] = ()
+    refused: tuple[str, ...] = ()
+    """Why nothing is compared; empty where it is."""
+    notes: tuple[str, ...] = ()
+    """What else differs: waivers, software, lengths of replies."""
+
+    @property
+    def good(self) -> bool:
+        """Whether no limit says otherwise; what could not be compared is not good."""
+        gated = [each for each in self.comparisons if each.gated]
+        return not self.refused and all(each.verdict in _NO_WORSE for each in gated)
+
+
+def compared_sessions(
+    first: Session,
+    others: Sequence[Session],
+    limits: Sequence[RegressionLimit] = (),
+    waivers: Sequence[Waiver] = (),
+) -> list[TestComparison]:
+    """Every test of the first session in each of the others, in the order of the first."""
+    return [_compared(first, own, other, limits, waivers) for own in first.baseline.tests for other in others]
+
+
+def _compared(
+    first: Session,
+    own: BaselineTest,
+    other: Session,
+    limits: Sequence[RegressionLimit],
+    waivers: Sequence[Waiver],
+) -> TestComparison:
+    theirs = other.test(own.nodeid)
+    if theirs is None:
+        return TestComparison(own.nodeid, other.name, refused=("it has no results of this test",))
+    match = matched(own.identity, theirs.identity, waivers)
+    if match.mismatches:
+        return TestComparison(own.nodeid, other.name, refused=match.mismatches)
+    lengths = output_lengths(lengths_vector(own.output_lengths), lengths_vector(theirs.output_lengths))
+    notes = [*match.waived, *match.shown]
+    if lengths is not None and not lengths.ok:
+        notes.insert(0, lengths.message)
+    names = first.name, other.name
+    found = comparisons(own.by_run, theirs.by_run, limits, names=names, paired=False)
+    notes += dict.fromkeys(each.reason for each in found if each.change.point is None)
+    return TestComparison(own.nodeid, other.name, found, notes=tuple(notes))
+
+
+def only_there(first: Session, others: Sequence[Session]) -> list[str]:
+    """In words, tests of other sessions that the first does not have."""
+    known = {test.nodeid for test in first.baseline.tests}
+    return [
+        f"{other.name}: {first.name} has no results of this test ({test.nodeid})"
+        for other in others
+        for test in other.baseline.tests
+        if test.nodeid not in known
+    ]
+
+
+def of_metrics(found: Sequence[TestComparison], patterns: Sequence[str]) -> list[TestComparison]:
+    """With those metrics only that a pattern such as ``ttft.*`` fits; what has a limit stays.
+
+    SuiteError where nothing fits.
+    """
+    names = dict.fromkeys(each.metric for test in found for each in test.comparisons)
+    if names and not any(fnmatchcase(name, pattern) for name in names for pattern in patterns):
+        raise SuiteError(f"--metrics {','.join(patterns)} fits none; there are: {', '.join(names)}")
+    return [
+        TestComparison(
+            test.nodeid,
+            test.name,
+            tuple(c for c in test.comparisons if c.gated or any(fnmatchcase(c.metric, p) for p in patterns)),
+            test.refused,
+            test.notes,
+        )
+        for test in found
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pytest-llmbench compare",
+        description="Compare saved sessions with the first one, by the rules of --llm-compare.",
+        epilog="Exit status: 0 compared; 1 with --fail, where a metric is worse by more, is not decided, or "
+        "could not be compared; 2 there is no such session, or an option is wrong.",
+    )
+    parser.add_argument(
+        "sessions",
+        nargs="+",
+        metavar="SESSION",
+        help="name (the latest of it), number, unique beginning, or file; two or more",
+    )
+    add_common(parser)
+    many: dict[str, Any] = {"action": "append", "default": []}
+    limit = "worsening that is allowed, ttft.p99:5%%; may be given several times"
+    parser.add_argument("--fail", metavar="METRIC:LIMIT", help=limit, **many)
+    waiver = "compare in spite of a difference; may be given several times"
+    parser.add_argument("--waive", metavar="FIELD=REASON@DATE", help=waiver, **many)
+    parser.add_argument("--metrics", metavar="PATTERNS", help="only these, ttft.*,tpot.p50")
+    parser.add_argument("--group-by", choices=table.GROUPS, default="test", help="default: test")
+    parser.add_argument(
+        "--sort",
+        choices=tuple(table.SORTS),
+        default="metric",
+        help="within a group; default: metric, as they are measured",
+    )
+    parser.add_argument(
+        "--columns",
+        metavar="NAMES",
+        help=f"with commas between, of {', '.join(table.COLUMNS)} (default: by width)",
+    )
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = _parser().parse_args(list(arguments))
+    try:
+        columns = None if given.columns is None else chosen("--columns", given.columns, list(table.COLUMNS))
+        limits = limits_of_option(given.fail, "--fail") if given.fail else ()
+        waivers = waivers_of_option(given.waive, datetime.now(UTC).date(), "--waive")
+        first, *others = _sessions(given)
+        found = compared_sessions(first, others, limits, waivers)
+        if given.metrics is not None:
+            found = of_metrics(found, [part.strip() for part in given.metrics.split(",")])
+        if given.csv is not None:
+            write_csv(given.csv, table.CSV_COLUMNS, table.csv_rows(_entries(found), _refused(found)))
+    except LLMBenchError as error:
+        return refused(error)
+    lines = table.heading(first, others, limited=bool(limits))
+    lines += table.grouped(
+        _entries(found), by=given.group_by, sort=given.sort, columns=columns, width=width()
+    )
+    say([*lines, *_told(found, only_there(first, others), width())])
+    return NOT_GOOD if limits and not all(test.good for test in found) else GOOD
+
+
+def _sessions(given: argparse.Namespace) -> list[Session]:
+    if len(given.sessions) < 2:
+        raise SuiteError("compare needs two sessions or more; pytest-llmbench list shows what there is")
+    paths = [choose_baseline(given.storage, name) for name in given.sessions]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise SuiteError(f"{twice} is given twice: {', '.join(given.sessions)}")
+    return [Session(path, read_baseline(path)) for path in paths]
+
+
+def _entries(found: Sequence[TestComparison]) -> list[table.Row]:
+    return [table.Row.of(test.nodeid, test.name, each) for test in found for each in test.comparisons]
+
+
+def _refused(found: Sequence[TestComparison]) -> Mapping[tuple[str, str], str]:
+    return {(test.nodeid, test.name): "; ".join(test.refused) for test in found if test.refused}
+
+
+def _told(found: Sequence[TestComparison], only_there: Sequence[str], width: int) -> list[str]:
+    """What is not compared and why, then what else differs, each thing once with its sessions."""
+    lines: list[str] = []
+    for title, texts in (
+        (NOT_COMPARED, [(why, test) for test in found for why in test.refused]),
+        ("beside the figures:", [(note, test) for test in found for note in test.notes]),
+    ):
+        by_text: dict[tuple[str, str], list[str]] = {}
+        for text, test in texts:
+            by_text.setdefault((test.name, text), []).append(test.nodeid)
+        further = only_there if title == NOT_COMPARED else []
+        lines += ["", title] if by_text or further else []
+        for (name, text), nodeids in by_text.items():
+            tests = nodeids[0] if len(nodeids) == 1 else f"{len(nodeids)} tests, {nodeids[0]} the first"
+            said = text if text.startswith(name) else f"{name}: {text}"
+            lines += wrapped(f"{said} ({tests})", width)
+        lines += [line for text in further for line in wrapped(text, width)]
+    return lines

@@ -1,0 +1,128 @@
+"""The saved sessions of a storage folder, and what the commands about them have in common."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError, shown
+from pytest_llmbench.redaction import outward
+from pytest_llmbench.store.baselines import (
+    STORAGE,
+    Baseline,
+    BaselineTest,
+    Commit,
+    read_baseline,
+    saved_baselines,
+)
+
+_COMMIT_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Session:
+    """One saved session."""
+
+    path: Path
+    baseline: Baseline
+
+    @property
+    def name(self) -> str:
+        """``0001_main``."""
+        return self.path.stem
+
+    @property
+    def saved(self) -> str:
+        """``2026-01-20 09:30``, UTC."""
+        return self.baseline.saved[:16].replace("T", " ")
+
+    @property
+    def day(self) -> str:
+        return self.baseline.saved[:10]
+
+    @property
+    def commit(self) -> str:
+        """``3f2a1c9b04de``, with a ``+`` where files differed from it; empty where there was none."""
+        return _commit_text(self.baseline.commit)
+
+    def test(self, nodeid: str) -> BaselineTest | None:
+        return next((test for test in self.baseline.tests if test.nodeid == nodeid), None)
+
+
+def _commit_text(commit: Commit | None) -> str:
+    if commit is None:
+        return ""
+    return commit.id[:_COMMIT_DIGITS] + ("+" if commit.uncommitted else "")
+
+
+def read_sessions(storage: Path) -> tuple[list[Session], list[str]]:
+    """The sessions in the order in which they were saved, and in words the files that cannot be read.
+
+    StoreError where there is none at all.
+    """
+    found: list[Session] = []
+    problems: list[str] = []
+    for path in saved_baselines(storage):
+        try:
+            found.append(Session(path, read_baseline(path)))
+        except StoreError as error:
+            problems.append(" ".join(str(error).split()))
+    if not found:
+        raise StoreError(
+            problems[0] if problems else "no session has been saved here",
+            where=str(storage),
+            remedy="save one with --llm-save NAME or --llm-autosave, or name the folder with --storage",
+        )
+    return sorted(found, key=lambda each: (each.baseline.saved, each.path)), problems
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """The options that all the commands take."""
+    parser.add_argument(
+        "--storage", type=Path, default=Path(STORAGE), metavar="DIR",
+        help="folder of the baselines (default: .llmbench)",
+    )  # fmt: skip
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write everything as CSV, too")
+
+
+def chosen(option: str, given: str, known: Sequence[str]) -> list[str]:
+    """The names in a list with commas between. SuiteError, with hints, for one that is not known."""
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    wrong = []
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
+            wrong.append(f"{option} {shown(name)} is not known; {hint}")
+    if wrong or not names:
+        raise SuiteError.from_mistakes(wrong or [f"{option} is empty; there are: {', '.join(known)}"])
+    return names
+
+
+def width() -> int:
+    """Characters of a line: those of the terminal, 80 where there is none."""
+    return max(shutil.get_terminal_size().columns, 40)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """A text below a title, on as many lines as it takes."""
+    return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def say(lines: Iterable[str], problems: Iterable[str] = ()) -> None:
+    for line in lines:
+        print(outward(line))
+    for problem in problems:
+        print(outward(f"left out: {problem}"), file=sys.stderr)
+
+
+def refused(error: LLMBenchError) -> int:
+    """Says what is wrong; the exit status of a command that could not do anything."""
+    print(error, file=sys.stderr)
+    return 2

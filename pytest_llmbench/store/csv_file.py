@@ -1,0 +1,45 @@
+"""CSV files of results: written whole or not at all, and harmless to spreadsheets."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pytest_llmbench.errors import StoreError
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A text that begins so is a formula to a spreadsheet, and what a server wrote must not be one."""
+
+Cell = str | float | int | bool | None
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """A head and a line for each row, as they come; None is an empty cell.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe before it. StoreError where the file
+    cannot be written; the old one, if there is one, is left as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows([_harmless(cell) for cell in row] for row in rows)
+        temporary.replace(path)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write the file: {error.strerror or error}",
+            where=str(path),
+            remedy="check that its directory can be written and has space left",
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def _harmless(cell: Cell) -> Cell:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
