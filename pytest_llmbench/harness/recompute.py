@@ -14,26 +14,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError
 from pytest_llmbench.harness.comparison.replication import repeated
 from pytest_llmbench.harness.execution.drive import drive
 from pytest_llmbench.harness.execution.loads import amount, read_loads
+from pytest_llmbench.harness.execution.stored_records import StoredRecords
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.judgement import Validity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats.block_bootstrap import chosen
 from pytest_llmbench.store.objects import rebuilt
-from pytest_llmbench.store.records_reader import read_runs
 from pytest_llmbench.store.report_file import read_report
-from pytest_llmbench.store.schema import Report, TestEntry
+from pytest_llmbench.store.schema import TestEntry
 from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.workloads.catalogue import workload
 
@@ -75,13 +72,13 @@ class Recomputed:
 def recompute(path: Path) -> list[Recomputed]:
     """Every result of a report. StoreError for a report that cannot be read."""
     report = read_report(path)
-    stored = _Stored(path.parent, report, {})
+    stored = StoredRecords(path.parent, report)
     bootstrap = report.environment.settings.get("intervals") == "bootstrap"
     with chosen("bootstrap" if bootstrap else "analytic"):
         return [_recomputed(entry, stored) for entry in report.tests]
 
 
-def _recomputed(entry: TestEntry, stored: _Stored) -> Recomputed:
+def _recomputed(entry: TestEntry, stored: StoredRecords) -> Recomputed:
     attempt = f" (attempt {entry.attempts})" if entry.attempts > 1 else ""
     name = entry.nodeid + attempt
     if not entry.metrics:
@@ -100,7 +97,7 @@ def _recomputed(entry: TestEntry, stored: _Stored) -> Recomputed:
     return Recomputed(name, same, tuple(differences))
 
 
-def _driven(kept: Mapping[str, Any], stored: _Stored, entry: TestEntry) -> TestResult:
+def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) -> TestResult:
     test = definition(kept["test"], where=entry.nodeid)
     parameters = _parameters(test.parameters, kept)
     setting = _setting(kept)
@@ -152,73 +149,10 @@ def _workload(kept: Any) -> Any:
         return _StoredWorkload(kept["name"], kept["standard"], kept["specification"])
 
 
-@dataclass
-class _Stored:
-    """The files beside a report."""
-
-    directory: Path
-    report: Report
-    records: dict[str, list[Records]]
-    """The records by records file, in the order of its loads; read once."""
-
-    def load(self, entry: TestEntry, index: int, load: Mapping[str, Any]) -> Records:
-        """The records of a test's load; those of another test's, where that measured it."""
-        owner = load["seen"]["shared_from"]
-        if owner is None:
-            return self._of(entry, read_loads(self.directory / str(entry.loads_file))["loads"])[index]
-        for other in self.report.tests:
-            if other.nodeid != owner or other.loads_file is None:
-                continue
-            loads = read_loads(self.directory / other.loads_file)["loads"]
-            for number, theirs in enumerate(loads):
-                if theirs["key"] == load["key"] and theirs["seen"]["shared_from"] is None:
-                    return self._of(other, loads)[number]
-        raise StoreError(
-            f"the load {load['label']!r} was measured by {owner}, whose records are not in this report"
-        )
-
-    def _of(self, entry: TestEntry, loads: Sequence[Mapping[str, Any]]) -> list[Records]:
-        name = str(entry.records_file)
-        if name not in self.records:
-            own = [0 if load["seen"]["shared_from"] else int(load["rows"]) for load in loads]
-            self.records[name] = _split(self.directory / name, own)
-        return self.records[name]
-
-
-def _split(path: Path, rows: Sequence[int]) -> list[Records]:
-    """The records of each load. One follows the other, and each is in the order of submission."""
-    found = read_runs(path)
-    parts: list[Records] = []
-    runs = iter(found.runs)
-    rest, taken = Records.from_rows(()), 0
-    for count in rows:
-        if count and taken >= len(rest):
-            following = next(runs, None)
-            rest, taken = (Records.from_rows(()) if following is None else following.records), 0
-        if count > len(rest) - taken:
-            raise StoreError(
-                f"the records are not complete: a load of {count} requests has {len(rest) - taken}"
-                + (f"; {found.dropped}" if found.dropped else ""),
-                where=str(path),
-            )
-        parts.append(_rows(rest, taken, taken + count))
-        taken += count
-    if taken < len(rest) or next(runs, None) is not None:
-        raise StoreError("there are more records than the loads had requests", where=str(path))
-    return parts
-
-
-def _rows(records: Records, start: int, end: int) -> Records:
-    if (start, end) == (0, len(records)):
-        return records
-    positions = np.arange(len(records))
-    return records.select((positions >= start) & (positions < end))
-
-
 class _Answers:
     """Answers each load that the procedure asks for with what was measured then."""
 
-    def __init__(self, loads: Sequence[Mapping[str, Any]], stored: _Stored, entry: TestEntry) -> None:
+    def __init__(self, loads: Sequence[Mapping[str, Any]], stored: StoredRecords, entry: TestEntry) -> None:
         self._loads = loads
         self._stored = stored
         self._entry = entry
@@ -243,7 +177,7 @@ class _Answers:
                     remedy="recompute with the version of pytest-llmbench that measured",
                 )
         seen = {name: rebuilt(value) for name, value in load["seen"].items()}
-        return Observation(plan=plan, records=self._stored.load(self._entry, index, load), **seen)
+        return Observation(plan=plan, records=self._stored.of_load(self._entry, index, load), **seen)
 
 
 def _as_stored(plan: LoadPlan, load: Mapping[str, Any]) -> LoadPlan:

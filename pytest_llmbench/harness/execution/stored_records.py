@@ -1,0 +1,92 @@
+"""The records of each load of a report: those of other tests, too, whose load a test used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.harness.execution.loads import read_loads
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.store.records_reader import read_runs
+from pytest_llmbench.store.schema import Report, TestEntry
+
+
+@dataclass
+class StoredRecords:
+    """The records beside a report, load by load."""
+
+    directory: Path
+    report: Report
+    _read: dict[str, list[Records]] = field(default_factory=dict)
+    """The records by records file, in the order of its loads; read once."""
+    _loads: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """The loads by their file."""
+
+    def loads(self, entry: TestEntry) -> list[dict[str, Any]]:
+        """What was noted of each load that a test asked for, in their order."""
+        name = str(entry.loads_file)
+        if name not in self._loads:
+            self._loads[name] = read_loads(self.directory / name)["loads"]
+        return self._loads[name]
+
+    def of_load(self, entry: TestEntry, index: int, load: Mapping[str, Any]) -> Records:
+        """The records of a test's load; those of another test's, where that measured it.
+
+        ``load`` is number ``index`` of the test's file of loads. StoreError for files that are missing,
+        damaged or not complete.
+        """
+        owner = load["seen"]["shared_from"]
+        if owner is None:
+            return self._of(entry)[index]
+        for other in self.report.tests:
+            if other.nodeid != owner or other.loads_file is None:
+                continue
+            for number, theirs in enumerate(self.loads(other)):
+                if theirs["key"] == load["key"] and theirs["seen"]["shared_from"] is None:
+                    return self._of(other)[number]
+        raise StoreError(
+            f"the load {load['label']!r} was measured by {owner}, whose records are not in this report"
+        )
+
+    def _of(self, entry: TestEntry) -> list[Records]:
+        name = str(entry.records_file)
+        if name not in self._read:
+            loads = self.loads(entry)
+            own = [0 if load["seen"]["shared_from"] else int(load["rows"]) for load in loads]
+            self._read[name] = _split(self.directory / name, own)
+        return self._read[name]
+
+
+def _split(path: Path, rows: Sequence[int]) -> list[Records]:
+    """The records of each load. One follows the other, and each is in the order of submission."""
+    found = read_runs(path)
+    parts: list[Records] = []
+    runs = iter(found.runs)
+    rest, taken = Records.from_rows(()), 0
+    for count in rows:
+        if count and taken >= len(rest):
+            following = next(runs, None)
+            rest, taken = (Records.from_rows(()) if following is None else following.records), 0
+        if count > len(rest) - taken:
+            raise StoreError(
+                f"the records are not complete: a load of {count} requests has {len(rest) - taken}"
+                + (f"; {found.dropped}" if found.dropped else ""),
+                where=str(path),
+            )
+        parts.append(_rows(rest, taken, taken + count))
+        taken += count
+    if taken < len(rest) or next(runs, None) is not None:
+        raise StoreError("there are more records than the loads had requests", where=str(path))
+    return parts
+
+
+def _rows(records: Records, start: int, end: int) -> Records:
+    if (start, end) == (0, len(records)):
+        return records
+    positions = np.arange(len(records))
+    return records.select((positions >= start) & (positions < end))
