@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError, SUTError
+    from pytest_llmbench.harness.analysis.loaded_report import load_report
     from pytest_llmbench.harness.bench import Bench
     from pytest_llmbench.harness.sut.sut import SUT
     from pytest_llmbench.harness.workloads.factory import make_workload
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "errors": ("GeneratorError", "LLMBenchError", "SUTError", "StoreError", "SuiteError"),
+    "harness.analysis.loaded_report": ("load_report",),
     "harness.bench": ("Bench",),
     "harness.sut.sut": ("SUT",),
     "harness.workloads.factory": ("make_workload",),
@@ -137,6 +139,7 @@ __all__ = [
     "goodput_share",
     "itl",
     "llmbench",
+    "load_report",
     "make_workload",
     "metric",
     "ms",

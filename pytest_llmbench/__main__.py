@@ -12,6 +12,7 @@ usage: pytest-llmbench selftest [--quick] [--json FILE] [--out DIR] [--no-store]
        pytest-llmbench list
        pytest-llmbench compare SESSION SESSION ...
        pytest-llmbench history METRIC ...
+       pytest-llmbench records DIR --csv FILE | --parquet FILE
 
 commands:
   selftest    what the load generator can be trusted with on this host
@@ -20,6 +21,7 @@ commands:
   list        the sessions that --llm-save and --llm-autosave have kept
   compare     saved sessions with the first of them, by the rules of --llm-compare
   history     a metric over the saved sessions, and where its level changed
+  records     the single requests of a report as a table
 
 Each has --help. Load tests themselves are run by pytest: pytest --llm-endpoint=URL
 """
@@ -30,6 +32,7 @@ _COMMANDS = {
     "list": "harness.history.listing",
     "compare": "harness.history.comparing",
     "history": "harness.history.trend",
+    "records": "harness.analysis.export",
 }
 """The module whose ``main`` takes the arguments after the command; it is imported for that command only."""
 

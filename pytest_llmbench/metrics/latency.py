@@ -165,3 +165,24 @@ FAMILIES: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
     }
 )
 """Every distribution family of the catalogue with the function that measures it."""
+
+
+def per_request(family: str, records: Records) -> FloatArray:
+    """The figure of every request, in order of submission; NaN for one that :data:`FAMILIES` leaves out."""
+    values = np.full(len(records), np.nan)
+    values[_ENTERING[family](records)] = FAMILIES[family](records)
+    return values
+
+
+_ENTERING: Mapping[str, Callable[[Records], BoolColumn]] = MappingProxyType(
+    {
+        "ttft": lambda own: _measured(own, own.submitted_ns, own.first_content_ns),
+        "ttft_scheduled": lambda own: _measured(own, own.scheduled_ns, own.first_content_ns),
+        "ttft_any": lambda own: _measured(own, own.submitted_ns, own.first_nonempty_ns),
+        "ttft_first_event": lambda own: _measured(own, own.submitted_ns, own.first_event_ns),
+        "tpot": lambda own: _per_token(own)[0],
+        "e2e": lambda own: _measured(own, own.submitted_ns, own.last_content_ns),
+        "e2e_scheduled": lambda own: _measured(own, own.scheduled_ns, own.last_content_ns),
+    }
+)
+"""Which requests are in the vector of each family."""

@@ -1,0 +1,234 @@
+"""``load_report``: a finished report for notebooks, with types, estimates and records as arrays.
+
+report = load_report("llm-report")
+report.tests[0].metrics["ttft.p99"].upper
+report.tests[0].records.ttft_ms
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.errors import StoreError, SuiteError, shown
+from pytest_llmbench.harness.analysis.request_table import RequestTable, import_pandas
+from pytest_llmbench.harness.execution.stored_records import StoredRecords
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.store.records_reader import read_runs
+from pytest_llmbench.store.report_file import REPORT_NAME, read_report
+from pytest_llmbench.store.schema import LevelEntry, ObjectiveEntry, Report, TestEntry
+from pytest_llmbench.store.shape import Metric
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, repr=False)
+class LoadedLoad:
+    """One load that a test asked for: a run, a level, a warm-up, a probe."""
+
+    label: str
+    phase: str
+    """``probe``, ``warmup`` or ``measure``."""
+    variant: str
+    """SUT variant on which it ran; empty for the SUT itself."""
+    shared_from: str | None
+    """Node id of the test that measured it, when this test only used it."""
+    counts: bool
+    """False of an attempt that was void and was measured again."""
+    _stored: StoredRecords
+    _entry: TestEntry
+    _index: int
+
+    def __repr__(self) -> str:
+        return f"<LoadedLoad {self.label!r}: {self.phase}>"
+
+    @cached_property
+    def records(self) -> RequestTable:
+        """StoreError where its file is missing or damaged."""
+        noted = self._stored.loads(self._entry)[self._index]
+        return RequestTable([(self.label, self._stored.of_load(self._entry, self._index, noted))])
+
+
+@dataclass(frozen=True, repr=False)
+class LoadedLevel:
+    """One load level or one configuration of a test that has several."""
+
+    entry: LevelEntry
+    """All that the report has of it."""
+
+    def __repr__(self) -> str:
+        return f"<LoadedLevel {self.label!r}>"
+
+    @property
+    def label(self) -> str:
+        return self.entry.label
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Estimate]:
+        return _estimates(self.entry.metrics)
+
+
+@dataclass(frozen=True, repr=False)
+class LoadedTest:
+    """One test of a report."""
+
+    entry: TestEntry
+    """All that the report has of it, by the names of the schema."""
+    _stored: StoredRecords
+
+    def __repr__(self) -> str:
+        return f"<LoadedTest {self.nodeid!r}: {self.test}, {self.outcome}>"
+
+    @property
+    def nodeid(self) -> str:
+        return self.entry.nodeid
+
+    @property
+    def test(self) -> str:
+        """One of the ten tests: ``ttft``, ``throughput``, …"""
+        return self.entry.test
+
+    @property
+    def outcome(self) -> str:
+        """As pytest reported it: ``passed``, ``failed``, ``error`` …"""
+        return self.entry.outcome
+
+    @property
+    def valid(self) -> bool:
+        """Whether the figures may be judged at all."""
+        return self.entry.validity.verdict == "valid"
+
+    @property
+    def verdict(self) -> str:
+        """``pass``, ``fail`` or ``inconclusive``, of its limits."""
+        return self.entry.gate.verdict
+
+    @property
+    def objectives(self) -> tuple[ObjectiveEntry, ...]:
+        """Its limits, each with what was measured and the verdict."""
+        return tuple(self.entry.gate.objectives)
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Estimate]:
+        """``metrics["ttft.p99"].lower``; ``point`` is None where a metric is undefined."""
+        return _estimates(self.entry.metrics)
+
+    @cached_property
+    def levels(self) -> tuple[LoadedLevel, ...]:
+        return tuple(map(LoadedLevel, self.entry.levels))
+
+    @property
+    def by_run(self) -> Mapping[str, list[float | None]]:
+        """Metric to its value in each run; empty for a single run."""
+        return self.entry.by_run
+
+    @cached_property
+    def loads(self) -> tuple[LoadedLoad, ...]:
+        """Every load in the order in which they ran, warm-ups and probes included.
+
+        StoreError where the session kept no records, and where the files beside the report are missing.
+        """
+        if self.entry.loads_file is None:
+            raise StoreError(
+                f"there are no records of {self.nodeid}",
+                where=str(self._stored.directory),
+                remedy="keep them with --llm-records=full (the default) or compact, and the folder records "
+                "beside report.json",
+            )
+        noted = self._stored.loads(self.entry)
+        return tuple(
+            LoadedLoad(
+                load["label"], load["phase"], load["variant"], load["seen"]["shared_from"],
+                not _measured_again(noted, index), self._stored, self.entry, index,
+            )
+            for index, load in enumerate(noted)
+        )  # fmt: skip
+
+    @cached_property
+    def records(self) -> RequestTable:
+        """The measured requests: no warm-ups, no probes, and no loads that were void and measured again.
+
+        A test that searches or has levels has many loads, which ``records.label`` tells apart. Of a session
+        that was killed all that its file holds. StoreError as of :attr:`loads`.
+        """
+        if self.entry.loads_file is None and self.entry.records_file is not None:
+            runs = read_runs(self._stored.directory / self.entry.records_file).runs
+            table = RequestTable([(run.label, run.records) for run in runs])
+            return table.select(table["phase"] == Phase.MEASURE)
+        wanted = [load for load in self.loads if load.phase == Phase.MEASURE and load.counts]
+        return RequestTable([(load.label, load.records.records) for load in wanted])
+
+
+@dataclass(frozen=True, repr=False)
+class LoadedReport:
+    """A report, and what lies beside it."""
+
+    path: Path
+    entry: Report
+    """All that the report has, by the names of the schema."""
+    tests: tuple[LoadedTest, ...]
+    """In the order in which they ended; of a test that ran again each attempt."""
+
+    def __repr__(self) -> str:
+        return f"<LoadedReport {str(self.path)!r}: {len(self.tests)} tests>"
+
+    def test(self, name: str) -> LoadedTest:
+        """The test whose node id is ``name``, or the only one that holds it; of several attempts the last.
+
+        SuiteError, which names the tests, for none and for several.
+        """
+        last = {test.nodeid: test for test in self.tests}
+        found = [last[name]] if name in last else [test for nodeid, test in last.items() if name in nodeid]
+        if len(found) == 1:
+            return found[0]
+        what = f"{shown(name)} is part of {len(found)} tests" if found else f"no test is called {shown(name)}"
+        raise SuiteError(f"{what}; there are: {', '.join(last)}", where=str(self.path))
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each metric of each test, with its interval. SuiteError without pandas."""
+        rows = [
+            {
+                "nodeid": test.nodeid, "test": test.test, "outcome": test.outcome, "valid": test.valid,
+                "metric": name, "point": own.point, "lower": own.lower, "upper": own.upper, "unit": own.unit,
+                "level": own.level, "n": own.n, "method": own.method,
+            }
+            for test in self.tests
+            for name, own in test.metrics.items()
+        ]  # fmt: skip
+        return import_pandas().DataFrame(rows, columns=list(_FRAME))
+
+
+_FRAME = (
+    "nodeid", "test", "outcome", "valid", "metric", "point", "lower", "upper", "unit", "level", "n", "method",
+)  # fmt: skip
+
+
+def load_report(path: str | os.PathLike[str]) -> LoadedReport:
+    """Reads ``report.json``, or that of a directory; records are read when they are first asked for.
+
+    Reports of this major version of the schema are read, of no newer minor one. StoreError for any other, and
+    for a file that is missing or damaged.
+    """
+    given = Path(path)
+    file = given / REPORT_NAME if given.is_dir() else given
+    report = read_report(file)
+    stored = StoredRecords(file.parent, report)
+    return LoadedReport(file, report, tuple(LoadedTest(entry, stored) for entry in report.tests))
+
+
+def _estimates(metrics: Mapping[str, Metric]) -> dict[str, Estimate]:
+    return {name: Estimate(**metric.model_dump()) for name, metric in metrics.items()}
+
+
+def _measured_again(loads: list[dict[str, Any]], index: int) -> bool:
+    """The next load of its label is its next attempt."""
+    own = loads[index]
+    later = (load for load in loads[index + 1 :] if load["label"] == own["label"])
+    following = next(later, None)
+    return following is not None and following["attempt"] == own["attempt"] + 1

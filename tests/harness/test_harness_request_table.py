@@ -1,0 +1,73 @@
+"""Requests that failed, lack something or carry a server's odd words, as arrays and as a table."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from pytest_llmbench.harness.analysis.export import csv_rows, plain_columns
+from pytest_llmbench.harness.analysis.loaded_report import LoadedTest
+from pytest_llmbench.harness.analysis.request_table import RequestTable
+from pytest_llmbench.model.outcome import Outcome, Phase
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.store.csv_file import write_csv
+
+MS = 1_000_000
+TEST = cast(LoadedTest, SimpleNamespace(nodeid="t.py::t", entry=SimpleNamespace(attempts=1)))
+
+
+def request(index: int, **values: Any) -> RequestRecord:
+    start = 9_007_199_254_740_993 + index  # one more than a float can count to
+    return RequestRecord(index, f"r-{index}", Phase.MEASURE, submitted_ns=start, **values)
+
+
+def table() -> RequestTable:
+    good = request(
+        0, first_content_ns=9_007_199_254_740_993 + 7 * MS, output_tokens=0, outcome=Outcome.OK,
+        chunk_ns=[5, 6], chunk_tokens=[1, 2],
+    )  # fmt: skip
+    failed = request(1, outcome=Outcome.HTTP_ERROR, http_status=500, error="=cmd|' /C calc'!A0 \ud800")
+    return RequestTable([("a", Records.from_rows([good])), ("b", Records.from_rows([failed]))])
+
+
+def test_what_was_not_observed_is_no_number() -> None:
+    found = table()
+    assert found.ttft_ms[0] == 7.0
+    assert math.isnan(found.ttft_ms[1])
+    assert found.output_tokens[0] == 0.0
+    assert math.isnan(found.output_tokens[1])
+    assert np.isnan(found["http_status"]).tolist() == [True, False]
+    assert found["first_content_ns"].tolist() == [9_007_199_254_740_993 + 7 * MS, -1]
+    assert found["error"][0] is None
+    assert found.outcome.tolist() == ["ok", "http_error"]
+    assert found.label.tolist() == ["a", "b"]
+    assert [own.tolist() for own in found.chunk_ns] == [[5, 6], []]
+    assert [own.tolist() for own in found.chunk_tokens] == [[1, 2], []]
+
+
+def test_a_table_keeps_nanoseconds_and_has_empty_cells() -> None:
+    columns = plain_columns(TEST, table())
+    assert columns["submitted_ns"] == [9_007_199_254_740_993, 9_007_199_254_740_994]
+    assert columns["first_content_ns"] == [9_007_199_254_740_993 + 7 * MS, None]
+    assert columns["output_tokens"] == [0, None]
+    assert columns["http_status"] == [None, 500]
+    assert columns["ttft_ms"] == [7.0, None]
+
+
+def test_what_a_server_wrote_is_text_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    write_csv(path, list(plain_columns(TEST, table())), csv_rows(iter([(TEST, table())])))
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["error"] for row in rows] == ["", "'=cmd|' /C calc'!A0 \\ud800"]
+
+
+def test_nothing_is_a_table_too() -> None:
+    empty = RequestTable([])
+    assert len(empty) == len(empty.ttft_ms) == len(empty.chunk_ns) == len(empty.label) == 0
