@@ -230,7 +230,7 @@ def test_history_of_an_unchanged_system_has_no_change(
     assert lines[-1] == "  no change point"
     _, lines, _ = told(capsys, "history", "ttft.p99", "--storage", tmp_path, "--last", "5")
     assert lines[0].endswith("5 sessions")
-    assert lines[-1] == "  too few for change points: 5 sessions, 11 are needed"
+    assert lines[-1] == "  too few for change points: 5 of at least 11 sessions"
 
 
 def test_another_thing_is_no_part_of_a_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,6 +251,14 @@ def test_sessions_without_a_value_stay_and_are_no_zero(tmp_path: Path) -> None:
     assert series is not None
     assert [point.estimate.point for point in series.points] == [None, 2.0]
     assert series.points[1].estimate.lower is None
+
+
+def test_the_interval_of_a_session_takes_three_runs(tmp_path: Path) -> None:
+    saved(tmp_path, "two", measured({"ttft.p99": [400.0, 401.0]}), day=1)
+    saved(tmp_path, "three", measured({"ttft.p99": around(400)}), day=2)
+    series = series_of(read_sessions(tmp_path)[0], TTFT, "ttft.p99")
+    assert series is not None
+    assert [point.estimate.closed for point in series.points] == [False, True]
 
 
 def test_a_value_that_is_missing_moves_no_change_point(tmp_path: Path) -> None:

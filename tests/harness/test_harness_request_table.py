@@ -12,7 +12,7 @@ import numpy as np
 
 from pytest_llmbench.harness.analysis.export import csv_rows, plain_columns
 from pytest_llmbench.harness.analysis.loaded_report import LoadedTest
-from pytest_llmbench.harness.analysis.request_table import RequestTable
+from pytest_llmbench.harness.analysis.request_table import Part, RequestTable
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
@@ -33,7 +33,10 @@ def table() -> RequestTable:
         chunk_ns=[5, 6], chunk_tokens=[1, 2],
     )  # fmt: skip
     failed = request(1, outcome=Outcome.HTTP_ERROR, http_status=500, error="=cmd|' /C calc'!A0 \ud800")
-    return RequestTable([("a", Records.from_rows([good])), ("b", Records.from_rows([failed]))])
+    parts = [("a", [good]), ("b", [failed])]
+    return RequestTable(
+        [Part(2 * number, label, Records.from_rows(rows)) for number, (label, rows) in enumerate(parts)]
+    )
 
 
 def test_what_was_not_observed_is_no_number() -> None:
@@ -47,6 +50,8 @@ def test_what_was_not_observed_is_no_number() -> None:
     assert found["error"][0] is None
     assert found.outcome.tolist() == ["ok", "http_error"]
     assert found.label.tolist() == ["a", "b"]
+    assert found.load.tolist() == [0, 2]
+    assert found.select([False, True]).load.tolist() == [2]
     assert [own.tolist() for own in found.chunk_ns] == [[5, 6], []]
     assert [own.tolist() for own in found.chunk_tokens] == [[1, 2], []]
 

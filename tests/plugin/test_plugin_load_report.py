@@ -111,7 +111,7 @@ def test_every_column_has_an_entry_for_each_request_and_is_not_written_to(finish
     assert (records["first_reasoning_ns"] == -1).all()
     with pytest.raises(ValueError, match="read-only"):
         records.ttft_ms[0] = 0.0
-    with pytest.raises(AttributeError, match="no column is called 'ttft'; there are: label"):
+    with pytest.raises(AttributeError, match="no column is called 'ttft'; there are: load, label"):
         _ = records.ttft
     with pytest.raises(KeyError, match="ttft_ms"):
         _ = records["ttft"]

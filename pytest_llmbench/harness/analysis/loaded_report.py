@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import StoreError, SuiteError, shown
-from pytest_llmbench.harness.analysis.request_table import RequestTable, import_pandas
+from pytest_llmbench.harness.analysis.request_table import Part, RequestTable, import_pandas
 from pytest_llmbench.harness.execution.stored_records import StoredRecords
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.outcome import Phase
@@ -52,7 +52,8 @@ class LoadedLoad:
     def records(self) -> RequestTable:
         """StoreError where its file is missing or damaged."""
         noted = self._stored.loads(self._entry)[self._index]
-        return RequestTable([(self.label, self._stored.of_load(self._entry, self._index, noted))])
+        records = self._stored.of_load(self._entry, self._index, noted)
+        return RequestTable([Part(self._index, self.label, records)])
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,15 +155,21 @@ class LoadedTest:
     def records(self) -> RequestTable:
         """The measured requests: no warm-ups, no probes, and no loads that were void and measured again.
 
-        A test that searches or has levels has many loads, which ``records.label`` tells apart. Of a session
-        that was killed all that its file holds. StoreError as of :attr:`loads`.
+        A test that searches or has levels has many loads, which ``records.label`` tells apart; one that was
+        repeated as a whole has several of each label, which ``records.load`` does, and its metrics are those
+        of the first. Of a session that was killed all that its file holds. StoreError as of :attr:`loads`.
         """
         if self.entry.loads_file is None and self.entry.records_file is not None:
             runs = read_runs(self._stored.directory / self.entry.records_file).runs
-            table = RequestTable([(run.label, run.records) for run in runs])
+            table = RequestTable([Part(at, run.label, run.records) for at, run in enumerate(runs)])
             return table.select(table["phase"] == Phase.MEASURE)
-        wanted = [load for load in self.loads if load.phase == Phase.MEASURE and load.counts]
-        return RequestTable([(load.label, load.records.records) for load in wanted])
+        return RequestTable(
+            [
+                Part(number, load.label, load.records.records)
+                for number, load in enumerate(self.loads)
+                if load.phase == Phase.MEASURE and load.counts
+            ]
+        )
 
 
 @dataclass(frozen=True, repr=False)

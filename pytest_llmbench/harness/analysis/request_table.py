@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +36,22 @@ LATENCIES = tuple(f"{family}_ms" for family in FAMILIES)
 """Milliseconds, by the definitions of the metrics of that name; NaN for a request that has none."""
 TEXTS = ("label", "request_id", "phase", "class_label", "outcome", "token_source", "error", "finish_reason")
 COLUMNS = (
-    "label", *(name for name in Records.__dataclass_fields__ if name not in IN_RAGGED), "ok", *LATENCIES,
-)  # fmt: skip
+    "load",
+    "label",
+    *(name for name in Records.__dataclass_fields__ if name not in IN_RAGGED),
+    "ok",
+    *LATENCIES,
+)
 """One entry a request each, by the names that the records file has."""
+
+
+class Part(NamedTuple):
+    """The requests of one load."""
+
+    load: int
+    """Its place among the loads of its test."""
+    label: str
+    records: Records
 
 
 class RequestTable:
@@ -47,11 +60,10 @@ class RequestTable:
     A column is an attribute, or an item by its name: ``table.ttft_ms``, ``table["output_tokens"]``.
     """
 
-    def __init__(self, parts: Sequence[tuple[str, Records]]) -> None:
-        """``parts``: the label and the records of each load."""
-        self.records = Records.concatenate([records for _, records in parts])
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.records = Records.concatenate([part.records for part in parts])
         """The columns as the metrics of this package take them."""
-        self._labels = [(label, len(records)) for label, records in parts]
+        self._parts = parts
         self._columns: dict[str, npt.NDArray[Any]] = {}
 
     def __len__(self) -> int:
@@ -85,6 +97,11 @@ class RequestTable:
     def label(self) -> TextColumn:
         """The load that a request belongs to: ``run 1 of 3``, ``90% of saturation``."""
         return self["label"]
+
+    @property
+    def load(self) -> IntColumn:
+        """Its place in the ``loads`` of the test, which tells loads of one label apart."""
+        return self["load"]
 
     @property
     def outcome(self) -> TextColumn:
@@ -126,10 +143,10 @@ class RequestTable:
         if kept.shape != (len(self),):
             raise ValueError(f"a mask of {len(self)} requests is needed, not one of shape {kept.shape}")
         parts, first = [], 0
-        for label, count in self._labels:
-            own = self.records.part(first, first + count).select(kept[first : first + count])
-            parts.append((label, own))
-            first += count
+        for part in self._parts:
+            last = first + len(part.records)
+            parts.append(part._replace(records=part.records.select(kept[first:last])))
+            first = last
         return RequestTable(parts)
 
     def to_frame(self) -> pd.DataFrame:
@@ -144,7 +161,10 @@ class RequestTable:
 
     def _column(self, name: str) -> npt.NDArray[Any]:
         if name == "label":
-            return _texts([label for label, count in self._labels for _ in range(count)])
+            return _texts([part.label for part in self._parts for _ in range(len(part.records))])
+        if name == "load":
+            counts = [len(part.records) for part in self._parts]
+            return np.repeat(np.array([part.load for part in self._parts], dtype=np.int64), counts)
         if name == "ok":
             return self.records.ok.copy()
         if name in LATENCIES:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_llmbench.compare.identity import Waiver, matched
 from pytest_llmbench.compare.limits import SHOWN_MARGIN
@@ -19,7 +19,7 @@ from pytest_llmbench.compare.systems import of_runs
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.harness.history.sessions import Session
 from pytest_llmbench.metrics.catalogue import definition, metric_unit
-from pytest_llmbench.model.comparison import Comparison
+from pytest_llmbench.model.comparison import FEWEST_RUNS, Comparison
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.stats.change_points import SIGNIFICANCE, change_points, fewest_values
 
@@ -89,12 +89,14 @@ def series_of(
 
 
 def _of_session(values: Sequence[float | None], unit: str) -> Estimate:
-    """Of a value that has no logarithm the plain mean, whose interval is open."""
+    """Open of fewer than three runs, whose noise cannot be told, and of a plain mean where a value has no
+    logarithm."""
     known = [value for value in values if value is not None]
     if known and len(known) == len(values) and min(known) <= 0:
         mean = math.fsum(known) / len(known)
         return Estimate(mean, None, None, 0.95, len(known), "mean of runs, one of which is 0 or less", unit)
-    return of_runs(values, unit)
+    found = of_runs(values, unit)
+    return found if len(values) >= FEWEST_RUNS else replace(found, lower=None, upper=None)
 
 
 def _changes(
@@ -104,7 +106,7 @@ def _changes(
     values = [value for point in points if (value := point.estimate.point) is not None]
     fewest = fewest_values(significance)
     if len(values) < fewest:
-        return (), f"too few for change points: {len(values)} sessions, {fewest} are needed"
+        return (), f"too few for change points: {len(values)} of at least {fewest} sessions"
     scale = [math.log(value) for value in values] if min(values) > 0 else values
     found = change_points(scale, significance=significance)
     cuts = [0, *(point.at for point in found), len(values)]
