@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 
 _USAGE = """\
@@ -41,10 +43,22 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if given and given[0] in _COMMANDS:
         command = import_module(f"pytest_llmbench.{_COMMANDS[given[0]]}")
-        return int(command.main(given[1:]))
+        return _unless_nobody_reads(command.main, given[1:])
     asked = given[:1] in (["-h"], ["--help"])
     print(_USAGE, end="", file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2
+
+
+def _unless_nobody_reads(command: Callable[[list[str]], int], arguments: list[str]) -> int:
+    """Its exit status; 1 where the other end of a pipe has been closed, as ``head`` does."""
+    try:
+        status = command(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still held would be written, and fail, when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
 
 
 if __name__ == "__main__":

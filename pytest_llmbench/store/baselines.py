@@ -100,7 +100,8 @@ def save_baseline(storage: Path, baseline: Baseline) -> Path:
     temporary = folder / f".{baseline.name}.{os.getpid()}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+        # Half of a surrogate pair, which a server may have sent, becomes what JSON writes for it: \ud800.
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.redaction import outward
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A text that begins so is a formula to a spreadsheet, and what a server wrote must not be one."""
@@ -19,7 +20,8 @@ Cell = str | float | int | bool | None
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """A head and a line for each row, as they come; None is an empty cell.
 
-    A text that a spreadsheet would take for a formula gets an apostrophe before it. StoreError where the file
+    Texts leave as :func:`~pytest_llmbench.redaction.outward` gives them, with an apostrophe before one that a
+    spreadsheet would take for a formula. StoreError where the file
     cannot be written; the old one, if there is one, is left as it was.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -42,4 +44,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Cell]]
 
 
 def _harmless(cell: Cell) -> Cell:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+    if not isinstance(cell, str):
+        return cell
+    text = outward(cell)
+    return f"'{text}" if text.startswith(_FORMULA) else text

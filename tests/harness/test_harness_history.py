@@ -303,6 +303,33 @@ def test_a_file_is_a_session_too(storage: Path, capsys: pytest.CaptureFixture[st
     assert Session(path, read_baseline(path)).name in " ".join(lines)
 
 
+def test_odd_words_in_a_file_reach_no_terminal_and_break_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodeid = "t.py::t[\x1b[2J\ud800\n=1+1]"
+    levels = [*drifting(400, 8, 1), *drifting(480, 8, 2)]
+    for day, level in enumerate(levels, start=1):
+        saved(tmp_path, "n", measured({"ttft.p99": around(level)}, nodeid, model="\x1b]0;x\x07=m"), day=day)
+    svg, table = tmp_path / "a.svg", tmp_path / "a.csv"
+    assert told(capsys, "list", "--storage", tmp_path, "--csv", table)[0] == 0
+    for arguments in (
+        ("list",),
+        ("compare", "0001", "0002", "--csv", table),
+        ("history", "ttft.p99", "--csv", table, "--svg", svg),
+    ):
+        code, lines, error = told(capsys, *arguments, "--storage", tmp_path)
+        assert code == 0, error
+        assert all(line.isprintable() for line in lines), lines
+    assert ElementTree.fromstring(svg.read_text("utf-8")) is not None
+    assert "\x1b" not in table.read_text("utf-8")
+
+
+def test_a_reader_that_goes_away_is_no_traceback(storage: Path) -> None:
+    command = f"{sys.executable} -m pytest_llmbench list --storage {storage} | true"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stderr == ""
+
+
 def test_the_commands_are_told_and_load_nothing_that_they_do_not_need() -> None:
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "pytest_llmbench", "list", "--storage", "/nonexistent"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pytest_llmbench.harness.analysis.loaded_report import LoadedReport, LoadedT
 from pytest_llmbench.harness.analysis.request_table import COLUMNS, LATENCIES, TEXTS, RequestTable
 from pytest_llmbench.harness.history.sessions import refused
 from pytest_llmbench.model.records import BLOCK, MISSING
+from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.store.csv_file import Cell, write_csv
 
 CSV_COLUMNS = ("nodeid", "attempt", *COLUMNS)
@@ -56,7 +57,7 @@ def plain_columns(test: LoadedTest, table: RequestTable) -> dict[str, list[Any]]
     for name in COLUMNS:
         own = table[name]
         if name in TEXTS or name == "ok":
-            columns[name] = [_utf8(value) if isinstance(value, str) else value for value in own.tolist()]
+            columns[name] = own.tolist()
             continue
         absent = np.isnan(own) if own.dtype.kind == "f" else own == MISSING
         whole = own.dtype.kind == "f" and name not in LATENCIES
@@ -65,11 +66,6 @@ def plain_columns(test: LoadedTest, table: RequestTable) -> dict[str, list[Any]]
             for value, gone in zip(own.tolist(), absent.tolist(), strict=True)
         ]
     return columns
-
-
-def _utf8(text: str) -> str:
-    """Halves of surrogate pairs, which a server may have sent, have no place in a file."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def csv_rows(found: Iterator[tuple[LoadedTest, RequestTable]]) -> Iterator[Sequence[Cell]]:
@@ -93,9 +89,8 @@ def write_parquet(path: Path, found: Iterator[tuple[LoadedTest, RequestTable]]) 
         path.parent.mkdir(parents=True, exist_ok=True)
         with parquet.ParquetWriter(temporary, schema) as writer:
             for test, table in found:
-                columns: Mapping[str, Any] = plain_columns(test, table) | {
-                    name: [own.tolist() for own in getattr(table, name)] for name in CHUNKS
-                }
+                columns: dict[str, list[Any]] = outward_value(plain_columns(test, table))
+                columns |= {name: [own.tolist() for own in getattr(table, name)] for name in CHUNKS}
                 writer.write_table(pyarrow.table(columns, schema=schema), row_group_size=BLOCK)
         temporary.replace(path)
     except OSError as error:

@@ -117,7 +117,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def say(lines: Iterable[str], problems: Iterable[str] = ()) -> None:
     for line in lines:
-        print(outward(line))
+        print(outward(line.replace("\n", " ")))
     for problem in problems:
         print(outward(f"left out: {problem}"), file=sys.stderr)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pytest_llmbench.harness.history.series import Change, Point, Series
 from pytest_llmbench.harness.history.sessions import wrapped
+from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.reports import comparisons as words
 from pytest_llmbench.reports import numbers, plots
 from pytest_llmbench.reports.text_table import text_table
@@ -96,7 +97,7 @@ def csv_rows(found: Sequence[Series]) -> Iterator[list[Cell]]:
 
 def drawing(series: Series) -> str:
     """SVG: the value of each session by its number, with the band of its intervals and the new levels."""
-    return plots.render(_plot(series), "history")
+    return plots.render(outward_value(_plot(series)), "history")
 
 
 def _plot(series: Series) -> dict[str, Any]:
