@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.__main__ import _COMMANDS, _USAGE, main
 from pytest_llmbench.plugin import fixtures, hookspecs
 from pytest_llmbench.plugin.options import OPTIONS
 
@@ -20,3 +21,13 @@ def test_every_option_is_named(name: str) -> None:
 @pytest.mark.parametrize("name", [*fixtures.__all__, *hookspecs.__all__])
 def test_every_fixture_and_hook_is_named(name: str) -> None:
     assert f"| `{name}" in PAGE
+
+
+@pytest.mark.parametrize("name", list(_COMMANDS))
+def test_every_command_is_named_and_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"| `{name}" in PAGE
+    assert f"\n  {name} " in _USAGE
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: pytest-llmbench {name} " in capsys.readouterr().out
