@@ -20,7 +20,8 @@ NEITHER = frozenset(
     {"batch_utilisation", "tokens_in_flight", "itl_modes", "prefill_exponent_fit", "prefill_linear_fit"}
 )
 """Metrics that describe: more of them is neither a gain nor a loss."""
-_LARGEST_LOG = 700.0
+LARGEST_LOG = 700.0
+"""Beyond it a ratio has no number: its interval is open."""
 
 
 def better_of(metric: str) -> Better | None:
@@ -105,7 +106,7 @@ def _runs(count: int) -> str:
 
 def _change(found: LogRatio, runs: int) -> Estimate:
     ends = found.point - found.halfwidth, found.point + found.halfwidth
-    point, lower, upper = (None if end > _LARGEST_LOG else math.expm1(end) for end in (found.point, *ends))
+    point, lower, upper = (None if end > LARGEST_LOG else math.expm1(end) for end in (found.point, *ends))
     return Estimate(point, lower, upper, found.level, runs, found.method, "1")
 
 
@@ -115,7 +116,7 @@ def _mde(found: LogRatio, better: Better, margin: float) -> float | None:
         return None
     if better == "lower":
         total = math.log1p(margin) + beyond
-        return None if total > _LARGEST_LOG else math.expm1(total)
+        return None if total > LARGEST_LOG else math.expm1(total)
     return 1.0 if margin >= 1.0 else -math.expm1(math.log1p(-margin) - beyond)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from pytest_llmbench.compare.equivalence import mann_whitney
 from pytest_llmbench.compare.limits import SHOWN_MARGIN, ByRun, comparisons
-from pytest_llmbench.compare.regression import better_of, compared
+from pytest_llmbench.compare.regression import LARGEST_LOG, better_of, compared
 from pytest_llmbench.metrics.catalogue import metric_unit
 from pytest_llmbench.model.comparison import Comparison
 from pytest_llmbench.model.estimate import Estimate
@@ -84,7 +84,8 @@ def of_runs(values: Sequence[float | None], unit: str) -> Estimate:
     from scipy.special import stdtrit
 
     half = float(stdtrit(len(known) - 1, 0.5 + LEVEL / 2) * logs.std(ddof=1)) / math.sqrt(len(known))
-    return Estimate(point, point * math.exp(-half), point * math.exp(half), LEVEL, len(known), method, unit)
+    upper = None if max(half, logs.mean() + half) > LARGEST_LOG else point * math.exp(half)
+    return Estimate(point, point * math.exp(-half), upper, LEVEL, len(known), method, unit)
 
 
 def is_real(comparison: Comparison) -> bool:

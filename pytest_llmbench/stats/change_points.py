@@ -31,6 +31,8 @@ SIGNIFICANCE = 0.01
 """A series in which nothing changes shows a change point this often."""
 FEWEST_BETWEEN = 3
 """Values between two change points, and before the first and after the last."""
+MOST_VALUES = 2000
+"""The distances between all pairs are held, and shuffled 999 times."""
 _PERMUTATIONS = 999
 _SEED = 20140
 _ROUNDING = 1e-9
@@ -64,9 +66,11 @@ def change_points(values: Sequence[float], *, significance: float = SIGNIFICANCE
     """The change points of finite values in their order, ascending; none of fewer than :func:`fewest_values`.
 
     The same values give the same points: the shuffles have a seed of their own. ValueError for a value that
-    is not finite, and for a significance that the shuffles cannot show.
+    is not finite, for more than ``MOST_VALUES``, and for a significance that the shuffles cannot show.
     """
     series = np.asarray(values, dtype=np.float64)
+    if len(series) > MOST_VALUES:
+        raise ValueError(f"at most {MOST_VALUES} values, not {len(series)}")
     if not np.isfinite(series).all():
         raise ValueError("values must be finite: one that is undefined is left out by whoever knows why")
     if not 1 / (1 + _PERMUTATIONS) <= significance < 1:

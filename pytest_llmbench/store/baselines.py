@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -148,9 +149,11 @@ def find_baseline(storage: Path, given: str) -> Path:
     if direct.suffix in _FILES or direct.parent != Path():
         return _file(storage, direct, where=f"--llm-compare {shown(given)}")
     there = _listed(storage / machine_id())
-    wanted = [path for number, name, path in there if given in _names(number, name)]
+    wanted = _exact([path for _, _, path in there], given)
+    if len(wanted) > 1:
+        raise _ambiguous(given, wanted, where="--llm-compare")
     if wanted:
-        return wanted[-1]
+        return wanted[0]
     raise StoreError(
         f"there is no baseline {shown(given)} in {storage / machine_id()}",
         where="--llm-compare",
@@ -181,17 +184,11 @@ def choose_baseline(storage: Path, given: str) -> Path:
         return _file(storage, Path(given), where=shown(given))
     every = saved_baselines(storage)
     for candidates in ([path for path in every if path.parent.name == machine_id()], every):
-        exact = [path for path in candidates if given in _names(*_split(path))]
-        if exact and len({path.parent for path in exact}) == 1:
-            return exact[-1]
-        found = exact or [path for path in candidates if _begins(path, given)]
-        if len(found) == 1:
-            return found[0]
+        found = _exact(candidates, given) or [path for path in candidates if _begins(path, given)]
+        if len(found) > 1:
+            raise _ambiguous(given, found)
         if found:
-            raise StoreError(
-                f"{shown(given)} may be any of {len(found)} baselines",
-                remedy=f"write more of one of them: {_some([f'{p.parent.name}/{p.stem}' for p in found])}",
-            )
+            return found[0]
     raise StoreError(f"there is no baseline {shown(given)} in {storage}", remedy=_remedy(storage))
 
 
@@ -200,8 +197,24 @@ def _split(path: Path) -> tuple[int, str]:
     return int(number), name
 
 
-def _names(number: int, name: str) -> tuple[str, ...]:
-    return name, f"{number:04d}", f"{number:04d}_{name}"
+def _exact(paths: Sequence[Path], given: str) -> list[Path]:
+    """The latest of that name in each folder; else those of that number, or of number and name.
+
+    Sessions that saved at once, or on two branches, have one number and different names.
+    """
+    latest = {path.parent: path for path in paths if _split(path)[1] == given}
+    if latest:
+        return list(latest.values())
+    return [path for path in paths if given in (f"{_split(path)[0]:04d}", path.stem)]
+
+
+def _ambiguous(given: str, found: Sequence[Path], where: str | None = None) -> StoreError:
+    names = _some([f"{path.parent.name}/{path.stem}" for path in found])
+    return StoreError(
+        f"{shown(given)} may be any of {len(found)} baselines",
+        where=where,
+        remedy=f"write more of one of them: {names}",
+    )
 
 
 def _begins(path: Path, given: str) -> bool:

@@ -17,8 +17,8 @@ from pytest_llmbench.__main__ import main
 from pytest_llmbench.compare.limits import comparisons
 from pytest_llmbench.harness.history.comparing import compared_sessions
 from pytest_llmbench.harness.history.series import series_of
-from pytest_llmbench.harness.history.sessions import Session, read_sessions
-from pytest_llmbench.store.baselines import machine_id, read_baseline
+from pytest_llmbench.harness.history.sessions import read_sessions
+from pytest_llmbench.store.baselines import machine_id
 
 BASE = {"ttft.p50": around(120), "ttft.p99": around(400), "output_token_throughput": around(1843)}
 WORSE = {"ttft.p50": around(121), "ttft.p99": around(480, 0.03), "output_token_throughput": around(1900)}
@@ -167,6 +167,8 @@ def test_the_csv_has_every_number(storage: Path, tmp_path: Path, capsys: pytest.
         (("main", "old", "--fail", "ttft.p99:5%"), 1),  # not compared
         (("main", "old", "--fail", "ttft.p99:5%", "--waive", "host.cpu=as fast@2999-12-31"), 0),
         (("main", "main2"), 0),
+        (("main", "less", "--fail", "ttft.p99:5%"), 1),  # a metric that is there no more
+        (("main", "main2", "--fail", "e2e.p99:5%"), 1),  # a limit for nothing
         (("main",), 2),
         (("main", "0001"), 2),
         (("main", "x"), 2),
@@ -181,6 +183,7 @@ def test_the_exit_status_says_whether_a_limit_holds(
     saved(tmp_path, "main2", measured(WORSE), day=2)
     saved(tmp_path, "single", measured({"ttft.p99": [400.0]}), day=3)
     saved(tmp_path, "old", measured(BASE, host__cpu="Xeon"), day=4)
+    saved(tmp_path, "less", measured({"ttft.p50": around(120)}), day=5)
     assert told(capsys, "compare", *arguments, "--storage", tmp_path)[0] == code
 
 
@@ -242,6 +245,13 @@ def test_another_thing_is_no_part_of_a_history(tmp_path: Path, capsys: pytest.Ca
     waived = "seed=the same law@2999-12-31"
     _, lines, _ = told(capsys, "history", "ttft.p99", "--storage", tmp_path, "--waive", waived)
     assert lines[0].endswith(": 2 sessions")
+    for day in (3, 4):
+        saved(tmp_path, "other", measured(BASE, seed=7), day=day)
+    saved(tmp_path, "main", measured(BASE), day=5)
+    _, lines, _ = told(capsys, "history", "ttft.p99", "--storage", tmp_path, "--last", "1")
+    assert lines[0].endswith(": 1 session")  # of those that are part of it
+    text = " ".join(" ".join(lines).split())
+    assert "3 sessions, 0001_other to 0004_other: seed was 7, now it is 42" in text
 
 
 def test_sessions_without_a_value_stay_and_are_no_zero(tmp_path: Path) -> None:
@@ -259,6 +269,13 @@ def test_the_interval_of_a_session_takes_three_runs(tmp_path: Path) -> None:
     series = series_of(read_sessions(tmp_path)[0], TTFT, "ttft.p99")
     assert series is not None
     assert [point.estimate.closed for point in series.points] == [False, True]
+
+
+def test_enormous_values_have_open_intervals(tmp_path: Path) -> None:
+    saved(tmp_path, "odd", measured({"ttft.p99": [1e-300, 1e300, 1e308]}))
+    series = series_of(read_sessions(tmp_path)[0], TTFT, "ttft.p99")
+    assert series is not None
+    assert series.points[0].estimate.upper is None
 
 
 def test_a_value_that_is_missing_moves_no_change_point(tmp_path: Path) -> None:
@@ -300,7 +317,22 @@ def test_a_file_is_a_session_too(storage: Path, capsys: pytest.CaptureFixture[st
     path = next((storage / machine_id()).glob("0002*"))
     code, lines, _ = told(capsys, "compare", "main", path, "--storage", storage)
     assert code == 0
-    assert Session(path, read_baseline(path)).name in " ".join(lines)
+    assert "0002_v1.4" in " ".join(lines)
+
+
+def test_sessions_of_one_name_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved(tmp_path, "main", measured(BASE))
+    saved(tmp_path, "main", measured(WORSE), machine="elsewhere")
+    here = f"{machine_id()}/0001_main"
+    _, lines, _ = told(capsys, "compare", here, "elsewhere/0001", "--storage", tmp_path)
+    assert lines[0].startswith(f"{here} (")
+    assert lines[1].startswith("  elsewhere/0001_main (")
+    folder = tmp_path / "copy" / machine_id()
+    folder.mkdir(parents=True)
+    copy = folder / "0001_main.json"
+    copy.write_bytes((tmp_path / f"{here}.json").read_bytes())
+    _, lines, _ = told(capsys, "compare", here, copy, "--storage", tmp_path)
+    assert lines[1].startswith(f"  {copy} (")
 
 
 def test_odd_words_in_a_file_reach_no_terminal_and_break_no_file(

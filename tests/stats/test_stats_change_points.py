@@ -71,6 +71,11 @@ def test_how_many_values_it_takes() -> None:
     assert fewest_values() == fewest_values(SIGNIFICANCE) == 11
 
 
+def test_very_many_values_are_refused() -> None:
+    with pytest.raises(ValueError, match="at most 2000 values"):
+        change_points([1.0] * 2001)
+
+
 def test_a_single_odd_value_is_no_new_level() -> None:
     values = [10.0, 10.1, 9.9, 10.2, 9.8, 10.0, 55.0, 10.1, 9.9, 10.0, 10.2, 9.8, 10.1, 10.0]
     assert change_points(values) == []

@@ -107,6 +107,15 @@ def test_what_could_be_several_is_refused_with_their_names(tmp_path: Path) -> No
     with pytest.raises(StoreError, match=r"'v1' may be any of 2 baselines") as caught:
         choose_baseline(tmp_path, "v1")
     assert "/0001_v1.4" in str(caught.value.remedy)
+    save_baseline(tmp_path, baseline("main"))
+    (tmp_path / baselines.machine_id() / "0003_main.json").rename(
+        tmp_path / baselines.machine_id() / "0002_main.json"
+    )
+    for find in (choose_baseline, find_baseline):  # of two branches, merged
+        with pytest.raises(StoreError, match="'0002' may be any of 2 baselines"):
+            find(tmp_path, "0002")
+        assert find(tmp_path, "0002_main").name == "0002_main.json"
+    (tmp_path / baselines.machine_id() / "0002_main.json").unlink()
     for machine in ("a", "b"):
         save_baseline(tmp_path, baseline("same", machine=machine))
     with pytest.raises(StoreError, match="'same' may be any of 2"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any
@@ -20,7 +20,16 @@ from pytest_llmbench.compare.limits import RegressionLimit, comparisons, limits_
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.harness.comparison.baselines import lengths_vector
 from pytest_llmbench.harness.history import comparison_table as table
-from pytest_llmbench.harness.history.sessions import Session, add_common, chosen, refused, say, width, wrapped
+from pytest_llmbench.harness.history.sessions import (
+    Session,
+    add_common,
+    chosen,
+    refused,
+    say,
+    session_names,
+    width,
+    wrapped,
+)
 from pytest_llmbench.model.comparison import Comparison, ComparisonVerdict
 from pytest_llmbench.store.baselines import BaselineTest, choose_baseline, read_baseline
 from pytest_llmbench.store.csv_file import write_csv
@@ -79,8 +88,10 @@ def _compared(
     notes = [*match.waived, *match.shown]
     if lengths is not None and not lengths.ok:
         notes.insert(0, lengths.message)
+    # A metric that is there no more is no reason to be content.
+    held = [replace(limit, everywhere=True) for limit in limits if limit.metric in own.by_run]
     names = first.name, other.name
-    found = comparisons(own.by_run, theirs.by_run, limits, names=names, paired=False)
+    found = comparisons(own.by_run, theirs.by_run, held, names=names, paired=False)
     notes += dict.fromkeys(each.reason for each in found if each.change.point is None)
     return TestComparison(own.nodeid, other.name, found, notes=tuple(notes))
 
@@ -93,6 +104,16 @@ def only_there(first: Session, others: Sequence[Session]) -> list[str]:
         for other in others
         for test in other.baseline.tests
         if test.nodeid not in known
+    ]
+
+
+def unused_limits(found: Sequence[TestComparison], limits: Sequence[RegressionLimit]) -> list[str]:
+    """In words, limits of metrics that were compared in no test."""
+    gated = {each.metric for test in found for each in test.comparisons if each.gated}
+    return [
+        f"{limit.origin}: {limit.metric} was compared in no test"
+        for limit in limits
+        if limit.metric not in gated
     ]
 
 
@@ -170,7 +191,9 @@ def main(arguments: Sequence[str]) -> int:
         _entries(found), by=given.group_by, sort=given.sort, columns=columns, width=width()
     )
     say([*lines, *_told(found, only_there(first, others), width())])
-    return NOT_GOOD if limits and not all(test.good for test in found) else GOOD
+    idle = unused_limits(found, limits)
+    say(idle)
+    return NOT_GOOD if idle or (limits and not all(test.good for test in found)) else GOOD
 
 
 def _sessions(given: argparse.Namespace) -> list[Session]:
@@ -180,7 +203,7 @@ def _sessions(given: argparse.Namespace) -> list[Session]:
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise SuiteError(f"{twice} is given twice: {', '.join(given.sessions)}")
-    return [Session(path, read_baseline(path)) for path in paths]
+    return [Session(path, read_baseline(path), name) for path, name in session_names(paths).items()]
 
 
 def _entries(found: Sequence[TestComparison]) -> list[table.Row]:

@@ -94,10 +94,11 @@ def _verdict(entry: Entry) -> str:
 
 def heading(first: Session, others: Sequence[Session], *, limited: bool) -> list[str]:
     """Which sessions stand against which, and what the verdicts mean."""
+    allowed = numbers.percentage(SHOWN_MARGIN)
     meaning = (
         "Verdicts in capitals are those of --fail; the others are shown only."
         if limited
-        else f"Verdicts allow {numbers.percentage(SHOWN_MARGIN)} and are shown only; --fail sets limits."
+        else f"A worsening of {allowed} is allowed, and nothing fails: --fail sets limits."
     )
     own = [f"{_described(first)} is the baseline of", *(f"  {_described(other)}" for other in others)]
     return [*own, meaning]

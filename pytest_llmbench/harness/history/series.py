@@ -9,7 +9,7 @@ builds is, a session in the place of a run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.compare.identity import Waiver, matched
@@ -21,7 +21,7 @@ from pytest_llmbench.harness.history.sessions import Session
 from pytest_llmbench.metrics.catalogue import definition, metric_unit
 from pytest_llmbench.model.comparison import FEWEST_RUNS, Comparison
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.stats.change_points import SIGNIFICANCE, change_points, fewest_values
+from pytest_llmbench.stats.change_points import MOST_VALUES, SIGNIFICANCE, change_points, fewest_values
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Series:
     points: tuple[Point, ...]
     """Oldest first."""
     changes: tuple[Change, ...]
-    left_out: tuple[str, ...]
-    """Sessions of something else, in words."""
+    left_out: Mapping[str, tuple[str, ...]]
+    """Sessions that measured another thing: what differs, to their names."""
     doubt: str | None = None
     """Why no change points were looked for."""
 
@@ -66,8 +66,10 @@ def series_of(
     *,
     waivers: Sequence[Waiver] = (),
     significance: float = SIGNIFICANCE,
+    last: int | None = None,
 ) -> Series | None:
-    """``sessions``: oldest first. None where the metric was never measured by that test."""
+    """``sessions``: oldest first; ``last``: no more points than that. None where the test never measured the
+    metric."""
     having = [
         (session, test)
         for session in sessions
@@ -77,15 +79,16 @@ def series_of(
         return None
     latest = having[-1][1].identity
     points: list[Point] = []
-    left_out: list[str] = []
+    left_out: dict[str, tuple[str, ...]] = {}
     for session, test in having:
-        if why := matched(test.identity, latest, waivers).mismatches:
-            left_out.append(f"{session.name}: {'; '.join(why)}")
+        if why := "; ".join(matched(test.identity, latest, waivers).mismatches):
+            left_out[why] = (*left_out.get(why, ()), session.name)
         else:
             values = test.by_run[metric]
             points.append(Point(session, _of_session(values, metric_unit(metric)), len(values)))
+    points = points[-last:] if last else points
     changes, doubt = _changes(metric, points, significance)
-    return Series(nodeid, metric, tuple(points), changes, tuple(left_out), doubt)
+    return Series(nodeid, metric, tuple(points), changes, left_out, doubt)
 
 
 def _of_session(values: Sequence[float | None], unit: str) -> Estimate:
@@ -104,6 +107,8 @@ def _changes(
 ) -> tuple[tuple[Change, ...], str | None]:
     places = [at for at, point in enumerate(points) if point.estimate.point is not None]
     values = [value for point in points if (value := point.estimate.point) is not None]
+    if len(values) > MOST_VALUES:
+        return (), f"too many for change points: {len(values)} sessions, follow the last {MOST_VALUES:,}"
     fewest = fewest_values(significance)
     if len(values) < fewest:
         return (), f"too few for change points: {len(values)} of at least {fewest} sessions"
@@ -137,6 +142,7 @@ def every_series(
     *,
     waivers: Sequence[Waiver] = (),
     significance: float = SIGNIFICANCE,
+    last: int | None = None,
 ) -> list[Series]:
     """Of every test whose node id holds ``test``. SuiteError, with what there is, where there is none."""
     for metric in metrics:
@@ -149,7 +155,11 @@ def every_series(
         series
         for nodeid in wanted
         for metric in metrics
-        if (series := series_of(sessions, nodeid, metric, waivers=waivers, significance=significance))
+        if (
+            series := series_of(
+                sessions, nodeid, metric, waivers=waivers, significance=significance, last=last
+            )
+        )
     ]
     if found:
         return found

@@ -31,11 +31,8 @@ class Session:
 
     path: Path
     baseline: Baseline
-
-    @property
-    def name(self) -> str:
-        """``0001_main``."""
-        return self.path.stem
+    name: str
+    """``0001_main``; with its folder where another session is called that."""
 
     @property
     def saved(self) -> str:
@@ -68,9 +65,9 @@ def read_sessions(storage: Path) -> tuple[list[Session], list[str]]:
     """
     found: list[Session] = []
     problems: list[str] = []
-    for path in saved_baselines(storage):
+    for path, name in session_names(saved_baselines(storage)).items():
         try:
-            found.append(Session(path, read_baseline(path)))
+            found.append(Session(path, read_baseline(path), name))
         except StoreError as error:
             problems.append(" ".join(str(error).split()))
     if not found:
@@ -80,6 +77,17 @@ def read_sessions(storage: Path) -> tuple[list[Session], list[str]]:
             remedy="save one with --llm-save NAME or --llm-autosave, or name the folder with --storage",
         )
     return sorted(found, key=lambda each: (each.baseline.saved, each.path)), problems
+
+
+def session_names(paths: Sequence[Path]) -> dict[Path, str]:
+    """What each is called among them: no more of its path than tells it apart."""
+    names = {}
+    for path in paths:
+        forms = (path.stem, f"{path.parent.name}/{path.stem}", str(path))
+        alike = [other for other in paths if other != path and other.stem == path.stem]
+        folders = {other.parent.name for other in alike}
+        names[path] = forms[0 if not alike else 1 if path.parent.name not in folders else 2]
+    return names
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

@@ -52,11 +52,12 @@ def main(arguments: Sequence[str]) -> int:
         waivers = waivers_of_option(given.waive, datetime.now(UTC).date(), "--waive")
         sessions, problems = read_sessions(given.storage)
         found = every_series(
-            sessions[-given.last :] if given.last else sessions,
+            sessions,
             given.metrics,
             given.test,
             waivers=waivers,
             significance=given.significance,
+            last=given.last,
         )
         if given.csv is not None:
             write_csv(given.csv, trend_table.CSV_COLUMNS, trend_table.csv_rows(found))

@@ -56,8 +56,9 @@ def _told(series: Series, width: int) -> Iterator[str]:
         yield from wrapped("no change point", width)
     for change in series.changes:
         yield from wrapped(_change_text(change, series), width)
-    for text in series.left_out:
-        yield from wrapped(f"left out, another thing was measured: {text}", width)
+    for why, names in series.left_out.items():
+        told = names[0] if len(names) == 1 else f"{len(names)} sessions, {names[0]} to {names[-1]}"
+        yield from wrapped(f"left out, another thing was measured: {told}: {why}", width)
 
 
 def _change_text(change: Change, series: Series) -> str:
