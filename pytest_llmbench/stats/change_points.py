@@ -77,6 +77,7 @@ def change_points(values: Sequence[float], *, significance: float = SIGNIFICANCE
         raise ValueError(f"significance must be {1 / (1 + _PERMUTATIONS)} or more and below 1")
     if len(series) < fewest_values(significance):
         return []
+    series = series / (np.abs(series).max() or 1.0)  # so that no distance is beyond a float
     apart = np.abs(series[:, None] - series[None, :])
     found: list[ChangePoint] = []
     while True:

@@ -57,8 +57,8 @@ def test_the_same_values_give_the_same_points() -> None:
 
 def test_a_series_without_a_change_has_a_point_as_often_as_the_significance_says() -> None:
     generator = np.random.default_rng(5)
-    alarms = sum(bool(change_points(generator.normal(size=20), significance=0.05)) for _ in range(100))
-    assert alarms <= 13  # 5 are expected; more than 13 come once in a thousand times
+    alarms = sum(bool(change_points(generator.normal(size=20), significance=0.05)) for _ in range(60))
+    assert alarms <= 9  # 3 are expected; more than 9 come once in a thousand times
 
 
 @pytest.mark.parametrize("values", [[], [5.0], STEP[:10], [7.0] * 40])
@@ -69,6 +69,11 @@ def test_too_few_values_and_equal_ones_have_none(values: list[float]) -> None:
 def test_how_many_values_it_takes() -> None:
     assert fewest_values(0.05) == 9
     assert fewest_values() == fewest_values(SIGNIFICANCE) == 11
+
+
+def test_enormous_values_have_their_change_points_too() -> None:
+    (point,) = change_points([1e307 * value - 1.2e308 for value in STEP])
+    assert point.at == 6
 
 
 def test_very_many_values_are_refused() -> None:
@@ -90,7 +95,7 @@ def test_what_is_no_series(values: list[float], significance: float, said: str) 
         change_points(values, significance=significance)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     st.floats(0.1, 1000.0),
     st.floats(-1e3, 1e3),

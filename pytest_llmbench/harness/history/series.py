@@ -96,7 +96,7 @@ def _of_session(values: Sequence[float | None], unit: str) -> Estimate:
     logarithm."""
     known = [value for value in values if value is not None]
     if known and len(known) == len(values) and min(known) <= 0:
-        mean = math.fsum(known) / len(known)
+        mean = math.fsum(value / len(known) for value in known)
         return Estimate(mean, None, None, 0.95, len(known), "mean of runs, one of which is 0 or less", unit)
     found = of_runs(values, unit)
     return found if len(values) >= FEWEST_RUNS else replace(found, lower=None, upper=None)
