@@ -164,6 +164,14 @@ def test_what_is_not_there_is_said(finished: Path, tmp_path: Path) -> None:
         _ = report.tests[0].records
 
 
+@pytest.mark.parametrize("loads", [None, {}, [{}], [{"label": "a", "rows": 1, "key": "k", "seen": []}]])
+def test_a_damaged_file_of_loads_is_said(finished: Path, loads: Any) -> None:
+    for path in (finished / "records").glob("*.loads.json"):
+        path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"loads": loads}), "utf-8")
+    with pytest.raises(StoreError, match="what it says of the loads is damaged"):
+        _ = load_report(finished).tests[0].records
+
+
 def test_of_a_killed_session_the_records_are_read_all_the_same(finished: Path) -> None:
     whole = load_report(finished).tests[0].records.ttft_ms
     changed(finished, tests={"loads_file": None})

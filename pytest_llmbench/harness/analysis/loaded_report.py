@@ -145,8 +145,9 @@ class LoadedTest:
         noted = self._stored.loads(self.entry)
         return tuple(
             LoadedLoad(
-                load["label"], load["phase"], load["variant"], load["seen"]["shared_from"],
-                not _measured_again(noted, index), self._stored, self.entry, index,
+                load["label"], load.get("phase", "measure"), load.get("variant", ""),
+                load["seen"]["shared_from"], not _measured_again(noted, index),
+                self._stored, self.entry, index,
             )
             for index, load in enumerate(noted)
         )  # fmt: skip
@@ -238,4 +239,4 @@ def _measured_again(loads: list[dict[str, Any]], index: int) -> bool:
     own = loads[index]
     later = (load for load in loads[index + 1 :] if load["label"] == own["label"])
     following = next(later, None)
-    return following is not None and following["attempt"] == own["attempt"] + 1
+    return following is not None and following.get("attempt", 1) == own.get("attempt", 1) + 1

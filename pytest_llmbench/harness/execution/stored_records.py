@@ -28,10 +28,15 @@ class StoredRecords:
     """The loads by their file."""
 
     def loads(self, entry: TestEntry) -> list[dict[str, Any]]:
-        """What was noted of each load that a test asked for, in their order."""
+        """What was noted of each load that a test asked for, in their order.
+
+        StoreError for a file that is missing or damaged.
+        """
         name = str(entry.loads_file)
         if name not in self._loads:
-            self._loads[name] = read_loads(self.directory / name)["loads"]
+            self._loads[name] = _checked(
+                read_loads(self.directory / name).get("loads"), self.directory / name
+            )
         return self._loads[name]
 
     def of_load(self, entry: TestEntry, index: int, load: Mapping[str, Any]) -> Records:
@@ -60,6 +65,23 @@ class StoredRecords:
             own = [0 if load["seen"]["shared_from"] else int(load["rows"]) for load in loads]
             self._read[name] = _split(self.directory / name, own)
         return self._read[name]
+
+
+def _checked(loads: Any, path: Path) -> list[dict[str, Any]]:
+    """The loads, if each has what tells its records apart."""
+    whole = isinstance(loads, list) and all(
+        isinstance(load, dict)
+        and isinstance(load.get("label"), str)
+        and isinstance(load.get("rows"), int)
+        and "key" in load
+        and isinstance(load.get("seen"), dict)
+        and "shared_from" in load["seen"]
+        for load in loads
+    )
+    if not whole:
+        raise StoreError("what it says of the loads is damaged, or was changed", where=str(path))
+    found: list[dict[str, Any]] = loads
+    return found
 
 
 def _split(path: Path, rows: Sequence[int]) -> list[Records]:
