@@ -56,6 +56,7 @@ class Settings(BaseModel):
     seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
     intervals: Intervals = "analytic"
     inconclusive: Literal["fail", "pass"] = "fail"
+    exit_codes: bool = False
     require: bool = False
     imported: Path | None = Field(default=None, alias="import")
     """A list of tests that is collected too."""

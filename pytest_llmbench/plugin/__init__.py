@@ -11,7 +11,7 @@ from collections.abc import Generator
 import pytest
 
 from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION
-from pytest_llmbench.plugin import collection, fixtures, interplay, options, outgoing, verdicts
+from pytest_llmbench.plugin import collection, exit_status, fixtures, interplay, options, outgoing, verdicts
 from pytest_llmbench.plugin.fixtures import (
     llm_bench,
     llm_result,
@@ -129,6 +129,7 @@ def pytest_runtest_makereport(
     verdicts.attach(item, report)
     if call.excinfo is not None:
         verdicts.summarise(call.excinfo.value, report)
+        exit_status.note_verdict(call.excinfo.value, report)
     return report
 
 

@@ -109,6 +109,12 @@ OPTIONS = (
         "what becomes of a test whose interval does not decide (default: fail)",
         choices=("fail", "pass"),
     ),
+    Option(
+        "exit-codes",
+        "end with 10 where a limit is broken, 11 where some are only undecided, 12 where tests are only not "
+        "judged; 1, as without it, where anything else failed",
+        flag=True,
+    ),
     Option("require", "fail instead of skipping marked tests when there is no --llm-endpoint", flag=True),
     Option(
         "import",

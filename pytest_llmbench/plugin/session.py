@@ -13,6 +13,8 @@ import pytest
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.plugin import options
+from pytest_llmbench.plugin.exit_status import FailedVerdicts
+from pytest_llmbench.plugin.failures import NotMeasured
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.outgoing import clean_report, clean_warnings, print_internal_error
 from pytest_llmbench.plugin.progress import ProgressLine, own_terminal
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.session import BenchSession
     from pytest_llmbench.harness.session_record import SessionRecord
     from pytest_llmbench.harness.settings import Settings
+    from pytest_llmbench.plugin.exit_status import ExitStatus
     from pytest_llmbench.reports.terminal import Line as TerminalLine
 
 _WIDEST = 120
@@ -54,7 +57,7 @@ def failing_in_words() -> Generator[None, None, None]:
     try:
         yield
     except LLMBenchError as error:
-        raise pytest.fail.Exception(str(error), pytrace=False) from None
+        raise NotMeasured(error) from None
 
 
 class SessionReport:
@@ -74,6 +77,9 @@ class SessionReport:
         self._not_collected: list[bool] = []
         """Whether the author's mistake is the reason, for each failed collection."""
         self._any_run = False
+        self._failed = FailedVerdicts()
+        self._status: ExitStatus | None = None
+        """What the session ends with in place of pytest's own."""
         self._interruption = Interruption(config)
         if any(value not in (None, "", False) for value in options.values(config).values()):
             try:
@@ -252,6 +258,7 @@ class SessionReport:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._any_run = True
+        self._failed.note(report)
         entry = getattr(report, "llmbench", None)
         if entry is not None:
             self.record.keep(entry)
@@ -261,6 +268,10 @@ class SessionReport:
         if self._not_collected and all(self._not_collected) and not self._any_run:
             # Markers or limits in code are wrong, nothing else is, and nothing was run.
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        if not self.is_worker and options.values(self.config)["exit_codes"]:
+            self._status = self._failed.status(session)
+            session.exitstatus = session.exitstatus if self._status is None else self._status
+        self._finished = session
         clean_warnings(self.config)
         self._reaudit()
         self.close()
@@ -274,13 +285,13 @@ class SessionReport:
             return
         if self.settings.saves:
             self._save(exitstatus)
-        self._finished = session
         self._fail_if_lost()
 
     def _fail_if_lost(self) -> None:
+        """A result that is not on the disk is a failure of its own."""
         session = self._finished
-        if self._lost and session is not None and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._lost and session is not None and session.exitstatus in (pytest.ExitCode.OK, self._status):
+            session.exitstatus, self._status = pytest.ExitCode.TESTS_FAILED, None
 
     def _save(self, exitstatus: int) -> None:
         try:
@@ -340,8 +351,12 @@ class SessionReport:
         ]
         if skipped:
             terminalreporter.write_line(f"llmbench: {len(skipped)} load tests skipped, {NO_ENDPOINT}")
-        if not self.entries:
-            return
+        if self.entries:
+            self._show_results(terminalreporter)
+        if self._status is not None:
+            terminalreporter.write_line(f"llmbench: exit status {self._status:d}: {self._status.meaning}")
+
+    def _show_results(self, terminalreporter: pytest.TerminalReporter) -> None:
         from pytest_llmbench.reports.report_view import incomplete_text
 
         terminalreporter.section("LLM serving benchmarks", sep="=")

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmbench.redaction import outward
+from pytest_llmbench.plugin.failures import (
+    ComplianceFailure,
+    GateFailure,
+    GateInconclusive,
+    InvalidRun,
+    Judged,
+)
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.measured import Measured
@@ -16,31 +22,6 @@ if TYPE_CHECKING:
 MEASURED = pytest.StashKey["Measured"]()
 MISSING = pytest.StashKey[str]()
 """Why a number that the test read last is not there."""
-
-
-class Judged(pytest.fail.Exception):  # type: ignore[name-defined, misc]
-    """A failure of pytest's own class: it shows the message, and no traceback through our code."""
-
-    def __init__(self, message: str, summary: str) -> None:
-        """``summary``: what stands in the short test summary."""
-        super().__init__(outward(message), pytrace=False)
-        self.summary = outward(summary)
-
-
-class InvalidRun(Judged):
-    """The run did not measure the SUT: its numbers are not judged. Raised at setup, so pytest says error."""
-
-
-class GateFailure(Judged):
-    """A limit is broken: the whole interval lies beyond it."""
-
-
-class GateInconclusive(GateFailure):
-    """The interval does not decide. Fails under its own name unless ``--llm-inconclusive=pass``."""
-
-
-class ComplianceFailure(GateFailure):
-    """The marker asked for a compliance class that the run does not reach."""
 
 
 def refuse_if_invalid(measured: Measured) -> None:
