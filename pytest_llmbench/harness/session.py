@@ -51,7 +51,9 @@ from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, not_on_disk
 
-ProgressSink = Callable[[str, Any], None]
+ProgressSink = Callable[[LoadPlan | None, Any], None]
+"""Gets the load that is sent, None before the first one, and how far it has got: a
+:class:`~pytest_llmbench.generator.progress.Progress`, or words."""
 UNCHECKED = Finding(
     "certificate_checked",
     ok=False,
@@ -101,7 +103,8 @@ class BenchSession:
         self._sent_before = SentBefore()
         self._times: Counter[tuple[str, str, str, str]] = Counter()
         """How often a test was measured on a SUT: more than once by a plugin for reruns, or by hand."""
-        self._label = ""
+        self._plan: LoadPlan | None = None
+        """The load that is sent, or was sent last."""
 
     def sut_from_settings(self) -> SUT | None:
         """The SUT of the command line, or None without an endpoint."""
@@ -258,7 +261,7 @@ class BenchSession:
         key, state = opened.key, opened.executor.state(plan.variant)
         known = self._shared.find(key, plan, who, state) if may_share else None
         if known is not None:
-            self._label = plan.title
+            self._plan = plan
             self._show_progress(f"shared with {known.shared_from}, nothing is sent")
             return known
         seen = self._sent(opened, plan, who)
@@ -267,7 +270,7 @@ class BenchSession:
         return seen
 
     def _sent(self, opened: OpenSUT, plan: LoadPlan, who: str) -> Observation:
-        self._label = plan.title
+        self._plan = plan
         seen = self._allowance.run(plan, opened.executor.run, opened.anchor)
         self._sent_before.note((opened.server, opened.executor.state(plan.variant)), who, seen)
         # What a variant says of its filters stands over what the SUT says of its own.
@@ -319,9 +322,13 @@ class BenchSession:
             raise type(found.error)(f"{first_line} (see the first error, at {found.told})")
         return found
 
+    @property
+    def _label(self) -> str:
+        return "" if self._plan is None else self._plan.title
+
     def _show_progress(self, progress: Any) -> None:
         if self.on_progress is not None:
-            self.on_progress(self._label, progress)
+            self.on_progress(self._plan, progress)
 
     def close(self) -> None:
         """Close every connection and stop every engine; the first failure is raised after all were tried."""

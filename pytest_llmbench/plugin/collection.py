@@ -35,6 +35,8 @@ class MarkedTest:
 
 
 MARKED = pytest.StashKey[MarkedTest]()
+PLACE = pytest.StashKey[tuple[int, int]]()
+"""The number of a marked test among those that are selected, from 1, and how many they are."""
 
 
 def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -86,6 +88,13 @@ def _of_the_options(config: pytest.Config) -> list[str]:
     from pytest_llmbench.harness.beforehand import mistakes_of
 
     return mistakes_of(settings)
+
+
+def number(items: list[pytest.Item]) -> None:
+    """Give each marked test its place; call this once the selection is known."""
+    marked = [item for item in items if MARKED in item.stash]
+    for index, item in enumerate(marked, start=1):
+        item.stash[PLACE] = (index, len(marked))
 
 
 def check_budgets(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_llmbench.errors import StoreError, SuiteError
-from pytest_llmbench.plugin.collection import MARKED
+from pytest_llmbench.plugin.collection import MARKED, PLACE
 from pytest_llmbench.plugin.session import NO_ENDPOINT, SESSION, failing_in_words
 from pytest_llmbench.plugin.verdicts import MEASURED, note_missing, refuse_if_invalid
 
@@ -101,7 +101,7 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
         pytest.fail("llm_result needs a marker that says what to measure, as @llmbench.ttft()", pytrace=False)
     report = request.config.stash[SESSION]
     mistakes = not_as_measured(marked.parametrized, request.getfixturevalue)
-    with failing_in_words(), report.progress():
+    with failing_in_words(), report.progress(item.nodeid, item.stash[PLACE]):
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=item.nodeid)
         measured = report.bench_session.measure(

@@ -1,4 +1,4 @@
-"""The live line while load is running: overwritten in place, and what stood there put back."""
+"""What is shown while a test measures: a live line on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -6,69 +6,188 @@ import contextlib
 import os
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-_INTERVAL_S = 0.25
+from pytest_llmbench.redaction import outward
+
+if TYPE_CHECKING:
+    from pytest_llmbench.model.plan import LoadPlan
+
 _ERASE_LINE = "\r\x1b[2K"
+_MINUTE_S, _HOUR_S = 60, 3600
 
 
-def own_terminal() -> int | None:
-    """A file descriptor of the terminal, or None where there is none (a log, CI, another front end).
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where pytest writes, by a descriptor of our own: during a test its standard output is a file."""
 
-    To be called while pytest does not capture: during a test, its standard output is a file.
-    """
-    if os.environ.get("CI"):
+    descriptor: int
+    is_live: bool
+    """Whether a line can be overwritten there: a terminal that somebody looks at, no log and no CI."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the reader is gone: nobody to tell
+            os.write(self.descriptor, text.encode("utf-8", "replace"))
+
+    @property
+    def columns(self) -> int:
+        try:
+            return os.get_terminal_size(self.descriptor).columns or 80
+        except OSError:
+            return 80
+
+
+def own_output() -> Output | None:
+    """To be called while pytest does not capture. None where standard output has no descriptor."""
+    try:
+        descriptor, is_terminal = os.dup(sys.stdout.fileno()), sys.stdout.isatty()
+    except (AttributeError, OSError, ValueError):
         return None
-    with contextlib.suppress(
-        AttributeError, OSError, ValueError
-    ):  # no stdout at all, or none with a descriptor
-        if sys.stdout.isatty():
-            return os.dup(sys.stdout.fileno())
-    return None
+    return Output(descriptor, is_terminal and not os.environ.get("CI"))
 
 
-class ProgressLine:
-    """The generator leaves its latest figures here; a thread of our own writes them.
+class Display(Protocol):
+    """One way to show progress. Nothing of it waits or looks at a clock."""
 
-    A terminal can block (Ctrl-S, a slow link), and the measuring loop must never wait for one.
+    interval_s: float
+
+    def draw(self, plan: LoadPlan | None, progress: Any) -> None:
+        """Show the latest that is known; both are None while nothing has been sent."""
+
+    def end(self) -> None:
+        """Leave the output as it was found."""
+
+
+class LiveLine:
+    """A line that is overwritten in place, and what stood there put back."""
+
+    interval_s = 0.25
+
+    def __init__(self, output: Output, test: str, line_below: str) -> None:
+        """``test`` is its place among all, ``line_below`` what pytest has written of its line."""
+        self._output, self._test, self._line_below = output, test, line_below
+        self._shown = False
+
+    def draw(self, plan: LoadPlan | None, progress: Any) -> None:
+        if progress is None:
+            return
+        self._shown = True
+        text = f"  {self._test}, {progress_text(plan, progress)}"
+        # A line that wraps cannot be erased.
+        self._output.write(_ERASE_LINE + text[: self._output.columns - 1])
+
+    def end(self) -> None:
+        if self._shown:
+            self._output.write(_ERASE_LINE + self._line_below)
+
+
+class Heartbeat:
+    """A line of a log every half a minute: the session lives, and this is how far it has got."""
+
+    interval_s = 30.0
+
+    def __init__(self, output: Output, test: str, line_below: str) -> None:
+        """As :class:`LiveLine`."""
+        self._output, self._test, self._line_below = output, test, line_below
+        self._drawn = 0
+
+    def draw(self, plan: LoadPlan | None, progress: Any) -> None:
+        begin = "\n" if self._line_below and not self._drawn else ""
+        self._drawn += 1
+        now = progress_text(plan, progress) if progress is not None else "nothing is sent yet"
+        lasted = duration_text(self._drawn * self.interval_s)
+        self._output.write(f"{begin}llmbench: {self._test}, for {lasted}: {outward(now)}\n")
+
+    def end(self) -> None:
+        if self._drawn:
+            self._output.write(self._line_below)
+
+
+def display_for(
+    output: Output | None, verbosity: int, nodeid: str, place: tuple[int, int], line_below: str
+) -> Display | None:
+    """How the progress of a test is shown: live on a terminal, else by a heartbeat, but not with ``-q``.
+
+    ``place``: the number of the test, from 1, and how many there are.
+    """
+    if output is None:
+        return None
+    number = f"test {place[0]} of {place[1]}"
+    if output.is_live:
+        return LiveLine(output, number, line_below)
+    return Heartbeat(output, outward(f"{number} ({nodeid})"), line_below) if verbosity >= 0 else None
+
+
+class ProgressReporter:
+    """The generator leaves its latest figures here; a thread of our own shows them.
+
+    An output can block (Ctrl-S, a slow link), and the measuring loop must never wait for one.
     """
 
-    def __init__(self, terminal: int, line_below: str) -> None:
-        self._terminal = terminal
-        self._line_below = line_below
-        self._latest: tuple[str, Any] | None = None
-        self._shown = False
+    def __init__(self, display: Display, wait: Callable[[float], bool] | None = None) -> None:
+        """``wait`` waits so many seconds, and says whether that was the last time."""
+        self._display = display
+        self._latest: tuple[LoadPlan | None, Any] = (None, None)
         self._ended = threading.Event()
+        self._wait = wait or self._ended.wait
         self._thread = threading.Thread(target=self._show, name="llmbench-progress", daemon=True)
         self._thread.start()
 
-    def __call__(self, label: str, progress: Any) -> None:
-        self._latest = (label, progress)
+    def __call__(self, plan: LoadPlan | None, progress: Any) -> None:
+        self._latest = (plan, progress)
 
     def _show(self) -> None:
-        while not self._ended.wait(_INTERVAL_S):
-            if self._latest is not None:
-                self._shown = True
-                self._write(progress_text(*self._latest))
+        while not self._wait(self._display.interval_s):
+            self._display.draw(*self._latest)
 
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # the terminal is gone: nobody to tell
-            os.write(self._terminal, f"{_ERASE_LINE}{text}".encode())
-
-    def clear(self) -> None:
-        """Put back the line that was there; returns soon even if the terminal is blocked."""
+    def end(self) -> None:
+        """Returns soon, even if the output is blocked."""
         self._ended.set()
         self._thread.join(timeout=1.0)
-        if self._shown and not self._thread.is_alive():
-            self._write(self._line_below)
+        if not self._thread.is_alive():
+            self._display.end()
 
 
-def progress_text(label: str, progress: Any) -> str:
-    """``label: 120/1000 sent, 114 ok, 2 failed, 4 in flight, 6 s``, or what is said in words."""
+def progress_text(plan: LoadPlan | None, progress: Any) -> str:
+    """``measure: 116 of 1000 done, 2 failed, 4 in flight, 19.3 req/s, 6 s, about 46 s left``, or words.
+
+    The rate is that of replies, failed ones included, since the load began.
+    """
+    label = f"{plan.title}: " if plan is not None else ""
     if isinstance(progress, str):
-        return f"  {label}: {progress}"
-    failed = f", {progress.failed} failed" if progress.failed else ""
-    return (
-        f"  {label}: {progress.submitted}/{progress.planned} sent, {progress.ok} ok{failed}, "
-        f"{progress.in_flight} in flight, {progress.elapsed_s:.0f} s"
+        return f"{label}{progress}"
+    done, elapsed_s = progress.ok + progress.failed, progress.elapsed_s
+    told = (
+        f"{label}{done} of {progress.planned} done, {progress.failed} failed, {progress.in_flight} in flight"
     )
+    if elapsed_s > 0:
+        told += f", {done / elapsed_s:.1f} req/s, {duration_text(elapsed_s)}"
+    left_s = _left_s(plan, progress)
+    if left_s is None:
+        return told
+    # A load that ends when its limits are decided may end at every look.
+    how = "about" if plan is None or plan.looks is None else "at most"
+    return f"{told}, {how} {duration_text(left_s)} left"
+
+
+def _left_s(plan: LoadPlan | None, progress: Any) -> float | None:
+    """Seconds until the load ends at its rate so far, a timed one not before its time; None: not known."""
+    done, elapsed_s = progress.ok + progress.failed, progress.elapsed_s
+    if not done or elapsed_s <= 0 or progress.submitted == progress.planned:
+        by_count = None  # at its end, or in a timed closed loop: how many are to come nobody knows
+    else:
+        by_count = (progress.planned - done) * elapsed_s / done
+    timed_s = None if plan is None or plan.duration_s is None else plan.duration_s - elapsed_s
+    known = [left for left in (by_count, timed_s) if left is not None and left > 0]
+    return max(known, default=None)
+
+
+def duration_text(seconds: float) -> str:
+    """``47 s``, ``12 min``, ``1.5 h``."""
+    if seconds < 2 * _MINUTE_S:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * _HOUR_S:
+        return f"{seconds / _MINUTE_S:.0f} min"
+    return f"{seconds / _HOUR_S:.1f} h"

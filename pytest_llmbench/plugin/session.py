@@ -17,7 +17,7 @@ from pytest_llmbench.plugin.exit_status import FailedVerdicts
 from pytest_llmbench.plugin.failures import NotMeasured
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.outgoing import clean_report, clean_warnings, print_internal_error
-from pytest_llmbench.plugin.progress import ProgressLine, own_terminal
+from pytest_llmbench.plugin.progress import ProgressReporter, display_for, own_output
 from pytest_llmbench.redaction import outward, without_credentials
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.session_record import SessionRecord
     from pytest_llmbench.harness.settings import Settings
     from pytest_llmbench.plugin.exit_status import ExitStatus
+    from pytest_llmbench.plugin.progress import Output
     from pytest_llmbench.reports.terminal import Line as TerminalLine
 
 _WIDEST = 120
@@ -73,7 +74,7 @@ class SessionReport:
         self._lost: list[str] = []
         """What was to be written or shown and could not be, a line each."""
         self._finished: pytest.Session | None = None
-        self._terminal: int | None = None
+        self._output: Output | None = None
         self._not_collected: list[bool] = []
         """Whether the author's mistake is the reason, for each failed collection."""
         self._any_run = False
@@ -87,7 +88,7 @@ class SessionReport:
             except BaseException:
                 self.unconfigure()  # pytest does not: there is no session yet
                 raise
-            self._terminal = None if self.is_worker else own_terminal()
+        self._output = None if self.is_worker else own_output()
 
     @cached_property
     def settings(self) -> Settings:
@@ -143,9 +144,9 @@ class SessionReport:
         if self._record is not None:
             self._record.close()
         self._interruption.remove()
-        if self._terminal is not None:
-            os.close(self._terminal)
-            self._terminal = None
+        if self._output is not None:
+            os.close(self._output.descriptor)
+            self._output = None
 
     def _disclosed(self, endpoint: str) -> dict[str, Any]:
         facts: dict[str, Any] = {}
@@ -178,19 +179,22 @@ class SessionReport:
             raise pytest.UsageError(str(error)) from None
 
     @contextmanager
-    def progress(self) -> Generator[None, None, None]:
-        """A live line on a terminal; nothing in a log."""
+    def progress(self, nodeid: str, place: tuple[int, int]) -> Generator[None, None, None]:
+        """Show how far the test has got; ``place``: its number, and of how many."""
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
-        line = None
-        if self._terminal is not None and reporter is not None:
-            line = ProgressLine(self._terminal, getattr(reporter._tw, "_current_line", ""))
-        self.bench_session.on_progress = line
+        display = None
+        if reporter is not None:
+            line = getattr(reporter._tw, "_current_line", "")
+            display = display_for(self._output, self.config.get_verbosity(), nodeid, place, line)
+        if display is None:
+            yield
+            return
+        shown = self.bench_session.on_progress = ProgressReporter(display)
         try:
             yield
         finally:
             self.bench_session.on_progress = None
-            if line is not None:
-                line.clear()
+            shown.end()
 
     def pytest_report_header(self) -> list[str] | None:
         given = options.values(self.config)

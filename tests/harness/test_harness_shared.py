@@ -116,8 +116,8 @@ def full_session() -> Iterator[BenchSession]:
 
 
 def test_two_tests_one_run(session: BenchSession) -> None:
-    shown: list[tuple[str, Any]] = []
-    session.on_progress = lambda label, progress: shown.append((label, progress))
+    shown: list[tuple[Any, Any]] = []
+    session.on_progress = lambda plan, progress: shown.append((plan and plan.title, progress))
     first = measured(session, "t::a", concurrency=4, p50_ms=500)
     second = measured(session, "t::b", concurrency=4, p99_ms=900)
     assert [run.shared_from for run in first.result.observations] == [None]
