@@ -10,8 +10,16 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION
-from pytest_llmbench.plugin import collection, exit_status, fixtures, interplay, options, outgoing, verdicts
+from pytest_llmbench.plugin import (
+    collection,
+    exit_status,
+    fixtures,
+    interplay,
+    markers,
+    options,
+    outgoing,
+    verdicts,
+)
 from pytest_llmbench.plugin.fixtures import (
     llm_bench,
     llm_result,
@@ -38,21 +46,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     interplay.import_as_compiled()
     interplay.silence_asyncio_default(config)
-    config.addinivalue_line(
-        "markers",
-        f"{MARK}(test, **parameters): run an LLM serving benchmark before the test and judge it; "
-        "made by pytest_llmbench.llmbench, for example @llmbench.ttft(p99_ms=500)",
-    )
-    config.addinivalue_line(
-        "markers",
-        f"{NO_REGRESSION}(metric, max_slowdown): fail when a metric got worse than a baseline; "
-        'made by @llmbench.no_regression("ttft.p99", max_slowdown=0.05)',
-    )
-    config.addinivalue_line(
-        "markers",
-        f"{COMPARE}(metrics, margin): what is compared between the systems of several --llm-endpoint; "
-        "made by @llmbench.compare()",
-    )
+    markers.register(config)
     if listed := options.values(config)["import"]:
         from pytest_llmbench.plugin import imported
 

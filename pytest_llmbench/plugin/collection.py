@@ -12,6 +12,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION, POSITIONAL
+from pytest_llmbench.plugin.markers import let_select
 
 if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
@@ -32,6 +33,12 @@ class MarkedTest:
     """The comparison that is wanted of several systems."""
     parametrized: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of the item that are keywords of its marker; they stand in ``parameters`` too."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of the builders of its markers."""
+        beside = {"no_regression": self.limits, "compare": self.wanted}
+        return [self.definition.name, *(name for name, given in beside.items() if given)]
 
 
 MARKED = pytest.StashKey[MarkedTest]()
@@ -57,6 +64,7 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
         # The same function parametrised fifty times makes the same mistake once.
         _refuse(config, items, "\n".join(dict.fromkeys(mistakes)))
         return
+    let_select(config, {item: item.stash[MARKED].names for item, _ in marked})
     for item, _ in marked:
         names = getattr(item, "fixturenames", None)
         if names is not None and "llm_result" not in names:

@@ -61,15 +61,21 @@ def alone_unless_ours(
 
 @pytest.fixture(scope="session")
 def llm_warmup(pytestconfig: pytest.Config) -> WarmupPolicy:
-    """How much warm-up is done; override it to return another :class:`~pytest_llmbench.WarmupPolicy`."""
+    """How much warm-up is done before a test is measured.
+
+    Override it to return another :class:`~pytest_llmbench.WarmupPolicy`.
+    """
     with failing_in_words():
         return pytestconfig.stash[SESSION].bench_session.default_warmup()
 
 
 @pytest.fixture
 def llm_workload() -> Callable[..., Workload]:
-    """A factory of workloads: ``llm_workload("synthetic-uniform")``, or one of your own making::
+    """A factory of workloads, by name or by the lengths of prompts and answers.
 
+    One of the standard ones, or one of your own making::
+
+        llm_workload("synthetic-uniform")
         llm_workload(input_tokens=64, output_tokens=(16, 32))   # a number is fixed, a pair uniform
         llm_workload("synthetic-uniform", output_tokens=256)    # its inputs, a fixed output limit
         llm_workload("ours", prefix_tokens=512, prefix_fraction=0.5, prefixes=4)
@@ -84,7 +90,10 @@ def llm_workload() -> Callable[..., Workload]:
 
 @pytest.fixture
 def llm_bench(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: WarmupPolicy) -> Bench:
-    """Run a plan or a whole test by hand, ``llm_bench.run(plan)`` or ``await llm_bench.run_async(plan)``."""
+    """Runs a plan, ``llm_bench.run(plan)``, or a whole test by hand, ``llm_bench.measure("ttft", rate=20)``.
+
+    In async tests ``await llm_bench.run_async(plan)`` and ``await llm_bench.measure_async(…)``.
+    """
     with failing_in_words():
         session = request.config.stash[SESSION].bench_session
         return session.bench(llm_sut, llm_warmup, note_missing(request.node))
@@ -92,7 +101,10 @@ def llm_bench(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: Wa
 
 @pytest.fixture
 def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: WarmupPolicy) -> TestResult:
-    """The result of this test. Every marked test requests it, so the load runs before the body."""
+    """The judged result of a marked test, which is measured before its body runs.
+
+    Every marked test requests it, named or not.
+    """
     from pytest_llmbench.plugin.parametrized import not_as_measured
 
     item = request.node
