@@ -106,10 +106,10 @@ class BenchSession:
         self._plan: LoadPlan | None = None
         """The load that is sent, or was sent last."""
 
-    def sut_from_settings(self) -> SUT | None:
-        """The SUT of the command line, or None without an endpoint."""
+    def sut_from_settings(self) -> SUT:
+        """The SUT of the command line. Raises SuiteError without an endpoint."""
         if self.settings.endpoint is None:
-            return None
+            raise SuiteError("there is no endpoint", remedy="give one with --llm-endpoint")
         return SUT(self.settings.endpoint, model=self.settings.model, api=self.settings.api)
 
     def default_warmup(self) -> WarmupPolicy:

@@ -13,6 +13,7 @@ import pytest
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION, POSITIONAL
 from pytest_llmbench.plugin.markers import let_select
+from pytest_llmbench.plugin.options import has_endpoint, values
 
 if TYPE_CHECKING:
     from pytest_llmbench.compare.limits import RegressionLimit
@@ -90,12 +91,11 @@ def _of_the_options(config: pytest.Config) -> list[str]:
     """What is wrong with the endpoint, its file or its key is known before anything runs."""
     from pytest_llmbench.plugin.session import SESSION
 
-    settings = config.stash[SESSION].settings
-    if settings.endpoint is None or settings.plan:
+    if not has_endpoint(config) or values(config)["plan"]:
         return []
     from pytest_llmbench.harness.beforehand import mistakes_of
 
-    return mistakes_of(settings)
+    return mistakes_of(config.stash[SESSION].settings)
 
 
 def number(items: list[pytest.Item]) -> None:
@@ -119,8 +119,8 @@ def _beyond_budgets(config: pytest.Config, items: Sequence[pytest.Item]) -> list
     from pytest_llmbench.plugin.session import SESSION
 
     report = config.stash[SESSION]
-    nothing_is_sent = report.settings.plan or config.getoption("collectonly", False)
-    if report.settings.endpoint is None or nothing_is_sent:
+    nothing_is_sent = values(config)["plan"] or config.getoption("collectonly", False)
+    if not has_endpoint(config) or nothing_is_sent:
         return []
     from pytest_llmbench.harness.exceeding import exceeding
 
@@ -136,10 +136,11 @@ def _named_workloads(config: pytest.Config, mistakes: list[str]) -> dict[str, An
     from pytest_llmbench.plugin.session import SESSION
 
     named: dict[str, Any] = {}
-    path = config.stash[SESSION].settings.workloads
-    if path is not None:
+    if values(config)["workloads"]:
         from pytest_llmbench.harness.workloads.files import read_workload_file
 
+        path = config.stash[SESSION].settings.workloads
+        assert path is not None
         try:
             named.update(read_workload_file(path))
         except SuiteError as error:

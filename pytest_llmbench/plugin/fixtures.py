@@ -10,6 +10,7 @@ import pytest
 
 from pytest_llmbench.errors import StoreError, SuiteError
 from pytest_llmbench.plugin.collection import MARKED, PLACE
+from pytest_llmbench.plugin.options import has_endpoint, values
 from pytest_llmbench.plugin.session import NO_ENDPOINT, SESSION, failing_in_words
 from pytest_llmbench.plugin.verdicts import MEASURED, note_missing, refuse_if_invalid
 
@@ -34,14 +35,12 @@ def llm_sut(pytestconfig: pytest.Config) -> SUT:
             with launch_server() as url:
                 yield SUT(url, model="my-model")
     """
-    report = pytestconfig.stash[SESSION]
-    with failing_in_words():
-        sut = report.bench_session.sut_from_settings()
-    if sut is None and report.settings.require:
-        pytest.fail(f"--llm-require: {NO_ENDPOINT}", pytrace=False)
-    if sut is None:
+    if not has_endpoint(pytestconfig):
+        if values(pytestconfig)["require"]:
+            pytest.fail(f"--llm-require: {NO_ENDPOINT}", pytrace=False)
         pytest.skip(NO_ENDPOINT)
-    return sut
+    with failing_in_words():
+        return pytestconfig.stash[SESSION].bench_session.sut_from_settings()
 
 
 def alone_unless_ours(

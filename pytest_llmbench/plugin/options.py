@@ -236,3 +236,8 @@ def values(config: pytest.Config) -> dict[str, Any]:
     if empty:
         raise pytest.UsageError("\n".join(empty))
     return found
+
+
+def has_endpoint(config: pytest.Config) -> bool:
+    """Whether there is a system to measure. Without one marked tests are skipped, and little is loaded."""
+    return bool(values(config)["endpoint"])

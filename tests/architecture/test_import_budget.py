@@ -102,6 +102,25 @@ def test_no_third_party_module_without_a_load_test(tmp_path: Path) -> None:
     }
 
 
+def test_skipped_tests_load_what_checks_their_markers_and_no_more(tmp_path: Path) -> None:
+    """Without an endpoint nothing is measured, so nothing that measures is loaded."""
+    body = "from pytest_llmbench import llmbench\n\n@llmbench.ttft(p99_ms=500)\ndef test_a(): ...\n"
+    modules, code = loaded_modules(tmp_path, body)
+    assert code == 0
+    assert {"numpy"} >= {name.split(".")[0] for name in modules} & THIRD_PARTY
+    ours = {name.split(".")[1] for name in modules if name.startswith("pytest_llmbench.")}
+    assert not ours & {
+        "harness",
+        "store",
+        "reports",
+        "compliance",
+        "probes",
+        "generator",
+        "simulator",
+        "wire",
+    }
+
+
 def test_pytest_rewrites_none_of_our_modules_but_those_that_make_the_plugin(tmp_path: Path) -> None:
     """Where byte code is not kept each of them would be parsed and compiled in every session."""
     body = (

@@ -90,7 +90,6 @@ def test_a_server_counts_what_was_asked_for() -> None:
     test = definition("ttft")
     bench = BenchSession(Settings(endpoint="sim", scale="quick"))
     sut = bench.sut_from_settings()
-    assert sut is not None
     parameters = build(test.parameters, {"concurrency": 2, "requests": 6, "workload": ExactLengths(BASE)})
     try:
         (run,) = bench.measure("t", test, parameters, sut, WarmupPolicy.none()).result.observations

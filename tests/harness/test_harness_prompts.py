@@ -138,7 +138,6 @@ def test_the_same_prompts_go_out_whatever_else_is_selected_and_in_any_order() ->
 
 def _measured(sessions: BenchSession, nodeid: str, **given: Any) -> TestResult:
     test, sut = definition("ttft"), sessions.sut_from_settings()
-    assert sut is not None
     parameters = build(test.parameters, {"concurrency": 2, "requests": 20, **given})
     return sessions.measure(nodeid, test, parameters, sut, sessions.default_warmup()).result
 

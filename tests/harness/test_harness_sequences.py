@@ -25,7 +25,6 @@ def measured(requests: int, **settings: Any) -> Any:
     test = definition("ttft")
     bench = BenchSession(Settings(endpoint="replay", **settings))
     sut = bench.sut_from_settings()
-    assert sut is not None
     parameters = build(test.parameters, {"concurrency": 4, "requests": requests})
     result = bench.measure("t::a", test, parameters, sut, bench.default_warmup()).result
     bench.close()

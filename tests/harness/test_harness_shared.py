@@ -103,7 +103,6 @@ def measured(session: BenchSession, nodeid: str, **given: Any) -> Any:
     test = definition("ttft")
     parameters = build(test.parameters, given)
     sut = session.sut_from_settings()
-    assert sut is not None
     return session.measure(nodeid, test, parameters, sut, session.default_warmup())
 
 

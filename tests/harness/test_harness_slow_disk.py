@@ -27,7 +27,6 @@ def test_a_disk_that_held_the_records_up_is_told(
     test = definition("ttft")
     bench = BenchSession(Settings(endpoint="replay", report=tmp_path, **settings))
     sut = bench.sut_from_settings()
-    assert sut is not None
     parameters = build(test.parameters, {"concurrency": 4, "requests": 20})
     result = bench.measure("t::a", test, parameters, sut, bench.default_warmup()).result
     bench.close()
@@ -42,7 +41,6 @@ def test_a_full_disk_costs_no_result(
     test = definition("ttft")
     bench = BenchSession(Settings(endpoint="replay", report=tmp_path, **settings))
     sut = bench.sut_from_settings()
-    assert sut is not None
     parameters = build(test.parameters, {"concurrency": 4, "requests": 20})
     real = RecordsWriter._write_out
 
