@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_llmbench.errors import LLMBenchError, StoreError
+from pytest_llmbench.harness.earlier_session import files_in, of_session, put_aside
 from pytest_llmbench.harness.report_files import write_reports
 from pytest_llmbench.harness.reporting import Written, build_report
 from pytest_llmbench.harness.session_record import why_incomplete
@@ -34,7 +35,6 @@ from pytest_llmbench.store.schema import Report, TestEntry
 from pytest_llmbench.store.session_schema import IncompleteEntry, UnfinishedTest
 
 GOOD, NOT_GOOD, NOT_RECOVERED = 0, 1, 2
-_FILES = ("records_file", "loads_file")
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,9 @@ def recover(directory: Path) -> Recovered:
     try:
         found = held_journal(path, descriptor)
         report = _report_of(found, directory)
+        files = files_in(directory)
+        own = of_session(files, directory, found)
+        put_aside(directory, {path: changed_ns for path, changed_ns in files.items() if path not in own})
         written = write_reports(directory, document_of(report))
         if not written.problems:
             path.unlink()
@@ -92,7 +95,7 @@ def _report_of(found: ReadJournal, directory: Path) -> Report:
         except ValidationError:
             unreadable += 1
         else:
-            entries.append(_with_files(entry, directory))
+            entries.append(entry)
     return build_report(found.head, entries, _incomplete(found, unreadable, entries, directory))
 
 
@@ -120,7 +123,7 @@ def _incomplete(
 
 def _records(directory: Path, started: str) -> Iterator[tuple[str, str]]:
     """Records files of this session, as a report names them, and the node id of each."""
-    for path in sorted((_written_into(directory) / "records").glob("*.jsonl*")):
+    for path in sorted((directory / "records").glob("*.jsonl*")):
         try:
             with records_lines(path) as each:
                 header = header_of(next(each, b""), path)
@@ -128,22 +131,7 @@ def _records(directory: Path, started: str) -> Iterator[tuple[str, str]]:
             continue  # killed before its first line was whole
         # The anchor of a replay is virtual time.
         if iso_utc(path.stat().st_mtime_ns) >= started:
-            yield _seen_from(directory, path), str(header.get("nodeid", ""))
-
-
-def _written_into(directory: Path) -> Path:
-    """The directory that the session wrote to: a journal that was put aside lies a folder below it."""
-    return directory.parent if directory.resolve().name.startswith(ASIDE_PREFIX) else directory
-
-
-def _with_files(entry: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """The entry with the paths of its files as they are from ``directory``."""
-    base = _written_into(directory)
-    return entry | {key: _seen_from(directory, base / name) for key in _FILES if (name := entry.get(key))}
-
-
-def _seen_from(directory: Path, path: Path) -> str:
-    return Path(os.path.relpath(path, directory)).as_posix()
+            yield path.relative_to(directory).as_posix(), str(header.get("nodeid", ""))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pytest_llmbench.errors import StoreError
+from pytest_llmbench.harness.earlier_session import Files, files_in, of_session, put_aside, unchanged
 from pytest_llmbench.harness.github_actions import tell, wants_to_know
 from pytest_llmbench.harness.reporting import Written, build_report, head_of, shown
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.store import course
-from pytest_llmbench.store.journal import Journal
+from pytest_llmbench.store.journal import JOURNAL_NAME, Journal, read_journal
 from pytest_llmbench.store.json_file import remove_unfinished
 from pytest_llmbench.store.records_file import NOT_ON_DISK
 from pytest_llmbench.store.report_file import document_of
@@ -42,6 +44,10 @@ class SessionRecord:
         self._head = head_of(settings, time.time_ns())
         self._course = course.Course()
         self._journal: Journal | None = None
+        self._found: Files = {}
+        """Files of an earlier session in the report directory."""
+        self.said: list[str] = []
+        """What is to be said of them at the end, a line each."""
 
     @property
     def entries(self) -> list[dict[str, Any]]:
@@ -51,16 +57,18 @@ class SessionRecord:
     def begin(self) -> str | None:
         """Claim the report directory; returns what is to be said of what was found in it.
 
-        Raises StoreError where another session is at work there.
+        Raises StoreError where another session is at work there, or what a killed one left cannot be moved.
         """
         if self._settings.report is None:
             return None
         self._journal = Journal(self._settings.report, self._head)
         for folder in (self._settings.report, self._settings.report / "records"):
             remove_unfinished(folder)
-        aside = self._journal.set_aside
+        aside, self._found = self._journal.set_aside, files_in(self._settings.report)
         if aside is None:
             return None
+        left = of_session(self._found, self._settings.report, read_journal(aside / JOURNAL_NAME))
+        put_aside(self._settings.report, left, aside)
         return f"a session that was killed left results: pytest-llmbench recover {aside}"
 
     def select(self, nodeids: Sequence[str]) -> None:
@@ -112,6 +120,7 @@ class SessionRecord:
         """Writes the report, and what ``environment`` asks for. Where a file of the report cannot be written,
         the journal stays."""
         self._note(course.finished(exit_status))
+        self._put_earlier_aside()
         written = Written()
         if self.entries and (self._settings.report is not None or wants_to_know(environment)):
             try:
@@ -139,6 +148,19 @@ class SessionRecord:
         """Gives the directory free. Safe to call twice."""
         if self._journal is not None:
             self._journal.close(keep=keep)
+
+    def _put_earlier_aside(self) -> None:
+        """Only once there is a report to take its place: a session that measures nothing changes nothing."""
+        directory = self._settings.report
+        if directory is None or not self.entries:
+            return
+        try:
+            place = put_aside(directory, unchanged(self._found))
+        except StoreError as error:
+            self.said.append(f"llmbench: {' '.join(str(error).split())}")
+            return
+        if place is not None:
+            self.said.append(f"llmbench: what an earlier session wrote is now in {place}")
 
     def _told_of_the_journal(self, written: Written) -> None:
         if self._journal is None or not written.problems:

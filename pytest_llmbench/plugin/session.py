@@ -284,7 +284,7 @@ class SessionReport:
         written = self._record.finish(int(exitstatus), os.environ)
         self._written, self._annotations = written.paths, written.annotations
         self._lost = [*written.problems, *self._record.not_on_disk]
-        self._said = [f"llmbench: WARNING: {text}" for text in written.warnings]
+        self._said = [*self._record.said, *(f"llmbench: WARNING: {text}" for text in written.warnings)]
         if not self.entries:
             return
         if self.settings.saves:

@@ -115,7 +115,7 @@ class Journal:
             left = None
         place = None
         if left is not None and (left.course.entries or left.course.unfinished):
-            place = _free_name(self.path.parent, left.head.started)
+            place = free_name(self.path.parent, ASIDE_PREFIX, left.head.started)
             place.mkdir()
             self.path.rename(place / JOURNAL_NAME)
         else:
@@ -230,9 +230,9 @@ def _is_at(path: Path, descriptor: int) -> bool:
     return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
 
 
-def _free_name(directory: Path, started: str) -> Path:
-    """``interrupted-20260120T093000Z`` after the start of the session."""
-    stem = ASIDE_PREFIX + started[:19].replace("-", "").replace(":", "") + "Z"
+def free_name(directory: Path, prefix: str, instant: str) -> Path:
+    """A folder that is not there yet, named after an instant: ``interrupted-20260120T093000Z``."""
+    stem = prefix + instant[:19].replace("-", "").replace(":", "") + "Z"
     place, number = directory / stem, 1
     while place.exists():
         number += 1

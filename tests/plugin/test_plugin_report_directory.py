@@ -1,0 +1,83 @@
+"""A report directory that is used again holds the files of one session, the last one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from plugin_suite import Suite
+
+from pytest_llmbench.__main__ import main
+
+TWO = """
+from pytest_llmbench import llmbench
+
+@llmbench.ttft(rate=20, requests=20)
+def test_one(): ...
+
+@llmbench.ttft(rate=25, requests=20)
+def test_two(): ...
+"""
+PASS = "--llm-inconclusive=pass"
+
+
+def files(directory: Path) -> set[str]:
+    found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+    return {name for name in found if not name.startswith("earlier-")}
+
+
+def earlier(suite: Suite) -> Path:
+    (found,) = (suite.path / "out").glob("earlier-*")
+    return found
+
+
+def test_files_of_two_sessions_are_not_mixed(suite: Suite) -> None:
+    suite.write(TWO)
+    suite.measure("replay", PASS, "--llm-export-sequence")
+    out = suite.path / "out"
+    first, told = files(out), (out / "report.json").read_bytes()
+    assert len(first) >= 10
+    result = suite.measure("replay", PASS, "-k", "test_one")
+    result.stdout.fnmatch_lines(["llmbench: what an earlier session wrote is now in *out/earlier-*Z"])
+    assert files(earlier(suite)) == first
+    assert (earlier(suite) / "report.json").read_bytes() == told
+    (entry,) = suite.report["tests"]
+    assert files(out / "records") == {Path(entry[key]).name for key in ("records_file", "loads_file")}
+    assert main(["recompute", str(earlier(suite))]) == 0
+    assert main(["recompute", str(out)]) == 0
+
+
+def test_a_session_that_measures_nothing_changes_nothing(suite: Suite) -> None:
+    suite.write(TWO)
+    suite.measure("replay", PASS, "-k", "test_one")
+    before = files(suite.path / "out")
+    suite.run("--llm-report=out").assert_outcomes(skipped=2)
+    suite.measure("replay", "--collect-only")
+    suite.measure("replay", "--llm-plan")
+    assert files(suite.path / "out") == before
+    assert not list((suite.path / "out").glob("earlier-*"))
+
+
+def test_a_file_of_the_user_stays_where_it_is(suite: Suite) -> None:
+    suite.write(TWO)
+    theirs = suite.path / "out" / "records" / "notes.txt"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("mine", "utf-8")
+    (suite.path / "out" / "summary.md").write_text("mine", "utf-8")
+    suite.measure("replay", PASS, "-k", "test_one")
+    assert not list((suite.path / "out").glob("earlier-*"))
+    suite.measure("replay", PASS, "-k", "test_one")
+    assert theirs.read_text("utf-8") == "mine"
+
+
+def test_what_cannot_be_put_aside_is_told_and_costs_nothing(suite: Suite) -> None:
+    suite.write(TWO)
+    suite.measure("replay", PASS, "-k", "test_one")
+    out = suite.path / "out"
+    for name in files(out):
+        os.utime(out / name, (1768901400, 1768901400))
+    (out / "earlier-20260120T093000Z").symlink_to("nowhere")  # taken, and no folder
+    result = suite.measure("replay", PASS, "-k", "test_two")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["llmbench: *an earlier session wrote cannot be put aside: File exists*"])
+    assert [entry["nodeid"].split("::")[1] for entry in suite.report["tests"]] == ["test_two"]
