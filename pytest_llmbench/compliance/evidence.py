@@ -83,11 +83,11 @@ class Evidence:
         facts = (self.result.facts, *(run.facts for run in self.result.observations))
         return any(known.value("sut.simulated") == VIRTUAL_TIME for known in facts)
 
-    @property
+    @cached_property
     def same_system(self) -> tuple[TestResult, ...]:
         """Siblings of whatever test on the same SUT: a run that was shared was measured by one of them."""
-        own = _disclosure(self.result)
-        return tuple(sibling for sibling in self.siblings if _disclosure(sibling) == own)
+        own = self.result.disclosure
+        return tuple(sibling for sibling in self.siblings if sibling.disclosure == own)
 
     def others(self, test: str) -> tuple[TestResult, ...]:
         """Results of ``test`` among the siblings, on the same SUT, that are evidence by themselves."""
@@ -115,7 +115,3 @@ def _in_phase(observations: tuple[Observation, ...], phase: Phase) -> Records:
         mask = seen.records.phase == PHASES.index(phase)
         parts.append(seen.records if bool(np.all(mask)) else seen.records.select(mask))
     return parts[0] if len(parts) == 1 else Records.concatenate(parts)
-
-
-def _disclosure(result: TestResult) -> dict[str, object]:
-    return {key: fact.value for key, fact in result.facts.under("sut").items()}

@@ -4,6 +4,7 @@ report."""
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,6 +44,7 @@ class SessionRecord:
         self._settings = settings
         self._head = head_of(settings, time.time_ns())
         self._course = course.Course()
+        self._attempts: Counter[str] = Counter()
         self._journal: Journal | None = None
         self._found: Files = {}
         """Files of an earlier session in the report directory."""
@@ -87,7 +89,8 @@ class SessionRecord:
 
     def keep(self, entry: dict[str, Any]) -> None:
         """A judged test. A further attempt of the same test is numbered."""
-        entry["attempts"] = 1 + sum(old["nodeid"] == entry["nodeid"] for old in self.entries)
+        self._attempts[entry["nodeid"]] += 1
+        entry["attempts"] = self._attempts[entry["nodeid"]]
         self._note(course.judged(entry))
 
     def reaudit(self, changes: Sequence[dict[str, Any]]) -> None:

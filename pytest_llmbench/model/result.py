@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from pytest_llmbench.model.comparison import Comparison
 from pytest_llmbench.model.estimate import Estimate, ReadEstimate
@@ -130,6 +131,11 @@ class TestResult:
     validity: Validity = field(default_factory=Validity)
     compliance: Compliance | None = None
     gate: Gate = field(default_factory=Gate)
+
+    @cached_property
+    def disclosure(self) -> Mapping[str, object]:
+        """The facts about the SUT by their keys: results with equal ones are of the same system."""
+        return {key: fact.value for key, fact in self.facts.under("sut").items()}
 
     def judged(self, validity: Validity, compliance: Compliance | None, gate: Gate) -> TestResult:
         return replace(self, validity=validity, compliance=compliance, gate=gate)

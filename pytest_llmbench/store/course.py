@@ -85,11 +85,12 @@ class Course:
         self.entries.append(dict(entry))
 
     def _reaudited(self, event: Event) -> None:
-        for again in event["changes"]:
-            for entry in self.entries:
-                # The duration tells the attempts of one test apart.
-                if (entry["nodeid"], entry["duration_s"]) == (again["nodeid"], again["duration_s"]):
-                    entry["compliance"] = again["compliance"]
+        # The duration tells the attempts of one test apart.
+        changed = {(again["nodeid"], again["duration_s"]): again["compliance"] for again in event["changes"]}
+        for entry in self.entries:
+            key = (entry["nodeid"], entry["duration_s"])
+            if key in changed:
+                entry["compliance"] = changed[key]
 
     def _finished(self, event: Event) -> None:
         self.exit_status = int(event["exit_status"])

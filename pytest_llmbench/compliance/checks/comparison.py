@@ -45,16 +45,12 @@ check("P-6.2-method-stated")(stated("comparison.normalisation"))
 
 def others(view: EvidenceView) -> tuple[TestResult, ...]:
     """Results of this test on other systems."""
-    own = _system(view.result)
+    own = view.result.disclosure
     return tuple(
         sibling
         for sibling in view.evidence.siblings
-        if sibling.test == view.evidence.test and _system(sibling) != own
+        if sibling.test == view.evidence.test and sibling.disclosure != own
     )
-
-
-def _system(result: TestResult) -> dict[str, Any]:
-    return {key: fact.value for key, fact in result.facts.under("sut").items()}
 
 
 def _across(view: EvidenceView, key: str, *facts: str) -> list[dict[str, Any]]:
