@@ -20,6 +20,8 @@ from pytest_llmbench.reports.vocabulary import metric_label, metric_name, shown_
 _SHARES = (0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 100.0)
 _STEPS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _MOST_TICKS = 6
+_LEAST_WIDTH, _GREATEST_WIDTH = 1e-200, 1e200
+"""Of an axis: beyond them no round numbers can be found for it."""
 _SHOWN_ROWS = 12
 """Rows in sight; of more the rest is folded, all of them kept unless more than these are not."""
 
@@ -36,8 +38,8 @@ class Axis:
     def place(self, value: float) -> float:
         """The place of a value, in per cent of the width."""
         low, high = self.scale(self.low), self.scale(self.high)
-        share = (self.scale(value) - low) / (high - low)
-        return 100 * min(max(share, 0.0), 1.0)
+        shown = min(max(value, self.low), self.high)  # before it is scaled: zero has no logarithm
+        return 100 * (self.scale(shown) - low) / (high - low)
 
     def has(self, value: float) -> bool:
         return self.low <= value <= self.high
@@ -93,7 +95,7 @@ def _metric_strip(test: TestView, names: Sequence[str]) -> Html | None:
     spans = {name: _span(test.entry["metrics"][name]) for name in names}
     values = [end for span in spans.values() for end in span if end is not None]
     low, high = min([0.0, *values]), max([0.0, *values])
-    if low == high:
+    if not _LEAST_WIDTH < high - low < _GREATEST_WIDTH:
         return None
     unit = shown_unit(names[0], test.entry["metrics"][names[0]]["unit"])
     edge = 0.03 * (high - low)

@@ -260,3 +260,11 @@ def test_only_what_is_undecided_asks_for_more_requests(report: Entry, entry: Ent
     failed, undecided = screen({**report, "tests": [both, alone]}).cards
     assert not [step for step in failed.next_steps if "900" in step]
     assert undecided.next_steps == ("to decide the limits, measure about 900 more requests",)
+
+
+def test_ends_that_have_no_logarithm_are_drawn_at_the_edge(entry: Entry) -> None:
+    odd = objective("inconclusive", 60, lower=-5.0)
+    none = objective("pass", 0.0, lower=0.0, upper=0.0)
+    strip = limit_strip(held_of(objectives_view(entry, odd, none)))
+    assert strip is not None
+    assert re.findall(r'class="bar ([^"]+)"', strip) == ["warn open-low", "good open-low open-high"]

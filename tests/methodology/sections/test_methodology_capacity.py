@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from canned_levels import QueueServer, canned_setting, prompts, replay_engine, replay_setting
+from canned_runs import OVER_TIME
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
@@ -106,7 +107,7 @@ def test_table_and_closing_line(searched: TestResult) -> None:
     assert [row[5] for row in table.rows] == ["Pass", "Pass", *["Fail"] * 5]
     assert "TTFT P99 120.0 ms" in table.rows[2][6]
     assert result.notes[0] == "Maximum concurrent requests meeting criteria: 16"
-    assert {plot.id for plot in result.plots} == {"capacity_ttft", "capacity_completion"}
+    assert [plot.id for plot in result.plots] == ["capacity_ttft", "capacity_completion", *OVER_TIME]
     assert result.plots[0].marks == {"maximum": 16.0}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from canned_levels import prompts
+from canned_runs import OVER_TIME
 from canned_streams import StreamServer, streaming_setting
 from replayed_sut import ReplayedSUT
 
@@ -89,7 +90,7 @@ def test_table_six_follows_the_draft_once_per_level() -> None:
     assert [row[0] for row in found[0].rows][: len(expected)] == expected
     assert cells(result)["ITL P90"] == "30.0 ms"
     assert int(cells(result)["ITL Samples"]) == result.facts.value("itl.levels")[0]["samples"]
-    assert [plot.id for plot in result.plots] == ["itl_cdf"]
+    assert [plot.id for plot in result.plots] == ["itl_cdf", *OVER_TIME]
     assert list(result.plots[0].series) == ["25%", "50%"]
 
 

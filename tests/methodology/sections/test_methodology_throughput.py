@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from canned_levels import QueueServer, canned_setting, prompts, replay_engine, replay_setting
+from canned_runs import OVER_TIME
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
@@ -115,7 +116,7 @@ def test_tables_follow_the_draft() -> None:
     assert list(latency) == ["TTFT", "TPOT", "End-to-End"]
     assert latency["End-to-End"][0] == "100.0 ms"
     assert "(indicative)" in latency["TTFT"][2]
-    assert [plot.id for plot in result.plots] == ["throughput_load"]
+    assert [plot.id for plot in result.plots] == ["throughput_load", *OVER_TIME]
     assert result.plots[0].marks == {"sustainable": 40.0}
 
 

@@ -196,6 +196,6 @@ def test_nothing_measured_is_undefined_not_zero() -> None:
 
     result = drive(ttft.procedure(ttft.Parameters(rate=20, requests=10, p99_ms=500), setting()), execute)
     assert result.metrics["ttft.p99"].point is None
-    assert result.plots == ()
+    assert [plot.id for plot in result.plots] == ["requests_over_time"]  # all of them failed
     assert {row[1] for row in result.tables[0].rows[1:]} == {"not measured"}
     assert gate(result.objectives, result.metrics).verdict is GateVerdict.INCONCLUSIVE
