@@ -33,6 +33,7 @@ from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import describe_loads
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.probes.disclosure import read_sut_file
+from pytest_llmbench.reports.numbers import rough_duration
 from pytest_llmbench.simulator.scenario.disclosure import disclosure
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import variant_facts
@@ -145,13 +146,7 @@ class Amount:
         if self.open_ended and self.seconds.most == 0:
             return "duration set by the SUT (closed loop)"
         more = ", and closed loops as long as the SUT needs" if self.open_ended else ""
-        return f"{self.seconds.text(_time)} of measured load{more}"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 600:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
+        return f"{self.seconds.text(rough_duration)} of measured load{more}"
 
 
 Lengths = npt.NDArray[np.int64]

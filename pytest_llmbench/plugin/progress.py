@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.model.plan import LoadPlan
 
 _ERASE_LINE = "\r\x1b[2K"
-_MINUTE_S, _HOUR_S = 60, 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +93,12 @@ class Heartbeat:
         self._drawn = 0
 
     def draw(self, plan: LoadPlan | None, progress: Any) -> None:
+        from pytest_llmbench.reports.numbers import rough_duration  # who measures nothing needs no words
+
         begin = "\n" if self._line_below and not self._drawn else ""
         self._drawn += 1
         now = progress_text(plan, progress) if progress is not None else "nothing is sent yet"
-        lasted = duration_text(self._drawn * self.interval_s)
+        lasted = rough_duration(self._drawn * self.interval_s)
         self._output.write(f"{begin}llmbench: {self._test}, for {lasted}: {outward(now)}\n")
 
     def end(self) -> None:
@@ -155,6 +156,8 @@ def progress_text(plan: LoadPlan | None, progress: Any) -> str:
 
     The rate is that of replies, failed ones included, since the load began.
     """
+    from pytest_llmbench.reports.numbers import rough_duration
+
     label = f"{plan.title}: " if plan is not None else ""
     if isinstance(progress, str):
         return f"{label}{progress}"
@@ -163,13 +166,13 @@ def progress_text(plan: LoadPlan | None, progress: Any) -> str:
         f"{label}{done} of {progress.planned} done, {progress.failed} failed, {progress.in_flight} in flight"
     )
     if elapsed_s > 0:
-        told += f", {done / elapsed_s:.1f} req/s, {duration_text(elapsed_s)}"
+        told += f", {done / elapsed_s:.1f} req/s, {rough_duration(elapsed_s)}"
     left_s = _left_s(plan, progress)
     if left_s is None:
         return told
     # A load that ends when its limits are decided may end at every look.
     how = "about" if plan is None or plan.looks is None else "at most"
-    return f"{told}, {how} {duration_text(left_s)} left"
+    return f"{told}, {how} {rough_duration(left_s)} left"
 
 
 def _left_s(plan: LoadPlan | None, progress: Any) -> float | None:
@@ -182,12 +185,3 @@ def _left_s(plan: LoadPlan | None, progress: Any) -> float | None:
     timed_s = None if plan is None or plan.duration_s is None else plan.duration_s - elapsed_s
     known = [left for left in (by_count, timed_s) if left is not None and left > 0]
     return max(known, default=None)
-
-
-def duration_text(seconds: float) -> str:
-    """``47 s``, ``12 min``, ``1.5 h``."""
-    if seconds < 2 * _MINUTE_S:
-        return f"{seconds:.0f} s"
-    if seconds < 2 * _HOUR_S:
-        return f"{seconds / _MINUTE_S:.0f} min"
-    return f"{seconds / _HOUR_S:.1f} h"

@@ -135,6 +135,13 @@ def against(value: float, limit: float, unit: str) -> str:
     return f"{shown} {_SYMBOLS.get(unit, unit)}".rstrip()
 
 
+def rough_duration(seconds: float) -> str:
+    """``47 s``, ``12 min``, ``1.5 h``: of what is planned, or not over yet."""
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
+
+
 def duration(seconds: float | None) -> str:
     """``51.2 s``, ``5 min 3 s``."""
     if seconds is None:

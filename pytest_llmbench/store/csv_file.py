@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_llmbench.errors import StoreError
 from pytest_llmbench.redaction import outward
+from pytest_llmbench.store.json_file import whole_file
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A text that begins so is a formula to a spreadsheet, and what a server wrote must not be one."""
@@ -24,23 +22,10 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Cell]]
     spreadsheet would take for a formula. StoreError where the file
     cannot be written; the old one, if there is one, is left as it was.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows([_harmless(cell) for cell in row] for row in rows)
-        temporary.replace(path)
-    except OSError as error:
-        raise StoreError(
-            f"cannot write the file: {error.strerror or error}",
-            where=str(path),
-            remedy="check that its directory can be written and has space left",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    with whole_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_harmless(cell) for cell in row] for row in rows)
 
 
 def _harmless(cell: Cell) -> Cell:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +20,37 @@ def write_text(path: Path, text: str, *, remedy: str = _SPACE) -> None:
 
     Raises StoreError with the path and the cause; the old file, if there is one, is left as it was.
     """
+    with (
+        whole_file(path, remedy=remedy) as temporary,
+        temporary.open("w", encoding="utf-8", newline="\n") as file,
+    ):
+        file.write(text)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, remedy: str = _SPACE) -> Iterator[Path]:
+    """Gives a path beside ``path`` to write to, which takes its place once the block has ended, and on disk.
+
+    Where it does not end well nothing of it is left. An OSError in the block becomes a StoreError.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
+        yield temporary
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise StoreError(
             f"cannot write the file: {error.strerror or error}", where=str(path), remedy=remedy
         ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Removes what a killed :func:`write_text` has left. Nobody else may be writing there."""
+    """Removes what a killed :func:`whole_file` has left. Nobody else may be writing there."""
     for path in directory.glob(".*.tmp"):
         if re.fullmatch(r"\..+\.\d+\.tmp", path.name):
             with contextlib.suppress(OSError):

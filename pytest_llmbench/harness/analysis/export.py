@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from pytest_llmbench.harness.history.sessions import refused
 from pytest_llmbench.model.records import BLOCK, MISSING
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.store.csv_file import Cell, write_csv
+from pytest_llmbench.store.json_file import whole_file
 
 CSV_COLUMNS = ("nodeid", "attempt", *COLUMNS)
 CHUNKS = ("chunk_ns", "chunk_tokens")
@@ -84,24 +83,11 @@ def write_parquet(path: Path, found: Iterator[tuple[LoadedTest, RequestTable]]) 
     except ImportError as error:
         raise SuiteError("Parquet files need pyarrow, which is not installed", remedy=_NO_PYARROW) from error
     schema = pyarrow.schema([(name, _arrow_type(pyarrow, name)) for name in (*CSV_COLUMNS, *CHUNKS)])
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with parquet.ParquetWriter(temporary, schema) as writer:
-            for test, table in found:
-                columns: dict[str, list[Any]] = outward_value(plain_columns(test, table))
-                columns |= {name: [own.tolist() for own in getattr(table, name)] for name in CHUNKS}
-                writer.write_table(pyarrow.table(columns, schema=schema), row_group_size=BLOCK)
-        temporary.replace(path)
-    except OSError as error:
-        raise StoreError(
-            f"cannot write the file: {error.strerror or error}",
-            where=str(path),
-            remedy="check that its directory can be written and has space left",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    with whole_file(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
+        for test, table in found:
+            columns: dict[str, list[Any]] = outward_value(plain_columns(test, table))
+            columns |= {name: [own.tolist() for own in getattr(table, name)] for name in CHUNKS}
+            writer.write_table(pyarrow.table(columns, schema=schema), row_group_size=BLOCK)
 
 
 def _arrow_type(pyarrow: Any, name: str) -> Any:
