@@ -15,8 +15,8 @@ def result_of(future: Future[T]) -> T:
 
     A process's signal may be taken by any of its threads, above all by one that is just starting another.
     Python's handler runs in the main thread, between two of its instructions, and nothing wakes one that
-    waits for a lock: one Ctrl-C of some seventy was heard when the load had ended, not before. So the main
-    thread wakes up now and then.
+    waits for a lock: such a Ctrl-C was heard when the load had ended, not before. So the main thread wakes up
+    now and then.
     """
     if threading.current_thread() is threading.main_thread():
         while not wait([future], timeout=_TICK_S).done:

@@ -38,6 +38,14 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
+TTFT_OVER_TIME, REQUESTS_OVER_TIME, SLOWEST_REQUESTS = OVER_TIME = (
+    "ttft_over_time",
+    "requests_over_time",
+    "slowest_requests",
+)
+"""The plots of one load over its time, which every test has beside those of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plot:
     """Data of a plot, not its drawing. ``x`` and ``y`` of each series have equal lengths."""

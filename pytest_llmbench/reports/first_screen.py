@@ -5,6 +5,7 @@ Decided here once, so that the page and the comment of a pull request never cont
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,6 +57,12 @@ class Held:
     comparison the worsening, a share of the baseline."""
     allowed: float | None = None
     """The worsening that a comparison allows, a share; None for a limit."""
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """What is broken comes first, and what is farthest beyond its limit, or nearest to it."""
+        beyond = self.span.point if self.span.point is not None else -math.inf
+        return WORST_FIRST.index(self.state), -beyond
 
 
 def held_of(test: TestView) -> list[Held]:
@@ -169,14 +176,8 @@ class FirstScreen:
     view: ReportView
 
     @cached_property
-    def last(self) -> list[tuple[int, TestView]]:
-        """The tests with their places in the report; of one that was run again, the last attempt."""
-        places = {test.nodeid: number for number, test in enumerate(self.view.tests)}
-        return [(number, self.view.tests[number]) for number in sorted(places.values())]
-
-    @cached_property
     def tests(self) -> list[TestView]:
-        return [test for _, test in self.last]
+        return [test for _, test in self.view.last_attempts]
 
     @cached_property
     def held(self) -> list[Held]:
@@ -272,7 +273,9 @@ class FirstScreen:
         """The tests that did not pass, the worst first, then in the order of the report."""
         order = ("FAIL", "ERROR", "INVALID", "INCONCLUSIVE", "XPASS")
         cards = [
-            self._card(number, test) for number, test in self.last if test.headline not in _NEEDS_NO_CARD
+            self._card(number, test)
+            for number, test in self.view.last_attempts
+            if test.headline not in _NEEDS_NO_CARD
         ]
         return sorted(cards, key=lambda card: order.index(card.test.headline))
 
@@ -308,12 +311,7 @@ class FirstScreen:
 def _worst(test: TestView) -> Held | None:
     """The limit or comparison that decided: of the broken ones, or else the undecided, the farthest off."""
     found = [one for one in held_of(test) if one.state != "kept"]
-
-    def rank(one: Held) -> tuple[int, float]:
-        beyond = one.span.point if one.span.point is not None else 0.0
-        return WORST_FIRST.index(one.state), -beyond
-
-    return min(found, key=rank, default=None)
+    return min(found, key=lambda one: one.rank, default=None)
 
 
 def _cause(test: TestView, deciding: Held | None) -> str:

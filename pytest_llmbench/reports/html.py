@@ -7,18 +7,17 @@ and sorts, and nothing is lost without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import html_blocks, numbers, summaries
 from pytest_llmbench.reports.document import TONES, TestView, fact_text, words
 from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.first_screen import (
     STATE_TONES,
-    WORST_FIRST,
     Card,
     FirstScreen,
     Held,
-    held_of,
     limits_of,
 )
 from pytest_llmbench.reports.html_script import POLICY, SCRIPT
@@ -28,6 +27,9 @@ from pytest_llmbench.reports.markup import Html, details, element, fragment, pai
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.summaries import SECTIONS
 
+MOST_PICTURES = 60
+"""On the page, in all tests together: they take most of the time in which a report is written, and most of its
+bytes."""
 _FOLDED = ("PASS", "SKIPPED", "XFAIL")
 
 
@@ -64,7 +66,10 @@ def _sections(view: ReportView) -> list[Html]:
         _identification(view),
         _configuration(view),
         _results(view),
-        fragment([_detailed(i, test) for i, test in enumerate(view.tests)]),
+        fragment(
+            _detailed(i, test, drawn)
+            for i, (test, drawn) in enumerate(zip(view.tests, _drawn(view.tests), strict=True))
+        ),
         _compliance(view),
         _reproduction(view),
     )
@@ -158,7 +163,7 @@ def _test_table(view: ReportView) -> Html:
 
 def _test_cells(i: int, test: TestView) -> tuple[Html | str, ...]:
     held = limits_of(test)
-    first = min(held, key=lambda one: WORST_FIRST.index(one.state), default=None)
+    first = min(held, key=lambda one: one.rank, default=None)
     more = f" (+ {len(held) - 1} more)" if len(held) > 1 else ""
     counts = test.entry["counts"]
     return (
@@ -222,10 +227,35 @@ def _over_interval(claim: str) -> Html:
     return fragment(value, element("br") if below else None, below)
 
 
-def _detailed(i: int, test: TestView) -> Html:
-    """One test: what it was held to, pictures, then the tables. A test that passed is folded."""
-    held = held_of(test)
-    told = held[0].measured if held else test.first_figure
+def _drawn(tests: Sequence[TestView]) -> list[set[str]]:
+    """The ids of the pictures that each test gets. Where there are too many, those of tests that passed go
+    first, and of any test those over time."""
+    wanted = [
+        (test.headline in _FOLDED, plot_id in OVER_TIME, number, plot_id)
+        for number, test in enumerate(tests)
+        for plot_id in test.plots
+    ]
+    chosen = {(number, plot_id) for _, _, number, plot_id in sorted(wanted)[:MOST_PICTURES]}
+    return [
+        {plot_id for plot_id in test.plots if (number, plot_id) in chosen}
+        for number, test in enumerate(tests)
+    ]
+
+
+def _not_drawn(test: TestView, drawn: Collection[str]) -> Html | None:
+    count = len(test.plots) - len(drawn)
+    if not count:
+        return None
+    told = (
+        f"{count} of {len(test.plots)} pictures are not drawn, since the page has {MOST_PICTURES}: their data"
+    )
+    return element("p", f"{told} is in report.json, and a report of this test alone has them.", class_="meta")
+
+
+def _detailed(i: int, test: TestView, drawn: Collection[str]) -> Html:
+    """One test: what it was held to, the pictures ``drawn``, then the tables. One that passed is folded."""
+    first = min(limits_of(test), key=lambda one: one.rank, default=None)
+    told = test.first_figure if first is None else first.measured
     summary = element(
         "summary",
         html_blocks.pill(test.headline),
@@ -243,7 +273,8 @@ def _detailed(i: int, test: TestView) -> Html:
         html_blocks.objectives(test),
         html_blocks.comparison_block(test),
         metric_strips(test),
-        element("div", html_blocks.figures(test, salt=str(i)), class_="figures"),
+        element("div", html_blocks.figures(test, drawn, salt=str(i)), class_="figures"),
+        _not_drawn(test, drawn),
         html_blocks.headlines(test),
         element("p", test.completion) if test.measured else None,
         html_blocks.notes(test),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pytest_llmbench.reports import comparisons, numbers, plots, summaries
 from pytest_llmbench.reports.document import (
@@ -148,7 +148,8 @@ def result_tables(test: TestView) -> list[Html]:
     return [table(entry["columns"], entry["rows"], caption=entry["title"]) for entry in test.tables.values()]
 
 
-def figures(test: TestView, *, salt: str = "") -> list[Html]:
+def figures(test: TestView, drawn: Collection[str], *, salt: str = "") -> list[Html]:
+    """The plots ``drawn``, by their ids, in the order of the test."""
     return [
         element(
             "figure",
@@ -156,6 +157,7 @@ def figures(test: TestView, *, salt: str = "") -> list[Html]:
             element("figcaption", plot["title"]),
         )
         for plot_id, plot in test.plots.items()
+        if plot_id in drawn
     ]
 
 

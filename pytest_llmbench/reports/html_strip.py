@@ -6,14 +6,14 @@ Drawn with positions in per cent, so that they fit any width, and with words for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.reports import numbers
 from pytest_llmbench.reports.comparisons import signed
 from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.entry import Entry
-from pytest_llmbench.reports.first_screen import STATE_TONES, WORST_FIRST, Held, Span
+from pytest_llmbench.reports.first_screen import STATE_TONES, Held, Span
 from pytest_llmbench.reports.markup import Html, details, element, fragment
 from pytest_llmbench.reports.vocabulary import metric_label, metric_name, shown_unit
 
@@ -47,7 +47,7 @@ class Axis:
 
 def limit_strip(held: Sequence[Held]) -> Html | None:
     """Limits on an axis of shares of the limit: left of 1 is kept, whichever way a limit points."""
-    rows = _worst_first(one for one in held if one.allowed is None)
+    rows = sorted((one for one in held if one.allowed is None), key=lambda one: one.rank)
     if not rows:
         return None
     values = [end for one in rows for end in one.span if end is not None and end > 0]
@@ -62,7 +62,7 @@ def limit_strip(held: Sequence[Held]) -> Html | None:
 
 def comparison_strip(held: Sequence[Held]) -> Html | None:
     """A forest plot of the comparisons that decide: the worsening, with what is allowed as a band."""
-    rows = _worst_first(one for one in held if one.allowed is not None)
+    rows = sorted((one for one in held if one.allowed is not None), key=lambda one: one.rank)
     if not rows:
         return None
     values = [end for one in rows for end in (*one.span, one.allowed, -(one.allowed or 0)) if end is not None]
@@ -131,15 +131,6 @@ def _metric_row(test: TestView, name: str, span: Span, axis: Axis) -> Html:
         element("span", test.claim(name), class_="strip-value"),
         class_="strip-row",
     )
-
-
-def _worst_first(held: Iterable[Held]) -> list[Held]:
-    """By state, then the nearest to its limit first."""
-
-    def rank(one: Held) -> tuple[int, float]:
-        return WORST_FIRST.index(one.state), -(one.span.point if one.span.point is not None else -math.inf)
-
-    return sorted(held, key=rank)
 
 
 def _share_axis(values: Sequence[float]) -> Axis:

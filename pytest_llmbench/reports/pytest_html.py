@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import html_blocks, numbers
 from pytest_llmbench.reports.document import TONES, TestView
 from pytest_llmbench.reports.entry import Entry
@@ -68,6 +69,11 @@ def _lines(texts: Iterable[str]) -> Html:
     return fragment([element("div", text or "–") for text in texts])
 
 
+def _drawn(test: TestView) -> list[str]:
+    """Drawing takes its time: how a load went on in time is asked for where something is wrong."""
+    return [plot_id for plot_id in test.plots if test.headline != "PASS" or plot_id not in OVER_TIME]
+
+
 def extra_block(entry: Entry) -> str:
     """Verdicts, limits, tables and plots of one test, for ``extras.html``."""
     test = TestView(entry)
@@ -82,7 +88,7 @@ def extra_block(entry: Entry) -> str:
         element("p", test.completion) if test.measured else None,
         html_blocks.result_tables(test),
         html_blocks.level_block(test),
-        html_blocks.figures(test, salt=test.nodeid),
+        html_blocks.figures(test, _drawn(test), salt=test.nodeid),
         html_blocks.notes(test),
         html_blocks.configuration(test),
         class_="llmbench",

@@ -14,8 +14,6 @@ from pytest_llmbench.model.records import Records
 
 START_NS = 1_000_000_000_000
 ITL_NS = 5_000_000
-OVER_TIME = ("ttft_over_time", "requests_over_time", "slowest_requests")
-"""The plots that every test has of one of its loads."""
 
 
 def record(

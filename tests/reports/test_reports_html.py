@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import pytest_html
-from pytest_llmbench.reports.html import html_report
+from pytest_llmbench.reports.html import MOST_PICTURES, html_report
 from pytest_llmbench.reports.summaries import SECTIONS
 from pytest_llmbench.store import schema
 
@@ -206,3 +207,29 @@ def test_a_test_without_limits_leads_with_its_figure(whole_report: Entry) -> Non
 def test_ids_of_the_plots_of_a_page_are_unique(whole_report: Entry) -> None:
     ids = re.findall(r'\bid="([^"]+)"', html_report(whole_report))
     assert len(ids) == len(set(ids))
+
+
+def test_a_page_has_no_more_pictures_than_it_can_show(entry: Entry, report: Entry) -> None:
+    own = next(iter(entry["plots"].values()))
+    plots = {"own": own, **dict.fromkeys(OVER_TIME, own)}
+    tests = [
+        entry | {"nodeid": f"g.py::test_{number}", "plots": plots, "outcome": "passed"}
+        for number in range(40)
+    ]
+    for good in tests[:-1]:
+        good["gate"] = good["gate"] | {"verdict": "pass"}
+    page = html_report({**report, "tests": tests})
+    drawn = [len(re.findall("<svg", part)) for part in page.split('class="test"')[1:]]
+    assert sum(drawn) == MOST_PICTURES
+    assert drawn[-1] == 4  # undecided: it has all of its own
+    assert all(count >= 1 for count in drawn)  # and nobody goes without the picture of the test
+    assert "3 of 4 pictures are not drawn, since the page has 60" in page
+    outline(page)
+
+
+def test_a_row_of_pytest_html_draws_the_course_of_a_load_only_where_something_is_wrong(entry: Entry) -> None:
+    own = next(iter(entry["plots"].values()))
+    entry["plots"] = {"own": own, **dict.fromkeys(OVER_TIME, own)}
+    assert pytest_html.extra_block(entry).count("<svg") == 4
+    entry |= {"gate": {"verdict": "pass", "objectives": []}, "outcome": "passed"}
+    assert pytest_html.extra_block(entry).count("<svg") == 1

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.methodology.measuring.levels import Seen
+from pytest_llmbench.methodology.measuring.offered import is_offered
+from pytest_llmbench.metrics.latency import per_request
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import IntColumn, Records
-from pytest_llmbench.model.result import Plot
+from pytest_llmbench.model.result import REQUESTS_OVER_TIME, SLOWEST_REQUESTS, TTFT_OVER_TIME, Plot
 
 MOST_BINS = 60
 SLOWEST = 10
@@ -31,20 +33,19 @@ def over_time_plots(seen: Observation, label: str = "") -> tuple[Plot, ...]:
     ``label`` names the load where the test has several. Nothing for a load without a request or a duration.
     """
     records = seen.records
-    sent = records.submitted_ns
     if not len(records) or seen.ended_ns <= seen.started_ns:
         return ()
     bins = min(MOST_BINS, max(_FEWEST_BINS, len(records) // _REQUESTS_A_BIN))
     edges = np.linspace(seen.started_ns, seen.ended_ns, bins + 1)
     of = f" ({label})" if label else ""
     marks = _end_of_load(seen)
-    ttft = _ttft(records, _bin_of(sent, edges), edges)
+    ttft_ms = per_request("ttft", records)
     shown = (
-        ("ttft_over_time", f"TTFT over time{of}", "TTFT (ms)", ttft),
-        ("requests_over_time", f"Requests over time{of}", "requests", _requests(seen, edges)),
+        (TTFT_OVER_TIME, f"TTFT over time{of}", "TTFT (ms)", _ttft(records, ttft_ms, edges)),
+        (REQUESTS_OVER_TIME, f"Requests over time{of}", "requests", _requests(seen, edges)),
     )
     plots = [Plot(id_, title, _X, y, series, {}, marks) for id_, title, y, series in shown if series]
-    return (*plots, *_slowest(seen, of))
+    return (*plots, *_slowest(seen, ttft_ms, of))
 
 
 def _end_of_load(seen: Observation) -> dict[str, float]:
@@ -59,56 +60,65 @@ def _bin_of(instants: IntColumn, edges: FloatArray) -> npt.NDArray[np.intp]:
     return np.clip(np.searchsorted(edges, instants, side="right") - 1, 0, len(edges) - 2)
 
 
-def _ttft(records: Records, bins: npt.NDArray[np.intp], edges: FloatArray) -> dict[str, Line]:
+def _ttft(records: Records, ttft_ms: FloatArray, edges: FloatArray) -> dict[str, Line]:
     """Median and greatest of the requests submitted in each part; a part without a first token has none."""
-    started = records.ok & (records.first_content_ns >= 0)
-    waited_ms = (records.first_content_ns - records.submitted_ns)[started] / 1e6
-    at = bins[started]
-    middles = (edges[:-1] + edges[1:]) / 2e9 - edges[0] / 1e9
-    there = np.unique(at)
-    if not len(there):
+    known = np.flatnonzero(np.isfinite(ttft_ms))
+    if not len(known):
         return {}
+    at = _bin_of(records.submitted_ns[known], edges)
+    order = np.argsort(at, kind="stable")
+    there, begins = np.unique(at[order], return_index=True)
+    parts = np.split(ttft_ms[known[order]], begins[1:])
+    middles = (edges[:-1] + edges[1:]) / 2e9 - edges[0] / 1e9
     x = tuple(float(middle) for middle in middles[there])
-    median = tuple(float(np.median(waited_ms[at == one])) for one in there)
-    greatest = tuple(float(waited_ms[at == one].max()) for one in there)
-    return {"P50": (x, median), "greatest": (x, greatest)}
+    median = tuple(float(np.median(part)) for part in parts)
+    return {"P50": (x, median), "greatest": (x, tuple(float(part.max()) for part in parts))}
 
 
 def _requests(seen: Observation, edges: FloatArray) -> dict[str, Line]:
     """Under way at the end of each part; waiting in the engine, where it says; those that failed in it."""
-    records, ends = seen.records, edges[1:]
+    ends = edges[1:]
     x = tuple(float(end) for end in (ends - edges[0]) / 1e9)
-    over = np.where(records.finished_ns >= 0, records.finished_ns, seen.ended_ns)
-    submitted = np.searchsorted(np.sort(records.submitted_ns[records.submitted_ns >= 0]), ends, side="right")
-    finished = np.searchsorted(np.sort(over[records.submitted_ns >= 0]), ends, side="right")
-    found = {"under way": (x, tuple(float(count) for count in submitted - finished))}
+    begun, over, failed = (np.zeros(len(ends), dtype=np.int64) for _ in range(3))
+    for block in seen.records.blocks():  # those of a long run do not fit into memory twice
+        sent = block.submitted_ns >= 0
+        end_ns = np.where(block.finished_ns >= 0, block.finished_ns, seen.ended_ns)
+        begun += _counts(block.submitted_ns[sent], edges)
+        over += _counts(end_ns[sent], edges)
+        failed += _counts(end_ns[~block.ok], edges)
+    found = {"under way": (x, _floats(np.cumsum(begun - over)))}
     waiting = None if seen.engine is None else seen.engine.gauge("waiting", seen.started_ns, seen.ended_ns)
     if waiting is not None and len(waiting[0]):
         at = np.clip(np.searchsorted(waiting[0], ends, side="right") - 1, 0, None)
-        found["waiting in the engine"] = (x, tuple(float(value) for value in waiting[1][at]))
-    failed = ~records.ok
+        found["waiting in the engine"] = (x, _floats(waiting[1][at]))
     if failed.any():
-        counts = np.bincount(_bin_of(over[failed], edges), minlength=len(ends))
-        found["failed meanwhile"] = (x, tuple(float(count) for count in counts))
+        found["failed meanwhile"] = (x, _floats(failed))
     return found
 
 
-def _slowest(seen: Observation, of: str) -> tuple[Plot, ...]:
+def _counts(instants: IntColumn, edges: FloatArray) -> IntColumn:
+    return np.bincount(_bin_of(instants, edges), minlength=len(edges) - 1)
+
+
+def _floats(values: npt.ArrayLike) -> tuple[float, ...]:
+    return tuple(np.asarray(values, dtype=np.float64).tolist())
+
+
+def _slowest(seen: Observation, ttft_ms: FloatArray, of: str) -> tuple[Plot, ...]:
     """What the requests with the greatest TTFT waited for: a row each, from the instant of submission in ms.
 
     Where the server tells it, its queue comes first.
     """
     records = seen.records
-    known = np.flatnonzero(records.ok & (records.first_content_ns >= 0) & (records.last_content_ns >= 0))
-    waited = (records.first_content_ns - records.submitted_ns)[known]
-    chosen = known[np.argsort(-waited, kind="stable")[:SLOWEST]]
-    if not len(chosen):
+    known = np.flatnonzero(np.isfinite(ttft_ms) & (records.last_content_ns >= 0))
+    if not len(known):
         return ()
-    sent, first = (
-        records.submitted_ns[chosen],
-        records.first_content_ns[chosen] - records.submitted_ns[chosen],
-    )
-    last = records.last_content_ns[chosen] - sent
+    waited = ttft_ms[known]
+    bound = np.partition(waited, -SLOWEST)[-SLOWEST] if len(waited) > SLOWEST else -np.inf
+    slow = known[waited >= bound]
+    chosen = slow[np.argsort(-ttft_ms[slow], kind="stable")[:SLOWEST]]
+    sent = records.submitted_ns[chosen]
+    first, last = records.first_content_ns[chosen] - sent, records.last_content_ns[chosen] - sent
     queued = np.clip(records.queue_wait_ns[chosen], 0, first)
     parts = {
         "queue of the server": (0 * queued, queued),
@@ -121,7 +131,7 @@ def _slowest(seen: Observation, of: str) -> tuple[Plot, ...]:
     )
     series = {name: line for name, ends in parts.items() if (line := _bars(*ends))[0]}
     title = f"The {len(chosen)} requests with the greatest TTFT{of}"
-    return (Plot("slowest_requests", title, "ms from submission", "request", series, rows=names),)
+    return (Plot(SLOWEST_REQUESTS, title, "ms from submission", "request", series, rows=names),)
 
 
 def _bars(start_ns: IntColumn, end_ns: IntColumn) -> Line:
@@ -132,9 +142,11 @@ def _bars(start_ns: IntColumn, end_ns: IntColumn) -> Line:
 
 
 def over_time_of_levels(levels: Sequence[Seen]) -> tuple[Plot, ...]:
-    """Of the level that a test reports; where it reports several or none, of the last that was measured."""
-    reported = [seen for seen in levels if seen.level.role == "reported"]
-    chosen = (reported or levels)[-1:]
+    """Of the level that a test reports; where it reports several or none, of the last that was offered as
+    planned."""
+    offered = [seen for seen in levels if is_offered(seen.level)]
+    reported = [seen for seen in offered if seen.level.role == "reported"]
+    chosen = (reported or offered)[-1:]
     return tuple(plot for seen in chosen for plot in over_time_plots(seen.observation, seen.level.label))
 
 

@@ -35,8 +35,8 @@ def figures(report: Entry) -> list[Figure]:
     and those that the test is about, each once. Of a test that was run again those of the last attempt.
 
     A percentile that the report does not state, for want of samples, is left out as what is undefined is."""
-    last = {test.nodeid: test for test in ReportView(report).tests}
-    return [figure for test in last.values() if test.valid for figure in _figures_of(test)]
+    tests = [test for _, test in ReportView(report).last_attempts]
+    return [figure for test in tests if test.valid for figure in _figures_of(test)]
 
 
 def _figures_of(test: TestView) -> Iterator[Figure]:

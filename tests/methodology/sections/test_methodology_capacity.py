@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from canned_levels import QueueServer, canned_setting, prompts, replay_engine, replay_setting
-from canned_runs import OVER_TIME
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
@@ -23,7 +22,7 @@ from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.result import OVER_TIME, TestResult
 
 
 def run(server: QueueServer | None = None, scale: str = "quick", **keywords: Any) -> TestResult:

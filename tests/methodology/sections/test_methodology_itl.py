@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from canned_levels import prompts
-from canned_runs import OVER_TIME
 from canned_streams import StreamServer, streaming_setting
 from replayed_sut import ReplayedSUT
 
@@ -23,7 +22,7 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.result import Table, TestResult
+from pytest_llmbench.model.result import OVER_TIME, Table, TestResult
 from pytest_llmbench.workloads.catalogue import workload
 
 UNIFORM = workload("synthetic-uniform")

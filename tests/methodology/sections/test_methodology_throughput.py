@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from canned_levels import QueueServer, canned_setting, prompts, replay_engine, replay_setting
-from canned_runs import OVER_TIME
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.errors import SuiteError
@@ -19,7 +18,7 @@ from pytest_llmbench.methodology.sections import throughput
 from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.plan import OpenLoop
-from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.result import OVER_TIME, TestResult
 
 RANGE: dict[str, Any] = {"min_rate": 8, "max_rate": 72, "rate_step": 4}
 EXACT = RANGE | {"arrival": "uniform"}
