@@ -28,8 +28,7 @@ from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.summaries import SECTIONS
 
 MOST_PICTURES = 60
-"""On the page, in all tests together: they take most of the time in which a report is written, and most of its
-bytes."""
+"""On the page, in all tests together: they are most of its bytes, and of the time that it takes."""
 _FOLDED = ("PASS", "SKIPPED", "XFAIL")
 
 
