@@ -36,7 +36,7 @@ def test_more_runs_find_five_percent_under_two_percent_of_noise() -> None:
 
 def test_under_drift_pairs_are_right_where_one_arm_after_the_other_is_wrong() -> None:
     in_pairs = regressed(Design(5, 0.02, DRIFT), 0.0, 0.0, sessions=300)
-    apart = regressed(Design(5, 0.02, DRIFT, interleaved=False), 0.0, 0.0, sessions=300)
+    apart = regressed(Design(5, 0.02, DRIFT, interleaved=False), 0.0, 0.0, sessions=150)
     assert in_pairs <= at_most(NOMINAL, 300)
     assert apart > 0.3
 
