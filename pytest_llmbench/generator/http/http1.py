@@ -376,6 +376,8 @@ class Http1Transport:
                         break  # the requests will meet the same error, and keep it
         except TimeoutError:
             pass
+        if self._times is not None and self._free:
+            await self._times.switched_on()
         return len(self._free)
 
     def send(self, exchange: Exchange) -> None:

@@ -11,6 +11,7 @@ step, or one from the future, is replaced by the instant of the read, and counte
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import sys
@@ -28,6 +29,7 @@ TOLERANCE_NS = 2_000
 """Two clocks read one after the other may differ by this much before the difference is looked at closely, and
 change by this much before the change is a step."""
 _FOLLOW_NS = 1_000_000_000
+_ON_WITHIN_S, _ON_PAUSE_S = 0.1, 0.001
 _FIRST_LOOKS = 32
 _LOOKS = 5
 
@@ -42,12 +44,21 @@ class KernelTimes:
     second all the same, from the narrowest of a few brackets, and each time it looks wrong.
     """
 
-    def __init__(self, monotonic_ns: Callable[[], int], wall_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        monotonic_ns: Callable[[], int],
+        wall_ns: Callable[[], int],
+        stamps: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``stamps``: whether the kernel stamps packets by now."""
         self._monotonic = monotonic_ns
         self._wall = wall_ns
+        self._stamps = stamps
         self._offset_ns = self._difference(_FIRST_LOOKS)
         self._trusted_from_ns = 0
         self._look_at_ns = monotonic_ns() + _FOLLOW_NS
+        self._may_switch_on = True
+        """No kernel has been asked in vain."""
         self.unstamped = 0
         """Reads without a stamp of the kernel; the first packets after switching it on have none."""
         self.distrusted = 0
@@ -61,6 +72,19 @@ class KernelTimes:
     def stamp(sock: socket.socket) -> None:
         """Have the reads of ``sock`` stamped. Raises OSError."""
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+    async def switched_on(self) -> None:
+        """Return when the kernel stamps packets, or after 0.1 s; called once sockets have asked for stamps.
+
+        The first socket that asks has them switched on, but by a work queue of the kernel
+        (``net_enable_timestamp``): on a busy machine whole replies arrive before that.
+        """
+        attempts = round(_ON_WITHIN_S / _ON_PAUSE_S) if self._may_switch_on else 0
+        for _ in range(attempts):
+            if self._stamps():
+                return
+            await asyncio.sleep(_ON_PAUSE_S)
+        self._may_switch_on = False
 
     def instant(self, ancillary: Ancillary) -> int:
         """The instant at which the kernel took in what was just read; never later than now."""
@@ -102,6 +126,19 @@ class KernelTimes:
         return best[1]
 
 
+def stamps_a_datagram() -> bool:
+    """Whether the kernel stamps a datagram from us to ourselves; True where none can be sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+            KernelTimes.stamp(trial)
+            trial.bind(("127.0.0.1", 0))
+            trial.setblocking(False)
+            trial.sendto(b"?", trial.getsockname())
+            return bool(trial.recvmsg(1, ANCILLARY_BYTES)[1])
+    except OSError:
+        return True
+
+
 def packets_in(sock: socket.socket) -> int:
     """Packets with data that a TCP connection has received; 0 where the kernel does not count them. Raises
     OSError."""
@@ -119,4 +156,4 @@ def kernel_times(clock: Clock) -> KernelTimes | None:
             KernelTimes.stamp(trial)
     except OSError:
         return None
-    return KernelTimes(clock.monotonic_ns, clock.wall_ns)
+    return KernelTimes(clock.monotonic_ns, clock.wall_ns, stamps_a_datagram)

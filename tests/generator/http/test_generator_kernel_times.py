@@ -20,6 +20,7 @@ from pytest_llmbench.generator.http.kernel_times import (
     TOLERANCE_NS,
     KernelTimes,
     kernel_times,
+    stamps_a_datagram,
 )
 from pytest_llmbench.generator.http.links import Link, SocketLink
 from pytest_llmbench.generator.http.sockets import Sockets
@@ -233,6 +234,56 @@ def test_a_step_under_load_is_in_no_figure(
         assert (earlier <= later).all()
     assert (instants[0] > began).all()
     assert (instants[-1] < ended).all()
+
+
+@LINUX
+def test_load_begins_when_the_kernel_stamps(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    """A kernel that stamps from the fourth packet on is asked four times before the first request."""
+    sent_before: list[int] = []
+    requests: list[int] = []
+
+    def script(conversation: Conversation) -> None:
+        requests.append(conversation.turn)
+        conversation.send(REPLY)
+
+    def stamps() -> bool:
+        sent_before.append(len(requests))
+        return len(sent_before) > 3
+
+    generator = generator_for(serve(script))
+    times = generator._transport._times
+    assert times is not None
+    times._stamps = stamps
+    assert generator.run(plan(3)).records.counts()["ok"] == 3
+    assert sent_before == [0, 0, 0, 0]
+
+
+def test_a_kernel_that_stamps_nothing_is_asked_in_vain_once() -> None:
+    asked: list[bool] = []
+
+    def stamps() -> bool:
+        asked.append(False)
+        return False
+
+    clocks = Clocks()
+    times = KernelTimes(clocks.monotonic, clocks.wall, stamps)
+    asyncio.run(times.switched_on())
+    so_often = len(asked)
+    assert so_often > 1
+    asyncio.run(times.switched_on())
+    assert len(asked) == so_often
+
+
+@LINUX
+def test_what_a_socket_asked_for_comes_true() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as first:
+        KernelTimes.stamp(first)
+        times = kernel_times(MonotonicClock())
+        assert times is not None
+        asyncio.run(times.switched_on())
+        assert stamps_a_datagram()
 
 
 def test_user_space_on_request(
