@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.comparison.systems import Wanted
     from pytest_llmbench.methodology.parameters import TestParameters
     from pytest_llmbench.methodology.procedure import TestDefinition
+    from pytest_llmbench.model.result import TestResult
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,26 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
             # Last, so that the test's own fixtures (a server, say) are up before the load starts. In a list
             # of its own: that of the function belongs to its unmarked siblings too.
             item.fixturenames = [*names, "llm_result"]  # type: ignore[attr-defined]
+
+
+def request_result(metafunc: pytest.Metafunc) -> None:
+    """Have ``llm_result`` and all that it needs among the fixtures by which a marked test is parametrized.
+
+    A marker that stands on a ``pytest.param`` alone comes too late: its siblings may not be marked.
+    """
+    definition = metafunc.definition
+    if "llm_result" in metafunc.fixturenames or definition.get_closest_marker(MARK) is None:
+        return
+    # pytest has no public way to add a fixture before parametrization. It prunes what is added here once the
+    # parameters are known, so ``prepare`` adds the name again.
+    fixtures = definition.session._fixturemanager.getfixtureinfo(definition, _with_result, None)
+    known = metafunc._arg2fixturedefs
+    metafunc.fixturenames += [name for name in fixtures.names_closure if name not in metafunc.fixturenames]
+    known.update({name: each for name, each in fixtures.name2fixturedefs.items() if name not in known})
+
+
+def _with_result(llm_result: TestResult) -> None:
+    """A test that names what every marked one gets."""
 
 
 def _refuse(config: pytest.Config, items: list[pytest.Item], mistakes: str) -> None:

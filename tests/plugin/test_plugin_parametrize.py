@@ -221,3 +221,55 @@ def test_margin(margin): ...
             "*on test_margin*margin must be a share*got 7*",
         ]
     )
+
+
+def test_a_parametrized_system_measures_each_without_being_named(suite: Suite) -> None:
+    conftest = """
+import pytest
+
+@pytest.fixture(scope="session", params=["slow", "quick"])
+def build(request):
+    return request.param
+
+@pytest.fixture(scope="session")
+def llm_sut(build):
+    return "replay:fast" + ("?step_base_us=30000" if build == "slow" else "")
+"""
+    body = """
+@llmbench.ttft(rate=20, requests=30)
+def test_alone(): ...
+
+@pytest.mark.parametrize("rate", [10])
+@llmbench.ttft(requests=30)
+class TestIt:
+    def test_with_a_rate(self, rate): ...
+
+def test_unmarked(): ...
+"""
+    suite.write(HEAD + body, conftest)
+    suite.measure("replay", scale="quick").assert_outcomes(passed=5)
+    found = {
+        test["nodeid"].split("::")[-1]: test["metrics"]["ttft.p50"]["point"] for test in suite.report["tests"]
+    }
+    assert set(found) == {
+        f"test_{name}[{build}{rate}]"
+        for name, rate in (("alone", ""), ("with_a_rate", "-10"))
+        for build in ("slow", "quick")
+    }
+    assert all(point > 30 if "slow" in name else point < 30 for name, point in found.items())
+
+
+def test_a_system_by_parametrize_alone(suite: Suite) -> None:
+    suite.write(
+        HEAD
+        + """
+@pytest.mark.parametrize("llm_sut", ["replay:fast", "replay:cpu-laptop"])
+@llmbench.ttft(rate=2, requests=20)
+def test_x(): ...
+"""
+    )
+    suite.measure("replay").assert_outcomes(passed=2)
+    assert [test["nodeid"].split("::")[-1] for test in suite.report["tests"]] == [
+        "test_x[replay:fast]",
+        "test_x[replay:cpu-laptop]",
+    ]
