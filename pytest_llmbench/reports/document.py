@@ -35,6 +35,7 @@ TONES = {
     "pass": "good",
     "fail": "bad",
     "inconclusive": "warn",
+    "not_judged": "neutral",
     "valid": "good",
     "invalid": "bad",
     "unconditional": "good",
@@ -154,6 +155,10 @@ class TestView:
     @property
     def objectives(self) -> Sequence[Entry]:
         return list(self.entry["gate"]["objectives"])
+
+    def judged(self, verdict: str) -> str:
+        """The verdict on a limit; of a run that is void no limit is judged."""
+        return verdict if self.valid else "not_judged"
 
     @property
     def comparisons(self) -> Sequence[Entry]:
@@ -332,9 +337,9 @@ class TestView:
 
     @property
     def plots(self) -> dict[str, Entry]:
-        """Plots by id; percentiles that may be claimed are marked on the distribution of TTFT."""
+        """Plots by id; percentiles that may be claimed are marked on a distribution of TTFT of one arm."""
         found = dict(self.entry["plots"])
-        if "ttft_cdf" in found:
+        if "ttft_cdf" in found and len(found["ttft_cdf"]["series"]) == 1:
             plot = dict(found["ttft_cdf"])
             plot["marks"] = self._percentile_marks() | dict(plot["marks"])
             found["ttft_cdf"] = plot
@@ -357,7 +362,7 @@ class TestView:
         """What would turn an open or a poor judgement into a better one."""
         steps = []
         needed = [o for o in self.objectives if o.get("requests_needed") is not None]
-        if needed:
+        if needed and self.valid:
             most = max(needed, key=lambda o: o.get("growth") or 0.0)
             advice = f" ({most['advice']})" if most.get("advice") else ""
             steps.append(

@@ -40,8 +40,9 @@ def filtered(test: TestView) -> dict[str, str]:
 
 
 def verdicts(test: TestView) -> Html:
+    """The three judgements, and of a void run why none of its numbers counts."""
     literal = test.entry["compliance"]["verdict_literal"]
-    return element(
+    judgements = element(
         "p",
         pill(test.headline),
         " ",
@@ -50,9 +51,12 @@ def verdicts(test: TestView) -> Html:
         element("span", "literal reading ", pill(literal), class_="judgement")
         if test.of_the_draft and literal != test.compliance
         else None,
-        element("span", "limits ", pill(test.entry["gate"]["verdict"]), class_="judgement"),
+        element("span", "limits ", pill(test.judged(test.entry["gate"]["verdict"])), class_="judgement"),
         class_="verdicts",
     )
+    void = [finding["message"] for finding in test.noteworthy_findings if finding["voids"]]
+    why = [element("strong", "This run is void, and none of its figures is judged:")]
+    return fragment(judgements, element("div", why, paragraphs(void), class_="void") if void else None)
 
 
 def error(test: TestView) -> Html | None:
@@ -88,8 +92,8 @@ def objectives(test: TestView) -> Html:
             element("code", objective_text(objective), class_="nowrap"),
             element("span", measured_text(objective), class_="nowrap"),
             str(objective.get("n", 0)),
-            pill(objective["verdict"]),
-            objective.get("reason") or "",
+            pill(test.judged(objective["verdict"])),
+            (objective.get("reason") or "") if test.valid else "",
         )
         for objective in test.objectives
     ]

@@ -25,7 +25,8 @@ pre { background: var(--panel); border: 1px solid var(--line); border-radius: 6p
   white-space: pre-wrap; margin: .5rem 0; }
 .incomplete { background: var(--bad-bg); color: var(--bad); border-radius: 6px; padding: .6rem .8rem;
   font-weight: 600; overflow-wrap: anywhere; }
-pre.error { border-left: 4px solid var(--bad); }
+pre.error, .void { border-left: 4px solid var(--bad); }
+.void { padding: .1rem .8rem; overflow-wrap: anywhere; }
 pre.evidence { padding: .3rem .5rem; margin: .3rem 0 0; color: var(--soft); font-size: .78em; }
 .scroll { overflow-x: auto; margin: .6rem 0 1rem; }
 table { border-collapse: collapse; min-width: min(100%, 36rem); font-variant-numeric: tabular-nums; }

@@ -32,6 +32,8 @@ _FITS = ("fit", "power law", "straight line")
 _MOST_MARKERS = 60
 _LINEAR_TICKS_BELOW = 4.0
 """Ratio of the largest to the smallest value below which 1, 2 and 5 would leave a log axis almost bare."""
+_DENSE_TICKS_BELOW = 12.0
+"""Below this ratio they would leave two or three."""
 _DECADE_TICKS_FROM = 2_000.0
 _LARGEST = 1e15
 """Larger numbers than this an axis cannot show, and a logarithmic one none smaller than its inverse."""
@@ -182,12 +184,19 @@ def _plain_log_ticks(axis: Axis, values: Sequence[float]) -> None:
 
     span = max(values) / min(values)
     if span < _LINEAR_TICKS_BELOW:
-        axis.set_major_locator(MaxNLocator(6))
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     else:
-        subs = (1.0, 2.0, 5.0) if span < _DECADE_TICKS_FROM else (1.0,)
+        dense = (1.0, 2.0, 3.0, 5.0, 7.0) if span < _DENSE_TICKS_BELOW else (1.0, 2.0, 5.0)
+        subs = dense if span < _DECADE_TICKS_FROM else (1.0,)
         axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: number(float(f"{value:.6g}"))))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(float(f"{value:.6g}"))))
     axis.set_minor_locator(NullLocator())
+
+
+def _tick(value: float) -> str:
+    """``0.5`` for ``0.50``: a tick has no more digits than it needs."""
+    text = number(value)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
 def _label_marks(figure: Figure, axes: Axes, marks: Mapping[str, float]) -> None:

@@ -220,10 +220,10 @@ def _error(test: TestView, width: int) -> list[Line]:
 def _objectives(test: TestView, width: int) -> list[Line]:
     lines = []
     for objective in test.objectives if test.measured else ():
-        verdict = objective["verdict"]
-        text = f"{verdict:<13}{objective_text(objective)}: {measured_text(objective)}"
+        verdict = test.judged(objective["verdict"])
+        text = f"{words(verdict):<13}{objective_text(objective)}: {measured_text(objective)}"
         lines += [Line(part, _MARKUP[TONES[verdict]]) for part in _wrap(text, width, "  ", " " * 15)]
-        if verdict != "pass" and objective.get("reason"):
+        if verdict not in ("pass", "not_judged") and objective.get("reason"):
             lines += [Line(part) for part in _wrap(objective["reason"], width, " " * 15, " " * 15)]
     return lines
 

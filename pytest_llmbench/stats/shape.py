@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from pytest_llmbench.stats.counted_order import look_up
 from pytest_llmbench.stats.percentiles import Ordered, ordered_percentile, percentile_ranks
@@ -24,12 +25,23 @@ FINEST_BANDWIDTH = 0.02
 make a mode of every tick."""
 FEWEST_EXCESSES = 20
 
+IntArray = npt.NDArray[np.int64]
 Tail = Literal["heavy", "exponential", "light"]
 _HEAVY, _LIGHT = 1.2, 0.8
 _CELLS_PER_BANDWIDTH = 8
+_MOST_BINS = 120
 _REACH = 5
 """Bandwidths after which the Gaussian kernel is cut."""
 _MOST_CELLS = 1 << 20
+
+
+class Histogram(NamedTuple):
+    """Bins that are equally wide in the logarithm. Empty without samples above zero."""
+
+    edges: tuple[float, ...] = ()
+    """In the samples' unit, ascending; one more than there are bins."""
+    shares: tuple[float, ...] = ()
+    """The share of all samples in each bin. With those at or below zero they add up to 1."""
 
 
 class Modality(NamedTuple):
@@ -39,6 +51,8 @@ class Modality(NamedTuple):
     """Samples at or below zero, which have no logarithm and are left out."""
     bandwidth: float
     """The bandwidth of the kernel, in natural logarithms; 0 for fewer than two samples."""
+    histogram: Histogram = Histogram()
+    """In bins of a bandwidth, so that modes stay apart; in wider ones where those would be more than 120."""
 
     @property
     def multimodal(self) -> bool:
@@ -93,7 +107,9 @@ def modality(samples: FloatArray | Pool) -> Modality:
     least, most = float(pool.ordered[zeros]), float(pool.ordered[len(pool) - 1])
     low, high = math.log(least), math.log(most)
     if low == high:
-        return Modality((least,), zeros, 0.0)
+        half = math.exp(FINEST_BANDWIDTH / 2)
+        one = Histogram((least / half, least * half), ((len(pool) - zeros) / len(pool),))
+        return Modality((least,), zeros, 0.0, one)
     bandwidth = _bandwidth(pool, zeros)
     width = max(bandwidth / _CELLS_PER_BANDWIDTH, (high - low) / _MOST_CELLS)
     margin = math.ceil(_REACH * bandwidth / width) + 1
@@ -104,7 +120,16 @@ def modality(samples: FloatArray | Pool) -> Modality:
     offsets = np.arange(-margin, margin + 1) * width / bandwidth
     density = np.convolve(counts.astype(np.float64), np.exp(-0.5 * np.square(offsets)), mode="same")
     peaks = np.exp(low + (_peaks(density) - margin) * width)
-    return Modality(tuple(float(peak) for peak in peaks), zeros, bandwidth)
+    histogram = _histogram(counts[margin:-margin], low, width, len(pool))
+    return Modality(tuple(float(peak) for peak in peaks), zeros, bandwidth, histogram)
+
+
+def _histogram(counts: IntArray, low: float, width: float, samples: int) -> Histogram:
+    """``counts``: of cells that are ``width`` wide, the first with ``low`` in its middle, in logarithms."""
+    cells = max(_CELLS_PER_BANDWIDTH, math.ceil(len(counts) / _MOST_BINS))
+    shares = np.add.reduceat(counts, np.arange(0, len(counts), cells)) / samples
+    edges = np.exp(low + (np.arange(len(shares) + 1) * cells - 0.5) * width)
+    return Histogram(tuple(edges.tolist()), tuple(shares.tolist()))
 
 
 def tail_variation(samples: FloatArray | Pool) -> float | None:

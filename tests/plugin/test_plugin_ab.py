@@ -93,6 +93,7 @@ def test_both_arms_are_sent_the_same_and_keep_their_records_apart(suite: Suite) 
     labels = [Counter({run.label: len(run.records) for run in each}) for each in runs]
     assert [count[f"run {number} of 6"] for count in labels for number in range(1, 7)] == [50] * 12
     assert entry["counts"]["submitted"] == 300
+    assert list(entry["plots"]["ttft_cdf"]["series"]) == ["candidate", "baseline"]
     requested = [[run.records.requested_input_tokens.tolist() for run in each[-6:]] for each in runs]
     assert requested[0] == requested[1]
 
@@ -125,6 +126,8 @@ def test_a_test_that_does_not_repeat_its_load_is_run_as_a_whole(suite: Suite) ->
             assert len(llm_result.by_run["itl[50%].p50"]) == 6
             assert len(set(llm_result.by_run["itl[50%].p50"])) > 1, "each run has a seed of its own"
             assert any("first of 6 runs" in note for note in llm_result.notes)
+            series = {plot.id: list(plot.series) for plot in llm_result.plots}
+            assert series["itl_cdf"] == ["candidate", "baseline"]
         """
     )
     ab(suite, SLOWER, FASTER).assert_outcomes(passed=1)

@@ -38,6 +38,7 @@ def test_systems_side_by_side(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["*llmbench: ours=replay:fast, theirs=*", "*Systems Side by Side*"])
     (entry,) = suite.report["tests"]
     assert "systems_comparison" in entry["tables"]
+    assert list(entry["plots"]["ttft_cdf"]["series"]) == ["ours", "theirs"]
     assert entry["facts"]["comparison.normalisation"]["value"].startswith("output tokens per second over")
     names = sorted(path.name for path in (suite.path / "out" / "records").glob("*.jsonl.gz"))
     assert len(names) == 2

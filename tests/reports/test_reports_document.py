@@ -68,6 +68,10 @@ def test_only_percentiles_that_may_be_claimed_are_marked(
         metric["n"] = 10_000
     assert list(TestView(whole).plots["ttft_cdf"]["marks"]) == ["P50", "P99", "limit P99"]
     assert list(entry["plots"]["ttft_cdf"]["marks"]) == ["limit P99"]
+    # With two arms in one picture nobody could tell whose they are.
+    (line,) = whole["plots"]["ttft_cdf"]["series"].values()
+    whole["plots"]["ttft_cdf"]["series"] = {"candidate": line, "baseline": line}
+    assert list(TestView(whole).plots["ttft_cdf"]["marks"]) == ["limit P99"]
 
 
 def test_missing_facts_are_those_one_can_declare(entry: Entry) -> None:

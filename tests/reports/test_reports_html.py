@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from outcome_samples import void
 
 from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import pytest_html
@@ -115,6 +116,15 @@ def test_invalid_numbers_are_not_in_the_summaries(report: Entry) -> None:
     results = html_report(report).split("3. Results")[1].split("4. Detailed Results")[0]
     assert results.count("not measured") == 3
     assert "1843 tok/s" not in results
+
+
+def test_a_void_test_says_first_why_and_judges_no_limit(entry: Entry, report: Entry) -> None:
+    detail = html_report(report | {"tests": [void(entry)]}).split('<details class="test"')[1]
+    why, limits = detail.index("sends were late by 62 ms at P99"), detail.index("<table>")
+    assert why < limits < detail.index("<svg")
+    assert detail.count('pill neutral">not judged<') == 1 + len(entry["gate"]["objectives"])
+    assert "inconclusive" not in detail[: detail.index("<svg")]
+    assert "more requests" not in detail
 
 
 def test_the_page_is_the_same_each_time(report: Entry, page: str) -> None:

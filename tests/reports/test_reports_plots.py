@@ -139,6 +139,23 @@ def test_a_narrow_log_axis_still_has_ticks(cdf: Entry) -> None:
     assert len(ticks) >= 3
 
 
+@pytest.mark.parametrize(
+    ("least", "most", "ticks"),
+    [
+        (2.9, 15.0, ["3", "5", "7", "10"]),
+        (2.9, 90.0, ["5", "10", "20", "50"]),
+        (3.1, 7.2, ["4", "5", "6", "7"]),
+        (0.31, 0.72, ["0.4", "0.5", "0.6", "0.7"]),
+    ],
+)
+def test_a_log_axis_has_round_ticks_and_more_than_two(
+    cdf: Entry, least: float, most: float, ticks: list[str]
+) -> None:
+    plot = cdf | {"series": {"TTFT": {"x": [least, most], "y": [0.5, 1.0]}}, "marks": {}}
+    texts = _texts(plots.render(plot, "ttft_cdf"))
+    assert texts[: texts.index("TTFT (ms)")] == ticks
+
+
 def test_a_plot_of_an_earlier_schema_is_drawn(cdf: Entry) -> None:
     old = {name: value for name, value in cdf.items() if name not in ("bands", "y_log")}
     assert plots.render(old, "ttft_cdf") == plots.render(cdf, "ttft_cdf")

@@ -103,7 +103,12 @@ def test_a_void_run_leads_with_the_word(entry: Entry) -> None:
     lines = section_lines(entry)
     assert lines[1].text == "  INVALID · ttft (5.1 Time to First Token)"
     assert lines[1].markup == {"red": True, "bold": True}
-    assert "  VOID     send_lag: late by 80 ms" in [line.text for line in lines]
+    texts = [line.text for line in lines]
+    assert "  VOID     send_lag: late by 80 ms" in texts
+    assert sum(text.startswith("  not judged   ttft.p99") for text in texts) == len(
+        entry["gate"]["objectives"]
+    )
+    assert not any("more requests" in text for text in texts), "more of a void load decide nothing"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

@@ -39,8 +39,8 @@ def test_zeros_are_left_out_and_counted() -> None:
     samples = np.concatenate((np.zeros(700), lognormal(30.0, 0.3, 1000)))
     found = modality(samples)
     assert (len(found.modes), found.zeros) == (1, 700)
-    assert modality(np.zeros(5)) == ((), 5, 0.0)
-    assert modality(np.array([])) == ((), 0, 0.0)
+    assert modality(np.zeros(5)) == ((), 5, 0.0, ((), ()))
+    assert modality(np.array([])) == ((), 0, 0.0, ((), ()))
 
 
 def test_equal_samples_are_one_mode() -> None:
@@ -57,6 +57,24 @@ def test_two_exact_values_are_two_modes() -> None:
     """A model of an engine has gaps without any spread; most of them alike, so that the quartiles are too."""
     found = modality(np.concatenate((np.full(9000, 25.0), np.full(1000, 60.0))))
     assert found.modes == pytest.approx([25.0, 60.0], rel=0.01)
+
+
+@pytest.mark.parametrize("farthest", [60.0, 9e6])
+def test_the_histogram_holds_every_sample_in_its_bin(farthest: float) -> None:
+    samples = np.concatenate((np.zeros(500), lognormal(25.0, 0.1, 9000), np.full(500, farthest)))
+    edges, shares = modality(samples).histogram
+    assert len(edges) == len(shares) + 1 <= 121
+    widths = np.diff(np.log(edges))
+    assert widths == pytest.approx(widths[0])
+    assert np.histogram(samples, edges)[0] / len(samples) == pytest.approx(shares, abs=3e-4)
+    assert sum(shares) == pytest.approx(0.95)
+    assert shares[-1] == pytest.approx(0.05)
+
+
+def test_the_histogram_of_equal_samples_is_one_bin_around_them() -> None:
+    (low, high), shares = modality(np.array([0.0, 7.0, 7.0, 7.0])).histogram
+    assert low < 7.0 < high
+    assert shares == (0.75,)
 
 
 def test_the_bandwidth_is_silvermans() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from pytest_llmbench.compare.equivalence import cache_apart, output_lengths
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
+from pytest_llmbench.compare.overlay import overlaid
 from pytest_llmbench.harness.comparison.arms import (
     Answered,
     Arm,
@@ -78,7 +79,11 @@ def against_baseline(
         return _with(candidate.result, notes, [*findings, _invalid_baseline(wrong, bool(asked.limits))])
     result = _with(candidate.result, notes, [*_alike(definition, candidate, baseline), *findings])
     pairs = paired_runs(baseline.by_run, candidate.by_run)
-    return replace(result, comparisons=comparisons(*pairs, asked.limits, paired=True))
+    return replace(
+        result,
+        plots=overlaid({CANDIDATE: result.plots, BASELINE: baseline.result.plots}),
+        comparisons=comparisons(*pairs, asked.limits, paired=True),
+    )
 
 
 def paired_runs(baseline: ByRun, candidate: ByRun) -> tuple[ByRun, ByRun]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from pytest_llmbench.compare.equivalence import cache_apart, evidence, hardware_is_equal, rules
 from pytest_llmbench.compare.limits import SHOWN_MARGIN
+from pytest_llmbench.compare.overlay import overlaid
 from pytest_llmbench.compare.systems import System, against_first, is_real, side_by_side, significance
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.arms import Answered, Arm, ArmRuns, apart, cached_share, measure_arms
@@ -160,6 +161,7 @@ def _with_comparison(
     return replace(
         result,
         tables=(*result.tables, side_by_side(systems, found)),
+        plots=overlaid({name: own.result.plots for name, own in measured.items()}),
         comparisons=found,
         facts=result.facts | Facts.of(Origin.MEASURED, values, "several systems"),
         findings=(*result.findings, *rules(equal), *(finding for finding in caches if finding is not None)),

@@ -88,6 +88,9 @@ SAMPLES = ByScale(quick=0, standard=5_000, full=5_000)
 STATISTICS = ("p50", "p90", "p95", "p99", "p99_9")
 
 
+_MOST_MARKED = 8
+
+
 _MARGIN = 1.15
 """Requests planned beyond the floors: what arrives in the ramp-up varies."""
 
@@ -469,17 +472,21 @@ def chunk_sizes_table(method: Method, runs: Sequence[Records]) -> Table | None:
 
 
 def plots(levels: Sequence[LevelItl], objectives: Sequence[Objective]) -> tuple[Plot, ...]:
-    """Empirical distribution of the gaps of every level, with the limits on it as marks."""
-    series = {level.label: level.cdf for level in levels if level.samples.gaps}
-    if not series:
-        return ()
+    """Empirical distribution of the gaps of every level, with the limits on it as marks; the shape at the
+    highest level."""
+    filled = [level for level in levels if level.samples.gaps]
+    return (_cdf_plot(filled, objectives), *_histogram_plot(filled[-1])) if filled else ()
+
+
+def _cdf_plot(levels: Sequence[LevelItl], objectives: Sequence[Objective]) -> Plot:
     marks: dict[str, float] = {}
     for objective in objectives:
         family, _, statistic = objective.metric.partition(".")
         if family.partition("[")[0] == "itl":
             marks[f"limit {statistic.replace('p99_9', 'p99.9').upper()}"] = objective.limit
     label = levels[0].samples.label
-    plot = Plot(
+    series = {level.label: level.cdf for level in levels}
+    return Plot(
         id="itl_cdf",
         title=f"Distribution of {label} by load level",
         x_label=f"{label} (ms)",
@@ -488,6 +495,27 @@ def plots(levels: Sequence[LevelItl], objectives: Sequence[Objective]) -> tuple[
         marks=marks,
         step=True,
         x_log=all(x[0] > 0 for x, _ in series.values()),
+    )
+
+
+def _histogram_plot(level: LevelItl) -> tuple[Plot, ...]:
+    """The modes as marks, unless they are so many that nobody could tell them apart. None where all gaps
+    are of no length."""
+    edges, shares = level.modality.histogram
+    if not shares:
+        return ()
+    label, modes = level.samples.label, level.modality.modes
+    marks = {f"mode {i}" if len(modes) > 1 else "mode": mode for i, mode in enumerate(modes, start=1)}
+    found = "1 mode" if len(modes) == 1 else f"{len(modes)} modes"
+    plot = Plot(
+        id="itl_histogram",
+        title=f"Histogram of {label} at {level.label} of saturation, {found}",
+        x_label=f"{label} (ms)",
+        y_label="share of gaps",
+        series={level.label: ((edges[0], *edges), (0.0, *shares, 0.0))},
+        marks=marks if len(modes) <= _MOST_MARKED else {},
+        step=True,
+        x_log=True,
     )
     return (plot,)
 

@@ -89,8 +89,28 @@ def test_table_six_follows_the_draft_once_per_level() -> None:
     assert [row[0] for row in found[0].rows][: len(expected)] == expected
     assert cells(result)["ITL P90"] == "30.0 ms"
     assert int(cells(result)["ITL Samples"]) == result.facts.value("itl.levels")[0]["samples"]
-    assert [plot.id for plot in result.plots] == ["itl_cdf", *OVER_TIME]
+    assert [plot.id for plot in result.plots] == ["itl_cdf", "itl_histogram", *OVER_TIME]
     assert list(result.plots[0].series) == ["25%", "50%"]
+
+
+def test_the_histogram_is_of_the_highest_level_with_its_modes() -> None:
+    plot = pump(StreamServer(gaps_ms=bumpy), levels_percent=(25, 50)).plots[1]
+    (level, (x, y)), *others = plot.series.items()
+    assert (level, others, len(x)) == ("50%", [], len(y))
+    assert (y[0], y[-1]) == (0.0, 0.0)
+    assert list(plot.marks.values()) == pytest.approx([10.0, 30.0], rel=0.02)
+    assert plot.title == "Histogram of ITL at 50% of saturation, 2 modes"
+    # A step begins at its x: the bin of each mode holds its share of the gaps.
+    shares = [y[max(i for i, start in enumerate(x) if start <= mode)] for mode in plot.marks.values()]
+    assert y[-2] == pytest.approx(1 - sum(shares)) == pytest.approx(1 / 164, rel=0.05)  # the pause
+
+
+def test_a_stream_whose_tokens_come_all_at_once_has_no_histogram() -> None:
+    def none(plan: LoadPlan, request: PlannedRequest, n: int) -> list[float]:
+        return [0.0] * n
+
+    result = pump(StreamServer(gaps_ms=none), levels_percent=(50,))
+    assert "itl_histogram" not in [plot.id for plot in result.plots]
 
 
 def test_every_level_reaches_both_floors_behind_its_ramp_up() -> None:
