@@ -12,7 +12,7 @@ from pytest_llmbench.errors import StoreError, SuiteError
 from pytest_llmbench.plugin.collection import MARKED, PLACE
 from pytest_llmbench.plugin.options import has_endpoint, values
 from pytest_llmbench.plugin.session import NO_ENDPOINT, SESSION, failing_in_words
-from pytest_llmbench.plugin.verdicts import MEASURED, note_missing, refuse_if_invalid
+from pytest_llmbench.plugin.verdicts import MEASURED, line_of, note_missing, refuse_if_invalid
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.bench import Bench
@@ -129,7 +129,8 @@ def llm_result(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: W
     request.config.hook.pytest_llmbench_result(item=item, result=measured.result)
     if measured.interrupted:
         # pytest makes no report of a test that a signal ends, and nothing measured may be lost.
-        report.record.keep(measured.entry("error", error="interrupted by Ctrl-C or SIGTERM"))
+        entry = measured.entry("error", error="interrupted by Ctrl-C or SIGTERM")
+        report.record.keep(entry | {"line": line_of(item)})
         raise KeyboardInterrupt
     refuse_if_invalid(measured)
     return measured.result.read_by(note_missing(item))

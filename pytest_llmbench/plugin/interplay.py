@@ -37,7 +37,11 @@ def register(config: pytest.Config) -> None:
 
 
 class HtmlReport:
-    """Columns Verdict, Value, Limit, Interval, Compliance, and per row the tables and the plot."""
+    """Columns Verdict, Value, Limit, Interval, Compliance, and per row the tables and the plot. Rows can be
+    filtered by their class of compliance."""
+
+    def __init__(self) -> None:
+        self._classes: set[str] = set()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_header(self, cells: list[str]) -> None:
@@ -47,11 +51,22 @@ class HtmlReport:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_row(self, report: Any, cells: list[str]) -> None:
-        from pytest_llmbench.reports.pytest_html import row_cells
+        from pytest_llmbench.reports.pytest_html import compliance_class, row_cells
 
         # pytest-html drops a row whose cells were emptied on purpose
         if cells:
-            cells[2:2] = row_cells(getattr(report, "llmbench", None))
+            entry = getattr(report, "llmbench", None)
+            cells[2:2] = row_cells(entry)
+            if report.when == "call" or report.outcome != "passed":  # of others pytest-html shows no row
+                self._classes.add(compliance_class(entry))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_summary(self, summary: list[str]) -> None:
+        from pytest_llmbench.reports.pytest_html import class_filter
+
+        boxes = class_filter(self._classes)
+        if boxes is not None:
+            summary.append(boxes)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Any:

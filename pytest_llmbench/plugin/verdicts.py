@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,14 @@ def _outcome(report: pytest.TestReport) -> TestOutcome:
     return "error" if report.when == "setup" else report.outcome
 
 
+def line_of(item: pytest.Item) -> int | None:
+    """The line, from 1, at which the test begins. None where it is not in the file of its node id, as the
+    method of a base class may be."""
+    path, line, _ = item.location
+    same = item.nodeid.partition("::")[0] == path.replace(os.sep, "/")
+    return line + 1 if same and line is not None else None
+
+
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Put the result on the report, which is what crosses from an xdist worker to the controller.
 
@@ -99,4 +108,4 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
 
         marked = item.stash[MARKED]
         entry = unmeasured_entry(item.nodeid, marked.definition, outcome, error=str(report.longrepr or ""))
-    report.llmbench = entry  # type: ignore[attr-defined]  # plain JSON types only: xdist serialises it
+    report.llmbench = entry | {"line": line_of(item)}  # type: ignore[attr-defined]  # plain JSON types only: xdist serialises it

@@ -1,17 +1,21 @@
-"""What pytest-html shows: five more columns, and a block below the row. Strings of escaped HTML, no hooks."""
+"""What pytest-html shows: five more columns, the last of which filters, and a block below the row. Strings of
+escaped HTML, no hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from pytest_llmbench.model.result import OVER_TIME
 from pytest_llmbench.reports import html_blocks, numbers
-from pytest_llmbench.reports.document import TONES, TestView
+from pytest_llmbench.reports.document import TONES, TestView, words
 from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.markup import Child, Html, element, fragment
 from pytest_llmbench.reports.vocabulary import metric_label, shown_unit
 
 COLUMNS = ("Verdict", "Value", "Limit", "Interval", "Compliance")
+CLASSES = ("unconditional", "conditional", "not_compliant", "none", "other")
+"""What rows are filtered by: a class of compliance; a load test without one; a test that is not ours."""
+_CLASS_WORDS = {"none": "without a class", "other": "other tests"}
 _COLOURS = {"good": "#17693a", "bad": "#a3201f", "warn": "#7a5200", "neutral": "#4a5560"}
 _BLOCK_STYLE = (
     "<style>.llmbench{font:13px/1.5 sans-serif;white-space:normal;max-width:60rem}"
@@ -33,8 +37,45 @@ def header_cells() -> list[str]:
 def row_cells(entry: Entry | None) -> list[str]:
     """``<td>`` for each column; empty ones for a test that is not ours (``entry`` None)."""
     names = [f"col-llm{name.lower()}" for name in COLUMNS]
+    names[-1] += f" {_filtered_as(compliance_class(entry))}"
     contents = [None] * len(COLUMNS) if entry is None else _contents(TestView(entry))
     return [element("td", content, class_=name) for name, content in zip(names, contents, strict=True)]
+
+
+def compliance_class(entry: Entry | None) -> str:
+    """One of :data:`CLASSES`."""
+    if entry is None:
+        return "other"
+    test = TestView(entry)
+    return test.compliance if test.measured and test.of_the_draft else "none"
+
+
+def class_filter(present: Collection[str]) -> str | None:
+    """A box to tick for each class that is ``present`` in the rows; None where all rows have one class.
+
+    Without a script: pytest-html makes its rows anew whenever somebody sorts or filters by outcome.
+    """
+    shown = [name for name in CLASSES if name in present]
+    if len(shown) < 2:
+        return None
+    boxes = [
+        element(
+            "label",
+            element("input", type="checkbox", checked="", id=f"show-{_filtered_as(name)}"),
+            f" {_CLASS_WORDS.get(name, words(name))} ",
+        )
+        for name in shown
+    ]
+    rules = "".join(
+        f"body:has(#show-{_filtered_as(name)}:not(:checked)) "
+        f"#results-table tbody:has(td.{_filtered_as(name)}){{display:none}}"
+        for name in shown
+    )
+    return element("p", "Compliance: ", boxes, element("style", Html(rules)))
+
+
+def _filtered_as(name: str) -> str:
+    return f"llm-class-{name}"
 
 
 def _contents(test: TestView) -> list[Child]:

@@ -466,6 +466,8 @@ class TestEntry(Shape):
     """Relative to the report: what ``pytest-llmbench recompute`` needs beside the records."""
     void_loads: list[VoidLoadEntry] = Field(default=[])
     """Loads that this machine spoiled, and that do not count."""
+    line: int | None = None
+    """The line, from 1, at which the test begins in the file of its node id; null where it is not known."""
 
     def plain(self) -> dict[str, Any]:
         """Plain JSON types: what crosses from pytest-xdist workers and what the renderers take."""

@@ -38,12 +38,29 @@ def test_without_a_report(suite: Suite, job: Path) -> None:
     result = suite.run(*REPLAY)
     result.assert_outcomes(passed=1, failed=1)
     (command,) = commands(result)
-    assert command.startswith("::error file=test_suite.py,title=FAIL test_too_slow::ttft.p50 <= 0.01 ms: ")
+    assert command.startswith(
+        "::error file=test_suite.py,line=3,title=FAIL test_too_slow::ttft.p50 <= 0.01 ms: "
+    )
     text = job.read_text("utf-8")
     assert text.startswith("# Earlier\n\n## ❌ LLM benchmark: 1 of 1 limit broken\n")
     assert text.count("## ❌") == 1
     assert "- ❌ FAIL `test_too_slow`: `ttft.p50 <= 0.01 ms`: " in text
     assert "No report was written" in text
+
+
+def test_a_test_of_a_base_class_elsewhere_has_no_line(suite: Suite, job: Path) -> None:
+    suite.pytester.makepyfile(
+        base="""
+        from pytest_llmbench import llmbench
+
+        class Base:
+            @llmbench.ttft(p50_ms=0.01, concurrency=4, requests=60)
+            def test_too_slow(self): ...
+        """
+    )
+    suite.write("from base import Base\n\nclass TestIt(Base): ...")
+    (command,) = commands(suite.run(*REPLAY))
+    assert command.startswith("::error file=test_suite.py,title=FAIL TestIt%3A%3Atest_too_slow::")
 
 
 def test_with_a_report_the_summary_names_it_and_files_for_ci_are_beside_it(suite: Suite, job: Path) -> None:

@@ -139,6 +139,12 @@ def test_annotations_name_file_limit_and_cause(one: Entry) -> None:
     ]
 
 
+def test_an_annotation_names_the_line_where_it_is_known(one: Entry) -> None:
+    one["tests"][0]["line"] = 41
+    (command,) = workflow_commands(one)
+    assert command.startswith("::error file=gates/test_chat.py,line=41,title=FAIL test_quick::")
+
+
 def test_what_the_policy_lets_pass_is_a_warning(report: Entry) -> None:
     report["tests"][0]["outcome"] = "passed"  # undecided, --llm-inconclusive=pass
     commands = workflow_commands(report)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from outcome_samples import void
 
 from pytest_llmbench.model.result import OVER_TIME
+from pytest_llmbench.plugin.interplay import HtmlReport
 from pytest_llmbench.reports import pytest_html
 from pytest_llmbench.reports.html import MOST_PICTURES, html_report
 from pytest_llmbench.reports.summaries import SECTIONS
@@ -141,13 +143,33 @@ def test_cells_of_pytest_html(entry: Entry) -> None:
     )
     assert limit == '<td class="col-llmlimit"><div>&lt;= 600 ms</div><div>&lt;= 900 ms</div></td>'
     assert interval == '<td class="col-llminterval"><div>[449.5, 491.7]</div><div>&gt; 535.1 ms</div></td>'
-    assert compliance == '<td class="col-llmcompliance">not compliant</td>'
+    assert compliance == '<td class="col-llmcompliance llm-class-not_compliant">not compliant</td>'
     entry["compliance"] |= {"verdict": "conditional", "simulated": True}
     assert "conditional (simulated)" in pytest_html.row_cells(entry)[-1]
 
 
 def test_what_was_not_measured_has_no_class_in_pytest_html(broken: schema.TestEntry) -> None:
-    assert pytest_html.row_cells(broken.plain())[-1] == '<td class="col-llmcompliance"></td>'
+    cell = '<td class="col-llmcompliance llm-class-none"></td>'
+    assert pytest_html.row_cells(broken.plain())[-1] == cell
+
+
+def test_rows_of_pytest_html_are_filtered_by_what_is_in_them(entry: Entry) -> None:
+    plugin, boxes = HtmlReport(), list[str]()
+    for when, ours in (("setup", None), ("call", entry), ("teardown", None)):
+        row = SimpleNamespace(when=when, outcome="passed", llmbench=ours)
+        plugin.pytest_html_results_table_row(row, ["result", "test", "duration"])
+    plugin.pytest_html_results_summary(boxes)
+    assert boxes == [], "one class: nothing to choose"
+    skipped = SimpleNamespace(when="setup", outcome="skipped")
+    plugin.pytest_html_results_table_row(skipped, ["result", "test", "duration"])
+    plugin.pytest_html_results_summary(boxes)
+    (box,) = boxes
+    assert re.findall(r"</?label>|id=.([\w-]+)", box) == [
+        *("", "show-llm-class-not_compliant", "", "", "show-llm-class-other", "")
+    ]
+    assert re.sub(r"<style>.*</style>|<[^>]+>", "", box).split() == [
+        *("Compliance:", "not", "compliant", "other", "tests")
+    ]
 
 
 def test_a_test_that_is_not_ours_has_empty_cells() -> None:

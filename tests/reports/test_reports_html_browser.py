@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.reports import pytest_html
 from pytest_llmbench.reports.html import html_report
 
 Entry = dict[str, Any]
@@ -73,11 +74,11 @@ frame.addEventListener("load", () => {
 """
 
 
-def in_browser(page: str, directory: Path, width: int) -> tuple[dict[str, Any], str]:
+def in_browser(page: str, directory: Path, width: int, script: str = TRY) -> tuple[dict[str, Any], str]:
     """What the script of the test saw in a frame so wide, and what the browser wrote on its console."""
     (directory / "report.html").write_text(page, encoding="utf-8")
     frame = f'<iframe src="report.html" style="width:{width}px;height:900px;border:0"></iframe>'
-    around = f"<!DOCTYPE html><body>{frame}<output></output><script>{TRY}</script></body>"
+    around = f"<!DOCTYPE html><body>{frame}<output></output><script>{script}</script></body>"
     (directory / "around.html").write_text(around, encoding="utf-8")
     command = [
         str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
@@ -89,6 +90,37 @@ def in_browser(page: str, directory: Path, width: int) -> tuple[dict[str, Any], 
     assert told is not None, ran.stderr[-2000:]
     assert told[1], ran.stderr[-2000:]
     return json.loads(html.unescape(told[1])), ran.stderr
+
+
+TICK = """
+document.querySelector("iframe").addEventListener("load", (event) => {
+  const page = event.target.contentDocument;
+  const shown = () => [...page.querySelectorAll("tbody")].filter((row) => row.offsetParent !== null)
+    .map((row) => row.id);
+  const seen = { all: shown() };
+  for (const name of ["not_compliant", "other"]) {
+    const box = page.getElementById(`show-llm-class-${name}`);
+    box.checked = false;
+    seen[name] = shown();
+    box.checked = true;
+  }
+  seen.again = shown();
+  document.querySelector("output").textContent = JSON.stringify(seen);
+});
+"""
+
+
+def test_rows_of_pytest_html_are_filtered_by_their_class(entry: Entry, tmp_path: Path) -> None:
+    rows = {"ours": entry, "theirs": None}
+    bodies = "".join(
+        f'<tbody id="{name}"><tr><td>x</td>{"".join(pytest_html.row_cells(of))}</tr></tbody>'
+        for name, of in rows.items()
+    )
+    boxes = pytest_html.class_filter({pytest_html.compliance_class(of) for of in rows.values()})
+    page = f'<!DOCTYPE html><body>{boxes}<table id="results-table">{bodies}</table></body>'
+    seen, _ = in_browser(page, tmp_path, 1200, TICK)
+    both = ["ours", "theirs"]
+    assert seen == {"all": both, "not_compliant": ["theirs"], "other": ["ours"], "again": both}
 
 
 @pytest.mark.parametrize("width", [1200, 390])

@@ -16,9 +16,9 @@ _LONGEST = 500
 
 
 def workflow_commands(report: Entry) -> list[str]:
-    """``::error file=…,title=…::…`` for each test that did not pass, the worst first, ten at most.
+    """``::error file=…,line=…,title=…::…`` for each test that did not pass, the worst first, ten at most.
 
-    A report knows the file of a test, as pytest names it, and not the line.
+    The file is as pytest names it, seen from its root directory; without a line where none is known.
     """
     cards = FirstScreen(ReportView(report)).cards
     return [_annotation(card) for card in cards[:MOST_ANNOTATIONS]]
@@ -32,12 +32,13 @@ def annotations_text(report: Entry) -> str:
 def _annotation(card: Card) -> str:
     test = card.test
     passed = test.entry["outcome"] in ("passed", "xpassed")
-    file = test.nodeid.partition("::")[0]
+    place = f"file={_property(test.nodeid.partition('::')[0])}"
+    if (line := test.entry.get("line")) is not None:
+        place += f",line={line}"
     title = f"{test.headline} {clipped(test.name, 200)}"
     lines = [clipped(text, _LONGEST) for text in (_told(card), card.cause, *card.next_steps) if text]
     return (
-        f"::{'warning' if passed else 'error'} file={_property(file)},title={_property(title)}"
-        f"::{_data(chr(10).join(lines))}"
+        f"::{'warning' if passed else 'error'} {place},title={_property(title)}::{_data(chr(10).join(lines))}"
     )
 
 
