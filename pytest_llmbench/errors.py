@@ -3,6 +3,7 @@
     LLMBenchError
     ├── SuiteError       the author's mistake: a marker, an option, a SUT file, a report directory
     ├── SUTError         the system under test cannot be used at all (unreachable, refuses, does not stream)
+    │   └── NotReadyError    the same, and may pass by itself (a refused connection, 503 while it loads)
     ├── GeneratorError   our load generator cannot go on
     └── StoreError       a file of ours cannot be written or read
 
@@ -77,6 +78,10 @@ class UnknownMarkerError(SuiteError, AttributeError):
 
 class SUTError(LLMBenchError):
     """The system under test cannot be measured: names the URL, the cause and the remedy."""
+
+
+class NotReadyError(SUTError):
+    """The system under test cannot be measured now, and may be in a while: nobody listens yet, it loads."""
 
 
 class GeneratorError(LLMBenchError):

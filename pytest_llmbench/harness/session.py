@@ -306,6 +306,7 @@ class BenchSession:
         """``role`` keeps arms apart that have the same endpoint: neither engines nor runs are shared."""
         key = role + json.dumps(asdict(sut), sort_keys=True, default=str)
         if key not in self._open:
+            self._plan = None  # what is told meanwhile is about the SUT, not about the load before
             try:
                 offered = Offered(self._disclosure(sut.endpoint), self._variants(sut.endpoint))
                 with self._alone(virtual=sut.is_replay):

@@ -71,6 +71,8 @@ class Settings(BaseModel):
     """Processes on this machine, or the :class:`RaySpec` of those on a cluster."""
     timeout: float | None = Field(default=None, gt=0, le=LARGEST, allow_inf_nan=False)
     """Seconds."""
+    wait: float = Field(default=0, ge=0, le=LARGEST, allow_inf_nan=False)
+    """Seconds for an endpoint that is still starting."""
     remeasure: int = Field(default=2, ge=0, le=20)
     worker_cpus: str = "none"
     max_requests: int = Field(default=20_000_000, ge=1)

@@ -145,6 +145,12 @@ OPTIONS = (
         "S",
     ),
     Option(
+        "wait",
+        "wait so many seconds for an endpoint that is still starting: a refused connection, status 503, "
+        "until it lists its models and streams a token (default: 0)",
+        "S",
+    ),
+    Option(
         "workers",
         "processes that send the load, each with a loop of its own; 0: within pytest's own process, for "
         "debuggers; ray[:ADDRESS][?workers=N]: on the nodes of a Ray cluster (default: 1)",

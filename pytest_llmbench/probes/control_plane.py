@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from pytest_llmbench import trust
-from pytest_llmbench.errors import SuiteError, SUTError
+from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.wire.error_text import shorten
@@ -40,6 +40,8 @@ _TLS_WITHIN_S = 2.0
 
 _ENDED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 """The connection was there, and ended before an answer was."""
+
+_SPEAKS_TLS = "the port speaks TLS"
 
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
 
@@ -196,10 +198,11 @@ class ControlPlane:
     def _failure(self, url: str, error: httpx.RequestError) -> SUTError:
         unknown = self.proxy is None and not self._answered
         what, remedy = explain(url, error, self._access, may_speak_tls=unknown)
+        kind = NotReadyError if _may_pass(error) and not what.endswith(_SPEAKS_TLS) else SUTError
         if self.proxy is not None:
             what += f" (through the proxy {without_userinfo(self.proxy)} of the environment)"
             remedy += "; set NO_PROXY if this host is to be reached directly"
-        return SUTError(what, where=url, remedy=remedy)
+        return kind(what, where=url, remedy=remedy)
 
 
 def _refuse_compressed(response: httpx.Response) -> None:
@@ -240,11 +243,22 @@ def explain(
     return f"the exchange failed: {error or type(error).__name__}", "look at the server's log"
 
 
+def _may_pass(error: httpx.RequestError) -> bool:
+    """Whether a server that is still starting fails in this way: its name, its host, its port or its answer
+    is not there yet. A certificate does not become another one by waiting."""
+    cause = _root_cause(error)
+    if isinstance(cause, ssl.SSLError):
+        return False
+    absent = isinstance(cause, socket.gaierror | ConnectionRefusedError)
+    unreachable = isinstance(cause, OSError) and cause.errno in _UNREACHABLE
+    return absent or unreachable or isinstance(error, (httpx.TimeoutException, *_ENDED))
+
+
 def _explain_ended(url: str, error: httpx.RequestError, may_speak_tls: bool) -> tuple[str, str]:
     """TLS is named only where the port turns out to speak it: servers end connections for many reasons."""
     what = f"connected, but no HTTP answer: {error or type(error).__name__}"
     if may_speak_tls and urlsplit(url).scheme == "http" and _speaks_tls(url):
-        return f"{what}; the port speaks TLS", f"write {url.replace('http:', 'https:', 1)}"
+        return f"{what}; {_SPEAKS_TLS}", f"write {url.replace('http:', 'https:', 1)}"
     return what, "look at the server's log, and check that host and port are those of the API"
 
 

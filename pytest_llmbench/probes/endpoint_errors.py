@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from pytest_llmbench.errors import SUTError
+from pytest_llmbench.errors import NotReadyError, SUTError
 from pytest_llmbench.probes.control_plane import Answer, without_query
 from pytest_llmbench.wire.http_status import read_error_body
 
 NO_SUCH_PATH = (404, 405, 501)
 
 _OVERLOADED = (429, 503)
+_LATER = (408, 425)
 _NO_SUCH_MODEL = re.compile(
     r"model.{0,120}(not found|not exist|is unknown|not available|not loaded)"
     r"|(unknown|no such|no) model|model_not_found",
@@ -31,7 +32,8 @@ def outright_refusal(answer: Answer, key_source: str) -> SUTError | None:
         return _error(answer, f"{_status(answer)}: the endpoint redirects to {target}", remedy)
     if answer.status in _OVERLOADED:
         remedy = "wait until the server is ready and idle, then run again"
-        return _error(answer, f"{_status(answer)}: the endpoint takes no requests now", remedy)
+        what = f"{_status(answer)}: the endpoint takes no requests now"
+        return NotReadyError(what, where=answer.url, remedy=remedy)
     return None
 
 
@@ -70,7 +72,7 @@ def no_model_list(answer: Answer) -> SUTError:
 def or_named_model(error: SUTError) -> SUTError:
     """The error with the way out for an API without a model list."""
     remedy = f"{error.remedy}; if the API has no model list, name the model: --llm-model"
-    return SUTError(error.what, where=error.where, remedy=remedy)
+    return type(error)(error.what, where=error.where, remedy=remedy)
 
 
 def not_streamed(answer: Answer) -> SUTError:
@@ -97,7 +99,9 @@ def unusable(answer: Answer) -> SUTError:
     if "https" in _said(answer).lower() and answer.url.startswith("http:"):
         return _error(answer, _status(answer), f"write {answer.url.replace('http:', 'https:', 1)}")
     remedy = "send one such request by hand, with the same model and fields, and mend what the answer says"
-    return _error(answer, _status(answer), remedy)
+    # Gateways say 502 or 500 while the engine behind them loads, and 408 when a request waited in vain.
+    kind = NotReadyError if answer.status >= 500 or answer.status in _LATER else SUTError
+    return kind(_status(answer), where=answer.url, remedy=remedy)
 
 
 def _error(answer: Answer, what: str, remedy: str) -> SUTError:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from pytest_llmbench.errors import SuiteError, SUTError
+from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.probes.control_plane import Answer
 
 _VERSIONED = re.compile(r"/v\d\w*$")
@@ -111,7 +111,9 @@ def choose_model(listed: ModelList, wanted: str | None) -> str:
     if not names:
         if wanted is not None:
             return wanted
-        raise SUTError("the endpoint lists no model", where=where, remedy="load one, or name it: --llm-model")
+        # A router lists none until the first engine has joined it.
+        remedy = "load one, or name it: --llm-model"
+        raise NotReadyError("the endpoint lists no model", where=where, remedy=remedy)
     if wanted is None:
         what = f"the endpoint serves {len(names)} models and none is chosen: {_enumerated(names)}"
         raise SUTError(what, where=where, remedy=f"choose one, for example --llm-model={names[0]}")

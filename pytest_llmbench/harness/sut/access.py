@@ -27,6 +27,8 @@ class SUTAccess:
     credentials: Credentials
     insecure: bool = False
     """``--llm-insecure``: stands before the file."""
+    wait_s: float = 0.0
+    """For an endpoint that is still starting."""
     workers: int = 1
     """Processes that send the load; 0: pytest's own."""
     cpus: tuple[int, ...] = ()
@@ -44,7 +46,7 @@ class SUTAccess:
             key_file=key_file,
             header_env=file.header_env if file is not None else None,
         )
-        approach = cls(sut, file, credentials, settings.insecure)
+        approach = cls(sut, file, credentials, settings.insecure, settings.wait)
         if isinstance(settings.workers, str):
             return replace(approach, ray=RaySpec.parse(settings.workers))
         return replace(approach, workers=settings.workers, cpus=usable_cpus(settings.worker_cpus))

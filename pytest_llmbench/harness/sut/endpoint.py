@@ -53,13 +53,12 @@ class Reached:
 def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
     """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
     from pytest_llmbench.harness.sut.probed import Stoppable, with_engine_metrics
-    from pytest_llmbench.probes.endpoint import examine
     from pytest_llmbench.probes.host import host_facts
     from pytest_llmbench.probes.rtt import probe_rtt
 
     approach.target(url)  # what we cannot speak to is said before any traffic
     asking = approach.asking
-    seen = examine(url, model=approach.model, api=approach.api, access=approach.access, asking=asking)
+    seen = _examined(url, approach, callbacks.on_progress)
     _refuse_proxy(seen)
     target = approach.target(seen.base_url)
     if approach.workers:
@@ -90,6 +89,21 @@ def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
         facts=seen.facts | host_facts(target.host) | probe_rtt(target.host, target.port),
         executor=with_engine_metrics(generator, seen.base_url, approach.access),
     )
+
+
+def _examined(url: str, approach: SUTAccess, say: Callable[[str], None]) -> EndpointReport:
+    """The endpoint examined, once it is ready; at once without ``--llm-wait``."""
+    from pytest_llmbench.probes.endpoint import examine
+    from pytest_llmbench.probes.readiness import Patience, refuse_while_loading, when_ready
+
+    def attempt() -> EndpointReport:
+        if approach.wait_s:
+            refuse_while_loading(url, approach.access)
+        return examine(
+            url, model=approach.model, api=approach.api, access=approach.access, asking=approach.asking
+        )
+
+    return when_ready(attempt, Patience(approach.wait_s, say))
 
 
 def _refuse_proxy(seen: EndpointReport) -> None:

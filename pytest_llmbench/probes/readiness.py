@@ -1,0 +1,88 @@
+"""Waiting for an endpoint that is still starting: its health page if it has one, its models, one token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from pytest_llmbench.errors import NotReadyError, SUTError
+from pytest_llmbench.probes.access import Access
+from pytest_llmbench.probes.control_plane import Answer, ControlPlane
+from pytest_llmbench.probes.model_list import base_candidates, below
+
+T = TypeVar("T")
+
+PAUSE_S = 1.0
+"""Between attempts."""
+_HEALTH_S = 5.0
+_LOADING = 503
+_HINT = "if it is still starting, --llm-wait=300 waits for it"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait, by which clock, and who is told meanwhile."""
+
+    within_s: float = 0.0
+    """From the first attempt; 0: there is no second one."""
+    say: Callable[[str], None] = lambda _: None
+    monotonic_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+def when_ready(attempt: Callable[[], T], patience: Patience) -> T:
+    """What ``attempt`` returns, tried every second as long as it raises NotReadyError.
+
+    Any other error ends the waiting. An attempt that has begun is not cut off: it has deadlines of its own.
+    Raises the last NotReadyError, with how long was waited, when the time is over.
+    """
+    began_s = patience.monotonic_s()
+    while True:
+        try:
+            return attempt()
+        except NotReadyError as error:
+            waited_s = patience.monotonic_s() - began_s
+            if waited_s >= patience.within_s:
+                raise _given_up(error, patience.within_s, waited_s) from None
+            patience.say(
+                f"waiting for {error.where}: {error.what}; {waited_s:.0f} s of {patience.within_s:g} s"
+            )
+            patience.sleep(min(PAUSE_S, patience.within_s - waited_s))
+
+
+def _given_up(error: NotReadyError, within_s: float, waited_s: float) -> NotReadyError:
+    if not within_s:
+        return NotReadyError(error.what, where=error.where, remedy=f"{error.remedy}; {_HINT}")
+    what = f"not ready after {waited_s:.0f} s (--llm-wait={within_s:g}); at last: {error.what}"
+    return NotReadyError(what, where=error.where, remedy=error.remedy)
+
+
+def refuse_while_loading(endpoint: str, access: Access) -> None:
+    """Ask the health page of the server, ``/health`` beside the API.
+
+    Raises NotReadyError for a status of 503. Any other answer is that of a server that is healthy, or has no
+    such page; none within 5 s too, since some gateways try all their engines first. Whoever asks for more
+    meets a server that is not there at all, and can say more about it.
+    """
+    url = health_url(endpoint)
+    hasty = replace(access, answer_s=min(access.answer_s, _HEALTH_S))
+    with ControlPlane(endpoint, hasty) as control:
+        try:
+            answer = control.get_or_failure(url)
+        except SUTError:
+            return
+    if isinstance(answer, Answer) and answer.status == _LOADING:
+        remedy = "look at the server's log: it says itself that it is not ready"
+        raise NotReadyError(f"HTTP {_LOADING} of its health page", where=answer.url, remedy=remedy)
+
+
+def health_url(endpoint: str) -> str:
+    """``https://host/v1`` and ``https://host`` have ``https://host/health``."""
+    shortest = min(base_candidates(endpoint), key=len)
+    path = urlsplit(shortest).path
+    parent, _, last = path.rpartition("/")
+    outside = parent if last[:1] == "v" and last[1:2].isdigit() else path
+    return below(urlsplit(shortest)._replace(path=outside).geturl(), "/health")
