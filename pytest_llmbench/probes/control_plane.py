@@ -54,6 +54,8 @@ class Answer:
     status: int
     headers: httpx.Headers
     body: bytes
+    ended: bool = True
+    """False: it was still going on when the time or the bytes were used up that it was given."""
 
     @property
     def content_type(self) -> str:
@@ -160,13 +162,13 @@ class ControlPlane:
             response = self._sent(request)
         try:
             _refuse_compressed(response)
-            body = self._read(response)
+            body, ended = self._read(response)
         finally:
             response.close()
         # Servers repeat a wrong key in their error texts; from here on it is not there.
         text = known_secrets().text(body.decode("utf-8", errors="surrogateescape"))
         raw = text.encode("utf-8", errors="surrogateescape")
-        return Answer(without_query(str(request.url)), response.status_code, response.headers, raw)
+        return Answer(without_query(str(request.url)), response.status_code, response.headers, raw, ended)
 
     def _sent(self, request: httpx.Request) -> httpx.Response:
         try:
@@ -180,20 +182,22 @@ class ControlPlane:
         self._answered = True
         return response
 
-    def _read(self, response: httpx.Response) -> bytes:
-        """The body, up to its end, the end marker of a stream, or a limit; what came counts."""
+    def _read(self, response: httpx.Response) -> tuple[bytes, bool]:
+        """The body, up to its end, the end marker of a stream, or a limit; and whether that was no limit."""
         deadline = time.monotonic() + self._access.answer_s
         body = bytearray()
         try:
             for piece in response.iter_raw():
                 body += piece
-                at_end = _END_MARKER in body[-_END_MARKER_WITHIN:]
-                if at_end or len(body) > _MOST_BYTES or time.monotonic() > deadline:
+                if _END_MARKER in body[-_END_MARKER_WITHIN:]:
                     break
+                if len(body) > _MOST_BYTES or time.monotonic() > deadline:
+                    return bytes(body), False
         except httpx.ReadTimeout:
             if not body:
                 raise
-        return bytes(body)
+            return bytes(body), False
+        return bytes(body), True
 
     def _failure(self, url: str, error: httpx.RequestError) -> SUTError:
         unknown = self.proxy is None and not self._answered

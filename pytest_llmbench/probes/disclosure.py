@@ -244,6 +244,9 @@ def _contradictions(content: Mapping[str, Any]) -> list[str]:
         found.append(
             'request.prompt is token_ids, which chat cannot carry: endpoint.api = "openai-completions"'
         )
+    omitted = request.get("omit")
+    if isinstance(omitted, list) and any(name in extra for name in omitted if isinstance(name, str)):
+        found.append("request.omit and request.extra_body name the same field: choose one")
     prices = [
         name for name in ("input_per_million", "output_per_million") if name in _table(content, "prices")
     ]

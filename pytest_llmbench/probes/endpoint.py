@@ -132,18 +132,23 @@ def _find_stream(
 ) -> _Stream:
     """The first dialect at the first base that streams a reply."""
     failures: list[Answer] = []
+    refused: list[errors.RefusedField] = []
     for base in bases:
         for spoken in dialects:
-            answer = control.post(below(base, spoken.path), spoken.encode(_SMALL, options))
+            sent = spoken.encode(_SMALL, options)
+            answer = control.post(below(base, spoken.path), sent)
             if 200 <= answer.status < 300:
                 return _Stream(base, spoken, answer, *_check_stream(spoken, answer))
             refusal = errors.outright_refusal(answer, control.key_source)
             if refusal is not None:
                 raise refusal
             failures.append(answer)
+            refused += errors.refused_fields(answer, sent)
     for answer in failures:
         if said := errors.says_no_such_model(answer):
             raise unknown_model(options.model, listed.names, answer.url, said)
+    if refused:
+        raise errors.refuses_field(refused[0], options.extra_body)
     telling = [answer for answer in failures if answer.status not in errors.NO_SUCH_PATH]
     if telling:
         raise errors.unusable(telling[0])
@@ -163,6 +168,10 @@ def _check_stream(spoken: Dialect, answer: Answer) -> tuple[str, bool]:
     said = next((chunk.error for chunk in chunks if chunk.error), None)
     if said is not None or not any(chunk.choice is not None for chunk in chunks):
         raise errors.no_completion(answer, len(events), said)
+    if not any(chunk.done for chunk in chunks) and not answer.ended:
+        raise errors.never_ends(answer, len(events), _SMALL.max_tokens)
+    if not any(chunk.finish_reason for chunk in chunks):
+        raise errors.unfinished(answer, len(events))
     counts = any(chunk.usage is not None for chunk in chunks)
     return next(filter(None, map(_fingerprint, events)), ""), counts
 

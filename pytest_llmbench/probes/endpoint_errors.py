@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pytest_llmbench.errors import NotReadyError, SUTError
 from pytest_llmbench.probes.control_plane import Answer, without_query
@@ -14,8 +17,15 @@ _OVERLOADED = (429, 503)
 _LATER = (408, 425)
 _NO_SUCH_MODEL = re.compile(
     r"model.{0,120}(not found|not exist|is unknown|not available|not loaded)"
-    r"|(unknown|no such|no) model|model_not_found",
+    r"|(unknown|no such|no) model|model_not_found|pinned to",
     re.IGNORECASE | re.DOTALL,
+)
+"""Servers that are pinned to one model refuse every other name."""
+_REFUSES_FIELD = re.compile(
+    r"(unexpected|unknown|unrecogni[sz]ed|unsupported|extra|additional)\W+(\w+\W+){0,3}?"
+    r"(key|field|param|argument|input|propert|property|option)"
+    r"|not (permitted|allowed|supported|recogni[sz]ed|accepted)",
+    re.IGNORECASE,
 )
 
 
@@ -81,6 +91,9 @@ def not_streamed(answer: Answer) -> SUTError:
     if kind == "text/html":
         what = f"not an OpenAI-compatible endpoint: {kind}: {_excerpt(answer)}"
         return _error(answer, what, "check host, port and path in --llm-endpoint")
+    if not answer.body.strip():
+        remedy = "look at the server's log; send one such request by hand, with the same model and fields"
+        return _error(answer, f"HTTP {answer.status} with an empty body: nothing can be measured", remedy)
     what = f"the endpoint answers without streaming: {kind} in one piece: {_excerpt(answer)}"
     remedy = "every figure is taken from the stream: switch streaming on in the server or the gateway"
     return _error(answer, what, remedy)
@@ -92,6 +105,67 @@ def no_completion(answer: Answer, events: int, said: str | None) -> SUTError:
         return _error(answer, f"the streamed reply is an error: {said}", "look at the server's log")
     what = f"an event stream without a completion in it ({events} events): {_excerpt(answer)}"
     return _error(answer, what, "check the path, and the dialect (--llm-api)")
+
+
+def never_ends(answer: Answer, events: int, asked_tokens: int) -> SUTError:
+    """A stream that went on until our patience was over."""
+    what = f"the streamed reply does not end: still open after {events} events"
+    what += f", for {asked_tokens} tokens at most"
+    remedy = (
+        "mend the server: it has to keep to max_tokens, then to send its end marker or to end the response"
+    )
+    return _error(answer, what, remedy)
+
+
+def unfinished(answer: Answer, events: int) -> SUTError:
+    """A reply that is over and does not say so: nobody can tell it from one that broke off."""
+    what = f"the streamed reply ends without a finish reason ({events} events): {_excerpt(answer)}"
+    remedy = (
+        "every measured reply would count as truncated: mend the server or the gateway, or choose another "
+    )
+    return _error(answer, what, f"{remedy}dialect (--llm-api)")
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedField:
+    """A field of a request, and the answer that refuses it."""
+
+    name: str
+    answer: Answer
+
+
+def refused_fields(answer: Answer, sent: bytes) -> list[RefusedField]:
+    """The fields of the body ``sent`` that a refusal for its form (400, 422) names as such."""
+    if answer.status not in (400, 422):
+        return []
+    said = _said(answer)
+    named = set(re.findall(r"\w+", said)) if _REFUSES_FIELD.search(said) else set()
+    return [RefusedField(name, answer) for name in json.loads(sent) if name in named | _extra(answer)]
+
+
+def _extra(answer: Answer) -> set[str]:
+    """The fields that FastAPI calls extra: it names them beside its message."""
+    try:
+        detail = json.loads(answer.body).get("detail")
+    except (ValueError, RecursionError, AttributeError):
+        return set()
+    parts = [part for part in detail if isinstance(part, dict)] if isinstance(detail, list) else []
+    places = [part.get("loc") for part in parts if part.get("type") == "extra_forbidden"]
+    return {str(place[-1]) for place in places if isinstance(place, list) and place}
+
+
+def refuses_field(refused: RefusedField, extra_body: Mapping[str, object]) -> SUTError:
+    """The error with the key that says whether that field is sent."""
+    name = refused.name
+    if name == "stream_options":
+        remedy = 'do not send it: request.omit = ["stream_options"] in the SUT file (--llm-sut)'
+    elif name == "ignore_eos":
+        remedy = "this engine has none: take request.ignore_eos out of the SUT file, or of llm_sut"
+    elif name in extra_body:
+        remedy = f"take {name} out of request.extra_body in the SUT file, or of llm_sut"
+    else:
+        remedy = "the load generator always sends it: a gateway before the engine may translate it"
+    return _error(refused.answer, f"{_status(refused.answer)}: it refuses the field {name}", remedy)
 
 
 def unusable(answer: Answer) -> SUTError:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import NotReadyError, SUTError
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane
-from pytest_llmbench.probes.model_list import base_candidates, below
+from pytest_llmbench.probes.engine_metrics import server_root
+from pytest_llmbench.probes.model_list import below
 
 T = TypeVar("T")
 
@@ -81,8 +81,4 @@ def refuse_while_loading(endpoint: str, access: Access) -> None:
 
 def health_url(endpoint: str) -> str:
     """``https://host/v1`` and ``https://host`` have ``https://host/health``."""
-    shortest = min(base_candidates(endpoint), key=len)
-    path = urlsplit(shortest).path
-    parent, _, last = path.rpartition("/")
-    outside = parent if last[:1] == "v" and last[1:2].isdigit() else path
-    return below(urlsplit(shortest)._replace(path=outside).geturl(), "/health")
+    return below(server_root(endpoint), "/health")

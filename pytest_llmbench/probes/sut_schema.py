@@ -253,6 +253,11 @@ class Request(Table):
         default=False,
         description="Ask the engine to go on to `max_tokens`; part of the length control (AMB-33).",
     )
+    omit: list[Literal["stream_options"]] = Field(
+        default_factory=list,
+        description="Fields that are not sent, for a server that refuses them. Without `stream_options` most "
+        "give no usage, and tokens are counted by the reference tokenizer.",
+    )
     extra_body: dict[str, Any] = Field(
         default_factory=dict, description="Further fields of every request body, sent as they are."
     )

@@ -16,6 +16,7 @@ from pytest_llmbench.wire.dialect import EncodeOptions
 def encode_body(prompt: Mapping[str, Any], request: PlannedRequest, options: EncodeOptions) -> bytes:
     """The JSON body: model, prompt (``messages`` or ``prompt``), streaming with usage, length, sampling.
 
+    ``stream_options`` that an extra field sets to null are not sent: some servers refuse the field.
     Of a long load most are encoded while it is running.
     """
     body: dict[str, Any] = {
@@ -34,6 +35,8 @@ def encode_body(prompt: Mapping[str, Any], request: PlannedRequest, options: Enc
             "extra request fields set stream to " + json.dumps(body["stream"]),
             remedy="leave stream out: every figure is taken from the stream",
         )
+    if body["stream_options"] is None:  # request.omit of the SUT file
+        del body["stream_options"]
     try:
         return orjson.dumps(body)
     except TypeError:  # integers beyond 64 bits, halves of surrogate pairs: Python's own writer knows better

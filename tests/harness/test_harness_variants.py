@@ -146,6 +146,21 @@ def test_a_fresh_state_by_a_call(server: FakeLLMServer, opening: Any, tmp_path: 
     assert sut.opened.executor.state("low") == sut.opened.executor.state("")
 
 
+def test_a_field_that_the_server_refuses_is_never_sent(
+    server: FakeLLMServer, opening: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "sut.toml"
+    file.write_text(
+        '[request]\nomit = ["stream_options"]\n[variants.low]\nrequest = { extra_body = { a = 1 } }\n'
+    )
+    sut = opening(server.url, file)
+    sut.run()
+    sut.run("low")
+    assert {body.get("a") for body in server.bodies()} == {None, 1}
+    assert not [body for body in server.bodies() if "stream_options" in body]
+    assert sut.opened.facts.value("request.extra_body") == {"stream_options": None}
+
+
 def test_no_way_to_a_fresh_state(server: FakeLLMServer, opening: Any) -> None:
     sut = opening(server.url)
     assert not sut.opened.variants[""].can_be_fresh

@@ -14,8 +14,7 @@ NAMES = (
     "endpoint", "model", "api", "sut", "scale", "plan", "report", "runs", "baseline-endpoint", "calibrate",
     "save", "autosave", "compare", "compare-fail", "waive", "storage", "seed", "intervals", "inconclusive",
     "exit-codes", "require", "import", "workloads", "records", "export-sequence", "allow-overload", "timeout",
-    "wait",
-    "workers", "remeasure", "worker-cpus", "max-requests", "max-tokens", "max-seconds", "max-rate",
+    "wait", "workers", "remeasure", "worker-cpus", "max-requests", "max-tokens", "max-seconds", "max-rate",
     "max-concurrency", "insecure", "api-key-file",
 )  # fmt: skip
 

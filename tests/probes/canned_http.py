@@ -105,8 +105,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-def chat_chunk(content: str, **more: Any) -> dict[str, Any]:
-    return {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": None}], **more}
+def chat_chunk(content: str, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": finish}], **more}
 
 
 def told(error: type[Exception], endpoint: str, **options: Any) -> str:

@@ -51,8 +51,10 @@ def engine() -> dict[str, Canned]:
     }
     listing = Canned.json(models)
     listing.headers["Server"] = "uvicorn"
-    chat = Canned.events(chat_chunk("Hi", system_fingerprint="vllm-0.32.0-ab12"), chat_chunk("!"), "[DONE]")
-    completion = Canned.events({"choices": [{"index": 0, "text": "Hi"}]}, "[DONE]")
+    chat = Canned.events(
+        chat_chunk("Hi", system_fingerprint="vllm-0.32.0-ab12"), chat_chunk("!", "length"), "[DONE]"
+    )
+    completion = Canned.events({"choices": [{"index": 0, "text": "Hi", "finish_reason": "length"}]}, "[DONE]")
     return {
         "GET /v1/models": listing,
         "POST /v1/chat/completions": chat,

@@ -141,7 +141,9 @@ def answered(status: str, body: str, kind: str = "application/json") -> bytes:
 
 LISTED = answered("200 OK", '{"data": [{"id": "m"}]}')
 STREAMED = answered(
-    "200 OK", 'data: {"choices": [{"index": 0, "text": "Hi"}]}\n\ndata: [DONE]\n\n', "text/event-stream"
+    "200 OK",
+    'data: {"choices": [{"index": 0, "text": "Hi", "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n',
+    "text/event-stream",
 )
 MISSING = answered("404 Not Found", '{"error": "no"}')
 

@@ -165,6 +165,10 @@ def test_all_mistakes_are_told_at_once(read):
         ('sut.hardware = { disclosed = false, accelerator_type = "H100" }', "accelerator_type is given"),
         ("network.ttft_adjustment.applied = true", "amount_ms is missing"),
         ('endpoint = { api_key_env = "A", api_key_file = "b" }', "both given: choose one"),
+        (
+            'request = { omit = ["stream_options"], extra_body = { stream_options = { a = 1 } } }',
+            "name the same field: choose one",
+        ),
         ('endpoint = { insecure = true, ca_file = "b" }', "would not be used"),
         ('endpoint.api = "openai-chat"\nrequest.prompt = "token_ids"', 'endpoint.api = "openai-completions"'),
         ("prices.input_per_million = 1", "state both prices"),

@@ -123,18 +123,13 @@ def test_without_a_model_list_a_named_model_will_do(serve, engine):
 
 
 def test_an_open_connection_after_the_end_marker_does_not_matter(serve, engine):
-    engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi"), "[DONE]", hold_s=30)
+    engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi", "stop"), "[DONE]", hold_s=30)
     assert examine(serve(engine).url, access=Access(answer_s=20)).api == "openai-chat"
-
-
-def test_a_stream_that_stops_without_an_end_counts_for_what_it_is(serve, engine):
-    engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi"), hold_s=30)
-    assert examine(serve(engine).url, access=HASTY).api == "openai-chat"
 
 
 def test_llama_cpp_is_recognised(serve, engine):
     engine["GET /v1/models"] = Canned.json({"data": [{"id": "m", "owned_by": "llamacpp"}]})
-    chunk = chat_chunk("Hi", system_fingerprint="b10549-1ab2c3d")
+    chunk = chat_chunk("Hi", "stop", system_fingerprint="b10549-1ab2c3d")
     engine["POST /v1/chat/completions"] = Canned.events(chunk, "[DONE]")
     facts = examine(serve(engine).url).facts
     assert facts.value("sut.software.engine") == "llama.cpp"
@@ -284,6 +279,99 @@ def test_a_stream_that_holds_an_error(serve, engine):
 def test_a_stream_without_a_completion(serve, engine, body):
     engine["POST /v1/chat/completions"] = Canned(200, dict(STREAM), body)
     assert "without a completion in it" in told(SUTError, serve(engine).url)
+
+
+@pytest.mark.parametrize("finish", [None, "stop"])
+def test_a_stream_that_never_ends(serve, engine, finish):
+    engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi", finish), hold_s=30)
+    message = told(SUTError, serve(engine).url, access=HASTY)
+    assert "the streamed reply does not end: still open after 1 events, for 4 tokens at most" in message
+    assert "max_tokens" in message
+
+
+@pytest.mark.parametrize("end", [[], ["[DONE]"], [{"choices": [], "usage": {"completion_tokens": 1}}]])
+def test_a_reply_without_a_finish_reason(serve, engine, end):
+    """The end of the response, the end marker and the usage say nothing of it."""
+    engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi"), *end)
+    message = told(SUTError, serve(engine).url)
+    assert f"ends without a finish reason ({1 + len(end)} events)" in message
+    assert "count as truncated" in message
+    assert "--llm-api" in message
+
+
+@pytest.mark.parametrize("kind", [dict(STREAM), dict(HTML), {}, {"Content-Type": "application/json"}])
+def test_a_200_with_an_empty_body(serve, engine, kind):
+    engine["POST /v1/chat/completions"] = Canned(200, kind, b"")
+    message = told(SUTError, serve(engine).url)
+    assert "empty" in message.partition("→")[0]
+
+
+def unprocessable(name: str) -> Canned:
+    """As FastAPI answers, with the field beside the message, and the value of another one in it."""
+    detail = {
+        "type": "extra_forbidden",
+        "loc": ["body", name],
+        "msg": "Extra inputs are not permitted",
+        "input": {"temperature": 0, "model": "m"},
+    }
+    return Canned.json({"detail": [detail]}, 422)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "remedy"),
+    [
+        (unprocessable("stream_options"), 'request.omit = ["stream_options"] in the SUT file'),
+        (unprocessable("ignore_eos"), "take request.ignore_eos out of the SUT file"),
+        (unprocessable("cache_prompt"), "take cache_prompt out of request.extra_body in the SUT file"),
+        (unprocessable("temperature"), "a gateway before the engine may translate it"),
+        (
+            Canned.json({"detail": "Unexpected keys in the request: {'stream_options'}"}, 422),
+            'request.omit = ["stream_options"] in the SUT file',
+        ),
+        (
+            Canned.json({"error": {"message": "Unrecognized request argument supplied: ignore_eos"}}, 400),
+            "take request.ignore_eos out of the SUT file",
+        ),
+    ],
+)
+def test_an_engine_that_refuses_a_field(serve, engine, refusal, remedy):
+    paths = ("POST /v1/chat/completions", "POST /v1/completions")
+    asking = Asking(ignore_eos=True, extra_body={"cache_prompt": False})
+    message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url, asking=asking)
+    assert "it refuses the field" in message
+    assert remedy in message
+
+
+def test_a_refusal_that_shows_the_whole_request_blames_no_field(serve, engine):
+    refusal = Canned.json(
+        {
+            "detail": [
+                {"type": "missing", "loc": ["body", "x"], "msg": "Field required", "input": {"model": "m"}}
+            ]
+        },
+        422,
+    )
+    paths = ("POST /v1/chat/completions", "POST /v1/completions")
+    message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url)
+    assert "it refuses" not in message
+    assert "HTTP 422 (Field required" in message
+
+
+def test_what_is_omitted_is_not_sent(serve, engine):
+    server = serve(engine)
+    examine(server.url, asking=Asking(extra_body={"stream_options": None}))
+    assert "stream_options" not in server.seen[-1].json
+
+
+@pytest.mark.parametrize("named", [None, "other"])
+def test_an_engine_that_is_pinned_to_one_model(serve, engine, named):
+    """Its list may be of all that is on the disk, or fail."""
+    refusal = Canned.json({"detail": "Server is pinned to 'org/small-model'"}, 400)
+    engine["GET /v1/models"] = Canned.json({"data": [{"id": "other"}]}) if named is None else Canned(500)
+    paths = ("POST /v1/chat/completions", "POST /v1/completions")
+    message = told(SUTError, serve(engine | dict.fromkeys(paths, refusal)).url, model=named)
+    assert "has no model 'other': Server is pinned to 'org/small-model'" in message
+    assert "--llm-model" in message
 
 
 @pytest.mark.parametrize("status", [429, 503])

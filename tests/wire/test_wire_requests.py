@@ -96,6 +96,11 @@ def test_extra_fields_come_last_and_objects_are_merged() -> None:
     assert extra["stream_options"] == {"continuous_usage_stats": True}
 
 
+def test_what_a_server_refuses_can_be_left_out() -> None:
+    assert "stream_options" not in body("chat", extra_body={"stream_options": None})
+    assert body("chat", extra_body={"stop": None})["stop"] is None
+
+
 def test_streaming_cannot_be_switched_off() -> None:
     with pytest.raises(SuiteError, match="stream to false"):
         body("chat", extra_body={"stream": False})

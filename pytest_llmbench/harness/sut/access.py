@@ -63,7 +63,8 @@ class SUTAccess:
         if self.file is None:
             return Asking("text", self.sut.ignore_eos, dict(self.sut.extra_body))
         request = self.file.request
-        body = {**request.extra_body, **self.sut.extra_body}
+        # null: encoding takes it for a field that is not sent
+        body: dict[str, Any] = {**dict.fromkeys(request.omit), **request.extra_body, **self.sut.extra_body}
         return Asking(request.prompt, self.sut.ignore_eos or request.ignore_eos, body)
 
     @property

@@ -8,19 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS
 from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.buffering import buffering
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.plan import OpenLoop
-from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 
 LOOP_LAG_WARNING_MS = 10.0
 BUFFERED_VOID_SHARE = 0.5
 CACHED_WARNING_SHARE = 0.05
+_BY_SERVER = [TOKEN_SOURCES.index(each) for each in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)]
 DRIFT_WARNING_SHARE = 0.10
 """The share by which the input tokens that the server counts may differ from those asked for. Random ids that
 go out as text are some 5 % more tokens to the very tokenizer that made it."""
@@ -55,6 +58,7 @@ def validity(
         _error_budget(Records.concatenate(kept), budget) if kept else None,
         stream_fidelity(records),
         _length_drift(seen),
+        _output_limits(seen),
         _sent_again(records),
         _cache_state(records),
         _client_cpu(seen),
@@ -160,6 +164,29 @@ def _length_drift(seen: Sequence[Observation]) -> Finding | None:
         limit=1.0 + DRIFT_WARNING_SHARE,
         unit="ratio",
     )
+
+
+def _output_limits(seen: Sequence[Observation]) -> Finding | None:
+    """Replies that ended before their limit though ``ignore_eos`` was asked for, or went on beyond it, as the
+    server counts them: it ignores the field. None where there are none."""
+    counted = short = long = 0
+    for run in seen:
+        records = run.records
+        asked, got = records.requested_max_tokens, records.output_tokens
+        known = records.ok & np.isin(records.token_source, _BY_SERVER) & (asked > 0) & (got != MISSING)
+        counted += int(known.sum())
+        long += int((known & (got > asked)).sum())
+        if run.plan.ignore_eos:
+            # At the end of its context an engine says length.
+            early = np.flatnonzero(known & (got < asked))
+            short += sum(records.finish_reason[int(i)] != "length" for i in early)
+    if not short and not long:
+        return None
+    told = [f"{short} of {counted} replies ended before max_tokens, although ignore_eos was asked for"]
+    told += [f"{long} of {counted} replies are longer than max_tokens"]
+    told = [text for text, count in zip(told, (short, long), strict=True) if count]
+    message = f"{'; '.join(told)}: the server ignores it, so lengths are not those that were asked for"
+    return Finding("output_limits", ok=False, voids=False, message=message, value=short + long, limit=0)
 
 
 def _loop_lag(run: Observation) -> Finding | None:

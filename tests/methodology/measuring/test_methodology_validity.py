@@ -13,8 +13,9 @@ from canned_runs import answer
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
 from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -159,6 +160,38 @@ def test_where_the_server_counts_nothing_no_drift_is_known() -> None:
     silent = replace(seen.records, input_tokens=np.full(len(seen.records), MISSING))
     judged = validity([replace(seen, records=silent)], Budget())
     assert not [found for found in judged.findings if found.check == "prompt_length_drift"]
+
+
+@pytest.mark.parametrize(
+    ("ignore_eos", "off", "finish", "said"),
+    [
+        (True, -1, "stop", "1 of 100 replies ended before max_tokens, although ignore_eos was asked for"),
+        (True, -1, "length", None),
+        (False, -1, "stop", None),
+        (False, 1, "length", "1 of 100 replies are longer than max_tokens"),
+        (True, 0, "stop", None),
+    ],
+)
+@pytest.mark.parametrize("source", [TokenSource.SERVER_USAGE, TokenSource.REFERENCE_TOKENIZER])
+def test_a_server_that_ignores_how_long_replies_are_to_be(
+    ignore_eos: bool, off: int, finish: str, said: str | None, source: TokenSource
+) -> None:
+    seen = answer(replace(plan(), ignore_eos=ignore_eos))
+    tokens = seen.records.requested_max_tokens.copy()
+    tokens[3] += off
+    told = replace(
+        seen.records,
+        output_tokens=tokens,
+        token_source=np.full(100, TOKEN_SOURCES.index(source), dtype=np.int8),
+        finish_reason=[finish] * 100,
+    )
+    judged = validity([replace(seen, records=told)], Budget())
+    found = [found for found in judged.findings if found.check == "output_limits"]
+    if said is None or source is TokenSource.REFERENCE_TOKENIZER:  # what we count proves nothing
+        assert found == []
+        return
+    assert (found[0].ok, found[0].voids, found[0].value) == (False, False, 1)
+    assert found[0].message.startswith(said)
 
 
 class _Exact(SyntheticWorkload):
