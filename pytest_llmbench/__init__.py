@@ -10,9 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError, SUTError
+    from pytest_llmbench.errors import (
+        GeneratorError,
+        LLMBenchError,
+        RequestFailedError,
+        StoreError,
+        SuiteError,
+        SUTError,
+    )
     from pytest_llmbench.harness.analysis.loaded_report import load_report
     from pytest_llmbench.harness.bench import Bench
+    from pytest_llmbench.harness.client import LLMClient, Reply, ReplyStream
     from pytest_llmbench.harness.sut.sut import SUT
     from pytest_llmbench.harness.workloads.factory import make_workload
     from pytest_llmbench.marks import llmbench
@@ -52,9 +60,17 @@ if TYPE_CHECKING:
     from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
 
 _HOMES = {
-    "errors": ("GeneratorError", "LLMBenchError", "SUTError", "StoreError", "SuiteError"),
+    "errors": (
+        "GeneratorError",
+        "LLMBenchError",
+        "RequestFailedError",
+        "SUTError",
+        "StoreError",
+        "SuiteError",
+    ),
     "harness.analysis.loaded_report": ("load_report",),
     "harness.bench": ("Bench",),
+    "harness.client": ("LLMClient", "Reply", "ReplyStream"),
     "harness.sut.sut": ("SUT",),
     "harness.workloads.factory": ("make_workload",),
     "marks": ("llmbench",),
@@ -109,6 +125,7 @@ __all__ = [
     "Fixed",
     "GeneratorError",
     "LLMBenchError",
+    "LLMClient",
     "LoadPlan",
     "LogNormal",
     "Mixture",
@@ -118,7 +135,10 @@ __all__ = [
     "Part",
     "PlannedRequest",
     "Prompt",
+    "Reply",
+    "ReplyStream",
     "RequestClass",
+    "RequestFailedError",
     "SUTError",
     "Salted",
     "SharedPrefix",

@@ -4,6 +4,7 @@
     ├── SuiteError       the author's mistake: a marker, an option, a SUT file, a report directory
     ├── SUTError         the system under test cannot be used at all (unreachable, refuses, does not stream)
     │   └── NotReadyError    the same, and may pass by itself (a refused connection, 503 while it loads)
+    ├── RequestFailedError   a request that a test sent by hand (``llm_client``) did not end well
     ├── GeneratorError   our load generator cannot go on
     └── StoreError       a file of ours cannot be written or read
 
@@ -14,6 +15,7 @@ never an exception. An exception is for something that makes the measurement imp
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from pytest_llmbench.redaction import outward
 
@@ -82,6 +84,13 @@ class SUTError(LLMBenchError):
 
 class NotReadyError(SUTError):
     """The system under test cannot be measured now, and may be in a while: nobody listens yet, it loads."""
+
+
+class RequestFailedError(LLMBenchError):
+    """A request of ``llm_client`` did not end well."""
+
+    reply: Any = None
+    """The :class:`~pytest_llmbench.Reply` with what came of it."""
 
 
 class GeneratorError(LLMBenchError):

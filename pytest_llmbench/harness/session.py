@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.compare.limits import RegressionLimit
@@ -50,6 +50,9 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, not_on_disk
+
+if TYPE_CHECKING:
+    from pytest_llmbench.harness.client import LLMClient
 
 ProgressSink = Callable[[LoadPlan | None, Any], None]
 """Gets the load that is sent, None before the first one, and how far it has got: a
@@ -119,6 +122,17 @@ class BenchSession:
         self, sut: SUT | str, warmup: WarmupPolicy, on_missing: Callable[[str], None] = lambda _: None
     ) -> Bench:
         return Bench(self, _as_sut(sut), warmup, on_missing)
+
+    def client(self, sut: SUT | str) -> LLMClient:
+        """A client for single requests. Raises SuiteError for a replay, SUTError for what does not answer."""
+        opened = self._opened(_as_sut(sut), "llm_client")
+        if opened.client is None:
+            raise SuiteError(
+                "llm_client sends real requests, and a replay has no server",
+                where=opened.endpoint,
+                remedy=f"measure {opened.endpoint.replace('replay', 'sim', 1)}, the same engine over HTTP",
+            )
+        return opened.client()
 
     def execute(self, plan: LoadPlan, sut: SUT | str) -> Observation:
         """One plan by hand: no warm-up, no judgement, no records file."""

@@ -22,6 +22,7 @@ from pytest_llmbench.plugin import (
 )
 from pytest_llmbench.plugin.fixtures import (
     llm_bench,
+    llm_client,
     llm_result,
     llm_selftest,
     llm_sim,
@@ -135,6 +136,7 @@ def pytest_runtest_makereport(
 
 __all__ = [
     "llm_bench",
+    "llm_client",
     "llm_result",
     "llm_selftest",
     "llm_sim",

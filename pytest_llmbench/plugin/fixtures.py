@@ -16,6 +16,7 @@ from pytest_llmbench.plugin.verdicts import MEASURED, line_of, note_missing, ref
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.bench import Bench
+    from pytest_llmbench.harness.client import LLMClient
     from pytest_llmbench.harness.selftest.run import SelftestResult
     from pytest_llmbench.harness.sut.sut import SUT
     from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
@@ -96,6 +97,32 @@ def llm_bench(request: pytest.FixtureRequest, llm_sut: SUT | str, llm_warmup: Wa
     with failing_in_words():
         session = request.config.stash[SESSION].bench_session
         return session.bench(llm_sut, llm_warmup, note_missing(request.node))
+
+
+@pytest.fixture
+def llm_client(request: pytest.FixtureRequest, llm_sut: SUT | str) -> Iterator[LLMClient]:
+    """Single requests to the system under test, from async tests; they are no load and no measurement.
+
+    With its model, dialect, key and TLS settings::
+
+        @pytest.mark.asyncio
+        async def test_it_counts(llm_client):
+            reply = await llm_client.complete("Count to three.", max_tokens=16)
+            assert "2" in reply.text
+            assert reply.ttft_ms < 5_000
+
+            async for chunk in llm_client.stream("Count to three.", max_tokens=16):
+                print(chunk.text, end="")
+
+    A request that fails raises ``RequestFailedError``; with ``check=False`` its reply says so.
+    """
+    from pytest_llmbench.harness.machine_lock import machine_lock
+
+    report = request.config.stash[SESSION]
+    with failing_in_words():
+        client = report.bench_session.client(llm_sut)
+    with machine_lock(report.worker):  # no other process of pytest-xdist is measuring meanwhile
+        yield client
 
 
 @pytest.fixture
@@ -191,6 +218,7 @@ def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
 
 __all__ = [
     "llm_bench",
+    "llm_client",
     "llm_result",
     "llm_selftest",
     "llm_sim",

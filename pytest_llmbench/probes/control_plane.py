@@ -72,7 +72,7 @@ class ControlPlane:
         self.key_source = access.credentials.source
         self.proxy = proxy_for(endpoint)
         """URL of the proxy that is used, or ``None``. Never one for a loopback endpoint."""
-        self._tls = _tls(access)
+        self._tls = tls_context(access)
         self._client = self._made()
         self._answered = False
 
@@ -288,7 +288,8 @@ def _root_cause(error: BaseException) -> BaseException:
     return cause
 
 
-def _tls(access: Access) -> ssl.SSLContext:
+def tls_context(access: Access) -> ssl.SSLContext:
+    """What to trust. Raises SuiteError for a CA file that cannot be used."""
     try:
         return trust.client_context(access.ca_file, insecure=access.insecure)
     except OSError as error:

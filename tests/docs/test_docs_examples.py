@@ -19,7 +19,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SERVED = ROOT / "docs/how-to/gate-an-endpoint.md"
 """The page whose tests run against a server, as its readers do it."""
-STARTS_A_SERVER = {ROOT / "docs/how-to/bring-your-own-server.md", ROOT / "docs/how-to/test-your-own-suite.md"}
+STARTS_A_SERVER = {
+    ROOT / "docs/how-to" / name
+    for name in ("ask-by-hand.md", "bring-your-own-server.md", "test-your-own-suite.md")
+}
 """Pages whose tests see to one themselves."""
 WITH: dict[Path, tuple[str, ...]] = {
     ROOT / "docs/how-to/compare-with-a-baseline.md": ("--llm-save=main",),

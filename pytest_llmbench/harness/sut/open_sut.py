@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SuiteError
@@ -29,6 +29,9 @@ from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.probes.sut_schema import Reset
 from pytest_llmbench.redaction import keep_secret
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
+
+if TYPE_CHECKING:
+    from pytest_llmbench.harness.client import LLMClient
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class OpenSUT:
 
     counter: TokenCounter | None = None
     """Counts tokens as the SUT does; None where prompts are ids, which need no counting."""
+    client: Callable[[], LLMClient] | None = None
+    """Makes a client for single requests; None where there is no server to send them to."""
 
     @property
     def server(self) -> str:
@@ -147,6 +152,7 @@ def _real(
         variants=_infos(board.servers),
         notes=worker_notes(approach.ray or approach.workers),
         counter=_counter(approach, reached),
+        client=lambda: _client(approach, reached, url),
     )
 
 
@@ -183,6 +189,7 @@ def _embedded(
         variants=_infos(board.servers),
         notes=worker_notes(approach.ray or approach.workers),
         counter=_counter(approach, server.reached),
+        client=lambda: _client(approach, server.reached, server.url),
     )
 
 
@@ -227,6 +234,12 @@ def _counter(approach: SUTAccess, reached: Reached) -> TokenCounter | None:
         return None
     extra = asking.extra_body
     return TokenCounter.of(reached.base_url, reached.model, reached.api, approach.access, extra)
+
+
+def _client(approach: SUTAccess, reached: Reached, url: Callable[[], str]) -> LLMClient:
+    from pytest_llmbench.harness.client import Destination, LLMClient
+
+    return LLMClient(Destination(url, reached.model, reached.api), approach.access, approach.asking)
 
 
 def worker_notes(

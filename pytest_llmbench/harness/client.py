@@ -1,0 +1,329 @@
+"""``llm_client``: single requests from async tests. They are no load: no budget, no record, no statistics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import httpx
+
+from pytest_llmbench.errors import RequestFailedError, SuiteError
+from pytest_llmbench.generator.http.transport import End, Exchange
+from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.generator.reply_reader import MOST_COUNTED, ReplyReader
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.probes.access import Access, Asking
+from pytest_llmbench.probes.control_plane import explain, tls_context, without_query
+from pytest_llmbench.probes.model_list import below
+from pytest_llmbench.redaction import outward
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions
+from pytest_llmbench.wire.sse import SSEDecoder
+
+T = TypeVar("T")
+Prompt = str | Sequence[Mapping[str, Any]]
+
+MOST_BYTES = 64 * 1024 * 1024
+_SENT = "send_request_body.complete"
+"""The end of httpx's name for the instant at which the last byte of a request has left."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of one request: read as the replies of a load are, with the stamps of this process.
+
+    Instants are taken when a read returns to Python, in the loop of the test and beside whatever else runs in
+    it: enough to say that a reply came in time, not to compare milliseconds. For that there are the markers.
+    """
+
+    text: str
+    """All visible output, joined."""
+    reasoning: str
+    record: RequestRecord = field(repr=False)
+    """Everything that a load would record of it."""
+
+    @property
+    def ok(self) -> bool:
+        """A complete stream with visible content and a normal finish reason."""
+        return self.record.outcome is Outcome.OK
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.record.outcome
+
+    @property
+    def error(self) -> str | None:
+        """Why it is not ``ok``, in a sentence; secrets are taken out."""
+        return None if self.record.error is None else outward(self.record.error)
+
+    @property
+    def status(self) -> int | None:
+        """Of HTTP; None where there was no answer."""
+        return self.record.http_status
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.record.finish_reason
+
+    @property
+    def input_tokens(self) -> int | None:
+        """As the server counts, else by the reference tokenizer."""
+        return self.record.input_tokens
+
+    @property
+    def output_tokens(self) -> int | None:
+        """By the source that ``record.token_source`` names."""
+        return self.record.output_tokens
+
+    @property
+    def ttft_ms(self) -> float | None:
+        """From the last byte of the request to the first visible text that is more than white space."""
+        return _between_ms(self.record.submitted_ns, self.record.first_content_ns)
+
+    @property
+    def latency_ms(self) -> float | None:
+        """From the last byte of the request to the end of the reply."""
+        return _between_ms(self.record.submitted_ns, self.record.finished_ns)
+
+    @property
+    def chunk_gaps_ms(self) -> list[float]:
+        """Between one chunk with output and the next; a chunk is a wire event, not always one token."""
+        return [(after - before) / 1e6 for before, after in pairwise(self.record.chunk_ns)]
+
+
+def _between_ms(begin_ns: int | None, end_ns: int | None) -> float | None:
+    return None if begin_ns is None or end_ns is None else (end_ns - begin_ns) / 1e6
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the requests of a client go."""
+
+    url: Callable[[], str]
+    """The base URL of the API; an embedded engine that was started anew has another one."""
+    model: str
+    api: str
+
+
+class LLMClient:
+    """Asks the system under test of the session, with its model, dialect, key, headers and TLS settings."""
+
+    def __init__(self, destination: Destination, access: Access, asking: Asking) -> None:
+        self._to = destination
+        self._access = access
+        self._asking = asking
+        self._tls: ssl.SSLContext | None = None
+
+    @property
+    def url(self) -> str:
+        """The base URL of the API, ``http://host/v1``."""
+        return without_query(self._to.url())
+
+    @property
+    def model(self) -> str:
+        return self._to.model
+
+    @property
+    def api(self) -> str:
+        """The dialect, ``openai-chat``."""
+        return self._to.api
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        extra_body: Mapping[str, Any] | None = None,
+        timeout_s: float = 120.0,
+        check: bool = True,
+    ) -> ReplyStream:
+        """A request that is sent when its chunks are iterated over: ``async for chunk in …stream("Hello")``.
+
+        Each has ``text``, ``reasoning``, ``finish_reason`` and ``stamp_ns``; after the last the stream has
+        its ``reply``. ``prompt`` is text, or a list of messages for a dialect that has some.
+        ``extra_body`` comes over the fields that the SUT file or ``llm_sut`` give. ``timeout_s`` bounds the
+        whole exchange. A request that fails raises :class:`RequestFailedError`, whose ``reply`` has what
+        came; with ``check=False`` its ``reply`` alone says so. Raises SuiteError for what cannot be asked.
+        """
+        if max_tokens < 1 or not timeout_s > 0:
+            raise SuiteError("max_tokens and timeout_s have to be more than 0", where="llm_client")
+        extra = {**self._asking.extra_body, **(extra_body or {})}
+        body = self._encoded(prompt, max_tokens, temperature, extra)
+        text = prompt if isinstance(prompt, str) else None
+        request = PreparedRequest("llm-client", body, 0, max_tokens, 0, prompt=text)
+        return ReplyStream(self, request, time.monotonic, timeout_s, check=check)
+
+    async def complete(self, prompt: Prompt, **options: Any) -> Reply:
+        """The whole reply, streamed all the same; the keywords are those of :meth:`stream`."""
+        stream = self.stream(prompt, **options)
+        async for _ in stream:
+            pass
+        return stream.reply
+
+    @property
+    def dialect(self) -> Dialect:
+        return dialect(self._to.api)
+
+    @property
+    def endpoint(self) -> str:
+        """The URL that requests are posted to."""
+        return below(self._to.url(), self.dialect.path)
+
+    def explain(self, error: httpx.RequestError) -> str:
+        """Why an exchange failed, in words."""
+        return ": ".join(explain(self.endpoint, error, self._access, may_speak_tls=False))
+
+    def connected(self) -> httpx.AsyncClient:
+        """A client for one exchange: connections do not outlive the loop of the test that made them."""
+        if self._tls is None:
+            self._tls = tls_context(self._access)
+        headers = {
+            "Accept": "text/event-stream, application/json",
+            "Accept-Encoding": "identity",
+            "Content-Type": "application/json",
+            "User-Agent": "pytest-llmbench",
+            **self._access.credentials.headers,
+        }
+        # The preflight has refused endpoints that the environment has a proxy for.
+        timeout = httpx.Timeout(None, connect=self._access.connect_s)
+        return httpx.AsyncClient(headers=headers, verify=self._tls, trust_env=False, timeout=timeout)
+
+    def _encoded(
+        self, prompt: Prompt, max_tokens: int, temperature: float, extra: Mapping[str, Any]
+    ) -> bytes:
+        if not isinstance(prompt, str):
+            extra = {**extra, "messages": [dict(message) for message in prompt]}
+        asked = self._asking
+        form = asked.prompt_form
+        text = prompt if isinstance(prompt, str) else ""
+        ids = tuple(reference_tokenizer().encode(text)) if form == "token_ids" else None
+        planned = PlannedRequest(0, max_tokens, 0, token_ids=ids, text=text, temperature=temperature)
+        without = EncodeOptions(self.model, asked.ignore_eos, {}, form)
+        if not isinstance(prompt, str) and "messages" not in json.loads(
+            self.dialect.encode(planned, without)
+        ):
+            raise SuiteError(
+                f"{self.api} has no messages", where="llm_client", remedy="give the prompt as text"
+            )
+        return self.dialect.encode(planned, EncodeOptions(self.model, asked.ignore_eos, extra, form))
+
+
+class ReplyStream:
+    """One request and its reply: iterate it, once, for the chunks as they come; then it has a ``reply``."""
+
+    def __init__(
+        self,
+        client: LLMClient,
+        request: PreparedRequest,
+        monotonic_s: Callable[[], float],
+        timeout_s: float,
+        *,
+        check: bool,
+    ) -> None:
+        self._client = client
+        self._exchange = Exchange(request, 0, 0, lambda _: None)
+        self._monotonic_s = monotonic_s
+        self._timeout_s = timeout_s
+        self._deadline_s = 0.0
+        self._check = check
+        self._begun = False
+        self._chunks: list[Chunk] = []
+        self._reply: Reply | None = None
+
+    @property
+    def reply(self) -> Reply:
+        """What came of the request. Raises SuiteError before the last chunk."""
+        if self._reply is None:
+            raise SuiteError(
+                "the reply has not ended", where="llm_client", remedy="iterate over all of its chunks first"
+            )
+        return self._reply
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        if self._begun:
+            raise SuiteError("a request is sent once", where="llm_client", remedy="call stream() again")
+        self._begun = True
+        self._deadline_s = self._monotonic_s() + self._timeout_s
+        self._exchange.scheduled_ns = self._exchange.dispatched_ns = time.monotonic_ns()
+        try:
+            async for chunk in self._received():
+                self._chunks.append(chunk)
+                yield chunk
+            self._end(End.COMPLETE)
+        except TimeoutError:
+            self._end(End.TIMEOUT, f"not ended after {self._timeout_s:g} s")
+        except httpx.TimeoutException as error:
+            self._end(End.TIMEOUT, self._client.explain(error))
+        except httpx.ConnectError as error:
+            self._end(End.UNREACHABLE, self._client.explain(error))
+        except httpx.RequestError as error:
+            self._end(End.BROKEN, self._client.explain(error))
+        self._read()
+
+    async def _received(self) -> AsyncIterator[Chunk]:
+        exchange, spoken = self._exchange, self._client.dialect
+        async with self._client.connected() as http:
+            request = http.build_request("POST", self._client.endpoint, content=exchange.request.wire)
+            request.extensions["trace"] = self._note
+            response = await self._in_time(http.send(request, stream=True))
+            exchange.status, exchange.headers = response.status_code, list(response.headers.raw)
+            streams = 200 <= response.status_code < 300 and spoken.protocol == "sse"
+            decoder, pieces, received = SSEDecoder(), response.aiter_raw(), 0
+            while piece := await self._in_time(anext(pieces, b"")):
+                now_ns, received = time.monotonic_ns(), received + len(piece)
+                exchange.stamps.append(now_ns)
+                exchange.bodies.append(piece)
+                if received > MOST_BYTES:
+                    self._end(End.GARBAGE, f"more than {MOST_BYTES >> 20} MiB")
+                    return
+                for event in decoder.feed(piece, now_ns, len(exchange.stamps) - 1) if streams else ():
+                    chunk = spoken.decode(event)
+                    yield chunk
+                    if chunk.done:
+                        return
+
+    async def _in_time(self, step: Awaitable[T]) -> T:
+        async with asyncio.timeout(max(0.0, self._deadline_s - self._monotonic_s())):
+            return await step
+
+    async def _note(self, event: str, _: Mapping[str, Any]) -> None:
+        if event.endswith(_SENT):
+            self._exchange.submitted_ns = time.monotonic_ns()
+
+    def _end(self, end: End, error: str | None = None) -> None:
+        self._exchange.finish(end, time.monotonic_ns(), error)
+
+    def _read(self) -> None:
+        """The reply as the load generator would read it."""
+        steps = ReplyReader(self._client.dialect, count_text=_count).steps(self._exchange)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as ended:
+                record: RequestRecord = ended.value
+                break
+        text, reasoning = ("".join(getattr(c, name) for c in self._chunks) for name in ("text", "reasoning"))
+        self._reply = Reply(text, reasoning, record)
+        if self._check and not self._reply.ok:
+            failed = RequestFailedError(
+                f"{record.outcome}: {record.error}",
+                where=without_query(self._client.endpoint),
+                remedy="look at the reply of this exception; with check=False nothing is raised",
+            )
+            failed.reply = self._reply
+            raise failed
+
+
+def _count(text: str) -> int:
+    return reference_tokenizer().count(text[:MOST_COUNTED])

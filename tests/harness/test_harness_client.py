@@ -1,0 +1,216 @@
+"""``llm_client``: what a reply says, how requests look, and every way in which one can fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from scripted_server import (
+    DONE,
+    FINISH,
+    HEAD,
+    REPLY,
+    Conversation,
+    ScriptedServer,
+    chunk,
+    chunked,
+    plain,
+    text_event,
+)
+
+from pytest_llmbench.errors import RequestFailedError, SuiteError
+from pytest_llmbench.harness.client import Destination, LLMClient, Reply
+from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.probes.access import Access, Asking
+from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.redaction import keep_secret
+
+CANARY = "sk-canary-0123456789"
+Serve = Callable[..., ScriptedServer]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    running: list[ScriptedServer] = []
+
+    def start(answer: bytes, *, then_wait_s: float = 0.0) -> ScriptedServer:
+        def script(conversation: Conversation) -> None:
+            conversation.send(answer)
+            if then_wait_s:
+                conversation.wait(then_wait_s)
+            conversation.close()
+
+        running.append(ScriptedServer(script))
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.stop()
+
+
+def client(url: str, api: str = "openai-chat", asking: Asking | None = None) -> LLMClient:
+    access = Access(Credentials({"Authorization": f"Bearer {CANARY}"}, frozenset({CANARY}), "a test"))
+    return LLMClient(Destination(lambda: url, "small", api), access, asking or Asking())
+
+
+@pytest.mark.asyncio
+async def test_a_stream_gives_its_chunks_and_then_its_reply(serve: Serve) -> None:
+    stream = client(serve(REPLY).url).stream("Hello", max_tokens=8)
+    with pytest.raises(SuiteError, match="has not ended"):
+        _ = stream.reply
+    texts = [piece.text async for piece in stream if piece.text]
+    assert texts == ["one", " two"]
+    reply = stream.reply
+    assert reply.ok
+    assert (reply.text, reply.reasoning, reply.finish_reason, reply.status) == ("one two", "", "stop", 200)
+    assert (reply.input_tokens, reply.output_tokens) == (7, 2)
+    assert reply.record.token_source is TokenSource.SERVER_USAGE
+    assert len(reply.chunk_gaps_ms) == 1
+    assert reply.ttft_ms is not None
+    assert reply.latency_ms is not None
+    assert 0 <= reply.ttft_ms <= reply.latency_ms
+    with pytest.raises(SuiteError, match="sent once"):
+        [piece async for piece in stream]
+
+
+@pytest.mark.asyncio
+async def test_chunks_come_while_the_reply_goes_on(serve: Serve) -> None:
+    server = serve(HEAD + chunk(text_event("one")), then_wait_s=20)
+    async for piece in client(server.url).stream("Hello", timeout_s=15):
+        assert piece.text == "one"
+        break
+
+
+@pytest.mark.asyncio
+async def test_requests_look_like_those_of_a_load(serve: Serve) -> None:
+    server = serve(REPLY)
+    asking = Asking(ignore_eos=True, extra_body={"seed": 7, "top_k": 1, "stream_options": None})
+    await client(server.url, asking=asking).complete(
+        "Hello", max_tokens=3, temperature=0.5, extra_body={"top_k": 2}
+    )
+    (seen,) = server.served
+    assert seen.head.startswith("POST /v1/chat/completions HTTP/1.1")
+    assert seen.headers["authorization"] == f"Bearer {CANARY}"
+    assert seen.headers["accept-encoding"] == "identity"
+    assert json.loads(seen.body) == {
+        "model": "small",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "stream": True,
+        "max_tokens": 3,
+        "temperature": 0.5,
+        "ignore_eos": True,
+        "seed": 7,
+        "top_k": 2,
+    }
+
+
+@pytest.mark.asyncio
+async def test_messages_where_the_dialect_has_some(serve: Serve) -> None:
+    server = serve(REPLY)
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    await client(server.url).complete(messages)
+    assert json.loads(server.served[0].body)["messages"] == messages
+    with pytest.raises(SuiteError, match="openai-completions has no messages"):
+        client(server.url, "openai-completions").stream(messages)
+
+
+@pytest.mark.asyncio
+async def test_prompts_go_as_token_ids_where_those_of_a_load_do(serve: Serve) -> None:
+    server = serve(REPLY)
+    asking = Asking(prompt_form="token_ids")
+    await client(server.url, "openai-completions", asking).complete("Hello", check=False)
+    assert json.loads(server.served[0].body)["prompt"] == [9906]
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "said"),
+    [
+        (plain("500 Oops", b'{"error": {"message": "out of memory"}}'), Outcome.HTTP_ERROR, "out of memory"),
+        (plain("429 Slow", b"{}"), Outcome.RATE_LIMITED, "HTTP 429"),
+        (plain("200 OK", b"", "Content-Type: text/event-stream\r\n"), Outcome.EMPTY, "no event at all"),
+        (plain("200 OK", b'{"choices": []}'), Outcome.UNDECODABLE, "without streaming"),
+        (HEAD + chunked([text_event("one"), DONE]), Outcome.TRUNCATED, "no finish reason"),
+        (HEAD + chunked([FINISH, DONE]), Outcome.EMPTY, "no content"),
+        (HEAD + chunk(text_event("one")), Outcome.DISCONNECTED, "ended|closed|without"),
+        (
+            HEAD + chunked([b'data: {"error": {"message": "guard down"}}\n\n', DONE]),
+            Outcome.IN_BAND_ERROR,
+            "guard down",
+        ),
+    ],
+    ids=["500", "429", "empty", "in one piece", "no finish reason", "no content", "cut off", "in band"],
+)
+@pytest.mark.asyncio
+async def test_what_fails_is_an_error_unless_nobody_checks(
+    serve: Serve, answer: bytes, outcome: Outcome, said: str
+) -> None:
+    asked = client(serve(answer).url)
+    with pytest.raises(RequestFailedError, match=said) as caught:
+        await asked.complete("Hello")
+    assert isinstance(caught.value.reply, Reply)
+    assert caught.value.where == asked.endpoint
+    reply = await asked.complete("Hello", check=False)
+    assert not reply.ok
+    assert reply.outcome is outcome
+    assert reply.error
+
+
+@pytest.mark.asyncio
+async def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    reply = await client(url).complete("Hello", check=False)
+    assert reply.outcome is Outcome.DISCONNECTED
+    assert "connection refused" in (reply.error or "")
+    assert reply.ttft_ms is None
+    assert reply.status is None
+
+
+@pytest.mark.parametrize("answer", [b"", HEAD, HEAD + chunk(text_event("one"))])
+@pytest.mark.asyncio
+async def test_a_reply_that_does_not_end_is_given_up(serve: Serve, answer: bytes) -> None:
+    server = serve(answer, then_wait_s=20)
+    reply = await client(server.url).complete("Hello", timeout_s=0.3, check=False)
+    assert reply.outcome is Outcome.TIMEOUT
+    assert reply.text == ("one" if b"one" in answer else "")
+    assert "0.3 s" in (reply.error or "")
+
+
+@pytest.mark.asyncio
+async def test_an_open_connection_after_the_end_marker_does_not_matter(serve: Serve) -> None:
+    server = serve(HEAD + chunk(text_event("one")) + chunk(FINISH) + chunk(DONE), then_wait_s=20)
+    assert (await client(server.url).complete("Hello", timeout_s=15)).ok
+
+
+@pytest.mark.asyncio
+async def test_a_key_that_the_server_repeats_is_taken_out(serve: Serve) -> None:
+    keep_secret(CANARY)
+    refusal = plain("401 No", json.dumps({"error": {"message": f"wrong key {CANARY}"}}).encode())
+    with pytest.raises(RequestFailedError, match="wrong key") as caught:
+        await client(serve(refusal).url).complete("Hello")
+    assert CANARY not in str(caught.value)
+    assert CANARY not in str(caught.value.reply.error)
+
+
+@pytest.mark.asyncio
+async def test_several_at_once(serve: Serve) -> None:
+    asked = client(serve(REPLY).url)
+    replies = await asyncio.gather(*(asked.complete(f"Hello {n}") for n in range(5)))
+    assert [reply.text for reply in replies] == ["one two"] * 5
+
+
+@pytest.mark.parametrize("options", [{"max_tokens": 0}, {"timeout_s": 0}, {"timeout_s": float("nan")}])
+def test_what_cannot_be_asked(options: dict[str, float]) -> None:
+    with pytest.raises(SuiteError, match="more than 0"):
+        client("http://127.0.0.1:9/v1").stream("Hello", **options)
+
+
+def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
+    access = Access(ca_file=tmp_path / "none.pem")
+    asked = LLMClient(Destination(lambda: "https://127.0.0.1:9/v1", "m", "openai-chat"), access, Asking())
+    with pytest.raises(SuiteError, match="CA file"):
+        asked.connected()
