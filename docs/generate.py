@@ -7,6 +7,7 @@ site. How-tos and decisions that ``mkdocs.yml`` does not name come last in their
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import io
 import json
@@ -15,6 +16,7 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -146,6 +148,72 @@ def _help(*command: str) -> str:
     ):
         main([*command, "--help"])
     return printed.getvalue()
+
+
+PROFILE_REQUESTS, PROFILE_SEED = 400, 42
+
+
+@functools.cache
+def profiles_page() -> str:
+    """``pytest_llmbench/workloads/profiles.toml``: what each profile asks for, and what is drawn."""
+    from pytest_llmbench.workloads.profiles import PREFIX, SOURCE, groups, profiles
+
+    parts = [
+        f"# Workload profiles\n\n{_MADE} The profiles are {SOURCE}; what for, and how they are mixed: "
+        "[Choose a workload](../../how-to/choose-a-workload.md#workload-profiles). Ranges and latency "
+        "classes are the draft's (as retold in public notes); a length is log-normal around the geometric "
+        f"middle of its range, clamped to it. Drawn: the first {PROFILE_REQUESTS} requests of seed "
+        f"{PROFILE_SEED}, as P5 / P50 / P95 and mean of the tokens, and the share of the input tokens that "
+        "an earlier request began with. Suggested limits are told and never applied.\n"
+    ]
+    head = ("profile", "input asked", "drawn", "output asked", "drawn", "shared", "class", "suggested limit")
+    for letter, title in groups().items():
+        rows = [_profile(name) for name, profile in profiles().items() if profile.group == letter]
+        if rows:
+            parts.append(f"## {letter}: {title}\n\n" + table(head, rows))
+    told = [
+        (
+            code(f"{PREFIX}{name}"),
+            cell(each.left_out or "nothing told"),
+            cell(each.not_known or "nothing told"),
+        )
+        for name, each in profiles().items()
+    ]
+    parts.append(
+        "## What single requests leave out\n\nAll prompts are readable random words.\n\n"
+        + table(("profile", "left out", "not known"), told)
+    )
+    return "\n".join(parts)
+
+
+def _profile(name: str) -> tuple[str, ...]:
+    import numpy as np
+
+    from pytest_llmbench.workloads.profiles import PREFIX, profile_workload, profiles
+
+    profile, seen = profiles()[name], set[int]()
+    inputs, outputs, shared = [], [], 0
+    for request in islice(profile_workload(f"{PREFIX}{name}").stream(PROFILE_SEED), PROFILE_REQUESTS):
+        inputs.append(request.input_tokens)
+        outputs.append(request.max_tokens)
+        if request.prefix_id is not None:
+            shared += request.shared_prefix_tokens if request.prefix_id in seen else 0
+            seen.add(request.prefix_id)
+
+    def drawn(tokens: Sequence[int]) -> str:
+        low, middle, high = np.percentile(tokens, (5, 50, 95))
+        return f"{low:,.0f} / {middle:,.0f} / {high:,.0f}, mean {np.mean(tokens):,.0f}"
+
+    return (
+        f"{code(f'{PREFIX}{name}')} {profile.title}",
+        f"{profile.input[0]:,} to {profile.input[1]:,}" + (" (system prompt)" if name == "PERS" else ""),
+        drawn(inputs),
+        f"{profile.output[0]:,} to {profile.output[1]:,}",
+        drawn(outputs),
+        f"{shared / sum(inputs):.0%}: {cell(profile.heads.what)}" if profile.heads else "none",
+        profile.latency or "none given",
+        "; ".join(map(code, profile.suggestions)) or "none",
+    )
 
 
 def metrics_page() -> str:
@@ -316,6 +384,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/generated/markers.md": markers_page,
     "reference/generated/commands.md": commands_page,
     "reference/generated/metrics.md": metrics_page,
+    "reference/generated/profiles.md": profiles_page,
     "reference/generated/clauses.md": clauses_page,
     "reference/generated/ambiguities.md": ambiguities_page,
     "reference/generated/schema.md": schema_page,

@@ -37,6 +37,7 @@ from pytest_llmbench.reports.numbers import rough_duration
 from pytest_llmbench.simulator.scenario.disclosure import disclosure
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import variant_facts
+from pytest_llmbench.workloads.profiles import told_of
 from pytest_llmbench.workloads.stream import stream_of
 
 SAMPLE_REQUESTS = 12_000
@@ -439,6 +440,7 @@ def _test(
     amount = amount.times(asked.times)
     described = describe_loads([plan.load for plan in plans]) or "no load known beforehand"
     block = [f"{definition.title}: {described}, workload {setting.workload.name}", amount.describe()]
+    block += told_of(setting.workload.specification().get("profiles", ()))
     block += _of_warm_up(own, planned, asked.times)
     measured = [load for load in loads if load.phase is Phase.MEASURE]
     with_ = [owner for load, owner in shared if load.phase is Phase.MEASURE]

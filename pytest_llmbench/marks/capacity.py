@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pytest_llmbench.marks.builder import builder
@@ -37,7 +37,7 @@ class CapacityMarks:
         min_input_tok_s: float | None = None,
         min_constrained_tok_s: float | None = None,
         min_tokens_per_gpu_s: float | None = None,
-        workload: str | Workload = "synthetic-uniform",
+        workload: str | Workload | Mapping[str, float] = "synthetic-uniform",
         seed: int | None = None,
         runs: int | None = None,
         fresh: bool = False,
@@ -60,7 +60,7 @@ class CapacityMarks:
         :param probe_s: of a level of the search.
         :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency; the constrained throughput is the
             highest that meets them.
-        :param workload: name of a workload, or a workload object.
+        :param workload: name of a workload, a workload object, or weights by name.
         :param runs: repetitions of the measured load.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant.
@@ -81,7 +81,7 @@ class CapacityMarks:
         min_knee_rate: float | None = None,
         min_saturation_rate: float | None = None,
         min_operating_tok_s: float | None = None,
-        workload: str | Workload = "synthetic-uniform",
+        workload: str | Workload | Mapping[str, float] = "synthetic-uniform",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -97,7 +97,7 @@ class CapacityMarks:
             else found by a search.
         :param duration_s: of a level, ramp-up included.
         :param tpot_p99_ms: objectives on latency that the operating point has to meet.
-        :param workload: name of a workload, or a workload object.
+        :param workload: name of a workload, a workload object, or weights by name.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
@@ -117,7 +117,7 @@ class CapacityMarks:
         duration_s: float | None = None,
         min_concurrency: int | None = None,
         min_output_tok_s: float | None = None,
-        workload: str | Workload = "synthetic-uniform",
+        workload: str | Workload | Mapping[str, float] = "synthetic-uniform",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -136,7 +136,7 @@ class CapacityMarks:
         :param maximum: the upper bound of the search.
         :param output_tokens: output limit of every request, in place of the workload's own (AMB-11).
         :param duration_s: of a level, at least.
-        :param workload: name of a workload, or a workload object.
+        :param workload: name of a workload, a workload object, or weights by name.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
@@ -155,7 +155,7 @@ class CapacityMarks:
         min_completion: float | None = None,
         max_preemption_rate: float | None = None,
         max_recovery_s: float | None = None,
-        workload: str | Workload = "long-context",
+        workload: str | Workload | Mapping[str, float] = "long-context",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -171,7 +171,7 @@ class CapacityMarks:
             test 5.5.
         :param ttft_p99_ms: criterion of the capacity search; else from the TTFT of one request at a time.
         :param levels_percent: of capacity; 100 is the base.
-        :param workload: name of a workload, or a workload object.
+        :param workload: name of a workload, a workload object, or weights by name.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.

@@ -31,7 +31,7 @@ class EffectMarks:
         max_starvation: float | Mapping[str, float] | None = None,
         max_inflation: float | Mapping[str, float] | None = None,
         ttft_p99_ms: float | Mapping[str, float] | None = None,
-        workload: str | Workload = "synthetic-skewed",
+        workload: str | Workload | Mapping[str, float] = "synthetic-skewed",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -54,7 +54,7 @@ class EffectMarks:
         :param max_starvation: share of starved requests, of all classes or by class.
         :param max_inflation: of the median TTFT, mix over alone; for all classes or by class.
         :param ttft_p99_ms: in the mix, for all classes or by class.
-        :param workload: name of a workload, or a workload object.
+        :param workload: name of a workload, a workload object, or weights by name.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
@@ -78,7 +78,7 @@ class EffectMarks:
         min_ttft_reduction_p99: float | None = None,
         min_hit_rate: float | None = None,
         min_throughput_improvement: float | None = None,
-        workload: str | Workload | None = None,
+        workload: str | Workload | Mapping[str, float] | None = None,
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -98,7 +98,7 @@ class EffectMarks:
         :param disabled: SUT variant with the prefix cache switched off.
         :param enabled: SUT variant with the prefix cache switched on.
         :param min_ttft_reduction: at P50.
-        :param workload: name of a workload, or a workload object.
+        :param workload: name of a workload, a workload object, or weights by name.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
@@ -122,7 +122,7 @@ class EffectMarks:
         max_overhead_p95_ms: float | None = None,
         max_input_overhead_ms: float | None = None,
         max_throughput_loss: float | None = None,
-        workload: str | Workload = "synthetic-uniform",
+        workload: str | Workload | Mapping[str, float] = "synthetic-uniform",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -142,7 +142,7 @@ class EffectMarks:
         :param max_overhead_ms: total: E2E with all guardrails less that of the baseline, at P50.
         :param max_input_overhead_ms: TTFT with the input filter less that of the baseline, at P50.
         :param max_throughput_loss: of maximum output throughput, with all guardrails.
-        :param workload: name of a workload, or a workload object.
+        :param workload: name of a workload, a workload object, or weights by name.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pytest_llmbench.marks.builder import builder
@@ -31,7 +31,7 @@ class GoodputMarks:
         max_requests: int | None = None,
         max_seconds: float | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
-        workload: str | Workload = "synthetic-uniform",
+        workload: str | Workload | Mapping[str, float] = "synthetic-uniform",
         seed: int | None = None,
         runs: int | None = None,
         fresh: bool = False,
@@ -53,7 +53,7 @@ class GoodputMarks:
         :param max_requests: with ``requests="auto"``: never more (default 5000).
         :param max_seconds: with ``requests="auto"``: never longer.
         :param failures: ``"over_limit"``: in limits of ``slo`` a failed request is slower than the limit.
-        :param workload: name of a workload, or a workload object.
+        :param workload: name of a workload, a workload object, or weights by name.
         :param runs: repetitions of the measured load.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: not for this test.

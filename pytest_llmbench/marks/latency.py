@@ -34,7 +34,7 @@ class LatencyMarks:
         max_requests: int | None = None,
         max_seconds: float | None = None,
         failures: Literal["left_out", "over_limit"] = "left_out",
-        workload: str | Workload = "synthetic-uniform",
+        workload: str | Workload | Mapping[str, float] = "synthetic-uniform",
         seed: int | None = None,
         runs: int | None = None,
         fresh: bool = False,
@@ -56,7 +56,7 @@ class LatencyMarks:
         :param max_requests: with ``requests="auto"``: never more (default 5000).
         :param max_seconds: with ``requests="auto"``: never longer.
         :param failures: ``"over_limit"``: a failed request is slower than the limit; else it is left out.
-        :param workload: name of a workload, or a workload object.
+        :param workload: name of a workload, a workload object, or weights by name.
         :param runs: repetitions of the measured load.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant.
@@ -82,7 +82,7 @@ class LatencyMarks:
         jitter_p99_ms: float | None = None,
         longest_pause_p99_ms: float | None = None,
         max_tail_ratio: float | None = None,
-        workload: str | Workload = "synthetic-uniform",
+        workload: str | Workload | Mapping[str, float] = "synthetic-uniform",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -102,7 +102,7 @@ class LatencyMarks:
             follows.
         :param duration_s: shortest duration of a level.
         :param max_tail_ratio: of P99 / P50.
-        :param workload: name of a workload, or a workload object.
+        :param workload: name of a workload, a workload object, or weights by name.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
@@ -121,7 +121,7 @@ class LatencyMarks:
         max_exponent: float | None = None,
         max_slope_us: float | None = None,
         ttft_p95_ms: Mapping[int, float] | None = None,
-        workload: str | Workload = "long-context",
+        workload: str | Workload | Mapping[str, float] = "long-context",
         seed: int | None = None,
         fresh: bool = False,
         compliance: Literal["conditional", "unconditional"] | None = None,
@@ -140,7 +140,7 @@ class LatencyMarks:
         :param max_exponent: of k in TTFT ∝ length^k.
         :param max_slope_us: of the straight line, in µs per input token.
         :param ttft_p95_ms: limits by length: ``{8192: 1500}``.
-        :param workload: name of a workload, or a workload object.
+        :param workload: name of a workload, a workload object, or weights by name.
         :param fresh: measure anew, even where another test of the session has run the same load.
         :param compliance: fail the test unless the run is at least this compliant.
         :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.

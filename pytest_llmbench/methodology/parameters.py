@@ -151,11 +151,16 @@ def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None) -> 
         if name in kinds and value is not None:
             mistakes += [f"{name} {complaint}" for complaint in _CHECKS[kinds[name]](value)]
     if not mistakes:
-        built = cls(**{name: value for name, value in raw.items() if value is not None})
+        built = cls(**{name: _made(kinds[name], value) for name, value in raw.items() if value is not None})
         mistakes = [*built.contradictions(), *built.not_repeated()]  # type: ignore[attr-defined]
         if not mistakes:
             return built
     raise SuiteError.from_mistakes(mistakes, where=where)
+
+
+def _made(kind: str, value: Any) -> Any:
+    """A mixture given as a mapping becomes a workload: what holds it can be compared and stored."""
+    return find_workload(value) if kind == "workload" and isinstance(value, Mapping) else value
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:

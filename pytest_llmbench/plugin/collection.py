@@ -197,10 +197,20 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
     workload = given.get("workload")
     if isinstance(workload, str) and workload in named:
         given["workload"] = named[workload]
+    elif isinstance(workload, Mapping):
+        given["workload"] = {label: _part(label, entry, named) for label, entry in workload.items()}
     if parametrized:
         where += f" with {', '.join(parametrized)} by parametrize"
     parameters: TestParameters = build(chosen.parameters, given, where=where)
     return MarkedTest(chosen, parameters, _limits(item), _wanted(item), parametrized)
+
+
+def _part(label: Any, entry: Any, named: Mapping[str, Any]) -> Any:
+    """A part of a mixture, with the suite's own workload in place of its name."""
+    if isinstance(entry, tuple) and len(entry) == 2:
+        wanted, weight = entry
+        return (named.get(wanted, wanted) if isinstance(wanted, str) else wanted), weight
+    return (named[label], entry) if isinstance(label, str) and label in named else entry
 
 
 def _wanted(item: pytest.Item) -> Wanted | None:

@@ -43,6 +43,7 @@ _KINDS = {
     "workloads.long_context": ("LongContextWorkload",),
     "workloads.mixture": ("Mixture", "Part"),
     "workloads.prefixes": ("Prefixes",),
+    "workloads.profiles": ("Heads", "Profile", "ProfileWorkload"),
     "workloads.synthetic": ("SyntheticWorkload",),
     "workloads.trace": ("TraceEntry", "TraceWorkload"),
 }

@@ -11,12 +11,14 @@ from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.adapted import WithFixedOutput
+from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput
 from pytest_llmbench.workloads.classes import ClassMix, RequestClass
 from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
 from pytest_llmbench.workloads.conversation import ConversationWorkload
 from pytest_llmbench.workloads.lengths import Choice, Fixed
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
+from pytest_llmbench.workloads.mixture import Mixture, Part
+from pytest_llmbench.workloads.profiles import PREFIX, ProfileWorkload, profile_workload, profiles
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.synthetic import (
     RESERVED_NAMES,
@@ -44,13 +46,55 @@ _REFERENCE_TYPES = (
 )
 
 
-def workload(wanted: str | Workload) -> Workload:
-    """The workload called ``wanted``, or ``wanted`` itself once it is seen to be complete.
+Mix = Mapping[str, "float | tuple[str | Workload, float]"]
+"""Parts of a mixture: name of a workload → weight, or label → (workload, weight)."""
 
-    Raises SuiteError for an unknown name, for a reference workload whose data set is not given, and for a
-    custom workload that is not fully specified (METHODOLOGY §4.1).
+
+def workload(wanted: str | Workload | Mix) -> Workload:
+    """The workload called ``wanted``, a mixture of several, or ``wanted`` itself, seen to be complete.
+
+    Raises SuiteError for an unknown name, for a reference workload whose data set is not given, for a
+    custom workload that is not fully specified (METHODOLOGY §4.1), and with all mistakes of a mixture.
     """
+    if isinstance(wanted, Mapping):
+        return mixed(wanted)
     return _named(wanted) if isinstance(wanted, str) else _checked(wanted)
+
+
+def mixed(parts: Mix, name: str = "") -> Mixture:
+    """The mixture of ``{"profile:CHAT": 0.6, "rag": (mine, 0.4)}``; weights are relative to each other.
+
+    Called ``0.6 profile:CHAT + 0.4 rag`` where it has no name. Raises SuiteError with all mistakes.
+    """
+    made, mistakes = mixture_parts(parts)
+    if mistakes:
+        raise SuiteError.from_mistakes(mistakes, where="mixture of workloads")
+    return Mixture(name or " + ".join(f"{part.weight:g} {part.name}" for part in made), tuple(made))
+
+
+def mixture_parts(parts: Mix) -> tuple[list[Part], list[str]]:
+    """The parts of :func:`mixed`, and what is wrong with the others, in words."""
+    made: list[Part] = []
+    mistakes: list[str] = []
+    for label, entry in parts.items():
+        pair = isinstance(entry, tuple | list) and len(entry) == 2
+        wanted, weight = entry if pair else (label, entry)  # type: ignore[misc]
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            mistakes.append(f"part {shown(label)} is {shown(entry)}: give (workload, weight), or a weight")
+            continue
+        try:
+            made.append(Part(_label(label), workload(wanted), float(weight)))
+        except SuiteError as error:
+            remedy = f" ({error.remedy})" if error.remedy else ""
+            mistakes.append(f"part {shown(label)}: {error.what}{remedy}")
+    return made, mistakes
+
+
+def _label(label: object) -> str:
+    """It stands in the names of metrics, ``ttft[label].p99``."""
+    if not isinstance(label, str) or not label.strip() or set("[]") & set(label):
+        raise SuiteError("the label has to be a text without brackets")
+    return label
 
 
 def reference_variant(name: str, specification: Mapping[str, Any]) -> Workload | None:
@@ -92,7 +136,9 @@ def _as_json(value: Any) -> str:
 def _named(name: str) -> Workload:
     if name in WORKLOADS:
         return WORKLOADS[name]
-    available = f"available: {', '.join(WORKLOADS)}"
+    if name.startswith(PREFIX):
+        return profile_workload(name)
+    available = f"available: {', '.join(WORKLOADS)}, {PREFIX}{{{','.join(profiles())}}}"
     if name in FROM_DATASETS:
         raise SuiteError(
             f"workload {name!r} is made of a data set, which is not bundled and has not been given",
@@ -118,10 +164,19 @@ def _checked(candidate: Workload) -> Workload:
     mistakes = check_specification(candidate)
     if candidate.name in RESERVED_NAMES or candidate.standard:
         mistakes.append("it claims to be a reference workload: choose another name and let standard be False")
+    if candidate.name.startswith(PREFIX) and not _is_profile(candidate):
+        mistakes.append(f"names that begin with {PREFIX!r} belong to the profiles: choose another name")
     if mistakes:
         remedy = "a custom workload has to be fully specified (section 4.3.1 of the draft)"
         raise SuiteError.from_mistakes(mistakes, where=where, remedy=remedy)
     return candidate
+
+
+def _is_profile(candidate: Workload) -> bool:
+    """Whether it is a profile as the catalogue has it, but for changes that its specification declares."""
+    while isinstance(candidate, WithFixedOutput | Salted):
+        candidate = candidate.base
+    return isinstance(candidate, ProfileWorkload) and candidate == profile_workload(candidate.name)
 
 
 def _is_reference(candidate: Workload) -> bool:

@@ -105,6 +105,7 @@ class Mixture(StreamedWorkload):
                 "order": ["part by one random()", "next request of that part, from a seed of its own"],
             },
             **_datasets(parts),
+            **_profiles(stated),
         }
 
 
@@ -134,6 +135,12 @@ def _datasets(parts: list[tuple[Part, float, Mapping[str, Any]]]) -> dict[str, A
     one = {key: _joined(each.get(key, "") for each in found) for key in _DATASET_KEYS}
     steps = [step for each in found for step in each.get("preprocessing", ())]
     return {"dataset": one | {"preprocessing": list(dict.fromkeys(steps))}}
+
+
+def _profiles(stated: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the profiles among the parts say of themselves."""
+    found = [profile for each in stated for profile in each.get("profiles", ())]
+    return {"profiles": found} if found else {}
 
 
 _DATASET_KEYS = ("name", "version", "subset", "subset_method", "file_sha256")

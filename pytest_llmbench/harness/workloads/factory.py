@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
-from pytest_llmbench.workloads.catalogue import workload
+from pytest_llmbench.workloads.catalogue import Mix, mixture_parts, workload
 from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LengthLaw, Uniform
-from pytest_llmbench.workloads.mixture import Mixture, Part
+from pytest_llmbench.workloads.mixture import Mixture
 from pytest_llmbench.workloads.synthetic import RESERVED_NAMES, SyntheticWorkload
 
 Lengths = int | tuple[int, int] | Sequence[int] | Mapping[int, float] | LengthLaw
-Mix = Mapping[str, tuple[str | Workload, float]]
 
 _CUSTOM = "custom"
 _DEFAULT = "synthetic-uniform"
@@ -41,7 +40,8 @@ def make_workload(
       a list chooses among its lengths, a mapping is a histogram (length → weight), and any law of
       ``workloads.lengths`` will do. ``output_tokens`` alone, as a number, replaces the output limits of the
       named workload after all draws (AMB-11).
-    - ``mix``: ``{"chat": ("synthetic-uniform", 0.6), "long": (mine, 0.4)}``, parts by label with weights.
+    - ``mix``: ``{"chat": ("synthetic-uniform", 0.6), "long": (mine, 0.4)}``, parts by label with weights; a
+      weight alone where the label is a name, ``{"profile:CHAT": 0.6, "profile:RAGN": 0.4}``.
     - ``prefix_tokens``, ``prefix_fraction`` (default 1), ``prefixes`` (default 1): this fraction of the
       requests begins with one of so many shared prefixes.
     - ``salt``: a different beginning for every request, so that no prefix cache helps.
@@ -97,7 +97,9 @@ def _base(
             mistakes.found.append(
                 "mix and lengths exclude each other: give the parts of the mix their lengths"
             )
-        return _mixture(mistakes, own, mix)
+        parts, wrong = mixture_parts(mix)
+        mistakes.found += wrong
+        return None if wrong else mistakes.noting(partial(Mixture, own, tuple(parts)))
     if inputs is not None and outputs is not None:
         input_law, output_law = _law(mistakes, inputs, "input"), _law(mistakes, outputs, "output")
         if input_law is None or output_law is None:
@@ -110,22 +112,6 @@ def _base(
         mistakes.found.append("a custom workload needs both input_tokens and output_tokens")
         return None
     return mistakes.noting(partial(WithFixedOutput, found, outputs))
-
-
-def _mixture(mistakes: _Mistakes, own: str, mix: Mix) -> Workload | None:
-    parts = []
-    for label, entry in mix.items():
-        try:
-            wanted, weight = entry
-        except (TypeError, ValueError):
-            mistakes.found.append(f"part {label!r} of the mix is {entry!r}: give (workload, weight)")
-            continue
-        found = mistakes.noting(partial(workload, wanted))
-        if found is not None:
-            parts.append(Part(label, found, weight))
-    if len(parts) < len(mix):
-        return None
-    return mistakes.noting(partial(Mixture, own, tuple(parts)))
 
 
 def _sharing(

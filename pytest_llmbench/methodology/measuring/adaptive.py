@@ -80,7 +80,7 @@ class AdaptiveParameters(LoadParameters):
 
     def contradictions(self) -> list[str]:
         if not self.is_auto:
-            found = replace(self, max_requests=None, max_seconds=None)._of_load()
+            found = replace(self, max_requests=None, max_seconds=None)._of_load() + self._uncounted()
             given = [name for name in ("max_requests", "max_seconds") if getattr(self, name) is not None]
             return found + [
                 f"{name} needs requests='auto': it bounds a load that may end early" for name in given
@@ -97,6 +97,18 @@ class AdaptiveParameters(LoadParameters):
             f"means of {', '.join(_QUANTITIES)}, and at shares of requests; give a number of requests"
             for each in self.objectives
             if watched(each, self) is None
+        ]
+
+    def _uncounted(self) -> list[str]:
+        """Limits on one class are judged on its replies: its failures would be left out without a word."""
+        if self.failures != OVER_LIMIT:
+            return []
+        return [
+            f"failures='over_limit' cannot count the failures in {each.metric}: limit "
+            "completion_rate of the class instead"
+            for each in self.objectives
+            if "[" in each.metric and watched(each, self) is None
+            if (each.metric.partition("[")[0]) in _QUANTITIES
         ]
 
     def _of_load(self) -> list[str]:

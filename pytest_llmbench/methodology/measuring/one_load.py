@@ -14,6 +14,7 @@ from pytest_llmbench.methodology.measuring.adaptive import (
     bounded,
     looks_of,
 )
+from pytest_llmbench.methodology.measuring.by_class import with_classes
 from pytest_llmbench.methodology.measuring.seeds import Part, part_of
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.patience import patient
@@ -66,6 +67,7 @@ def one_load_procedure(result: Result) -> Callable[[Any, Setting], Procedure[Tes
                 break
         made = result(parameters, setting, warmup, seen)
         notes = (*made.notes, *map(measured_again, void))
+        made = with_classes(made, setting.workload, setting.seed)
         return with_uncertainty(replace(made, void_loads=tuple(void), notes=notes))
 
     return patient(procedure)

@@ -8,6 +8,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import describe_loads
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS
+from pytest_llmbench.workloads.profiles import told_of
 
 UNDECLARED = "not declared"
 
@@ -77,7 +78,8 @@ def _workload(facts: Facts) -> str:
             ("output", facts.value("workload.output_length") or {}),
         )
     ]
-    return f"{text} (custom: {'; '.join(laws)} tokens)"
+    profiles = "".join(f"; {told}" for told in told_of(facts.value("workload.profiles") or ()))
+    return f"{text} (custom: {'; '.join(laws)} tokens){profiles}"
 
 
 def _parts(facts: Facts) -> str:

@@ -1,0 +1,359 @@
+"""Workload profiles ``profile:NAME``, after draft-mondal-llm-serving-workload-profiles-00.
+
+The draft names 25 classes of production traffic, each with its ranges of input and output tokens. Those that
+are known here stand in ``profiles.toml``, with what is taken from the draft, what was chosen here and what is
+not known. A profile is a stream of single requests, and a custom workload: none of the methodology's own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.resources
+import math
+import tomllib
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate, count
+from types import MappingProxyType
+from typing import Any, Final
+
+from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.workloads.bulk_random import BulkRandom
+from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, LogNormal, specification_of
+from pytest_llmbench.workloads.readable import as_ids, readable_ids
+from pytest_llmbench.workloads.sharing import FLAG_BLOCK, sharing_flags
+from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed
+from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT
+
+PREFIX: Final = "profile:"
+SOURCE: Final = "after draft-mondal-llm-serving-workload-profiles-00"
+LIMITED: Final = ("ttft.p99", "e2e.p99")
+"""What a profile may suggest a limit on."""
+
+_FILE: Final = "profiles.toml"
+_KEYS: Final = frozenset(
+    {"group", "title", "input", "output", "latency", "limits", "heads", "own", "session", "left_out"}
+    | {"not_known"}
+)
+_HEAD_KEYS: Final = frozenset({"what", "tokens", "of", "share", "exponent", "uses"})
+_LATENCIES: Final = ("", "IN", "NR", "TO", "IN-NR", "NR-TO")
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Beginnings that prompts have in common: ``of`` at a time, of ``tokens`` (least, most) each."""
+
+    what: str
+    tokens: Range
+    of: int
+    share: float = 1.0
+    """Share of the requests that begin with one; the others have a beginning of their own, as long."""
+    exponent: float = 0.0
+    """Of Zipf's law by which one is chosen; 0: all alike."""
+    uses: Range | None = None
+    """After so many requests (least, most) a new one takes its place; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One line of ``profiles.toml``; what its keys mean stands there."""
+
+    code: str
+    group: str
+    title: str
+    input: Range
+    output: Range
+    latency: str
+    limits: tuple[tuple[str, float], ...] = ()
+    """(metric, milliseconds), to be told and not to be applied."""
+    heads: Heads | None = None
+    own: Range | None = None
+    session: bool = False
+    left_out: str = ""
+    not_known: str = ""
+
+    @property
+    def suggestions(self) -> tuple[str, ...]:
+        """``ttft.p99 <= 500 ms``."""
+        return tuple(f"{metric} <= {limit:g} ms" for metric, limit in self.limits)
+
+    @property
+    def own_law(self) -> LengthLaw:
+        """Of the tokens after the head; of all of them where there are no heads."""
+        return spread(self.own or self.input)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileWorkload(StreamedWorkload):
+    """Single requests of a profile: readable random words, of exactly the drawn lengths in cl100k_base.
+
+    Draw order: the heads from a generator of their own (:class:`_Pool`); per request, if there are heads,
+    whether it begins with a shared one (``sharing_flags``) and with which, or the length of one of its own;
+    then the tokens after it, the output limit, the words.
+    """
+
+    profile: Profile
+
+    @property
+    def name(self) -> str:
+        return f"{PREFIX}{self.profile.code}"
+
+    @property
+    def draws_anew(self) -> bool:
+        return True
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:
+        """Lengths of the heads; none where they are replaced as the stream goes on."""
+        heads = self.profile.heads
+        if heads is None or heads.uses is not None:
+            return ()
+        return [len(ids) for _, ids, _ in _Pool(heads, seed).held]
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        generator = BulkRandom(seed)
+        heads, own, reply = self.profile.heads, self.profile.own_law, spread(self.profile.output)
+        pool = None if heads is None else _Pool(heads, seed)
+        for index in count():
+            number, ids = (None, as_ids(readable_ids(generator, 0))) if pool is None else pool.draw()
+            shared = 0 if number is None else len(ids)
+            tokens, limit = own.draw(generator), reply.draw(generator)
+            ids = ids + as_ids(readable_ids(generator, tokens))
+            yield PlannedRequest(
+                index=index,
+                max_tokens=limit,
+                input_tokens=len(ids),
+                token_ids=ids,
+                prefix_id=number,
+                shared_prefix_tokens=shared,
+            )
+
+    def specification(self) -> Mapping[str, Any]:
+        profile = self.profile
+        own = specification_of(profile.own_law, "cl100k_base")
+        return {
+            "input_length": own if profile.heads is None else _sum_of(profile.heads, own),
+            "output_length": specification_of(spread(profile.output), "cl100k_base")
+            | {"control": "max_tokens"},
+            "content": {
+                "domain": "readable random words",
+                "language": "English",
+                "system_prompt": _system_prompt(profile),
+            },
+            "prefix_sharing": _sharing(profile.heads),
+            "temperature": 0.0,
+            "stop": [],
+            "generation": {
+                "generator": "Python random.Random(seed)",
+                "order": [
+                    "heads from a seed of their own",
+                    f"flags of every {FLAG_BLOCK} requests, which head",
+                    "tokens after the head",
+                    "output limit",
+                    "words",
+                ],
+            },
+            "profiles": [
+                {
+                    "code": profile.code,
+                    "source": SOURCE,
+                    "latency_class": profile.latency or "none given",
+                    "suggested_limits": list(profile.suggestions),
+                    "session_by_nature": profile.session,
+                    "left_out": profile.left_out,
+                    "not_known": profile.not_known,
+                }
+            ],
+        }
+
+
+def spread(tokens: Range) -> LengthLaw:
+    """Log-normal around the geometric middle of a range that holds four of its standard deviations, so
+    95 of 100 lengths before they are clamped to it. The draft gives ranges and no laws."""
+    low, high = (math.log(end) for end in tokens)
+    if tokens[0] == tokens[1]:
+        return Fixed(tokens[0])
+    return LogNormal(round((low + high) / 2, 4), round((high - low) / 4, 4), *tokens)
+
+
+def profile_workload(name: str) -> ProfileWorkload:
+    """The workload called ``profile:NAME``.
+
+    Raises SuiteError for a profile that is not known, and for one whose endpoint is not spoken.
+    """
+    code = name.removeprefix(PREFIX)
+    if code in profiles():
+        return ProfileWorkload(profiles()[code])
+    endpoints: Mapping[str, str] = _document()["endpoints"]
+    if code in endpoints:
+        raise SuiteError(
+            f"workload {name!r} generates no tokens, so it has no TTFT; it needs {endpoints[code]}, which is "
+            "not spoken yet",
+            remedy=f"profiles that generate: {', '.join(profiles())}",
+        )
+    close = difflib.get_close_matches(code.upper(), [*profiles(), *endpoints], n=1)
+    hint = f"did you mean '{PREFIX}{close[0]}'? " if close else ""
+    raise SuiteError(f"unknown profile {shown(name)}", remedy=f"{hint}profiles: {', '.join(profiles())}")
+
+
+def told_of(stated: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What there is to say of profiles, given as ``specification()["profiles"]``: a line each."""
+    return [_told(each) for each in stated]
+
+
+def _told(stated: Mapping[str, Any]) -> str:
+    limits = ", ".join(stated["suggested_limits"]) or "no limit"
+    session = ", a session by nature, sent as single requests" if stated["session_by_nature"] else ""
+    return (
+        f"{PREFIX}{stated['code']}, {stated['source']}: latency class {stated['latency_class']}{session}; "
+        f"suggests {limits} (a suggestion, not applied)"
+    )
+
+
+@cache
+def profiles() -> Mapping[str, Profile]:
+    """The profiles that can be asked for, by their code, in the order of the groups."""
+    return MappingProxyType(read_profiles(_document()))
+
+
+def groups() -> Mapping[str, str]:
+    """Letter of each group → what it is called."""
+    found: Mapping[str, str] = _document()["groups"]
+    return found
+
+
+@cache
+def _document() -> Mapping[str, Any]:
+    text = importlib.resources.files("pytest_llmbench.workloads").joinpath(_FILE).read_text("utf-8")
+    return tomllib.loads(text)
+
+
+def read_profiles(document: Mapping[str, Any]) -> dict[str, Profile]:
+    """The profiles of a parsed file. Raises SuiteError with every mistake in it."""
+    mistakes: list[str] = []
+    found: dict[str, Profile] = {}
+    for code, line in document["profiles"].items():
+        own = _line_mistakes(line, document["groups"])
+        mistakes += [f"{code}: {mistake}" for mistake in own]
+        if not own:
+            found[code] = _profile(code, line)
+    if mistakes:
+        raise SuiteError.from_mistakes(mistakes, where=_FILE)
+    return found
+
+
+def _profile(code: str, line: Mapping[str, Any]) -> Profile:
+    heads = line.get("heads")
+    given = {key: value for key, value in line.items() if key not in ("heads", "limits")}
+    given |= {key: tuple(given[key]) for key in ("input", "output", "own") if key in given}
+    made = None
+    if heads is not None:
+        made = Heads(**heads | {key: tuple(heads[key]) for key in ("tokens", "uses") if key in heads})
+    return Profile(code=code, **given, limits=tuple(line.get("limits", {}).items()), heads=made)
+
+
+def _line_mistakes(line: Mapping[str, Any], known_groups: Mapping[str, str]) -> list[str]:
+    found = [f"unknown key {key}" for key in line if key not in _KEYS]
+    found += [f"no {key}" for key in ("group", "title", "input", "output", "latency") if key not in line]
+    if found:
+        return found
+    if line["group"] not in known_groups:
+        found.append(f"no group {line['group']!r}")
+    if line["latency"] not in _LATENCIES:
+        found.append(f"no latency class {line['latency']!r}")
+    found += [f"{key} is {line[key]}" for key in ("input", "output") if not _is_range(line[key])]
+    found += [f"a limit on {name}: {limit}" for name, limit in line.get("limits", {}).items()
+              if name not in LIMITED or not limit > 0]  # fmt: skip
+    if ("heads" in line) != ("own" in line):
+        found.append("heads and own belong together")
+    return found or (_head_mistakes(line["heads"], line["own"]) if "heads" in line else [])
+
+
+def _head_mistakes(heads: Mapping[str, Any], own: Any) -> list[str]:
+    found = [f"heads: unknown key {key}" for key in heads if key not in _HEAD_KEYS]
+    found += [f"heads: no {key}" for key in ("what", "tokens", "of") if key not in heads]
+    if found:
+        return found
+    ranges = {"own": own, "heads.tokens": heads["tokens"], "heads.uses": heads.get("uses", (1, 1))}
+    found += [f"{key} is {value}" for key, value in ranges.items() if not _is_range(value)]
+    if not 0 < heads.get("share", 1.0) <= 1 or heads["of"] < 1 or heads.get("exponent", 0.0) < 0:
+        found.append("heads: share lies above 0 and up to 1, of is at least 1, exponent not negative")
+    return found
+
+
+def _is_range(value: Any) -> bool:
+    whole = isinstance(value, Sequence) and len(value) == 2 and all(type(end) is int for end in value)
+    return whole and 1 <= value[0] <= value[1]
+
+
+class _Pool:
+    """The heads of one stream. Drawn from a generator of their own: of each its length, how often it is
+    used if that is bounded, its words."""
+
+    def __init__(self, heads: Heads, seed: int) -> None:
+        self._heads = heads
+        self._generator = BulkRandom(derived_seed(seed, "heads"))
+        self._law = spread(heads.tokens)
+        self._made = 0
+        self.held = [self._new() for _ in range(heads.of)]
+        self._flags = sharing_flags(self._generator, heads.share)
+        self._cumulated = list(accumulate((rank + 1) ** -heads.exponent for rank in range(heads.of)))
+
+    def _new(self) -> tuple[int, Any, float]:
+        """Number, ids, how often it may still be used."""
+        number, self._made = self._made, self._made + 1
+        tokens = self._law.draw(self._generator)
+        uses = math.inf if self._heads.uses is None else self._generator.randint(*self._heads.uses)
+        return number, as_ids(readable_ids(self._generator, tokens)), uses
+
+    def draw(self) -> tuple[int | None, Any]:
+        """The number and the ids of a shared head; None and ids that nobody else has."""
+        if not next(self._flags):
+            tokens = self._law.draw(self._generator)
+            return None, as_ids(readable_ids(self._generator, tokens))
+        point = self._generator.random() * self._cumulated[-1]
+        rank = bisect_right(self._cumulated, point, hi=len(self._cumulated) - 1)
+        number, ids, uses = self.held[rank]
+        self.held[rank] = (number, ids, uses - 1) if uses > 1 else self._new()
+        return number, ids
+
+
+def _sum_of(heads: Heads, own: Mapping[str, Any]) -> dict[str, Any]:
+    head = spread(heads.tokens)
+    ends = (own["params"].get("min", 0), own["params"].get("max", 0))
+    params = {
+        "sum_of": [
+            {"part": heads.what, "type": head.type, "params": dict(head.params)},
+            {"part": "what comes after", "type": own["type"], "params": own["params"]},
+        ],
+        "min": head.bounds[0] + ends[0],
+        "max": head.bounds[1] + ends[1],
+    }
+    return {"type": "empirical", "params": params, "unit": own["unit"], "tokenizer": own["tokenizer"]}
+
+
+def _sharing(heads: Heads | None) -> dict[str, Any]:
+    if heads is None:
+        return dict(NO_SHARING)
+    law = spread(heads.tokens)
+    choice = f"Zipf, exponent {heads.exponent:g}" if heads.exponent else "all alike"
+    told: dict[str, Any] = {
+        "fraction": heads.share,
+        "length": {"type": law.type, "params": dict(law.params)},
+        "prefixes": heads.of,
+        "choice": choice,
+        "what": heads.what,
+    }
+    return told if heads.uses is None else told | {"requests_per_prefix": list(heads.uses)}
+
+
+def _system_prompt(profile: Profile) -> dict[str, Any]:
+    heads = profile.heads
+    if heads is None or "system prompt" not in heads.what:
+        return dict(NO_SYSTEM_PROMPT)
+    typical = round(math.exp((math.log(heads.tokens[0]) + math.log(heads.tokens[1])) / 2))
+    return {"present": True, "typical_tokens": typical, "counted_as": "input"}
