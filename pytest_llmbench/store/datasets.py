@@ -10,10 +10,8 @@ import errno
 import gzip
 import hashlib
 import io
-import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +19,6 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import MOST_BYTES, open_file, parse_json, read_at_most
 from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.workloads.conversation import Conversation
-from pytest_llmbench.workloads.trace import TraceEntry
 
 FileFormat = Literal["json", "jsonl", "csv", "parquet"]
 _SUFFIXES: Mapping[str, FileFormat] = {
@@ -61,7 +58,7 @@ def read_rows(path: Path, format_: FileFormat | None = None) -> Iterator[Mapping
     The format is that of the suffix, ``.gz`` aside, unless it is given. Raises SuiteError that names the
     file and the line for what cannot be read.
     """
-    chosen = format_ or _format_of(path)
+    chosen = format_ or format_of(path)
     if chosen == "parquet":
         return _parquet_rows(path)
     return {"json": _json_rows, "jsonl": _jsonl_rows, "csv": _csv_rows}[chosen](path)
@@ -134,37 +131,6 @@ def code_texts(
     return found
 
 
-def trace_entries(rows: Iterable[Mapping[str, Any]], path: Path) -> list[TraceEntry]:
-    """Requests of a Mooncake trace (``timestamp`` in ms, ``input_length``, ``output_length``, ``hash_ids``)
-    or of an Azure LLM trace (``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``), from its start.
-
-    Ascending in time. Requests without input or output tokens are left out. Raises SuiteError naming the row
-    that is neither.
-    """
-    found = []
-    for number, row in enumerate(rows):
-        try:
-            found.append(_azure(row) if "TIMESTAMP" in row else _mooncake(row))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise SuiteError(
-                f"row {number} is no request of a trace ({type(error).__name__}: {error}); it has "
-                f"{_names(row)}",
-                where=str(path),
-                remedy="give a Mooncake trace (timestamp, input_length, output_length) or an Azure LLM trace "
-                "(TIMESTAMP, ContextTokens, GeneratedTokens)",
-            ) from error
-    kept = sorted(
-        (row for row in found if row.input_tokens > 0 and row.output_tokens > 0),
-        key=lambda row: row.offset_ms,
-    )
-    if not kept:
-        raise SuiteError("holds no requests", where=str(path), remedy="give the file of a trace")
-    start = kept[0].offset_ms
-    return [
-        TraceEntry(row.offset_ms - start, row.input_tokens, row.output_tokens, row.hash_ids) for row in kept
-    ]
-
-
 def _first_pair(turns: Sequence[Any]) -> Conversation | None:
     human: str | None = None
     for turn in turns:
@@ -193,32 +159,8 @@ def _names(row: Mapping[str, Any]) -> str:
     return shorten(", ".join(map(str, row)), 200) or "nothing"
 
 
-def _mooncake(row: Mapping[str, Any]) -> TraceEntry:
-    ids = row.get("hash_ids") or ()
-    return TraceEntry(
-        _finite(float(row["timestamp"])),
-        int(row["input_length"]),
-        int(row["output_length"]),
-        tuple(int(block) for block in ids),
-    )
-
-
-def _finite(instant_ms: float) -> float:
-    if not math.isfinite(instant_ms):
-        raise ValueError(f"timestamp is {instant_ms}")
-    return instant_ms
-
-
-def _azure(row: Mapping[str, Any]) -> TraceEntry:
-    # Azure writes seven digits of a second ("2023-11-16 18:17:03.9799600"), Python reads six.
-    head, dot, tail = str(row["TIMESTAMP"]).strip().partition(".")
-    digits = "".join(char for char in tail if char.isdigit())[:6]
-    at = datetime.fromisoformat(head[:19])
-    seconds = (at - datetime(1970, 1, 1)).total_seconds() + (float(f"0.{digits}") if dot and digits else 0.0)
-    return TraceEntry(seconds * 1000.0, int(row["ContextTokens"]), int(row["GeneratedTokens"]))
-
-
-def _format_of(path: Path) -> FileFormat:
+def format_of(path: Path) -> FileFormat:
+    """The format that the suffix says, ``.gz`` aside. SuiteError where it says none."""
     name = path.name.lower().removesuffix(".gz")
     found = _SUFFIXES.get(Path(name).suffix)
     if found is None:
@@ -233,7 +175,7 @@ def _format_of(path: Path) -> FileFormat:
 
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
-        content = parse_json(_bytes(path))
+        content = parse_json(unpacked_bytes(path))
     except ValueError as error:
         raise SuiteError(f"no JSON: {error}", where=str(path), remedy="check the file") from error
     if isinstance(content, dict):  # {"data": […]}, as some exports have it
@@ -245,7 +187,7 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _jsonl_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    for number, line in enumerate(_bytes(path).splitlines(), start=1):
+    for number, line in enumerate(unpacked_bytes(path).splitlines(), start=1):
         if not line.strip():
             continue
         try:
@@ -259,7 +201,7 @@ def _jsonl_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
-        text = _bytes(path).decode("utf-8-sig")
+        text = unpacked_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SuiteError(f"not UTF-8 text: {error}", where=str(path)) from error
     rows = csv.DictReader(io.StringIO(text, newline=""))
@@ -288,7 +230,8 @@ def _parquet_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         raise SuiteError(f"no Parquet file: {error}", where=str(path), remedy="check the file") from error
 
 
-def _bytes(path: Path) -> bytes:
+def unpacked_bytes(path: Path) -> bytes:
+    """All of a file, unpacked where it is gzipped. SuiteError where it cannot be read, or is too long."""
     try:
         with open_file(path, MOST_BYTES) as file:
             if not path.name.lower().endswith(".gz"):

@@ -25,7 +25,8 @@ MOONCAKE_BLOCK: Final = 512
 """Tokens that one hash id stands for in Mooncake's traces."""
 
 _REMEMBERED_BLOCKS: Final = 4096
-_LONGEST_MS: Final = 366 * 86_400_000.0
+LONGEST_MS: Final = 366 * 86_400_000.0
+"""The longest trace: a year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class TraceWorkload(StreamedWorkload):
     dataset: DatasetIdentity
     block_tokens: int = MOONCAKE_BLOCK
     highest_token_id: int = HIGHEST_CL100K_ID
+    timed: bool = True
+    """False where the trace has no instants: then ``arrival="trace"`` has nothing to go by."""
     digest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +71,10 @@ class TraceWorkload(StreamedWorkload):
 
     @property
     def offsets_ns(self) -> tuple[int, ...]:
-        """Arrival instants of the entries, for :class:`~pytest_llmbench.model.plan.OpenLoop`."""
+        """Arrival instants of the entries, for :class:`~pytest_llmbench.model.plan.OpenLoop`; none where the
+        trace has none."""
+        if not self.timed:
+            return ()
         return tuple(round(entry.offset_ms * 1_000_000) for entry in self.entries)
 
     @property
@@ -179,7 +185,7 @@ def _entry_mistakes(entries: tuple[TraceEntry, ...], block_tokens: int) -> list[
                 1 <= entry.input_tokens <= MOST_TOKENS and 1 <= entry.output_tokens <= MOST_TOKENS
             ),
             "come before the entry ahead of them, or before 0": not entry.offset_ms >= before,
-            "come more than a year after the start": entry.offset_ms > _LONGEST_MS,
+            "come more than a year after the start": entry.offset_ms > LONGEST_MS,
             "have too few hash ids for their length": bool(entry.hash_ids)
             and len(entry.hash_ids) * block_tokens < entry.input_tokens,
         }

@@ -27,7 +27,7 @@ from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.probes.engine_metrics import read_page
 from pytest_llmbench.store.baselines import Baseline, BaselineTest, read_baseline
-from pytest_llmbench.store.datasets import code_texts, conversations, read_rows, trace_entries
+from pytest_llmbench.store.datasets import code_texts, conversations, read_rows
 from pytest_llmbench.store.entries import entry_from_error
 from pytest_llmbench.store.foreign.reading import read_foreign
 from pytest_llmbench.store.records_file import RECORDS_SCHEMA
@@ -36,6 +36,8 @@ from pytest_llmbench.store.report_file import read_report
 from pytest_llmbench.store.schema import Report
 from pytest_llmbench.store.session_schema import Environment, Generator, Sut
 from pytest_llmbench.store.shape import Metric
+from pytest_llmbench.store.traces.reading import FORMATS, read_trace, trace_of
+from pytest_llmbench.store.traces.rows import Rows
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.claims import refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed
@@ -135,9 +137,13 @@ def _of_a_file(name: str, read: Callable[[Path], object]) -> Target:
 
 
 def _jsonl(path: Path) -> None:
-    rows = list(read_rows(path, "jsonl"))
     with suppress(LLMBenchError):
-        trace_entries(rows, path)
+        read_trace(path, "jsonl")
+    rows = list(read_rows(path, "jsonl"))
+    placed = Rows(tuple(("line", row) for row in rows), ())
+    for known in FORMATS:  # also those that the first row does not look like
+        with suppress(LLMBenchError):
+            trace_of(placed, str(path), known)  # type: ignore[arg-type]
     with suppress(LLMBenchError):
         conversations(rows, path)
     with suppress(LLMBenchError):
@@ -220,10 +226,15 @@ TARGETS: dict[str, tuple[Target, list[bytes]]] = {
             b'{"timestamp": 1, "input_length": 2, "output_length": 3, "hash_ids": [1]}\n',
             b'{"TIMESTAMP": "2023-11-16 18:15:46.68", "ContextTokens": 4, "GeneratedTokens": 1}\n',
             b'{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}\n',
+            b'{"request_id": "a", "input_length": 2, "output_length": 3, "timestamp": 0}\n'
+            b'{"request_id": "b", "input_length": 2, "output_length": 3, "wait_for": ["a"], "delay": 5}\n',
+            b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n',
+            b'{"name": "chat", "start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-01T00:00:01Z", '
+            b'"attributes": {"gen_ai.usage.input_tokens": 2, "gen_ai.usage.output_tokens": 3}}\n',
         ],
     ),
     "csv": (
-        _of_a_file("rows.csv", lambda path: trace_entries(read_rows(path, "csv"), path)),
+        _of_a_file("rows.csv", lambda path: read_trace(path, "csv")),
         [b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,4,1\n"],
     ),
     "sut": (

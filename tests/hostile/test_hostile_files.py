@@ -192,16 +192,15 @@ def test_what_unpacks_to_more_than_is_read(tmp_path: Path) -> None:
         ({"timestamp": float("nan")}, "timestamp is nan"),
         ({"timestamp": -1e400}, "timestamp is -inf"),
         ({"timestamp": 1e300}, "more than a year"),
-        ({"input_length": 1e400}, "OverflowError"),
-        ({"input_length": float("nan")}, "ValueError"),
-        ({"input_length": 10**30}, "above 10,000,000"),
-        ({"output_length": 10**30}, "above 10,000,000"),
-        ({"hash_ids": 5}, "TypeError"),
-        ({"hash_ids": [1e400]}, "OverflowError"),
-        ({"hash_ids": [None]}, "TypeError"),
-        ({"timestamp": None}, "TypeError"),
-        ({"timestamp": [[]]}, "TypeError"),
-        ({"TIMESTAMP": "9" * 1000}, "ValueError"),
+        ({"input_length": 1e400}, "input_length is inf"),
+        ({"input_length": float("nan")}, "input_length is nan"),
+        ({"input_length": 10**30}, "from 0 to 10,000,000"),
+        ({"output_length": 10**30}, "from 0 to 10,000,000"),
+        ({"hash_ids": 5}, "hash_ids is 5"),
+        ({"hash_ids": [1e400]}, "hash_ids holds inf"),
+        ({"hash_ids": [None]}, "hash_ids holds None"),
+        ({"timestamp": None}, "line 2: timestamp is missing"),
+        ({"timestamp": [[]]}, "timestamp is [[]]"),
     ],
 )
 def test_a_row_of_a_trace_that_is_none(tmp_path: Path, row: dict[str, Any], told: str) -> None:
@@ -216,7 +215,11 @@ def test_a_row_of_a_trace_that_is_none(tmp_path: Path, row: dict[str, Any], told
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,5,5,6\n2023,x,\n", "row 1"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,5,5,6\n2023,x,\n",
+            "line 3: ContextTokens is 'x'",
+        ),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "9" * 1000 + ",5,5\n", "line 2: TIMESTAMP is"),
         ('timestamp,input_length,output_length\n1,"' + "x" * 200_000 + '",1\n', "no CSV"),
         ("a,b\n1,2,3,4\n", "None"),
     ],

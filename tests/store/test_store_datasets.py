@@ -17,7 +17,6 @@ from pytest_llmbench.store.datasets import (
     exercises,
     file_sha256,
     read_rows,
-    trace_entries,
 )
 
 HERE = Path("some/file")
@@ -149,36 +148,3 @@ def test_functions_end_where_their_body_begins() -> None:
     assert function_prompts("TypeScript", script) == [
         "/** Adds. */\nexport async function add(a: number): Promise<number> {\n"
     ]
-
-
-def test_mooncake_traces() -> None:
-    rows = [
-        {"timestamp": 3000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]},
-        {"timestamp": 1000, "input_length": 10, "output_length": 5, "hash_ids": []},
-        {"timestamp": 2000, "input_length": 10, "output_length": 0, "hash_ids": []},
-    ]
-    found = trace_entries(rows, HERE)
-    assert [(e.offset_ms, e.input_tokens, e.output_tokens, e.hash_ids) for e in found] == [
-        (0.0, 10, 5, ()),
-        (2000.0, 6758, 500, (0, 1)),
-    ]
-
-
-def test_azure_traces() -> None:
-    rows = [
-        {"TIMESTAMP": "2023-11-16 18:17:03.9799600", "ContextTokens": "4808", "GeneratedTokens": "10"},
-        {"TIMESTAMP": "2023-11-16 18:17:04.0319600", "ContextTokens": "3180", "GeneratedTokens": "8"},
-        {"TIMESTAMP": "2024-05-10 00:00:00+00:00", "ContextTokens": "1", "GeneratedTokens": "1"},
-    ]
-    first, second, last = trace_entries(rows, HERE)
-    assert (first.offset_ms, first.input_tokens, first.output_tokens) == (0.0, 4808, 10)
-    assert second.offset_ms == pytest.approx(52.0, abs=1e-3)
-    assert last.offset_ms > 1e9
-
-
-def test_a_row_that_is_no_request_is_named() -> None:
-    rows = [{"timestamp": 1, "input_length": 1, "output_length": 1}, {"timestamp": 1}]
-    with pytest.raises(SuiteError, match="row 1 is no request of a trace"):
-        trace_entries(rows, HERE)
-    with pytest.raises(SuiteError, match="holds no requests"):
-        trace_entries([], HERE)

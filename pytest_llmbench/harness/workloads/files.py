@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,8 +21,8 @@ from pytest_llmbench.store.datasets import (
     exercises,
     file_sha256,
     read_rows,
-    trace_entries,
 )
+from pytest_llmbench.store.traces.reading import TraceFormat, read_trace
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.code_completion import (
     LANGUAGES,
@@ -116,12 +117,14 @@ def _prompts(
 
 def _trace(
     name: str,
-    table: Mapping[str, Any],  # noqa: ARG001 - one signature for all makers
+    table: Mapping[str, Any],
     path: Path,
-    rows: Rows,
+    rows: Rows,  # noqa: ARG001 - one signature for all makers; traces are read with the place of each row
     identity: DatasetIdentity,
 ) -> Workload:
-    return TraceWorkload(name, tuple(trace_entries(rows, path)), identity)
+    found = read_trace(path, table.get("format"), table.get("trace_format"))
+    told = replace(identity, preprocessing=(*identity.preprocessing, *found.steps))
+    return TraceWorkload(name, found.entries, told, block_tokens=found.block_tokens, timed=found.is_timed)
 
 
 _MAKERS: Mapping[str, _Maker] = {
@@ -138,7 +141,7 @@ _DONE_HERE: Mapping[str, tuple[str, ...]] = {
     ),
     "code-completion": (HOW, "repository contexts cut from the source texts in file order"),
     "dataset": (),
-    "trace": ("lengths and arrival times only", "requests without input or output tokens left out"),
+    "trace": (),  # the reader says it
 }
 
 
@@ -229,6 +232,8 @@ class WorkloadTable(_Table):
     domain: Text | None = None
     language: Text | None = None
     shuffled: bool | None = None
+    # kind = "trace"
+    trace_format: TraceFormat | None = None
     # kind = "code-completion"
     languages: list[Text] | None = None
 
@@ -247,7 +252,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
         "language",
         "shuffled",
     ),
-    "trace": _OF_EVERY_DATASET,
+    "trace": (*_OF_EVERY_DATASET, "trace_format"),
 }
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "synthetic": ("input_tokens", "output_tokens"),

@@ -1,0 +1,112 @@
+"""Mooncake traces, and the agentic ones, whose rows may wait for each other.
+
+A plain row has ``timestamp`` (ms), ``input_length``, ``output_length`` and ``hash_ids``. An agentic one has
+``request_id`` as well; where it names others in ``wait_for`` it starts ``delay + tool_wait_ms`` after the
+last of them has ended. Sent as single requests, nothing waits: such a row gets the earliest instant at which
+it could have started, all replies taking no time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytest_llmbench.store.traces.request import (
+    TraceRequest,
+    hash_ids_of,
+    instant_of,
+    name_of,
+    tokens_of,
+)
+
+EARLIEST = (
+    "a request that waits for others starts at the earliest instant at which it could, all replies taking no "
+    "time"
+)
+
+
+def is_agentic(row: Mapping[str, Any]) -> bool:
+    return "input_length" in row and ("wait_for" in row or "request_id" in row)
+
+
+def plain_request(place: str, row: Mapping[str, Any]) -> TraceRequest:
+    """A row of a plain trace. ValueError in words."""
+    return TraceRequest(
+        place,
+        tokens_of(row, "input_length"),
+        tokens_of(row, "output_length"),
+        instant_of(row, "timestamp"),
+        hash_ids_of(row),
+        session=name_of(row, "session_id"),
+    )
+
+
+def agentic_request(place: str, row: Mapping[str, Any]) -> TraceRequest:
+    """A row of an agentic trace, still without the instant that depends on others. ValueError in words."""
+    parents = row.get("wait_for") or []
+    if not isinstance(parents, list) or not all(isinstance(each, str) and each for each in parents):
+        raise ValueError("wait_for is no list of request ids")
+    identity = name_of(row, "request_id")
+    if not identity:
+        raise ValueError("request_id is missing")
+    waits = [instant_of(row, name) for name in ("delay", "tool_wait_ms") if row.get(name) is not None]
+    return TraceRequest(
+        place,
+        tokens_of(row, "input_length"),
+        tokens_of(row, "output_length"),
+        None if parents else instant_of(row, "timestamp"),
+        hash_ids_of(row),
+        request_id=identity,
+        session=name_of(row, "session_id"),
+        wait_for=tuple(dict.fromkeys(parents)),
+        pause_ms=sum(waits) if parents else None,
+    )
+
+
+def with_instants(
+    requests: Sequence[TraceRequest], broken: Collection[str] = ()
+) -> tuple[list[TraceRequest], list[str]]:
+    """The requests with the earliest instant of each, and what is wrong between them: ids given twice,
+    parents that are not there, circles. ``broken``: ids of rows that are wrong themselves."""
+    counted = Counter(each.request_id for each in requests)
+    mistakes = [
+        f"{each.place}: request_id {each.request_id!r} stands in {counted[each.request_id]} rows"
+        for each in requests
+        if counted[each.request_id] > 1
+    ]
+    mistakes += [
+        f"{each.place}: waits for {parent!r}, which is not there"
+        for each in requests
+        for parent in each.wait_for
+        if parent not in counted and parent not in broken
+    ]
+    if mistakes or broken:
+        return [], mistakes
+    instants = _earliest({each.request_id: each for each in requests})
+    circular = [each.place for each in requests if each.request_id not in instants]
+    if circular:
+        return [], [f"{place}: waits for itself, by way of others perhaps" for place in circular]
+    return [replace(each, offset_ms=instants[each.request_id]) for each in requests], []
+
+
+def _earliest(known: Mapping[str, TraceRequest]) -> dict[str, float]:
+    """Instant of each request whose parents have one; those in a circle, and behind one, have none."""
+    children: dict[str, list[str]] = {}
+    left = {name: len(each.wait_for) for name, each in known.items()}
+    for name, each in known.items():
+        for parent in each.wait_for:
+            children.setdefault(parent, []).append(name)
+    ready = deque(name for name, count in left.items() if not count)
+    found: dict[str, float] = {}
+    while ready:
+        name = ready.popleft()
+        each = known[name]
+        after = max((found[parent] for parent in each.wait_for), default=each.offset_ms or 0.0)
+        found[name] = after + (each.pause_ms or 0.0)
+        for child in children.get(name, ()):
+            left[child] -= 1
+            if not left[child]:
+                ready.append(child)
+    return found

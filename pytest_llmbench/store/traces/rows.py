@@ -1,0 +1,92 @@
+"""The rows of a trace file with their places: JSON, JSON Lines, CSV, Parquet, gzipped or not."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.input_files import parse_json
+from pytest_llmbench.store.datasets import FileFormat, format_of, read_rows, unpacked_bytes
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What could be read, with ``line 3`` or ``row 3`` beside each row, and what could not, in words."""
+
+    found: tuple[tuple[str, Row], ...]
+    mistakes: tuple[str, ...]
+
+
+def numbered_rows(path: Path, format_: FileFormat | None = None) -> Rows:
+    """All rows of the file. A broken line is a mistake beside others; a file that cannot be read raises
+    SuiteError. A line that is a list is taken as a row of ``messages``."""
+    chosen = format_ or format_of(path)
+    found: list[tuple[str, Row]] = []
+    mistakes: list[str] = []
+    for place, row in _READERS[chosen](path):
+        if isinstance(row, list):
+            row = {"messages": row}
+        if isinstance(row, Mapping):
+            found.append((place, row))
+        else:
+            mistakes.append(f"{place} {row if isinstance(row, _Broken) else 'is no JSON object'}")
+    return Rows(tuple(found), tuple(mistakes))
+
+
+class _Broken(str):
+    """Why a line is no row."""
+
+    __slots__ = ()
+
+
+def _lines(path: Path) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(unpacked_bytes(path).splitlines(), start=1):
+        if line.strip():
+            try:
+                yield f"line {number}", parse_json(line)
+            except ValueError as error:
+                yield f"line {number}", _Broken(f"is no JSON: {error}")
+
+
+def _document(path: Path) -> Iterator[tuple[str, Any]]:
+    """A list is rows, an object with one list of objects is that list, any other object is one row."""
+    try:
+        content = parse_json(unpacked_bytes(path))
+    except ValueError as error:
+        raise SuiteError(f"no JSON: {error}", where=str(path), remedy="check the file") from error
+    rows = content if isinstance(content, list) else [content]
+    if isinstance(content, dict) and not {"messages", "conversations", "resourceSpans", "spans"} & set(
+        content
+    ):
+        lists = [each for each in content.values() if isinstance(each, list)]
+        rows = lists[0] if len(lists) == 1 else [content]
+    for number, row in enumerate(rows, start=1):
+        yield f"row {number}", row
+
+
+def _table(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        text = unpacked_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SuiteError(f"not UTF-8 text: {error}", where=str(path)) from error
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        for row in rows:
+            yield f"line {rows.line_num}", row
+    except csv.Error as error:
+        yield f"line {rows.line_num}", _Broken(f"is no CSV: {error}")
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
+    for number, row in enumerate(read_rows(path, "parquet"), start=1):
+        yield f"row {number}", row
+
+
+_READERS = {"json": _document, "jsonl": _lines, "csv": _table, "parquet": _parquet}

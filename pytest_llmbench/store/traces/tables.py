@@ -1,0 +1,46 @@
+"""Traces that come as tables: Azure's and BurstGPT's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pytest_llmbench.errors import shown
+from pytest_llmbench.store.traces.request import TraceRequest, instant_of, name_of, tokens_of
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+def azure_request(place: str, row: Mapping[str, Any]) -> TraceRequest:
+    """``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``. ValueError in words."""
+    return TraceRequest(
+        place,
+        tokens_of(row, "ContextTokens"),
+        tokens_of(row, "GeneratedTokens"),
+        _azure_instant(row.get("TIMESTAMP")),
+    )
+
+
+def _azure_instant(given: Any) -> float:
+    # Azure writes seven digits of a second ("2023-11-16 18:17:03.9799600"), Python reads six.
+    head, dot, tail = str(given).strip().partition(".")
+    digits = "".join(char for char in tail if char.isdigit())[:6]
+    try:
+        at = datetime.fromisoformat(head[:19])
+    except ValueError:
+        raise ValueError(f"TIMESTAMP is {shown(given)}: give a date and a time") from None
+    seconds = (at - _EPOCH).total_seconds() + (float(f"0.{digits}") if dot and digits else 0.0)
+    return seconds * 1000.0
+
+
+def burst_request(place: str, row: Mapping[str, Any]) -> TraceRequest:
+    """``Timestamp`` in seconds, ``Request tokens``, ``Response tokens``; ``Session ID`` where the version has
+    it. Requests that failed have no tokens. ValueError in words."""
+    return TraceRequest(
+        place,
+        tokens_of(row, "Request tokens"),
+        tokens_of(row, "Response tokens"),
+        instant_of(row, "Timestamp", 1000.0),
+        session=name_of(row, "Session ID"),
+    )
