@@ -48,7 +48,14 @@ if TYPE_CHECKING:
         ttft_scheduled,
         us,
     )
-    from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
+    from pytest_llmbench.model.plan import (
+        ClosedLoop,
+        Deadlines,
+        LoadPlan,
+        OpenLoop,
+        SessionSlots,
+        SessionStarts,
+    )
     from pytest_llmbench.model.request import PlannedRequest, Workload
     from pytest_llmbench.model.result import TestResult
     from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
@@ -56,6 +63,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
     from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LogNormal, Normal, Uniform
     from pytest_llmbench.workloads.mixture import Mixture, Part, chat_reasoning_mix
+    from pytest_llmbench.workloads.sessions import SessionWorkload
     from pytest_llmbench.workloads.synthetic import SyntheticWorkload
     from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
 
@@ -98,7 +106,7 @@ _HOMES = {
         "ttft_scheduled",
         "us",
     ),
-    "model.plan": ("ClosedLoop", "Deadlines", "LoadPlan", "OpenLoop"),
+    "model.plan": ("ClosedLoop", "Deadlines", "LoadPlan", "OpenLoop", "SessionSlots", "SessionStarts"),
     "model.request": ("PlannedRequest", "Workload"),
     "model.result": ("TestResult",),
     "workloads.adapted": ("Salted", "SharedPrefix", "WithFixedOutput"),
@@ -106,6 +114,7 @@ _HOMES = {
     "workloads.dataset": ("DatasetIdentity", "DatasetWorkload", "Prompt"),
     "workloads.lengths": ("Choice", "Empirical", "Fixed", "LogNormal", "Normal", "Uniform"),
     "workloads.mixture": ("Mixture", "Part", "chat_reasoning_mix"),
+    "workloads.sessions": ("SessionWorkload",),
     "workloads.synthetic": ("SyntheticWorkload",),
     "workloads.trace": ("TraceEntry", "TraceWorkload"),
 }
@@ -141,6 +150,9 @@ __all__ = [
     "RequestFailedError",
     "SUTError",
     "Salted",
+    "SessionSlots",
+    "SessionStarts",
+    "SessionWorkload",
     "SharedPrefix",
     "StoreError",
     "SuiteError",

@@ -8,6 +8,7 @@ from http import HTTPStatus
 
 from pytest_llmbench.generator.http.transport import End, Exchange, Transport, abandon
 from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.timing.clock import Clock
 
 
@@ -30,6 +31,8 @@ class Dispatcher:
         self.then: Callable[[Exchange], None] | None = None
         """A function called at each end, before anything else is done with it: the closed loop's
         replacement."""
+        self.decoded: Callable[[RequestRecord], None] | None = None
+        """A function called with each record, for a load that goes by the replies themselves."""
 
     def dispatch(self, request: PreparedRequest, scheduled_ns: int) -> None:
         """Send a request now."""

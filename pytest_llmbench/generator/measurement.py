@@ -245,6 +245,8 @@ class Measurement:
     def _deliver(self, record: RequestRecord) -> None:
         self.records.append(record)
         self._ok += record.outcome is Outcome.OK
+        if self._dispatcher.decoded is not None:
+            self._dispatcher.decoded(record)
         if self._watch is not None:
             self._watch.note(record)
             self._check_sut(self._clock.monotonic_ns())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.session import Turn
 
 _BUDGET_BYTES = 64 * 1024 * 1024
 _OBJECT_BYTES = 1024
@@ -30,6 +31,7 @@ class PreparedRequest:
     class_label: str = ""
     shared_prefix_tokens: int = 0
     prefix_id: int | None = None
+    turn: Turn | None = None
 
 
 class PreparedRequests:

@@ -64,6 +64,8 @@ class ReplyReader:
             record, received = self._recognised(exchange, exchange.known), exchange.unparsed
         else:
             record, received = (yield from self._read(exchange)), exchange.bodies
+        if (turn := exchange.request.turn) is not None:
+            record.session, record.turn, record.session_turns = turn.session, turn.number, turn.turns
         if not is_modest(record):
             refuse_impossible(record, len(exchange.request.wire), sum(map(len, received)))
         if exchange.late_reads and record.coalesced_chunks:

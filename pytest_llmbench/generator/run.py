@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals.sessions import sessions_of, starts_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.awaiting import result_of
 from pytest_llmbench.generator.dispatcher import Dispatcher
@@ -33,9 +34,17 @@ from pytest_llmbench.generator.records.spool import SpoolWriter
 from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.reply_reader import ReplyReader
 from pytest_llmbench.generator.selfcheck import self_check
+from pytest_llmbench.generator.session_loop import SessionLoop, SessionSupply
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import (
+    ClosedLoop,
+    LoadPlan,
+    OpenLoop,
+    SessionLoad,
+    SessionSlots,
+    SessionStarts,
+)
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.stats.failing import FailureWatch
@@ -157,8 +166,14 @@ class LoadGenerator:
     def _run(self, plan: LoadPlan) -> Observation:
         if mistakes := plan.mistakes():
             raise SuiteError.from_mistakes(mistakes, where=plan.label)
-        requests = self._requests_of(plan)
-        load, connections = self._load_of(plan, requests)
+        sessions = self._sessions_of(plan) if isinstance(plan.load, SessionLoad) else None
+        if sessions is not None:
+            load, connections = (
+                self._session_load(plan, sessions),
+                min(plan.requests, _MOST_OPEN_LOOP_CONNECTIONS),
+            )
+        else:
+            load, connections = self._load_of(plan, self._requests_of(plan))
         taken_at = anchor(self._clock)
         rows = RowLog(None if self._spool is None else self._spool())
         try:
@@ -178,7 +193,7 @@ class LoadGenerator:
             selfcheck=self_check(plan.load, records, counters),
             in_flight_at_end=measurement.left_in_flight,
             interrupted=measurement.interrupted,
-            sequence_sha256=self._digest(plan, measurement.submitted),
+            sequence_sha256=self._digest(plan, measurement.submitted if sessions is None else sessions.begun),
             facts=self._facts(counters.clock_resolution_ns),
             load_ended_ns=measurement.load_ended_ns if plan.duration_s is not None else None,
             stopped=measurement.stopped,
@@ -247,6 +262,40 @@ class LoadGenerator:
         refuse_too_much(peak_connections(plan, tokens), own_limits(), plan.label)
         return PreparedRequests(planned, count, self._preparer(plan))
 
+    def _sessions_of(self, plan: LoadPlan) -> SessionSupply:
+        """The sessions of a plan, all of them drawn.
+
+        Raises SuiteError as :meth:`_requests_of` does, and for a workload that is of no sessions.
+        """
+        planned: Iterator[PlannedRequest]
+        if isinstance(plan.workload, DealtWorkload):
+            tokens, planned = plan.workload.mean_tokens, plan.workload.stream(plan.requests)
+        else:
+            every = list(drawn(plan.workload, plan.first, plan.requests, plan.seed))
+            tokens, planned = mean_tokens(every), iter(every)
+        refuse_too_much(peak_connections(plan, tokens), own_limits(), plan.label)
+        return SessionSupply(sessions_of(planned), self._preparer(plan))
+
+    def _session_load(self, plan: LoadPlan, supply: SessionSupply) -> Load:
+        load = plan.load
+        starts: Iterator[int] = iter(())
+        if isinstance(load, SessionStarts):
+            starts = starts_ns(load, supply.first_number, arrival_seed(plan.seed))
+
+        async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
+            alarm = best_alarm(asyncio.get_running_loop(), self._clock)
+            try:
+                pacer = Pacer(self._clock, alarm, most_behind_ns=MOST_BEHIND_NS)
+                slots = load.sessions if isinstance(load, SessionSlots) else 0
+                loop = SessionLoop(
+                    dispatcher, supply, pacer, self._clock, start_ns, slots=slots, starts_ns=starts
+                )
+                return await loop.run()
+            finally:
+                alarm.close()
+
+        return load_
+
     def _preparer(self, plan: LoadPlan) -> Callable[[PlannedRequest], PreparedRequest]:
         options = EncodeOptions(
             model=self._model,
@@ -271,6 +320,7 @@ class LoadGenerator:
                 class_label=planned.class_label,
                 shared_prefix_tokens=planned.shared_prefix_tokens,
                 prefix_id=planned.prefix_id,
+                turn=planned.turn,
             )
 
         return prepare
@@ -281,6 +331,7 @@ class LoadGenerator:
             rate = math.ceil(plan.load.rate)
             usual = max(_LEAST_OPEN_LOOP_CONNECTIONS, min(_MOST_OPEN_LOOP_CONNECTIONS, rate))
             return self._open_loop(plan, plan.load, requests), min(plan.requests, usual)
+        assert isinstance(plan.load, ClosedLoop)
         return self._closed_loop(plan, plan.load, requests), min(len(requests), plan.load.concurrency)
 
     def _open_loop(self, plan: LoadPlan, load: OpenLoop, requests: PreparedRequests) -> Load:

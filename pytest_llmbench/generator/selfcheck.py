@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.generator.stamping import Stamping
 from pytest_llmbench.model.observation import SelfCheck
-from pytest_llmbench.model.plan import Load, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Load
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.slots import empty_slot_share, replacement_lags_ns
 
@@ -55,12 +55,13 @@ def switches_since(before: tuple[int, int] | None) -> tuple[int, int] | None:
 
 
 def self_check(load: Load, records: Records, counters: Counters) -> SelfCheck:
-    """Send lags are of open-loop plans only: a closed loop has no schedule to be late against.
+    """Send lags are of whatever has a schedule: a closed loop of requests has none to be late against. A turn
+    of a session is due when what it waits for has ended and its pause is over.
 
     CPU is the process's (user + system), main thread and all; what waits for a due time yields to the loop
     and costs a little of it. Loop lag includes the loop timer's rounding of up to 1 ms.
     """
-    lags = _send_lags(records) if isinstance(load, OpenLoop) else np.empty(0, dtype=np.int64)
+    lags = np.empty(0, dtype=np.int64) if isinstance(load, ClosedLoop) else _send_lags(records)
     tenth = max(1, len(lags) // 10)
     loop_lags = np.asarray(counters.loop_lags_ns, dtype=np.int64)
     return SelfCheck(

@@ -56,7 +56,49 @@ class ClosedLoop:
         return f"closed loop, {self.concurrency} in flight"
 
 
-Load = OpenLoop | ClosedLoop
+@dataclass(frozen=True, slots=True)
+class SessionStarts:
+    """Open loop of sessions: they start by a schedule, whatever becomes of earlier ones; their turns follow
+    by cause (model/session.py)."""
+
+    rate: float
+    """Sessions that start per second; of a trace its mean."""
+    arrival: Arrival = "poisson"
+    burstiness: float = 1.0
+    """As in :class:`OpenLoop`."""
+    offsets_ns: tuple[int, ...] = ()
+    """Instants at which sessions start, ascending. Only read when ``arrival`` is ``trace``."""
+
+    @property
+    def model(self) -> str:
+        return "open"
+
+    @property
+    def starts(self) -> OpenLoop:
+        """The schedule of the starts."""
+        return OpenLoop(self.rate, self.arrival, self.burstiness, self.offsets_ns)
+
+    def describe(self) -> str:
+        shape = f", burstiness {self.burstiness:g}" if self.arrival == "gamma" else ""
+        return f"open loop of sessions, {self.arrival} starts at {self.rate:g} sessions/s{shape}"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSlots:
+    """Closed loop of sessions: a fixed number goes on at once; the end of each starts the next at once."""
+
+    sessions: int
+
+    @property
+    def model(self) -> str:
+        return "closed"
+
+    def describe(self) -> str:
+        return f"closed loop of sessions, {self.sessions} at once"
+
+
+SessionLoad = SessionStarts | SessionSlots
+Load = OpenLoop | ClosedLoop | SessionStarts | SessionSlots
 
 _LOADS_NAMED = 3
 
@@ -74,6 +116,7 @@ def describe_loads(loads: Sequence[Load]) -> str:
     slots = [load.concurrency for load in different if isinstance(load, ClosedLoop)]
     if slots:
         parts.append(f"closed loop, {_range(slots)} in flight{_how_many(slots)}")
+    parts += [load.describe() for load in different if isinstance(load, SessionLoad)]
     return "; ".join(parts)
 
 
@@ -122,7 +165,7 @@ class LoadPlan:
     load: Load
     requests: int
     """The requests to send. In a closed loop with ``duration_s`` at least so many, and at most
-    ``max_requests``."""
+    ``max_requests``. Of a load of sessions their turns, all of which are sent unless a session is cut off."""
     seed: int
     """Seed of the workload; the arrival schedule draws from its own seed derived from it."""
     phase: Phase = Phase.MEASURE
@@ -185,6 +228,16 @@ class LoadPlan:
             found.append(f"concurrency is {self.load.concurrency}, least is 1")
         if self.duration_s is not None and not 0 < self.duration_s < math.inf:
             found.append(f"the duration is {self.duration_s!r} s: give a number above 0, or none")
+        if isinstance(self.load, SessionLoad):
+            found += self._mistakes_of_sessions()
+        return found
+
+    def _mistakes_of_sessions(self) -> list[str]:
+        found = []
+        if isinstance(self.load, SessionSlots) and self.load.sessions < 1:
+            found.append(f"{self.load.sessions} sessions at once, least is 1")
+        if self.duration_s is not None or self.looks is not None:
+            found.append("a load of sessions has a number of turns: no duration, and no early end")
         return found
 
     @property
@@ -206,6 +259,8 @@ class LoadPlan:
             "stop_when_failing": self.stop_when_failing,
             "looks": None if self.looks is None else asdict(self.looks),
         }
+        if isinstance(self.load, SessionLoad):
+            content["unit"] = "sessions"
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 

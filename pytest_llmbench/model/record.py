@@ -58,6 +58,12 @@ class RequestRecord:
     shared_prefix_tokens: int | None = None
     """Length of the shared prefix the prompt begins with, as planned; 0 without one."""
     prefix_id: int | None = None
+    session: int | None = None
+    """The number of its session; ``None`` for a request that belongs to none, so below."""
+    turn: int | None = None
+    """The number of the turn in its session, from 1."""
+    session_turns: int | None = None
+    """The turns that its session was to have."""
 
     outcome: Outcome = Outcome.CANCELLED
     http_status: int | None = None

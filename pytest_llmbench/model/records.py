@@ -33,7 +33,7 @@ _INT_COLUMNS = (
     "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns", "input_tokens",
     "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens", "reasoning_tokens",
     "http_status", "coalesced_chunks", "unresolved_chunks", "first_content_early_ns", "stale_retries",
-    "shared_prefix_tokens", "prefix_id",
+    "shared_prefix_tokens", "prefix_id", "session", "turn", "session_turns",
     "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
 )  # fmt: skip
 RAGGED = {
@@ -83,6 +83,9 @@ class Records:
     stale_retries: IntColumn
     shared_prefix_tokens: IntColumn
     prefix_id: IntColumn
+    session: IntColumn
+    turn: IntColumn
+    session_turns: IntColumn
     queue_wait_ns: IntColumn
     prefill_ns: IntColumn
     preemptions: IntColumn

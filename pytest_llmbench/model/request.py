@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from pytest_llmbench.model.session import Turn
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
@@ -29,6 +31,8 @@ class PlannedRequest:
     """The workload's shared prefix that the prompt begins with; None without one."""
     shared_prefix_tokens: int = 0
     """Length of that prefix, in tokens of the workload's tokenizer."""
+    turn: Turn | None = None
+    """Its place in a session; None: it belongs to none."""
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.outcome import Outcome, Phase
-from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, describe_loads
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, SessionSlots, describe_loads
 from pytest_llmbench.model.records import PHASES
 from pytest_llmbench.model.result import Plot, Table, TestResult
 from pytest_llmbench.redaction import without_credentials
@@ -330,8 +330,12 @@ def _load(runs: Sequence[Observation]) -> schema.LoadEntry | None:
         parameters = {"rate_rps": load.rate, "arrival": load.arrival, "burstiness": load.burstiness}
     elif isinstance(load, ClosedLoop):
         parameters = {"concurrency": load.concurrency}
+    elif isinstance(load, SessionSlots):
+        parameters = {"sessions": load.sessions}
+    else:
+        parameters = {"session_rate": load.rate, "arrival": load.arrival, "burstiness": load.burstiness}
     return schema.LoadEntry(
-        model="open" if isinstance(load, OpenLoop) else "closed",
+        model="open" if load.model == "open" else "closed",
         description=describe_loads([run.plan.load for run in runs]),
         requests=sum(run.plan.requests for run in runs),
         duration_s=sum(run.duration_s for run in runs),

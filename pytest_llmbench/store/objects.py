@@ -33,7 +33,7 @@ _KINDS = {
     "model.objective": ("Objective",),
     "model.observation": ("ClockAnchor", "SelfCheck"),
     "model.outcome": ("Outcome", "Phase", "TokenSource"),
-    "model.plan": ("ClosedLoop", "Deadlines", "OpenLoop"),
+    "model.plan": ("ClosedLoop", "Deadlines", "OpenLoop", "SessionSlots", "SessionStarts"),
     "workloads.adapted": ("Salted", "SharedPrefix", "WithFixedOutput"),
     "workloads.classes": ("ClassMix", "RequestClass"),
     "workloads.code_completion": ("CodeCompletionWorkload", "CodeFunction"),
@@ -44,6 +44,7 @@ _KINDS = {
     "workloads.mixture": ("Mixture", "Part"),
     "workloads.prefixes": ("Prefixes",),
     "workloads.profiles": ("Heads", "Profile", "ProfileWorkload"),
+    "workloads.sessions": ("SessionWorkload",),
     "workloads.synthetic": ("SyntheticWorkload",),
     "workloads.trace": ("TraceEntry", "TraceWorkload"),
 }

@@ -311,6 +311,10 @@ class LoadEntry(Shape):
     arrival: str | None = None
     burstiness: float | None = None
     concurrency: int | None = None
+    session_rate: float | None = None
+    """Sessions that start per second, of an open loop of sessions."""
+    sessions: int | None = None
+    """Sessions at once, of a closed loop of sessions."""
     requests: int
     """Planned requests of all measured stretches."""
     duration_s: float

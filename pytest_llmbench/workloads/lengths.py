@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Protocol
@@ -250,6 +250,23 @@ class Empirical:
     @property
     def _weights(self) -> tuple[float, ...]:
         return (1,) * len(self.tokens) if self.weights is None else self.weights
+
+
+def law_of(lengths: Any, what: str) -> LengthLaw:
+    """The law that is meant: a number is fixed, a pair uniform, a list chooses among its lengths, a mapping
+    is a histogram, and a law is itself. Raises SuiteError for anything else, which it calls ``what``."""
+    if isinstance(lengths, int) and not isinstance(lengths, bool):
+        return Fixed(lengths)
+    if isinstance(lengths, Mapping):
+        return Empirical.histogram(lengths)
+    if isinstance(lengths, tuple) and len(lengths) == 2:
+        return Uniform(*lengths)
+    if isinstance(lengths, Sequence) and not isinstance(lengths, str):
+        return Choice(tuple(lengths))
+    if hasattr(lengths, "draw"):
+        law: LengthLaw = lengths
+        return law
+    raise SuiteError(f"{what} is {shown(lengths)}: give a number, a pair, a list, a histogram or a law")
 
 
 _ROUNDING: Mapping[str, Any] = {"rounding": "half to even, then clamped"}

@@ -96,7 +96,9 @@ def stretches_sha256(workload: Workload, stretches: Sequence[Stretch]) -> str:
 def sequence_json(requests: Iterable[PlannedRequest]) -> str:
     """``[[limit,[id,id,…]],…]`` without spaces (METHODOLOGY §4.3).
 
-    A request without token ids shows its text instead, as a JSON string.
+    A request without token ids shows its text instead, as a JSON string. A turn of a session is
+    ``[limit,[session,number,turns,[wait_for],pause_ns,kept],[id,…]]``, with the ids after those that it has
+    in common with the turn it goes on from: the whole of every prompt would be quadratic in the turns.
     """
     return f"[{','.join(_request_json(request).decode() for request in requests)}]"
 
@@ -244,17 +246,26 @@ def _all_of(workload: Workload, stretches: Iterable[Stretch]) -> Iterator[Planne
 
 
 def _request_json(request: PlannedRequest) -> bytes:
-    return b"[%d,%b]" % (request.max_tokens, _prompt_json(request))
+    if request.turn is None or request.token_ids is None:
+        return b"[%d,%b]" % (request.max_tokens, _prompt_json(request))
+    turn = request.turn
+    place = [turn.session, turn.number, turn.turns, turn.wait_for, turn.pause_ns, turn.kept_tokens]
+    told = json.dumps(place, separators=(",", ":")).encode()
+    return b"[%d,%b,%b]" % (request.max_tokens, told, _ids_json(request.token_ids[turn.kept_tokens :]))
 
 
 def _prompt_json(request: PlannedRequest) -> bytes:
     if request.token_ids is None:
         return json.dumps(request.text).encode()
-    ids = request.token_ids
-    if not isinstance(ids, array):
+    return _ids_json(request.token_ids)
+
+
+def _ids_json(ids: Sequence[int]) -> bytes:
+    if not isinstance(ids, array | memoryview):
         return json.dumps(list(ids), separators=(",", ":")).encode()
     numbers = np.frombuffer(ids, dtype=f"u{ids.itemsize}")
-    if ids.typecode not in "HIL" or not len(numbers) or numbers.max() >= _TABLE_SIZE:
+    kind = ids.typecode if isinstance(ids, array) else ids.format
+    if kind not in "HIL" or not len(numbers) or numbers.max() >= _TABLE_SIZE:
         return json.dumps(ids.tolist(), separators=(",", ":")).encode()
     # One row of the table per id, with the comma; the padding of shorter numbers is taken out afterwards.
     return b"[%b]" % _decimals()[numbers].tobytes().translate(None, b"\0")[:-1]

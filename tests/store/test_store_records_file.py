@@ -67,7 +67,7 @@ def test_names_and_order_of_a_line(tmp_path: Path, make_record: MakeRecord) -> N
         "output_tokens token_source requested_max_tokens outcome http_status error finish_reason "
         "first_nonempty_ns first_reasoning_ns attribution "
         "requested_input_tokens cached_tokens reasoning_tokens "
-        "shared_prefix_tokens prefix_id "
+        "shared_prefix_tokens prefix_id session turn session_turns "
         "coalesced_chunks unresolved_chunks first_content_early_ns stale_retries server_timings "
         "queue_wait_ns prefill_ns preemptions preempted_tokens "
         "server_token_ns label"

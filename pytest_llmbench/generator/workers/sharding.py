@@ -109,7 +109,7 @@ class Deal:
         changes["watched"] = plan.watched and self.workers == 1
         if isinstance(load, OpenLoop):  # its instants are with the requests
             changes["load"] = OpenLoop(load.rate / self.workers, arrival="trace")
-        else:
+        elif isinstance(load, ClosedLoop):
             changes["load"] = ClosedLoop(split(load.concurrency, self.workers)[number])
             changes["max_requests"] = share.count if plan.duration_s is not None else None
         return plan.with_(**changes)

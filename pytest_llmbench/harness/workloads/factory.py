@@ -10,7 +10,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
 from pytest_llmbench.workloads.catalogue import Mix, mixture_parts, workload
-from pytest_llmbench.workloads.lengths import Choice, Empirical, Fixed, LengthLaw, Uniform
+from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of
 from pytest_llmbench.workloads.mixture import Mixture
 from pytest_llmbench.workloads.synthetic import RESERVED_NAMES, SyntheticWorkload
 
@@ -130,18 +130,4 @@ def _sharing(
 
 
 def _law(mistakes: _Mistakes, lengths: Any, side: str) -> LengthLaw | None:
-    def made() -> LengthLaw:
-        if isinstance(lengths, int):
-            return Fixed(lengths)
-        if isinstance(lengths, Mapping):
-            return Empirical.histogram(lengths)
-        if isinstance(lengths, tuple) and len(lengths) == 2:
-            return Uniform(*lengths)
-        if isinstance(lengths, Sequence) and not isinstance(lengths, str):
-            return Choice(tuple(lengths))
-        if hasattr(lengths, "draw"):
-            law: LengthLaw = lengths
-            return law
-        raise SuiteError(f"{side}_tokens is {lengths!r}: give a number, a pair, a list, a histogram or a law")
-
-    return mistakes.noting(made)
+    return mistakes.noting(partial(law_of, lengths, f"{side}_tokens"))

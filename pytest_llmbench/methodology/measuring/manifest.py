@@ -16,7 +16,7 @@ from pytest_llmbench.metrics import chunking
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome, TokenSource
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionLoad, SessionSlots
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import WarmupReport
 from pytest_llmbench.tokens.reference import reference_tokenizer
@@ -139,9 +139,19 @@ def _load(plan: LoadPlan, stated: Mapping[str, Any]) -> Facts:
         values |= {"load.arrival": arrival, "load.rate_rps": plan.load.rate}
         if plan.load.arrival == "gamma":
             values["load.burstiness"] = plan.load.burstiness
-    else:
+    elif isinstance(plan.load, ClosedLoop):
         values["load.concurrency"] = plan.load.concurrency
+    else:
+        values |= _load_of_sessions(plan.load)
     return Facts.of(Origin.DECLARED, values, "marker")
+
+
+def _load_of_sessions(load: SessionLoad) -> dict[str, Any]:
+    if isinstance(load, SessionSlots):
+        return {"load.sessions": load.sessions}
+    arrival = "bursty" if load.arrival == "gamma" else load.arrival
+    shape = {"load.burstiness": load.burstiness} if load.arrival == "gamma" else {}
+    return {"load.arrival": arrival, "load.session_rate": load.rate, **shape}
 
 
 def _warmup(setting: Setting, warmup: WarmupReport) -> Facts:

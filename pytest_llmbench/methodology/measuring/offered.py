@@ -16,7 +16,7 @@ from pytest_llmbench.metrics.send_lag import FEWEST_FOR_GROWTH, growth_limit_ns,
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.level import NOT_OFFERED, Level
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE, Observation
-from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.records import MISSING, IntColumn
 
 ACHIEVED_RATE_SHARE = 0.95
@@ -24,9 +24,10 @@ ACHIEVED_RATE_SHARE = 0.95
 
 def send_lag(run: Observation) -> Finding | None:
     lag = run.selfcheck.send_lag_p99_ns
-    if not isinstance(run.plan.load, OpenLoop) or lag is None:
+    rate = _scheduled_rate(run)
+    if rate is None or lag is None:
         return None
-    limit = lag_limit_ms(run.plan.load)
+    limit = lag_limit_ns(rate) / 1e6
     ok = lag / 1e6 <= limit
     advice = "" if ok else ": the generator could not keep its schedule; lower the rate or free the CPU"
     return Finding(
@@ -44,11 +45,25 @@ def lag_limit_ms(load: OpenLoop) -> float:
     return lag_limit_ns(load.rate) / 1e6
 
 
+def _scheduled_rate(run: Observation) -> float | None:
+    """Requests per second that were due at instants of their own; None where none were. Turns of sessions
+    are due as the ends before them say: at the rate that came of it."""
+    load = run.plan.load
+    if isinstance(load, OpenLoop):
+        return load.rate
+    if isinstance(load, ClosedLoop):
+        return None
+    due_ns = run.records.scheduled_ns[run.records.scheduled_ns != MISSING]
+    took_ns = int(np.ptp(due_ns)) if len(due_ns) > 1 else 0
+    return (len(due_ns) - 1) * 1e9 / took_ns if took_ns else None
+
+
 def growing_lag(run: Observation) -> Finding | None:
     first, last = run.selfcheck.send_lag_first_tenth_p50_ns, run.selfcheck.send_lag_last_tenth_p50_ns
-    if first is None or last is None or not isinstance(run.plan.load, OpenLoop):
+    rate = _scheduled_rate(run)
+    if first is None or last is None or rate is None:
         return None
-    limit_ms = growth_limit_ns(first, run.plan.load.rate) / 1e6
+    limit_ms = growth_limit_ns(first, rate) / 1e6
     ok = last / 1e6 <= limit_ms
     return Finding(
         "send_lag_growth",
@@ -84,7 +99,7 @@ def _share_of_rate(run: Observation, instants_ns: IntColumn) -> float | None:
     """The rate at which these instants of the requests followed one another, as a share of the scheduled
     rate."""
     both = (instants_ns != MISSING) & (run.records.scheduled_ns != MISSING)
-    if not isinstance(run.plan.load, OpenLoop) or int(both.sum()) < 2:
+    if isinstance(run.plan.load, ClosedLoop) or int(both.sum()) < 2:
         return None
     planned, took = np.ptp(run.records.scheduled_ns[both]), np.ptp(instants_ns[both])
     return float(planned / took) if took > 0 else 1.0

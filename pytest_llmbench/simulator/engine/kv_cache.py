@@ -14,14 +14,15 @@ from pytest_llmbench.simulator.engine.config import EngineConfig, think_blocks
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 
-def chained_hashes(token_ids: Sequence[int], block_tokens: int) -> tuple[int, ...]:
+def chained_hashes(token_ids: Sequence[int], block_tokens: int, known: Sequence[int] = ()) -> tuple[int, ...]:
     """One hash per full block, each over the block's tokens and the hash before it.
 
-    So equal hashes mean equal beginnings up to that block. A block that is not full has none.
+    So equal hashes mean equal beginnings up to that block. A block that is not full has none. ``known``:
+    those of its first blocks, of a prompt that begins in the same way.
     """
-    hashes = []
-    before = 0
-    for start in range(0, len(token_ids) - block_tokens + 1, block_tokens):
+    hashes = list(known)
+    before = hashes[-1] if hashes else 0
+    for start in range(len(hashes) * block_tokens, len(token_ids) - block_tokens + 1, block_tokens):
         before = hash((before, *token_ids[start : start + block_tokens]))
         hashes.append(before)
     return tuple(hashes)
@@ -55,16 +56,15 @@ class PrefixCache:
 
     def hits(self, hashes: Sequence[int], most: int) -> int:
         """How many of the first ``most`` blocks are kept, up to the first that is not."""
-        found = 0
-        while found < min(most, len(hashes)) and hashes[found] in self._references:
-            if hashes[found] in self._stale:
-                break
-            found += 1
-        return found
+        kept, stale = self._references, self._stale
+        for found, block in enumerate(hashes[:most]):
+            if block not in kept or block in stale:
+                return found
+        return min(most, len(hashes))
 
     def newly_used(self, hashes: Sequence[int]) -> int:
         """How many of these kept blocks nobody uses at present."""
-        return sum(block in self._unused for block in hashes)
+        return sum(map(self._unused.__contains__, hashes))
 
     def acquire(self, block: int) -> bool:
         """Use a block from now on. False if it was not kept: then it is now, with one user."""
@@ -74,16 +74,28 @@ class PrefixCache:
         self._stale.discard(block)  # somebody has computed it anew
         return count is not None
 
+    def acquire_kept(self, hashes: Sequence[int]) -> None:
+        """Use blocks that :meth:`hits` has found."""
+        references, unused = self._references, self._unused
+        for block in hashes:
+            count = references[block]
+            if not count:
+                del unused[block]
+            references[block] = count + 1
+
     def release(self, hashes: Sequence[int]) -> None:
         """One sequence less uses these. The last is evicted first, as beginnings are shared more often."""
+        references, unused, stale = self._references, self._unused, self._stale
         for block in reversed(hashes):
-            self._references[block] -= 1
-            if self._references[block] == 0:
-                if block in self._stale:
-                    self._stale.remove(block)
-                    del self._references[block]
-                else:
-                    self._unused[block] = None
+            count = references[block] - 1
+            references[block] = count
+            if count:
+                continue
+            if block in stale:
+                stale.remove(block)
+                del references[block]
+            else:
+                unused[block] = None
 
     def forget(self) -> None:
         """Forget everything kept so far: none of it is found any more.
@@ -209,8 +221,7 @@ class KVCache:
         if blocks - hits + revived > self.available or held_by_thinking > self._think_limit:
             return None
         if self.prefix is not None:
-            for block in hashes[:hits]:
-                self.prefix.acquire(block)
+            self.prefix.acquire_kept(hashes[:hits])
         sequence.shared_blocks = hits
         self._held_by_thinking = held_by_thinking
         self._take(blocks - hits)

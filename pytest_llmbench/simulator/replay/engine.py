@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation, SelfCheck
-from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop, SessionLoad
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.simulator.engine.config import EngineConfig
@@ -24,7 +24,7 @@ from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import FaultSchedule
 from pytest_llmbench.simulator.engine.step_result import EngineTotals
 from pytest_llmbench.simulator.replay.faults import require_replayable
-from pytest_llmbench.simulator.replay.load import Arrivals, Delays, PlanRequests, arrivals_of
+from pytest_llmbench.simulator.replay.load import Arrivals, Delays, arrivals_of, planned_of
 from pytest_llmbench.simulator.replay.records import FlightLog, Recording
 from pytest_llmbench.simulator.replay.run import ReplayRun
 from pytest_llmbench.simulator.scenario.disclosure import disclosure
@@ -222,7 +222,7 @@ class ReplayEngine:
 
     def _run(self, plan: LoadPlan) -> Observation:
         _require_possible(plan)
-        requests = PlanRequests(plan)
+        requests = planned_of(plan)
         self.clock.now_ns += _PAUSE_NS
         started_ns, taken_at = self.clock.now_ns, self.clock.anchor()
         arrivals = arrivals_of(plan, requests, started_ns, self.delays)
@@ -283,6 +283,8 @@ class ReplayEngine:
 def _require_possible(plan: LoadPlan) -> None:
     if plan.first < 0 or plan.requests < 0:
         raise SuiteError(f"a plan of {plan.requests} requests from number {plan.first} on", where=plan.label)
+    if isinstance(plan.load, SessionLoad) and (mistakes := plan.mistakes()):
+        raise SuiteError.from_mistakes(mistakes, where=plan.label)
     if plan.duration_s is not None and not (math.isfinite(plan.duration_s) and plan.duration_s >= 0):
         raise SuiteError(f"a plan of {plan.duration_s:g} seconds", where=plan.label)
 
@@ -304,7 +306,7 @@ def _self_check(plan: LoadPlan, records: Records, peak_in_flight: int) -> SelfCh
 
     The lags of an open loop are exactly 0, and there is no loop and no process.
     """
-    lag_ns = 0 if isinstance(plan.load, OpenLoop) and len(records) else None
+    lag_ns = 0 if isinstance(plan.load, OpenLoop | SessionLoad) and len(records) else None
     return SelfCheck(
         send_lag_p50_ns=lag_ns,
         send_lag_p99_ns=lag_ns,

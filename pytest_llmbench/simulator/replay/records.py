@@ -259,8 +259,19 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
             dtype=np.int64,
         ),
     }
+    columns |= _of_sessions(flights)
     columns |= _of_engine(flights, steps)
     return Records(**columns, **_of_chunks(chunks), **_of_reply(flights, chunks, steps, recording))
+
+
+def _of_sessions(flights: Sequence[Flight]) -> dict[str, Any]:
+    """The places of turns in their sessions."""
+    turns = [flight.planned.turn for flight in flights]
+    if not any(turns):
+        return dict.fromkeys(("session", "turn", "session_turns"), np.full(len(flights), MISSING, np.int64))
+    places = [(MISSING,) * 3 if turn is None else (turn.session, turn.number, turn.turns) for turn in turns]
+    session, turn, session_turns = np.array(places, dtype=np.int64).T.copy()
+    return {"session": session, "turn": turn, "session_turns": session_turns}
 
 
 def _of_chunks(chunks: Chunks) -> dict[str, Any]:
@@ -358,6 +369,7 @@ _ROW_NUMBERS = (
     "first_nonempty_ns", "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns",
     "input_tokens", "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens",
     "reasoning_tokens", "http_status", *_NEVER, "shared_prefix_tokens", "prefix_id",
+    "session", "turn", "session_turns",
     "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
 )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -19,6 +19,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
 from pytest_llmbench.simulator.engine.faults import REFUSALS, FaultSchedule
+from pytest_llmbench.simulator.engine.kv_cache import chained_hashes
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.engine.step_result import StepResult
 from pytest_llmbench.simulator.replay.faults import (
@@ -170,6 +171,32 @@ _ENDS = {
 """What the client makes of a reply whose finish reason is not a normal one."""
 
 
+class TurnHashes:
+    """The hashes of the blocks of turns: those that a turn has in common with the one it goes on from are
+    known, so a session costs what its longest prompts cost, not what all of them do."""
+
+    _MOST_SESSIONS = 1024
+    """Of more, those that began first are forgotten: their next turn is hashed whole."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._block_tokens = config.kv_block_tokens if config.prefix_caching else 0
+        self._by_session: OrderedDict[int, dict[int, tuple[int, ...]]] = OrderedDict()
+
+    def of(self, planned: PlannedRequest) -> tuple[int, ...] | None:
+        """The hashes of a turn's prompt; None where nothing is shared, or its ids are not known."""
+        turn, ids = planned.turn, planned.token_ids
+        if turn is None or ids is None or not self._block_tokens:
+            return None
+        session = self._by_session.setdefault(turn.session, {})
+        known = session.get(turn.wait_for[0], ()) if turn.kept_tokens else ()
+        hashes = session[turn.number] = chained_hashes(ids, self._block_tokens, known)
+        if turn.number == turn.turns:
+            del self._by_session[turn.session]
+        elif len(self._by_session) > self._MOST_SESSIONS:
+            self._by_session.popitem(last=False)
+        return hashes
+
+
 BATCH = 8192
 """Flights that have ended are handed over when there are so many."""
 _HEARD_PER_LOOK = 10
@@ -219,7 +246,7 @@ class ReplayRun:
         self._deadline_ns = 2**63 - 1 if plan.most_s is None else start_ns + round(plan.most_s * 1e9)
         self._looks = look_taker(plan)
         self._batch = BATCH if plan.looks is None else max(1, plan.looks.every // _HEARD_PER_LOOK)
-        self._patience = ClientDeadlines(plan.deadlines, delays)
+        self._patience, self._hashes = ClientDeadlines(plan.deadlines, delays), TurnHashes(engine.config)
         self.gauges = GaugeSampler(engine, start_ns)
         self.first_step = engine.next_step
         self.now_ns = start_ns
@@ -312,9 +339,7 @@ class ReplayRun:
         except RefusalError as refusal:
             self._refuse(flight, refusal, flight.received_ns)
             return
-        flight.sequence = EngineSequence(
-            "", planned.input_tokens, ceiling, ignore_eos=self._ignore_eos, token_ids=_ids_of(planned, config)
-        )
+        flight.sequence = self._sequence(planned, ceiling)
         screening = self._engine.guardrails.screen(planned.input_tokens)
         joins_ns = flight.accepted_ns = flight.received_ns + screening.delay_ns
         if screening.refused:
@@ -324,6 +349,16 @@ class ReplayRun:
         else:
             heapq.heappush(self._screened, (joins_ns, self._received, flight))
             self._note_peak()
+
+    def _sequence(self, planned: PlannedRequest, ceiling: int) -> EngineSequence:
+        return EngineSequence(
+            "",
+            planned.input_tokens,
+            ceiling,
+            ignore_eos=self._ignore_eos,
+            token_ids=_ids_of(planned, self._engine.config),
+            prefix_hashes=None if planned.turn is None else self._hashes.of(planned),
+        )
 
     def _queue(self, flight: Flight) -> None:
         sequence = flight.sequence

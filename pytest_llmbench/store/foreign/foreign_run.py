@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_llmbench.model.plan import ClosedLoop, Load
+from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
 
 _RATE_TOLERANCE = 1e-6
 """Rates are written as decimal numbers: 0.1 + 0.2 is meant to be 0.3."""
@@ -31,6 +31,8 @@ class ForeignLoad:
         rate."""
         if isinstance(load, ClosedLoop):
             return self.rate in (None, math.inf) and self.concurrency == load.concurrency
+        if not isinstance(load, OpenLoop):
+            return False
         if self.rate is None or self.concurrency is not None or load.arrival == "trace":
             return False
         if not math.isclose(self.rate, load.rate, rel_tol=_RATE_TOLERANCE):

@@ -1,0 +1,191 @@
+"""Which turns of sessions are due, and when: the one rule that load generator and replay go by.
+
+A turn is due when the last of the turns that it waits for has ended, after its pause; one that waits for none
+after the start of its session. A session whose turn did not end well is **cut off**: nothing more of it is
+sent, since what follows would rest on an answer that nobody got; what is in flight goes on to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pytest_llmbench.arrivals.schedule import schedule_ns
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.plan import SessionStarts
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.session import Turn
+
+
+class Due(NamedTuple):
+    """A turn that waits for nothing but time. Sorted by instant, then by place in the sequence."""
+
+    at_ns: int
+    place: int
+    request: PlannedRequest
+
+
+class After(NamedTuple):
+    """What the end of a turn brings about."""
+
+    due: list[Due]
+    over: bool
+    """Whether the session is over: nothing of it is in flight, and nothing more will be sent."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A session that goes on."""
+
+    waiting: dict[int, PlannedRequest]
+    """By number; those that are not due yet."""
+    missing: dict[int, int] = field(default_factory=dict)
+    """How many turns each of these still waits for."""
+    pending: int = 0
+    """Turns that are due, now or after a pause, and not taken."""
+    in_flight: int = 0
+    cut: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.in_flight == 0 and (self.cut or not (self.pending or self.waiting))
+
+
+class SessionFlow:
+    """The sessions that go on. Hears of starts and ends; says what is due. Knows no clock."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, _Open] = {}
+        self.unsent = 0
+        """Turns that are still to be sent, due or not; those of cut sessions are not."""
+
+    def begin(self, session: Sequence[PlannedRequest], at_ns: int) -> list[Due]:
+        """A session starts: its turns that wait for none. ``session``: as of :func:`sessions_of`."""
+        opened = _Open({turn_of(request).number: request for request in session})
+        opened.missing = {number: len(turn_of(each).wait_for) for number, each in opened.waiting.items()}
+        self._open[turn_of(session[0]).session] = opened
+        self.unsent += len(session)
+        return _due(opened, [number for number, missing in opened.missing.items() if not missing], at_ns)
+
+    def take(self, request: PlannedRequest) -> bool:
+        """The turn is sent now. False for one of a session that was cut off meanwhile: it is not."""
+        opened = self._open.get(turn_of(request).session)
+        if opened is None or opened.cut:
+            return False
+        opened.pending -= 1
+        opened.in_flight += 1
+        self.unsent -= 1
+        return True
+
+    def is_cut(self, request: PlannedRequest) -> bool:
+        """Whether :meth:`take` would say no."""
+        opened = self._open.get(turn_of(request).session)
+        return opened is None or opened.cut
+
+    def followers(self, request: PlannedRequest) -> list[PlannedRequest]:
+        """The turns that wait for this one, and for none after it."""
+        turn = turn_of(request)
+        opened = self._open.get(turn.session)
+        waiting = () if opened is None else opened.waiting.values()
+        return [each for each in waiting if turn_of(each).wait_for[-1:] == (turn.number,)]
+
+    def cut(self, session: int) -> bool:
+        """Cut a session off, whose last reply turned out to be bad. True if it is over by that."""
+        opened = self._open.get(session)
+        if opened is None or opened.cut:
+            return False
+        self._cut(opened)
+        if opened.over:
+            del self._open[session]
+        return opened.over
+
+    def ended(self, turn: Turn, at_ns: int, *, ok: bool) -> After:
+        """A turn that was taken has ended, to be told in the order of the ends."""
+        opened = self._open[turn.session]
+        opened.in_flight -= 1
+        if not ok and not opened.cut:
+            self._cut(opened)
+        due = [] if opened.cut else _due(opened, _freed(opened, turn.number), at_ns)
+        if opened.over:
+            del self._open[turn.session]
+        return After(due, opened.over)
+
+    def _cut(self, opened: _Open) -> None:
+        opened.cut = True
+        self.unsent -= opened.pending + len(opened.waiting)
+
+
+def _freed(opened: _Open, ended: int) -> list[int]:
+    """The turns that waited for nothing but this end."""
+    freed = []
+    for number, request in opened.waiting.items():
+        if ended in turn_of(request).wait_for:
+            opened.missing[number] -= 1
+            if not opened.missing[number]:
+                freed.append(number)
+    return freed
+
+
+def _due(opened: _Open, numbers: Iterable[int], at_ns: int) -> list[Due]:
+    found = []
+    for number in numbers:
+        request = opened.waiting.pop(number)
+        opened.pending += 1
+        found.append(Due(at_ns + turn_of(request).pause_ns, request.index, request))
+    return found
+
+
+def turn_of(request: PlannedRequest) -> Turn:
+    """The place of a request in its session. Raises SuiteError for one that has none."""
+    if request.turn is None:
+        raise SuiteError(
+            f"request {request.index} belongs to no session",
+            where="load of sessions",
+            remedy="name a workload of sessions, for example workload='session:chat'",
+        )
+    return request.turn
+
+
+_STARTS_AT_ONCE = 256
+
+
+def starts_ns(load: SessionStarts, first: int, seed: int) -> Iterator[int]:
+    """The instants, from the start of a load, at which its sessions start. Of a trace as many as it has;
+    endless otherwise. ``first``: the number of the first of them in the sequence, whose schedule is taken up
+    there. ``seed``: of the schedule."""
+    given, base_ns = first, 0
+    trace = load.arrival == "trace"
+    while True:
+        upto = len(load.offsets_ns) if trace else max(2 * given, given + _STARTS_AT_ONCE)
+        whole = schedule_ns(load.starts, upto, seed)
+        if given == first and first:
+            base_ns = int(whole[first - 1])
+        yield from (whole[given:] - base_ns).tolist()
+        if trace:
+            return
+        given = upto
+
+
+def sessions_of(requests: Iterable[PlannedRequest]) -> Iterator[tuple[PlannedRequest, ...]]:
+    """Requests in sequence, a session at a time. The last may end early, where a budget cut the sequence.
+
+    Raises SuiteError for a request of no session, and for a turn that waits for one that is not before it.
+    """
+    session: list[PlannedRequest] = []
+    before: set[int] = set()
+    for request in requests:
+        turn = turn_of(request)
+        if session and turn_of(session[0]).session != turn.session:
+            yield tuple(session)
+            session, before = [], set()
+        if not before.issuperset(turn.wait_for):
+            raise SuiteError(
+                f"turn {turn.number} of session {turn.session} waits for a turn that does not come before it",
+                where="load of sessions",
+                remedy="begin with the first turn of a session; let turns come after those they wait for",
+            )
+        session.append(request)
+        before.add(turn.number)
+    if session:
+        yield tuple(session)

@@ -1,0 +1,179 @@
+"""Sessions on the event loop: they start by a schedule or by slots; turns follow the ends before them.
+
+A turn is due at an absolute instant, the end of the last turn that it waits for plus its pause, as the
+transport saw that end. Whether a reply was a good one is known when it has been decoded, a moment later; a
+session whose reply turns out bad is cut off then, and a turn without a pause may be under way by that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
+
+from pytest_llmbench.arrivals.sessions import Due, SessionFlow, turn_of
+from pytest_llmbench.generator.dispatcher import Dispatcher
+from pytest_llmbench.generator.http.transport import End, Exchange
+from pytest_llmbench.generator.loops import Pacer
+from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.timing.clock import Clock
+
+_AT_ONCE = 16
+
+Prepare = Callable[[PlannedRequest], PreparedRequest]
+
+
+class SessionSupply:
+    """The sessions of a plan in order, and how many turns those have that were begun."""
+
+    def __init__(self, sessions: Iterator[Sequence[PlannedRequest]], prepare: Prepare) -> None:
+        self._sessions = sessions
+        self._next = next(sessions, None)
+        self.prepare = prepare
+        self.begun = 0
+
+    @property
+    def exhausted(self) -> bool:
+        return self._next is None
+
+    @property
+    def first_number(self) -> int:
+        """The number of the next session in the sequence; 0 when there is none."""
+        return 0 if self._next is None else turn_of(self._next[0]).session
+
+    def take(self) -> Sequence[PlannedRequest]:
+        """The next session; ask ``exhausted`` before."""
+        taken, self._next = self._next, next(self._sessions, None)
+        assert taken is not None
+        self.begun += len(taken)
+        return taken
+
+
+class SessionLoop:
+    """One load of sessions: what is due, what is made ready, and what an end brings about."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        supply: SessionSupply,
+        pacer: Pacer,
+        clock: Clock,
+        start_ns: int,
+        *,
+        slots: int = 0,
+        starts_ns: Iterator[int],
+    ) -> None:
+        """``slots``: sessions at once; 0: they start at ``starts_ns``, instants from ``start_ns`` on."""
+        self._dispatcher, self._supply = dispatcher, supply
+        self._pacer, self._clock, self._start_ns = pacer, clock, start_ns
+        self._slots, self._starts_ns = slots, starts_ns
+        self._flow = SessionFlow()
+        self._due: list[Due] = []
+        """A heap."""
+        self._ready: dict[int, PreparedRequest] = {}
+        """Requests that are encoded ahead of need, by index."""
+        self._planned: dict[int, PlannedRequest] = {}
+        """Requests in flight, by index."""
+        self._changed = asyncio.Event()
+        self._sleeper: asyncio.Task[None] | None = None
+        self._until_ns = self._last_start_ns = start_ns
+        """What is slept for; the start of the session that was begun last, in an open loop."""
+
+    async def run(self) -> int:
+        """Sends every turn that comes to be due. Returns when nothing more will be, while the last are still
+        in flight; raises BehindScheduleError as :meth:`Pacer.until` does."""
+        self._dispatcher.then, self._dispatcher.decoded = self._ended, self._decoded
+        for _ in range(self._slots or 1):
+            self._begin_next(self._start_ns)
+        try:
+            while self._flow.unsent or not self._supply.exhausted:
+                self._changed.clear()
+                until_ns = self._next_ns()
+                if until_ns is None:
+                    await self._changed.wait()
+                elif await self._waited(until_ns):
+                    self._send_due(until_ns)
+        finally:
+            self._dispatcher.then = self._dispatcher.decoded = None
+            if self._sleeper is not None:
+                self._sleeper.cancel()
+        return self._clock.monotonic_ns()
+
+    def _next_ns(self) -> int | None:
+        """The next instant at which there is something to do."""
+        due_ns = self._due[0].at_ns if self._due else None
+        if self._slots or self._supply.exhausted:
+            return due_ns
+        return self._last_start_ns if due_ns is None else min(due_ns, self._last_start_ns)
+
+    async def _waited(self, instant_ns: int) -> bool:
+        """Waits for an instant; False where something else became due in the meantime."""
+        self._until_ns = instant_ns
+        sleeper = self._sleeper = asyncio.ensure_future(self._pacer.until(instant_ns))
+        await asyncio.wait((sleeper,))
+        self._sleeper = None
+        if sleeper.cancelled():
+            return False
+        sleeper.result()
+        return True
+
+    def _send_due(self, now_ns: int) -> None:
+        """Send the turns that are due together, a few at a time: reads are stamped in between."""
+        for _ in range(_AT_ONCE):
+            if not self._due or self._due[0].at_ns > now_ns:
+                break
+            self._send(heapq.heappop(self._due))
+        if not self._slots and self._last_start_ns <= now_ns:
+            self._begin_next(self._start_ns)
+
+    def _send(self, due: Due) -> None:
+        ready = self._ready.pop(due.place, None)
+        if not self._flow.take(due.request):
+            return
+        self._planned[due.place] = due.request
+        self._dispatcher.dispatch(ready or self._supply.prepare(due.request), due.at_ns)
+        for follower in self._flow.followers(due.request):  # while there is time for it
+            self._ready[follower.index] = self._supply.prepare(follower)
+
+    def _begin_next(self, at_ns: int) -> None:
+        """Begin a session: in an open loop ahead of its start, so that its first turn is encoded by then."""
+        if self._supply.exhausted:
+            return
+        if not self._slots:
+            at_ns = self._last_start_ns = at_ns + next(self._starts_ns)
+        for due in self._flow.begin(self._supply.take(), at_ns):
+            self._ready[due.place] = self._supply.prepare(due.request)
+            heapq.heappush(self._due, due)
+
+    def _ended(self, exchange: Exchange) -> None:
+        request = self._planned.pop(exchange.request.index)
+        followers = self._flow.followers(request)
+        well = exchange.end is End.COMPLETE and (exchange.status or 0) < HTTPStatus.BAD_REQUEST
+        after = self._flow.ended(turn_of(request), exchange.finished_ns, ok=well)
+        for due in after.due:
+            heapq.heappush(self._due, due)
+        if self._flow.is_cut(request):
+            for follower in followers:
+                self._ready.pop(follower.index, None)
+        if after.over and self._slots:
+            self._begin_next(exchange.finished_ns)
+        self._look_again()
+
+    def _decoded(self, record: RequestRecord) -> None:
+        """A reply has been read. A bad one cuts its session off, if anything of it is left to be sent."""
+        if record.outcome is Outcome.OK or record.session is None:
+            return
+        if self._flow.cut(record.session) and self._slots:
+            self._begin_next(self._clock.monotonic_ns())
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Wake up for something that is due earlier than what is waited for, or at the end of it all."""
+        self._changed.set()
+        next_ns = self._next_ns() if self._flow.unsent or not self._supply.exhausted else None
+        if self._sleeper is not None and (next_ns is None or next_ns < self._until_ns):
+            self._sleeper.cancel()

@@ -1,0 +1,324 @@
+"""Workloads of sessions: turns, pauses and lengths from seeded laws, prompts that grow turn by turn.
+
+Every prompt is readable text of an exact length: the beginning that all sessions share (``system_tokens``),
+that of its group, the session's own document, then the history: questions and recorded answers of the turns
+before, and the new question. Nothing of it depends on what the server answers, so two runs of one seed read
+the same, token by token. The prompt goes out whole, as one text: its tokens are those of a conversation, its
+roles are not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.session import (
+    OfSessions,
+    Session,
+    SessionTurn,
+    Turn,
+    prompt_lengths,
+    session_mistakes,
+)
+from pytest_llmbench.workloads.bulk_random import BulkRandom
+from pytest_llmbench.workloads.lengths import LengthLaw, specification_of
+from pytest_llmbench.workloads.readable import encoded, readable_ids, word_ids
+from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed
+from pytest_llmbench.workloads.synthetic import NO_SYSTEM_PROMPT, RESERVED_NAMES, temperature_mistakes
+
+Ids = npt.NDArray[np.uint32]
+
+MOST_TURNS: Final = 10_000
+"""The most turns of a session."""
+_TOKENIZER: Final = "cl100k_base"
+_NS_PER_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWorkload(StreamedWorkload):
+    """Sessions whose turns, pauses and lengths are drawn from laws.
+
+    Draw order: per session, from ``random.Random`` of a seed of its own, the number of turns and the length
+    of its own document; per turn its pause (not of the first), new input and output. The words come from
+    another generator, so shapes can be drawn without them. Groups take turns: session i is of group
+    i modulo ``groups``.
+    """
+
+    name: str
+    turns: LengthLaw
+    input_tokens: LengthLaw
+    """New input of a turn."""
+    output_tokens: LengthLaw
+    """Ceiling of a reply, and length of the recorded answer."""
+    pause_ms: LengthLaw | None = None
+    """Between the end of what a turn waits for and the instant it is due, in milliseconds; None: no pause."""
+    system_tokens: int = 0
+    """Beginning of every prompt."""
+    group_tokens: int = 0
+    """Beginning that the sessions of a group share, after ``system_tokens``."""
+    groups: int = 1
+    own_tokens: LengthLaw | None = None
+    """A document of the session, after the shared beginning."""
+    fan_out: int = 1
+    """So many turns follow one at once, and the next waits for all of them; 1: one after the other."""
+    reset_every: int = 0
+    """Each so many turns one forgets the history; 0: none."""
+    context_tokens: int | None = None
+    """A session ends before the first turn that needs more, with its reply."""
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        mistakes = temperature_mistakes(self.temperature)
+        if not self.name or self.name in RESERVED_NAMES:
+            mistakes.append(f"it is called {self.name!r}: give it a name of its own")
+        for name, least in (
+            ("system_tokens", 0), ("group_tokens", 0), ("groups", 1), ("fan_out", 1), ("reset_every", 0)
+        ):  # fmt: skip
+            if getattr(self, name) < least:
+                mistakes.append(f"{name} is {getattr(self, name)}: give a whole number, at least {least}")
+        if self.turns.bounds[1] > MOST_TURNS:
+            mistakes.append(f"turns may be {self.turns.bounds[1]}: at most {MOST_TURNS:,}")
+        if self.context_tokens is not None and not mistakes and not self._fits_one_turn(self.context_tokens):
+            mistakes.append(
+                f"context_tokens is {self.context_tokens}: the longest first turn, with its reply, needs more"
+            )
+        if mistakes:
+            raise SuiteError.from_mistakes(mistakes, where=self.where)
+
+    def _fits_one_turn(self, context_tokens: int) -> bool:
+        own = 0 if self.own_tokens is None else self.own_tokens.bounds[1]
+        longest = self.input_tokens.bounds[1] + self.output_tokens.bounds[1]
+        return self.shared_tokens + own + longest <= context_tokens
+
+    @property
+    def draws_anew(self) -> bool:
+        return True
+
+    @property
+    def shared_tokens(self) -> int:
+        """Tokens at the beginning of every prompt of a group."""
+        return self.system_tokens + self.group_tokens
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:  # noqa: ARG002 - they are as long for every seed
+        """Lengths of the beginnings that sessions share, by group."""
+        return (self.shared_tokens,) * self.groups if self.shared_tokens else ()
+
+    def shapes(self, seed: int) -> Iterator[Session]:
+        """The sessions of ``seed`` without their content, endless."""
+        generator = random.Random(derived_seed(seed, "session shapes"))
+        number = 0
+        while True:
+            yield self._shape(generator, number % self.groups)
+            number += 1
+
+    def _shape(self, generator: random.Random, group: int) -> Session:
+        count = self.turns.draw(generator)
+        own = 0 if self.own_tokens is None else self.own_tokens.draw(generator)
+        turns = []
+        for number in range(1, count + 1):
+            paused = self.pause_ms is not None and number > 1
+            pause_ms = self.pause_ms.draw(generator) if self.pause_ms is not None and paused else 0
+            turns.append(
+                SessionTurn(
+                    self.input_tokens.draw(generator),
+                    self.output_tokens.draw(generator),
+                    _wait_for(number, self.fan_out),
+                    pause_ms * _NS_PER_MS,
+                    reset=number > 1 and self.reset_every > 0 and (number - 1) % self.reset_every == 0,
+                )
+            )
+        session = Session(tuple(turns), own, group)
+        return session if self.context_tokens is None else self._within(session, self.context_tokens)
+
+    def _within(self, session: Session, context_tokens: int) -> Session:
+        lengths = prompt_lengths(session, self.shared_tokens)
+        for place, ((total, _), turn) in enumerate(zip(lengths, session.turns, strict=True)):
+            if total + turn.output_tokens > context_tokens:
+                return Session(session.turns[:place], session.own_tokens, session.group)
+        return session
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        heads = _heads(self, seed)
+        content = BulkRandom(derived_seed(seed, "session content"))
+        first = 0
+        for number, session in enumerate(self.shapes(seed)):
+            yield from requests_of(
+                session,
+                heads[session.group],
+                content,
+                number=number,
+                first=first,
+                temperature=self.temperature,
+                grouped=bool(self.shared_tokens),
+            )
+            first += len(session.turns)
+
+    def specification(self) -> Mapping[str, Any]:
+        system = dict(NO_SYSTEM_PROMPT)
+        if self.system_tokens:
+            system = {"present": True, "typical_tokens": self.system_tokens, "counted_as": "input"}
+        shared = {"type": "fixed", "params": {"tokens": self.shared_tokens}}
+        return {
+            "input_length": specification_of(self.input_tokens, _TOKENIZER) | {"of": "new input of a turn"},
+            "output_length": specification_of(self.output_tokens, _TOKENIZER) | {"control": "max_tokens"},
+            "content": {
+                "domain": "readable random words",
+                "language": "English",
+                "system_prompt": system,
+                "context": "deltas with recorded answers",
+            },
+            "prefix_sharing": {"fraction": float(self.shared_tokens > 0), "length": shared},
+            "temperature": self.temperature,
+            "stop": [],
+            "sessions": self._layers(),
+            "generation": {
+                "generator": "Python random.Random, a seed each for shapes, shared beginnings and words",
+                "order": ["turns", "own document", "per turn: pause, input, output"],
+            },
+        }
+
+    def _layers(self) -> dict[str, Any]:
+        pause = None if self.pause_ms is None else _law(self.pause_ms, "ms")
+        return {
+            "turns": _law(self.turns, "turns"),
+            "pause": pause,
+            "system_tokens": self.system_tokens,
+            "group_tokens": self.group_tokens,
+            "groups": self.groups,
+            "own_tokens": None if self.own_tokens is None else _law(self.own_tokens, "tokens"),
+            "fan_out": self.fan_out,
+            "reset_every": self.reset_every,
+            "context_tokens": self.context_tokens,
+        }
+
+
+def _law(law: LengthLaw, unit: str) -> dict[str, Any]:
+    return {"type": law.type, "params": dict(law.params), "unit": unit}
+
+
+def _wait_for(number: int, fan_out: int) -> tuple[int, ...]:
+    """With a fan-out of k: one turn, k that wait for it, one that waits for these, and so on."""
+    if number == 1:
+        return ()
+    place = (number - 1) % (fan_out + 1)
+    if fan_out == 1 or place == 1:
+        return (number - 1,)
+    if place == 0:
+        return tuple(range(number - fan_out, number))
+    return (number - place,)
+
+
+def _heads(workload: SessionWorkload, seed: int) -> list[Ids]:
+    """The shared beginning of each group."""
+    generator = BulkRandom(derived_seed(seed, "session beginnings"))
+    system = readable_ids(generator, workload.system_tokens)
+    groups = [_begun(readable_ids(generator, workload.group_tokens)) for _ in range(workload.groups)]
+    return [np.concatenate((system, group)) for group in groups]
+
+
+def requests_of(
+    session: Session,
+    head: Ids,
+    generator: BulkRandom,
+    *,
+    number: int,
+    first: int,
+    temperature: float = 0.0,
+    grouped: bool = True,
+) -> list[PlannedRequest]:
+    """The turns of session ``number`` as requests ``first`` and following, with the words drawn here.
+
+    ``head``: ids of the beginning that it shares. Raises SuiteError with all mistakes of the session.
+    """
+    if mistakes := session_mistakes(session):
+        raise SuiteError.from_mistakes(mistakes, where=f"session {number}")
+    lengths = prompt_lengths(session, len(head))
+    prompts = _prompts(session, lengths, head, generator)
+    found = []
+    for place, (turn, (total, kept), ids) in enumerate(zip(session.turns, lengths, prompts, strict=True)):
+        again = len(head) + (session.own_tokens if place else 0)
+        found.append(
+            PlannedRequest(
+                index=first + place,
+                max_tokens=turn.output_tokens,
+                input_tokens=total,
+                token_ids=ids,
+                temperature=temperature,
+                prefix_id=session.group if grouped else None,
+                shared_prefix_tokens=kept or again,
+                turn=Turn(number, place + 1, len(session.turns), turn.wait_for, turn.pause_ns, kept),
+            )
+        )
+    return found
+
+
+def _prompts(
+    session: Session, lengths: Sequence[tuple[int, int]], head: Ids, generator: BulkRandom
+) -> list[memoryview[int]]:
+    """The prompts. Turns that follow one another in a line share one array, of which each is a beginning: a
+    session takes the memory of its longest prompts, not of all."""
+    own, asked, answered = _pieces(session, generator)
+    line_of, ends = _lines(session, lengths)
+    lines = [np.empty(end, dtype=np.uint32) for end in ends]
+    found = []
+    for place, (turn, (total, kept)) in enumerate(zip(session.turns, lengths, strict=True)):
+        line = lines[line_of[place]]
+        if kept:
+            before = lines[line_of[turn.wait_for[0] - 1]]
+            if before is not line:
+                line[:kept] = before[:kept]
+            parts = [answered[number - 1] for number in turn.wait_for]
+        else:
+            parts = [head, own]
+        line[kept:total] = np.concatenate((*parts, asked[place]))
+        found.append(line[:total].data)
+    return found
+
+
+def _lines(session: Session, lengths: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """For each turn the line it stands in, and how long each line gets. A turn that several continue is
+    continued in its own line by the first of them."""
+    line_of: list[int] = []
+    ends: list[int] = []
+    continued: set[int] = set()
+    for turn, (total, kept) in zip(session.turns, lengths, strict=True):
+        parent = turn.wait_for[0] - 1 if kept else -1
+        if parent < 0 or parent in continued:
+            line_of.append(len(ends))
+            ends.append(total)
+        else:
+            continued.add(parent)
+            line_of.append(line_of[parent])
+            ends[line_of[parent]] = total
+    return line_of, ends
+
+
+def _pieces(session: Session, generator: BulkRandom) -> tuple[Ids, list[Ids], list[Ids]]:
+    """The words of a session: its own document, and of each turn what is asked and answered."""
+    sizes = [session.own_tokens]
+    for turn in session.turns:
+        sizes += [turn.input_tokens, turn.output_tokens]
+    bounds = np.cumsum(sizes)
+    words = readable_ids(generator, int(bounds[-1]))
+    pieces = [_begun(piece) for piece in np.split(words, bounds[:-1])]
+    return pieces[0], pieces[1::2], pieces[2::2]
+
+
+def _begun(piece: Ids) -> Ids:
+    """The piece, not beginning with a full stop: two of them in a row would become one token."""
+    if len(piece) and piece[0] == encoded(".")[0]:
+        piece[0] = word_ids()[0]
+    return piece
+
+
+def turns_of(workload: OfSessions, sessions: int, seed: int, first: int = 0) -> int:
+    """How many turns ``sessions`` sessions have, from number ``first`` on."""
+    return sum(len(session.turns) for session in islice(workload.shapes(seed), first, first + sessions))

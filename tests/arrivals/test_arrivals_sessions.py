@@ -1,0 +1,117 @@
+"""Which turns are due, and when."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from pytest_llmbench.arrivals.schedule import schedule_ns
+from pytest_llmbench.arrivals.sessions import Due, SessionFlow, sessions_of, starts_ns, turn_of
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.plan import OpenLoop, SessionStarts
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.session import Turn
+
+
+def session(*waits: tuple[int, ...], number: int = 0, pause_ns: int = 10) -> list[PlannedRequest]:
+    return [
+        PlannedRequest(
+            100 * number + place,
+            1,
+            1,
+            turn=Turn(number, place, len(waits), wait_for, pause_ns if wait_for else 0),
+        )
+        for place, wait_for in enumerate(waits, start=1)
+    ]
+
+
+def told(due: list[Due]) -> list[tuple[int, int]]:
+    return [(turn_of(each.request).number, each.at_ns) for each in due]
+
+
+def test_turns_in_a_row_follow_the_end_and_the_pause() -> None:
+    flow, turns = SessionFlow(), session((), (1,), (2,))
+    assert told(flow.begin(turns, 1000)) == [(1, 1000)]
+    assert flow.unsent == 3
+    now_ns = 1000
+    for number in (1, 2):
+        assert flow.take(turns[number - 1])
+        now_ns += 100
+        after = flow.ended(turn_of(turns[number - 1]), now_ns, ok=True)
+        assert told(after.due) == [(number + 1, now_ns + 10)]
+        assert not after.over
+        now_ns += 10
+    assert flow.take(turns[2])
+    assert flow.unsent == 0
+    assert flow.ended(turn_of(turns[2]), now_ns, ok=True) == ([], True)
+
+
+def test_a_join_waits_for_the_last_of_those_that_fanned_out() -> None:
+    flow, turns = SessionFlow(), session((), (1,), (1,), (2, 3))
+    flow.begin(turns, 0)
+    flow.take(turns[0])
+    assert flow.followers(turns[0]) == turns[1:3]
+    assert told(flow.ended(turn_of(turns[0]), 100, ok=True).due) == [(2, 110), (3, 110)]
+    flow.take(turns[1])
+    flow.take(turns[2])
+    assert flow.followers(turns[1]) == []
+    assert flow.followers(turns[2]) == [turns[3]]
+    assert told(flow.ended(turn_of(turns[2]), 150, ok=True).due) == []
+    assert told(flow.ended(turn_of(turns[1]), 400, ok=True).due) == [(4, 410)]
+
+
+def test_a_session_is_cut_off_by_a_turn_that_does_not_end_well() -> None:
+    flow, turns = SessionFlow(), session((), (1,), (1,), (2, 3))
+    flow.begin(turns, 0)
+    flow.take(turns[0])
+    flow.ended(turn_of(turns[0]), 100, ok=True)
+    flow.take(turns[1])
+    assert flow.unsent == 2
+    # Turn 3 is due, and will not be sent; turn 4 never is.
+    assert flow.ended(turn_of(turns[1]), 120, ok=False) == ([], True)
+    assert flow.unsent == 0
+    assert flow.is_cut(turns[2])
+    assert not flow.take(turns[2])
+
+
+def test_what_is_in_flight_when_a_session_is_cut_off_goes_on_to_its_end() -> None:
+    flow, turns = SessionFlow(), session((), (1,), (1,), (2, 3))
+    flow.begin(turns, 0)
+    flow.take(turns[0])
+    flow.ended(turn_of(turns[0]), 100, ok=True)
+    flow.take(turns[1])
+    flow.take(turns[2])
+    assert flow.ended(turn_of(turns[1]), 120, ok=False) == ([], False)
+    assert flow.ended(turn_of(turns[2]), 130, ok=True) == ([], True)
+
+
+def test_a_reply_that_turns_out_bad_later_cuts_what_has_not_been_sent() -> None:
+    flow, turns = SessionFlow(), session((), (1,), (2,))
+    flow.begin(turns, 0)
+    flow.take(turns[0])
+    flow.ended(turn_of(turns[0]), 100, ok=True)
+    assert flow.cut(0)
+    assert not flow.take(turns[1])
+    assert flow.unsent == 0
+    assert not flow.cut(0)
+
+
+def test_requests_are_taken_apart_into_sessions() -> None:
+    first, second = session((), (1,)), session((), number=1)
+    assert list(sessions_of([*first, *second])) == [tuple(first), tuple(second)]
+    with pytest.raises(SuiteError, match="belongs to no session"):
+        list(sessions_of([PlannedRequest(0, 1, 1)]))
+    with pytest.raises(SuiteError, match="turn 2 of session 0 waits for a turn that does not come before it"):
+        list(sessions_of(first[1:]))
+
+
+def test_starts_are_those_of_the_schedule_and_go_on_where_a_sequence_is_taken_up() -> None:
+    whole = schedule_ns(OpenLoop(5.0), 1000, 7).tolist()
+    assert list(islice(starts_ns(SessionStarts(5.0), 0, 7), 1000)) == whole
+    assert list(islice(starts_ns(SessionStarts(5.0), 300, 7), 500)) == [
+        instant - whole[299] for instant in whole[300:800]
+    ]
+    trace = SessionStarts(5.0, "trace", offsets_ns=(1, 5, 9))
+    assert list(starts_ns(trace, 0, 7)) == [1, 5, 9]
+    assert list(starts_ns(trace, 1, 7)) == [4, 8]

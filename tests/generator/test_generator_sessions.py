@@ -1,0 +1,143 @@
+"""Sessions over sockets: turns leave when what they wait for has ended, and not at all once cut off."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from scripted_server import DONE, HEAD, REPLY, Conversation, ScriptedServer, chunked, event, plain
+
+from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop, SessionSlots, SessionStarts
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.sequence import drawn_sha256
+from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
+
+Serve = Callable[..., ScriptedServer]
+GeneratorFor = Callable[..., LoadGenerator]
+MakePlan = Callable[..., LoadPlan]
+
+CHAT = SessionWorkload("chat", Fixed(4), Fixed(6), Fixed(5), Fixed(40), system_tokens=12)
+AGENT = SessionWorkload("agent", Fixed(5), Fixed(6), Fixed(5), fan_out=3)
+IN_BAND = HEAD + chunked((event({"error": {"message": "out of memory", "type": "server_error"}}), DONE))
+
+
+class Answers:
+    """Replies after 20 ms; the n-th request of all gets another reply."""
+
+    def __init__(self, **others: bytes) -> None:
+        self._others = {int(name[1:]): reply for name, reply in others.items()}
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, conversation: Conversation) -> None:
+        with self._lock:
+            number, self._count = self._count, self._count + 1
+        conversation.wait(0.02)
+        conversation.send(self._others.get(number, REPLY))
+
+
+def assert_caused(seen: Observation, workload: SessionWorkload) -> None:
+    """Every turn was due when what it waits for had ended and the pause was over, and left then."""
+    records = seen.records
+    rows = {
+        place: row
+        for row, place in enumerate(zip(records.session.tolist(), records.turn.tolist(), strict=True))
+    }
+    for request in workload.requests(turns_of(workload, 6, 1), 1):
+        turn = request.turn
+        assert turn is not None
+        row = rows.get((turn.session, turn.number))
+        if row is None or not turn.wait_for:
+            continue
+        ends = [records.finished_ns[rows[turn.session, number]] for number in turn.wait_for]
+        assert records.scheduled_ns[row] == max(ends) + turn.pause_ns
+        assert records.dispatched_ns[row] >= records.scheduled_ns[row]
+
+
+@pytest.mark.parametrize("workload", [CHAT, AGENT], ids=["in a row", "fan-out"])
+def test_sessions_by_slots(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, workload: SessionWorkload
+) -> None:
+    server = serve(Answers())
+    count = turns_of(workload, 6, 1)
+    seen = generator_for(server).run(plan(count, workload=workload, load=SessionSlots(2)))
+    records = seen.records
+    assert records.counts()["ok"] == count
+    assert_caused(seen, workload)
+    firsts = sorted(records.scheduled_ns[records.turn == 1].tolist())
+    overs = sorted(int(records.finished_ns[records.session == session].max()) for session in range(6))
+    assert firsts == [seen.started_ns] * 2 + overs[:4]
+    assert seen.sequence_sha256 == drawn_sha256(workload, 0, count, 1)
+    assert seen.selfcheck.send_lag_max_ns is not None
+    # The growing context is really sent.
+    asked = [json.loads(served.body)["messages"][0]["content"] for served in server.served]
+    begun = [text for text in asked if any(other != text and other.startswith(text) for other in asked)]
+    assert len(begun) == (18 if workload is CHAT else 12)
+
+
+def test_sessions_by_a_schedule(serve: Serve, generator_for: GeneratorFor, plan: MakePlan) -> None:
+    wanted = plan(turns_of(CHAT, 6, 1), workload=CHAT, load=SessionStarts(20.0))
+    seen = generator_for(serve(Answers())).run(wanted)
+    records = seen.records
+    assert records.counts()["ok"] == 24
+    assert_caused(seen, CHAT)
+    starts = schedule_ns(OpenLoop(20.0), 6, arrival_seed(1)) + seen.started_ns
+    first = records.turn == 1
+    assert dict(
+        zip(records.session[first].tolist(), records.scheduled_ns[first].tolist(), strict=True)
+    ) == dict(enumerate(starts.tolist()))
+
+
+@pytest.mark.parametrize(
+    "bad", [plain("500 Internal Server Error", b"{}"), IN_BAND], ids=["by its status", "within a stream"]
+)
+def test_a_bad_reply_cuts_its_session_off(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, bad: bytes
+) -> None:
+    # Closed loop of one: requests 0 to 3 are session 0, the sixth is turn 2 of session 1.
+    wanted = plan(turns_of(CHAT, 6, 1), workload=CHAT, load=SessionSlots(1))
+    seen = generator_for(serve(Answers(n5=bad))).run(wanted)
+    records = seen.records
+    assert len(records) == 22
+    assert records.turn[records.session == 1].tolist() == [1, 2]
+    assert records.ok[records.session == 1].tolist() == [True, False]
+    assert records.counts()["ok"] == 21
+    assert (seen.interrupted, seen.in_flight_at_end) == (None, 0)
+    assert seen.sequence_sha256 == drawn_sha256(CHAT, 0, 24, 1)
+
+
+def test_a_workload_of_no_sessions_is_refused(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    server = serve(Answers())
+    with pytest.raises(SuiteError, match="belongs to no session"):
+        generator_for(server).run(plan(3, load=SessionSlots(1)))
+    assert server.served == []
+
+
+def test_a_load_of_sessions_can_be_stopped_while_all_of_them_pause(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    slow = SessionWorkload("slow", Fixed(3), Fixed(6), Fixed(5), Fixed(60_000))
+    generator = generator_for(serve(Answers()))
+    timer = threading.Timer(0.3, generator.stop, ("enough",))
+    timer.start()
+    seen = generator.run(plan(9, workload=slow, load=SessionSlots(3)))
+    timer.join()
+    assert seen.interrupted == "enough"
+    assert len(seen.records) == 3
+
+
+def test_plain_requests_have_no_place_in_a_session(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
+) -> None:
+    records: Any = generator_for(serve(Answers())).run(plan(2)).records
+    assert records.session.tolist() == records.turn.tolist() == [MISSING] * 2
