@@ -21,9 +21,10 @@ from pytest_llmbench.wire.content_type import classify_unstreamed, is_event_stre
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.wire.http_status import classify_status, header
+from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 from pytest_llmbench.wire.reply import Ended, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
-from pytest_llmbench.wire.stream import chunks_of
+from pytest_llmbench.wire.stream import chunks_of, events_of
 from pytest_llmbench.wire.uniform import instants_of, read_uniform
 
 _CHUNKS_PER_STEP = 4
@@ -57,6 +58,7 @@ class ReplyReader:
     phase: Phase = Phase.MEASURE
     count_text: Callable[[str], int] | None = None
     memory: ReplyMemory = field(default_factory=ReplyMemory, compare=False)
+    reasoning: ReasoningDeclared = field(default_factory=ReasoningDeclared)
 
     def steps(self, exchange: Exchange) -> Steps:
         """A generator that does a little at each step and returns the record."""
@@ -119,7 +121,8 @@ class ReplyReader:
             record.outcome = Outcome.UNDECODABLE
             record.error = f"the reply is compressed ({shorten(coding, 40)}) although identity was asked for"
             return
-        if whole:
+        reasoning = self.reasoning
+        if whole and not reasoning.needs_every_event:
             teach = exchange.teach
             usual = read_uniform(exchange.bodies, exchange.stamps, self.dialect, self.memory, teach=teach)
             if usual is not None:
@@ -134,14 +137,18 @@ class ReplyReader:
             return
         broken = None if whole else (record.outcome, record.error)
         ended: Ended = "eof" if broken is None else _ENDED[broken[0]]
-        summary = read_stream(chunks, ended=ended)
+        summary = read_stream(chunks, ended=ended, inline=reasoning.inline)
         length = len(summary.text) + len(summary.reasoning)
         uncounted = summary.token_source is TokenSource.CHUNK_COUNT and length <= MOST_COUNTED
         if self.count_text is not None and uncounted:
             # Only for a server that gave no counts: tokenising takes time that other stamps need.
             yield
-            summary = read_stream(chunks, ended=ended, count_text=self.count_text)
+            summary = read_stream(chunks, ended=ended, count_text=self.count_text, inline=reasoning.inline)
         summary.fill(record)
+        if reasoning.tells:
+            yield
+            events = events_of(zip(exchange.bodies, exchange.stamps, strict=False))
+            reasoning.fill(record, events, headers)
         if record.input_tokens is None:
             yield
             record.input_tokens = self._sent_tokens(exchange.request)

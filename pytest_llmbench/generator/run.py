@@ -52,6 +52,7 @@ from pytest_llmbench.stats.interim.looks import look_taker
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm
+from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
 
@@ -93,6 +94,7 @@ class LoadGenerator:
         gate: Gate | None = None,
         kernel_stamps: bool = True,
         spool: Callable[[], SpoolWriter | None] | None = None,
+        reasoning: ReasoningDeclared | None = None,
     ) -> None:
         self._target = target
         self._dialect = dialect
@@ -103,6 +105,7 @@ class LoadGenerator:
         self._on_record = on_record
         self._on_progress = on_progress
         self._count_text = count_text
+        self._reasoning = reasoning or ReasoningDeclared()
         self._session_deadline_ns = session_deadline_ns
         self._loop_factory = loop_factory
         self._gate = gate
@@ -222,7 +225,7 @@ class LoadGenerator:
             raise
 
     async def _measure(self, plan: LoadPlan, load: Load, connections: int, rows: RowLog) -> Measurement:
-        reader = ReplyReader(self._dialect, plan.phase, self._count_text)
+        reader = ReplyReader(self._dialect, plan.phase, self._count_text, reasoning=self._reasoning)
         measurement = Measurement(
             load=load,
             planned=plan.requests,

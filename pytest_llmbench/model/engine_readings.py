@@ -26,6 +26,7 @@ TOTALS = (
     "queue_wait_count",
     "prefill_s",
     "prefill_count",
+    "critical_evictions",
 )
 """Counters that only grow; their difference over a run is what happened in it."""
 

@@ -55,6 +55,7 @@ class RequestRecord:
     requested_max_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    reasoning_token_source: TokenSource = TokenSource.NONE
     shared_prefix_tokens: int | None = None
     """Length of the shared prefix the prompt begins with, as planned; 0 without one."""
     prefix_id: int | None = None
@@ -92,3 +93,13 @@ class RequestRecord:
     """The tokens, told by the server, whose cached state was discarded by those preemptions."""
     server_token_ns: Sequence[int] = ()
     """The instants of the output tokens, told by the server, on the server's clock."""
+
+    thinking_end_ns: int | None = None
+    """The end of the reasoning that comes before the first visible content (``metrics/reasoning.py``)."""
+    last_reasoning_ns: int | None = None
+    """Last event with reasoning; after ``first_content_ns`` in a reply that reasons between its answers."""
+    thinking_end_reason: str | None = None
+    """Why its reasoning ended, in the server's words. ``None`` where the server does not say; so below."""
+    critical_evictions: int | None = None
+    """The number of times, told by the server, that the request lost its place in the batch in its output
+    phase."""

@@ -35,6 +35,7 @@ _INT_COLUMNS = (
     "http_status", "coalesced_chunks", "unresolved_chunks", "first_content_early_ns", "stale_retries",
     "shared_prefix_tokens", "prefix_id", "session", "turn", "session_turns",
     "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
+    "thinking_end_ns", "last_reasoning_ns", "critical_evictions",
 )  # fmt: skip
 RAGGED = {
     "chunk_offsets": ("chunk_ns", "chunk_tokens"),
@@ -90,6 +91,11 @@ class Records:
     prefill_ns: IntColumn
     preemptions: IntColumn
     preempted_tokens: IntColumn
+    thinking_end_ns: IntColumn
+    last_reasoning_ns: IntColumn
+    critical_evictions: IntColumn
+    reasoning_token_source: npt.NDArray[np.int8]
+    thinking_end_reason: Sequence[str | None]
     token_source: npt.NDArray[np.int8]
     outcome: npt.NDArray[np.int8]
     error: Sequence[str | None]
@@ -198,11 +204,12 @@ class Records:
             name: _int_column([getattr(row, name) for row in ordered]) for name in _INT_COLUMNS
         }
         columns["index"] = np.array([row.index for row in ordered], dtype=np.int64)
-        for name in ("request_id", "class_label", "error", "finish_reason"):
+        for name in ("request_id", "class_label", "error", "finish_reason", "thinking_end_reason"):
             columns[name] = [getattr(row, name) for row in ordered]
         columns["phase"] = np.array([PHASES.index(row.phase) for row in ordered], dtype=np.int8)
-        sources = [TOKEN_SOURCES.index(row.token_source) for row in ordered]
-        columns["token_source"] = np.array(sources, dtype=np.int8)
+        for name in ("token_source", "reasoning_token_source"):
+            sources = [TOKEN_SOURCES.index(getattr(row, name)) for row in ordered]
+            columns[name] = np.array(sources, dtype=np.int8)
         columns["outcome"] = np.array([OUTCOMES.index(row.outcome) for row in ordered], dtype=np.int8)
         columns |= _chunk_columns(ordered)
         columns |= _server_columns(ordered)

@@ -19,6 +19,7 @@ from pytest_llmbench.model.request_fields import OUTPUT_LIMITS, present
 from pytest_llmbench.probes.sut_schema import (
     Endpoint,
     Prices,
+    Reasoning,
     Request,
     SUTTables,
     Table,
@@ -65,6 +66,7 @@ class SUTFile:
     request: Request
     prices: Prices
     variants: Mapping[str, VariantTable] = field(default_factory=dict)
+    reasoning: Reasoning = field(default_factory=Reasoning)
 
     @property
     def header_env(self) -> dict[str, str]:
@@ -94,7 +96,7 @@ def read_sut_file(path: Path) -> SUTFile:
     mistakes += _variant_mistakes(variants)
     if tables is None or named is None or mistakes:
         raise SuiteError.from_mistakes(mistakes, where=f"SUT file {path}", remedy=_REMEDY)
-    parts = (tables.endpoint, tables.request, tables.prices, named.variants)
+    parts = (tables.endpoint, tables.request, tables.prices, named.variants, tables.reasoning)
     return SUTFile(path, _facts(tables, path), *parts)
 
 
@@ -254,7 +256,29 @@ def _contradictions(content: Mapping[str, Any]) -> list[str]:
         found.append(f"prices.{prices[0]} alone gives no cost: state both prices, 0 for what is free")
     if "reset" in endpoint and "path" not in _table(endpoint, "reset"):
         found.append("endpoint.reset.path is missing: which call empties the caches?")
-    return found + _body_mistakes(extra, "request.extra_body")
+    return (
+        found
+        + _reasoning_mistakes(_table(content, "reasoning"))
+        + _body_mistakes(extra, "request.extra_body")
+    )
+
+
+def _reasoning_mistakes(reasoning: Mapping[str, Any]) -> list[str]:
+    found = []
+    if reasoning.get("starts_thinking") is True and reasoning.get("tags", "auto") in ("auto", "none"):
+        found.append(
+            "reasoning.starts_thinking needs the form of the closing tag: set reasoning.tags to one by name"
+        )
+    for name, kinds in (
+        ("end_reason", ("field", "header")),
+        ("critical_evictions", ("field", "header", "metric")),
+    ):
+        place = reasoning.get(name)
+        kind, _, where = place.strip().partition(":") if isinstance(place, str) else ("field", ":", "x")
+        if kind not in kinds or not where or len(where.split()) != 1:
+            given = ", ".join(f"{each}:NAME" for each in kinds)
+            found.append(f"reasoning.{name} is {place!r}: write one of {given}")
+    return found
 
 
 def _variant_mistakes(content: Mapping[str, Any]) -> list[str]:

@@ -49,6 +49,7 @@ ENGINES: Mapping[str, Series] = {
         "waiting": ("vllm_num_requests_waiting",),
         "kv_use": ("vllm_kv_cache_usage_perc", "vllm_gpu_cache_usage_perc"),
         "preemptions": ("vllm_num_preemptions",),
+        "critical_evictions": ("vllm_critical_evictions",),  # of the embedded engine; vLLM knows no phases
         "prefix_queries_tokens": ("vllm_prefix_cache_queries",),
         "prefix_hits_tokens": ("vllm_prefix_cache_hits",),
         "prompt_tokens": ("vllm_prompt_tokens",),
@@ -125,18 +126,27 @@ def page_urls(base_url: str) -> list[str]:
     return [below(server_root(base_url), path) for path in PATHS]
 
 
-def read_page(text: str) -> dict[str, float]:
+def read_page(text: str, declared: Mapping[str, str] | None = None) -> dict[str, float]:
     """The known series of a page in Prometheus's text format, by our names; empty if it has none of them.
 
+    ``declared``: further series of this page, by our names.
     Of several label sets (replicas of the engine, finish reasons) counters and gauges are summed; a share in
     use is averaged. Raises ValueError for a known series that cannot be read.
     """
     samples: dict[str, list[Sample]] = {}
-    for sample in _known_samples(text):
+    own_keys = {name: series_key(series) for name, series in (declared or {}).items()}
+    for sample in _known_samples(text, frozenset(own_keys.values())):
         samples.setdefault(series_key(sample.name), []).append(sample)
     engine = next((name for name in ENGINES if _KEYS[name] & samples.keys()), None)
-    if engine is None:
-        return {}
+    values = _of_engine(engine, samples) if engine is not None else {}
+    for name, key in own_keys.items():
+        values.pop(name, None)
+        if key in samples:
+            values[name] = math.fsum(_one_per_engine(samples[key]))
+    return values
+
+
+def _of_engine(engine: str, samples: Mapping[str, Sequence[Sample]]) -> dict[str, float]:
     values: dict[str, float] = {}
     for name, keys in ENGINES[engine].items():
         key = next((key for key in keys if key in samples), None)
@@ -150,10 +160,11 @@ def read_page(text: str) -> dict[str, float]:
     return values
 
 
-def _known_samples(text: str) -> Iterator[Sample]:
+def _known_samples(text: str, declared: frozenset[str]) -> Iterator[Sample]:
     """Pages are long and mostly buckets: the parser is given the lines of known series alone."""
     for line in text.splitlines():
-        if line[:1] != "#" and series_key(line.partition("{")[0].partition(" ")[0]) in _ALL_KEYS:
+        key = series_key(line.partition("{")[0].partition(" ")[0])
+        if line[:1] != "#" and (key in _ALL_KEYS or key in declared):
             for family in text_string_to_metric_families(f"{line}\n"):
                 yield from family.samples
 
@@ -200,7 +211,8 @@ class EngineMetricsProbe:
     """Watches one metrics page: :meth:`before` the load, :meth:`start`, and :meth:`stop` after it; again for
     the next load. A context manager.
 
-    ``url`` is the page, or several that it may be at (:func:`page_urls`). ``monotonic_ns`` is the clock of
+    ``url`` is the page, or several that it may be at (:func:`page_urls`). ``declared`` names further series,
+    by our names. ``monotonic_ns`` is the clock of
     the records: the instant of a page is halfway between the question and the answer.
     """
 
@@ -211,11 +223,13 @@ class EngineMetricsProbe:
         *,
         interval_s: float = 1.0,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        declared: Mapping[str, str] | None = None,
     ) -> None:
         access = Access() if access is None else access
         connect_s, answer_s = min(PATIENCE_S, access.connect_s), min(PATIENCE_S, access.answer_s)
         self._urls = [url] if isinstance(url, str) else list(url)
         self._control = ControlPlane(self._urls[0], replace(access, connect_s=connect_s, answer_s=answer_s))
+        self._declared = dict(declared or {})
         self._interval_ns = round(interval_s * 1e9)
         self._now = monotonic_ns
         self._page_url: str | None = None
@@ -284,7 +298,7 @@ class EngineMetricsProbe:
         except SUTError as error:
             answer = error
         now_ns = self._now()
-        values, reason = _read(answer)
+        values, reason = _read(answer, self._declared)
         if reason is None:
             self._kept.take((asked_ns + now_ns) // 2, values)
         else:
@@ -298,7 +312,7 @@ class EngineMetricsProbe:
             self._thread = None
 
 
-def _read(answer: Answer | SUTError) -> tuple[Mapping[str, float], str | None]:
+def _read(answer: Answer | SUTError, declared: Mapping[str, str]) -> tuple[Mapping[str, float], str | None]:
     """The values of a page, or why it has none."""
     if isinstance(answer, SUTError):
         return {}, answer.what
@@ -307,7 +321,7 @@ def _read(answer: Answer | SUTError) -> tuple[Mapping[str, float], str | None]:
     if len(answer.body) > _MOST_BYTES:
         return {}, f"a page of more than {_MOST_BYTES // 1024} KiB"
     try:
-        values = read_page(answer.body.decode(errors="replace"))
+        values = read_page(answer.body.decode(errors="replace"), declared)
     except (ValueError, OverflowError) as error:  # sums of infinite and of enormous numbers are among them
         return {}, f"a page that cannot be read: {error}"
     return values, None if values else f"none of the series that are known of {', '.join(ENGINES)}"

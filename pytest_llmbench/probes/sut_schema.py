@@ -263,6 +263,32 @@ class Request(Table):
     )
 
 
+class Reasoning(Table):
+    tags: Literal["auto", "think", "kimi", "gpt-oss", "none"] = Field(
+        default="auto",
+        description="Tags of reasoning inside visible text. `auto`: those that a reply begins with.",
+    )
+    starts_thinking: bool = Field(
+        default=False,
+        description="`true`: every reply begins in its reasoning, without an opening tag. "
+        "Needs `tags` by name.",
+    )
+    end_reason: Text | None = Field(
+        default=None,
+        description="Where the server says why the reasoning of a reply ended: `field:choices.0.think_end`, "
+        "`header:X-Think-End`.",
+    )
+    natural_end_reasons: list[Text] = Field(
+        default=["converged"],
+        description="Reasons by which the model ended it itself; all others are the server's force.",
+    )
+    critical_evictions: Text | None = Field(
+        default=None,
+        description="Where the server counts evictions in the output phase: `field:…`, `header:…`, "
+        "`metric:SERIES` of its metrics page.",
+    )
+
+
 class Prices(Table):
     input_per_million: float | None = Field(
         default=None, ge=0, description="Price of a million input tokens."
@@ -293,6 +319,7 @@ class SUTTables(Table):
     isolation: Isolation = Isolation()
     endpoint: Endpoint = Endpoint()
     request: Request = Request()
+    reasoning: Reasoning = Reasoning()
     prices: Prices = Prices()
 
 

@@ -36,8 +36,8 @@ from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.plain import plain
 
-RECORDS_SCHEMA = "pytest-llmbench/records/1.3"
-_READ = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(3)), RECORDS_SCHEMA)
+RECORDS_SCHEMA = "pytest-llmbench/records/1.4"
+_READ = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(4)), RECORDS_SCHEMA)
 """Earlier ones lack some fields of a line; they take their defaults."""
 
 _FIRST_FIELDS = (
@@ -47,7 +47,9 @@ _FIRST_FIELDS = (
     "http_status", "error", "finish_reason",
 )  # fmt: skip
 _FIELDS = (*_FIRST_FIELDS, *(f.name for f in fields(RequestRecord) if f.name not in _FIRST_FIELDS))
-_TEXTS = frozenset({"request_id", "class_label", "error", "finish_reason", "server_timings"})
+_TEXTS = frozenset(
+    {"request_id", "class_label", "error", "finish_reason", "thinking_end_reason", "server_timings"}
+)
 """Fields that can hold what a server or an author wrote, and with it a secret."""
 _DEFAULTS = {
     "label": "",
@@ -345,6 +347,8 @@ def row_of(line: bytes, *, compact: bool = False) -> tuple[RequestRecord, str]:
     values["phase"] = Phase(values["phase"])
     values["outcome"] = Outcome(values["outcome"])
     values["token_source"] = TokenSource(values["token_source"])
+    if "reasoning_token_source" in values:
+        values["reasoning_token_source"] = TokenSource(values["reasoning_token_source"])
     return RequestRecord(**values), label
 
 

@@ -30,6 +30,7 @@ def is_modest(record: RequestRecord) -> bool:
         and (record.input_tokens or 0) <= TEMPLATE_TOKENS
         and (record.cached_tokens or 0) <= TEMPLATE_TOKENS
         and not record.server_timings
+        and not record.critical_evictions
     )
 
 
@@ -58,7 +59,7 @@ def _of_output(record: RequestRecord, most: int) -> list[str]:
         record.chunk_tokens, record.attribution = (), "none"
     if (record.reasoning_tokens or 0) > most:
         found.append(f"{_short(record.reasoning_tokens)} tokens of reasoning")
-        record.reasoning_tokens = None
+        record.reasoning_tokens, record.reasoning_token_source = None, TokenSource.NONE
     return found
 
 
@@ -90,6 +91,9 @@ def _of_preemptions(record: RequestRecord, tokens: int) -> list[str]:
     if (record.preemptions or 0) > MOST_PREEMPTIONS:
         found.append(f"{_short(record.preemptions)} preemptions")
         record.preemptions = None
+    if (record.critical_evictions or 0) > MOST_PREEMPTIONS:
+        found.append(f"{_short(record.critical_evictions)} critical evictions")
+        record.critical_evictions = None
     if (record.preempted_tokens or 0) > MOST_PREEMPTIONS * tokens:
         found.append(f"{_short(record.preempted_tokens)} tokens lost to preemption")
         record.preempted_tokens = None

@@ -1,8 +1,13 @@
 """One reply as a whole: its instants, its tokens and how it ended.
 
 First token (METHODOLOGY §10, AMB-29): T_first is the first chunk with visible text that is not whitespace
-only. Reasoning in a field of its own is not content for TTFT, but it is output: it counts in tokens and
-content chunks. A reply of reasoning alone has no T_first and ends as ``empty``.
+only. Reasoning, in a field of its own or between tags, is not content for TTFT, but it is output: it counts
+in tokens and content chunks. A reply of reasoning alone has no T_first and ends as ``empty``.
+
+End of thinking: the last chunk of reasoning before T_first; where tags mark it, the chunk that completed the
+closing tag before T_first, if that came later. Where T_first has the same instant (one chunk carries both, or
+one read brought both), nothing tells when in between the thoughts ended: then it is the output chunk before
+T_first, which is no later than the end. Reasoning after T_first (between tool calls) ends no later phase.
 
 Success (AMB-46): a complete stream with at least one content token and a normal finish reason. Normal are
 ``stop`` and ``length`` with the names some servers give them, and ``tool_calls`` and ``function_call``: there
@@ -12,6 +17,7 @@ too; ``refused`` is for a safety system that took the model's place.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
@@ -28,6 +34,7 @@ from pytest_llmbench.wire.attribution import (
     spread,
 )
 from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.inline_reasoning import InlineReasoning, split_inline
 from pytest_llmbench.wire.server_figures import NOTHING_SAID, server_figures
 
 Ended = Literal["done", "eof", "cut", "timeout", "cancelled"]
@@ -74,6 +81,7 @@ class StreamSummary:
     token_source: TokenSource = TokenSource.NONE
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    reasoning_token_source: TokenSource = TokenSource.NONE
     finish_reason: str | None = None
     outcome: Outcome = Outcome.EMPTY
     error: str | None = None
@@ -84,6 +92,10 @@ class StreamSummary:
     preemptions: int | None = None
     preempted_tokens: int | None = None
     server_token_ns: Sequence[int] = ()
+    thinking_end_ns: int | None = None
+    last_reasoning_ns: int | None = None
+    thinking_end_reason: str | None = None
+    critical_evictions: int | None = None
     text: str = ""
     """All visible output, joined."""
     reasoning: str = ""
@@ -100,14 +112,22 @@ _RECORDED = tuple(
 _values = attrgetter(*_RECORDED)
 
 
+_AUTO = InlineReasoning()
+
+
 def read_stream(
-    chunks: Sequence[Chunk], *, ended: Ended = "eof", count_text: CountText | None = None
+    chunks: Sequence[Chunk],
+    *,
+    ended: Ended = "eof",
+    count_text: CountText | None = None,
+    inline: InlineReasoning = _AUTO,
 ) -> StreamSummary:
-    """The summary of a reply from its chunks, in order of arrival.
+    """The summary of a reply from its chunks, in order of arrival. ``inline``: the tags of its reasoning.
 
     ``count_text`` counts tokens by the declared reference tokenizer. It is only called where the server gave
     no total, or a total but no counts per chunk; leave it out where tokenising would cost measuring time.
     """
+    chunks, ends_ns = split_inline(chunks, inline)
     summary = StreamSummary(
         text="".join([chunk.text for chunk in chunks]),
         reasoning="".join([chunk.reasoning for chunk in chunks]),
@@ -119,6 +139,8 @@ def read_stream(
         summary.output_tokens = len(content.chunks)
         summary.token_source = TokenSource.CHUNK_COUNT
     _set_instants(summary, chunks, content)
+    if summary.first_reasoning_ns is not None:
+        _set_end_of_thinking(summary, chunks, ends_ns)
     _set_reasoning_tokens(summary, usage, content, count_text)
     summary.finish_reason = next(
         (chunk.finish_reason for chunk in reversed(chunks) if chunk.finish_reason), None
@@ -189,16 +211,40 @@ def _set_instants(summary: StreamSummary, chunks: Sequence[Chunk], content: Cont
     summary.coalesced_chunks = len(reads) - len(set(reads))
 
 
+def _set_end_of_thinking(summary: StreamSummary, chunks: Sequence[Chunk], ends_ns: Sequence[int]) -> None:
+    reasoned = [chunk.stamp_ns for chunk in chunks if chunk.reasoning]
+    summary.last_reasoning_ns = reasoned[-1]
+    visible_ns = summary.first_content_ns
+    if visible_ns is None or len({chunk.choice for chunk in chunks} - {None}) > 1:
+        return  # of several choices the one may show its answer while the other thinks
+    before = [at_ns for at_ns in (*reasoned, *ends_ns) if at_ns <= visible_ns]
+    if not before:
+        return  # it spoke first: thoughts that come later end no waiting
+    if max(before) < visible_ns:
+        summary.thinking_end_ns = max(before)
+        return
+    earlier = bisect_left(summary.chunk_ns, visible_ns)
+    summary.thinking_end_ns = summary.chunk_ns[earlier - 1] if earlier else None
+
+
 def _set_reasoning_tokens(
     summary: StreamSummary, usage: tuple[Usage, bool], content: ContentChunks, count_text: CountText | None
 ) -> None:
     if usage[0].reasoning_tokens is not None:
         summary.reasoning_tokens = usage[0].reasoning_tokens
+        summary.reasoning_token_source = TokenSource.SERVER_USAGE
     elif summary.reasoning and content.attribution == "exact":
         pairs = zip(content.chunks, content.tokens, strict=True)
         summary.reasoning_tokens = sum(count for chunk, count in pairs if chunk.reasoning and not chunk.text)
+        summary.reasoning_token_source = _source_of_counts(content.chunks)
     elif summary.reasoning and count_text and summary.token_source is TokenSource.REFERENCE_TOKENIZER:
         summary.reasoning_tokens = count_text(summary.reasoning)
+        summary.reasoning_token_source = TokenSource.REFERENCE_TOKENIZER
+
+
+def _source_of_counts(chunks: Sequence[Chunk]) -> TokenSource:
+    told = any(chunk.tokens is not None or chunk.tokens_cumulative is not None for chunk in chunks)
+    return TokenSource.CHUNK_USAGE if told else TokenSource.CHUNK_COUNT
 
 
 def _set_server_figures(summary: StreamSummary, chunks: Sequence[Chunk]) -> None:
@@ -209,6 +255,8 @@ def _set_server_figures(summary: StreamSummary, chunks: Sequence[Chunk]) -> None
     summary.queue_wait_ns, summary.prefill_ns = figures.queue_wait_ns, figures.prefill_ns
     summary.preemptions, summary.preempted_tokens = figures.preemptions, figures.preempted_tokens
     summary.server_token_ns = figures.server_token_ns
+    summary.critical_evictions = figures.critical_evictions
+    summary.thinking_end_reason = figures.thinking_end_reason
     if summary.cached_tokens is None:  # usage tells it first; older llama.cpp only has it in its timings
         summary.cached_tokens = figures.cached_tokens
 

@@ -32,6 +32,8 @@ class ServerFigures:
     cached_tokens: int | None = None
     """Part of the input that a cache served."""
     server_token_ns: Sequence[int] = ()
+    critical_evictions: int | None = None
+    thinking_end_reason: str | None = None
 
 
 NOTHING_SAID = ServerFigures()
@@ -41,7 +43,7 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
     """The figures in the chunks of one reply; :data:`NOTHING_SAID` where there are none.
 
     Queue wait is ``queue_ms``, or vLLM's ``queue_time_ms``; prefill is ``prompt_ms`` and what a cache served
-    ``cache_n``, llama.cpp's names.
+    ``cache_n``, llama.cpp's names; ``critical_evictions`` and ``think_reason`` are the embedded engine's.
     """
     timed = [chunk.server_timings for chunk in chunks if chunk.server_timings is not None]
     if not timed:
@@ -55,7 +57,14 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
         preempted_tokens=_count(figures.get("preempted_tokens")),
         cached_tokens=_count(figures.get("cache_n")),
         server_token_ns=_token_instants(timed),
+        critical_evictions=_count(figures.get("critical_evictions")),
+        thinking_end_reason=next((r for one in timed if (r := reason_of(one.get("think_reason")))), None),
     )
+
+
+def reason_of(value: Any) -> str | None:
+    """A server's word for why thinking ended; ``None`` for anything but text that says something."""
+    return shorten(value, _NAME_LIMIT) or None if isinstance(value, str) and value.strip() else None
 
 
 def _figures(timed: Sequence[Mapping[str, Any]]) -> dict[str, float]:

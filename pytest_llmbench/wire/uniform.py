@@ -20,6 +20,7 @@ from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.wire.attribution import apportion, estimated_size
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.inline_reasoning import may_open
 from pytest_llmbench.wire.reply import Ended, StreamSummary, read_stream
 from pytest_llmbench.wire.reply_memory import HOLE, KnownShape, ReplyMemory, SummaryKey, id_is_alone, id_of
 from pytest_llmbench.wire.sse import SSEEvent
@@ -113,6 +114,8 @@ class _Reading:
         shape, start = self._shape()
         found = self._texts(shape, start)
         visible = next((n for n, piece in enumerate(found.pieces) if not piece.isspace()), None)
+        if visible is not None and may_open(found.pieces[visible]):
+            raise _UnusualError  # with reasoning inside the text, perhaps
         around = self._body[: found.start] + HOLE + self._body[found.end :]
         key = around.replace(self._id, HOLE) if self._id else around, len(found.pieces), visible is not None
         known = self._memory.summaries.get(key)

@@ -17,6 +17,8 @@ INSTANTS = (
     "first_event_ns",
     "first_nonempty_ns",
     "first_reasoning_ns",
+    "thinking_end_ns",
+    "last_reasoning_ns",
     "first_content_ns",
     "last_content_ns",
 )

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from pytest_llmbench.wire.inline_reasoning import may_open
 from pytest_llmbench.wire.reply import StreamSummary
 from pytest_llmbench.wire.uniform import MOST_BYTES, Lesson, plain_texts
 
@@ -127,6 +128,8 @@ class _Shape:
         if texts is None:
             return None
         visible = 0 if not texts[0].isspace() else _first_visible(texts)
+        if visible is not None and may_open(texts[visible]):
+            return None  # what it begins with may be reasoning
         summary = self.endings.get((ending, len(pieces), visible is not None))
         if summary is None:
             return None

@@ -171,7 +171,8 @@ def mistake_of(line: ClockLine, host: str) -> str | None:
 
 INSTANTS = (
     "scheduled_ns", "dispatched_ns", "submitted_ns", "first_byte_ns", "first_event_ns", "first_nonempty_ns",
-    "first_reasoning_ns", "first_content_ns", "last_content_ns", "finished_ns", "chunk_ns",
+    "first_reasoning_ns", "first_content_ns", "thinking_end_ns", "last_reasoning_ns", "last_content_ns",
+    "finished_ns", "chunk_ns",
 )  # fmt: skip
 """The columns read from the worker's clock. The server's own (``server_token_ns``) and durations are not
 among them."""

@@ -29,7 +29,12 @@ _NAMES = [field.name for field in fields(RequestRecord)]
 _values = attrgetter(*_NAMES)
 _KINDS = tuple(
     (_NAMES.index(name), kind)
-    for name, kind in (("phase", Phase), ("token_source", TokenSource), ("outcome", Outcome))
+    for name, kind in (
+        ("phase", Phase),
+        ("token_source", TokenSource),
+        ("reasoning_token_source", TokenSource),
+        ("outcome", Outcome),
+    )
 )
 """Members of enumerations go as their values: whole, they cost more to pack than all the rest."""
 

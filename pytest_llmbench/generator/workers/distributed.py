@@ -31,6 +31,7 @@ from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
 from pytest_llmbench.wire.catalogue import dialect as dialect_named
 from pytest_llmbench.wire.dialect import PromptForm
+from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 
 _AHEAD = 16
 """Blocks of requests that are drawn while the workers come up: about as many as there is time for."""
@@ -76,6 +77,7 @@ class DistributedLoadGenerator:
         counts_early: bool = True,
         session_deadline_ns: int | None = None,
         cpus: Sequence[int] = (),
+        reasoning: ReasoningDeclared | None = None,
     ) -> None:
         if workers < 1:
             raise SuiteError(f"{workers} workers", remedy="give at least 1")
@@ -89,6 +91,7 @@ class DistributedLoadGenerator:
             count_text=count_text,
             counts_early=counts_early,
             session_deadline_ns=session_deadline_ns,
+            reasoning=reasoning or ReasoningDeclared(),
         )
         self.workers = workers
         self._on_record = on_record

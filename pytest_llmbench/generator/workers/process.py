@@ -79,6 +79,7 @@ class Worker:
             on_progress=self._tell,
             count_text=self._count if setup.count_text else None,
             session_deadline_ns=setup.session_deadline_ns,
+            reasoning=setup.reasoning,
             gate=self._wait_for_go,
             spool=lambda: self._spool,
         )

@@ -26,8 +26,9 @@ from pytest_llmbench.model.facts import Fact
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.wire.dialect import PromptForm
+from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 def own_version() -> str:
@@ -64,6 +65,7 @@ class Setup:
     counts_early: bool = True
     """Have that tokenizer ready before the first plan; else after it, when nothing is being measured."""
     session_deadline_ns: int | None = None
+    reasoning: ReasoningDeclared = field(default_factory=ReasoningDeclared)
     directory: Path = Path()
     """The directory for spools and columns; private to the coordinator and its workers."""
     number: int = 0

@@ -16,6 +16,9 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes.access import Access, Asking
 from pytest_llmbench.probes.credentials import Credentials, read_credentials
 from pytest_llmbench.probes.disclosure import SUTFile
+from pytest_llmbench.probes.sut_schema import Reasoning
+from pytest_llmbench.wire.inline_reasoning import InlineReasoning
+from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,20 @@ class SUTAccess:
         # null: encoding takes it for a field that is not sent
         body: dict[str, Any] = {**dict.fromkeys(request.omit), **request.extra_body, **self.sut.extra_body}
         return Asking(request.prompt, self.sut.ignore_eos or request.ignore_eos, body)
+
+    @property
+    def reasoning(self) -> ReasoningDeclared:
+        """What the file declares of the model's reasoning."""
+        table = self.file.reasoning if self.file is not None else Reasoning()
+        inline = InlineReasoning(table.tags, table.starts_thinking)
+        return ReasoningDeclared(inline, table.end_reason or "", table.critical_evictions or "")
+
+    @property
+    def declared_series(self) -> dict[str, str]:
+        """Series of the metrics page that the file names, by our names."""
+        place = self.reasoning.critical_evictions
+        kind, _, series = place.partition(":")
+        return {"critical_evictions": series} if kind == "metric" else {}
 
     @property
     def model(self) -> str | None:

@@ -81,13 +81,14 @@ def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
             on_record=callbacks.on_record,
             on_progress=callbacks.on_progress,
             count_text=reference_tokenizer().count,
+            reasoning=approach.reasoning,
         )
     return Reached(
         base_url=seen.base_url,
         model=seen.model,
         api=seen.api,
         facts=seen.facts | host_facts(target.host) | probe_rtt(target.host, target.port),
-        executor=with_engine_metrics(generator, seen.base_url, approach.access),
+        executor=with_engine_metrics(generator, seen.base_url, approach.access, approach.declared_series),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -91,6 +91,11 @@ class ProbedExecutor:
         return self._probe if self._absent is None else None
 
 
-def with_engine_metrics(executor: Stoppable, base_url: str, access: Access) -> ProbedExecutor:
-    """``executor``, with ``Observation.engine`` filled from the server's metrics page, where it has one."""
-    return ProbedExecutor(executor, lambda: _PageProbe(page_urls(base_url), access))
+def with_engine_metrics(
+    executor: Stoppable, base_url: str, access: Access, declared: Mapping[str, str] | None = None
+) -> ProbedExecutor:
+    """``executor``, with ``Observation.engine`` filled from the server's metrics page, where it has one.
+
+    ``declared``: series of the page that the SUT file names, by our names.
+    """
+    return ProbedExecutor(executor, lambda: _PageProbe(page_urls(base_url), access, declared=declared))

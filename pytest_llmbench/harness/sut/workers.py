@@ -80,6 +80,7 @@ def distributed(
         "on_progress": on_progress,
         "count_text": True,
         "counts_early": not seen.counts_tokens,
+        "reasoning": approach.reasoning,
     }
     if approach.ray is not None:
         generator = RayLoadGenerator(address, seen.api, cluster=approach.ray, **options)

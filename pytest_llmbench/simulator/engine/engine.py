@@ -210,6 +210,7 @@ class Engine:
             swap = self.config.preemption == "swap" and victim.span_start >= 0
             lost = 0 if swap else victim.stored_tokens(index)
             events.append(Preemption(victim, lost, swap, protect and not victim.thinking))
+            victim.critical_evictions += events[-1].critical
             held_blocks = self._take_out(victim)
             self._moved_blocks += held_blocks if swap else 0
             self._requeue(victim, lost, swap)

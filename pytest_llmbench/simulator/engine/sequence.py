@@ -50,6 +50,9 @@ class EngineSequence:
     lost_tokens: int = field(default=0, init=False)
     """Tokens in the KV cache that its preemptions discarded; they are computed again, not given again."""
 
+    critical_evictions: int = field(default=0, init=False)
+    """Preemptions in its output phase, where the scheduler tells the phases apart."""
+
     ticket: int = field(default=-1, init=False)
     """The number of the sequence in the order of submission."""
     joined: int = field(default=-1, init=False)

@@ -108,9 +108,10 @@ class ReplayTotals:
         self._seconds[name] += float(known.sum()) / 1e9
         self._counts[name] += len(known)
 
-    def read(self, engine: EngineTotals) -> dict[str, float]:
-        """All of them by now."""
-        return {
+    def read(self, engine: EngineTotals, *, phases: bool) -> dict[str, float]:
+        """All of them by now. ``phases``: the scheduler tells thoughts from answers."""
+        evictions = {"critical_evictions": float(engine.critical_evictions)} if phases else {}
+        return evictions | {
             "preemptions": float(engine.preemptions),
             "prefix_queries_tokens": float(engine.prefix_query_tokens),
             "prefix_hits_tokens": float(engine.prefix_hit_tokens),
@@ -228,14 +229,15 @@ class ReplayEngine:
         arrivals = arrivals_of(plan, requests, started_ns, self.delays)
         if plan.fresh_state:
             self._restart()
-        before = self._totals.read(self._engine.totals)
+        phases = self.config.scheduler == "phase"
+        before = self._totals.read(self._engine.totals, phases=phases)
         log = self._log(plan)
         run = self._begun(plan, arrivals, log, started_ns)
         run.play()
         interrupted = run.interrupted
         records = log.records()
         self._totals.note(records)
-        readings = run.gauges.readings(before, self._totals.read(self._engine.totals))
+        readings = run.gauges.readings(before, self._totals.read(self._engine.totals, phases=phases))
         if interrupted == INTERRUPTED_BY_CTRL_C:
             self._restart()  # Ctrl-C may have come in the middle of a step
         ended_ns = int(records.finished_ns.max()) if len(records) else started_ns
@@ -276,7 +278,14 @@ class ReplayEngine:
         self._plans += 1
         name = "-".join(filter(None, ("replay", self.name, str(self._plans))))
         figures, stream = self.config, self.scenario.stream
-        recording = Recording(plan.phase, name, stream, figures.seed, figures.prefix_caching)
+        recording = Recording(
+            plan.phase,
+            name,
+            stream,
+            figures.seed,
+            figures.prefix_caching,
+            phases=figures.scheduler == "phase",
+        )
         return FlightLog(recording, self._on_record)
 
 

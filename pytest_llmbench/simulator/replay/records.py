@@ -228,6 +228,8 @@ class Recording:
     stream: StreamOptions
     seed: int
     prefix_caching: bool
+    phases: bool = False
+    """Whether the scheduler tells thoughts from answers, and counts the evictions of those that answer."""
 
 
 def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) -> Records:
@@ -260,7 +262,7 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
         ),
     }
     columns |= _of_sessions(flights)
-    columns |= _of_engine(flights, steps)
+    columns |= _of_engine(flights, steps) | _of_thinking(flights, chunks, recording)
     return Records(**columns, **_of_chunks(chunks), **_of_reply(flights, chunks, steps, recording))
 
 
@@ -291,6 +293,35 @@ def _of_chunks(chunks: Chunks) -> dict[str, Any]:
         "chunk_tokens": chunks.tokens,
         "server_token_offsets": _offsets(chunks.output_tokens if len(chunks.server_ns) else none),
         "server_token_ns": chunks.server_ns,
+    }
+
+
+def _of_thinking(flights: Sequence[Flight], chunks: Chunks, recording: Recording) -> dict[str, Any]:
+    """The end of thinking, and what the engine tells of it at the end of a reply."""
+    thought = chunks.reasoning_counts > 0
+    last = chunks.offsets[:-1] + chunks.reasoning_counts - 1
+    answers = chunks.counts > chunks.reasoning_counts
+    last_ns, visible_ns = chunks.at(last, thought), chunks.at(last + 1, answers)
+    ends_ns = np.where(answers, last_ns, MISSING)
+    for i in np.flatnonzero(thought & answers & (last_ns == visible_ns)).tolist():
+        earlier = chunks.stamps_ns[chunks.offsets[i] : last[i]]  # one read brought both: as on the wire
+        earlier = earlier[earlier < visible_ns[i]]
+        ends_ns[i] = earlier[-1] if len(earlier) else MISSING
+    ok = [flight.outcome is Outcome.OK and flight.sequence is not None for flight in flights]
+    sequences = [flight.sequence if flight.http_status == 200 else None for flight in flights]
+    counted = chunks.think_tokens > 0
+    return {
+        "thinking_end_ns": ends_ns,
+        "last_reasoning_ns": last_ns,
+        "thinking_end_reason": [
+            flight.sequence.think_reason if told and flight.sequence is not None else None
+            for flight, told in zip(flights, ok, strict=True)
+        ],
+        "critical_evictions": np.array(
+            [MISSING if s is None or not recording.phases else s.critical_evictions for s in sequences],
+            dtype=np.int64,
+        ),
+        "reasoning_token_source": _sources(np.array(ok, dtype=bool) & counted, counted & False),
     }
 
 
@@ -354,6 +385,8 @@ def rows_of(records: Records) -> Iterator[RequestRecord]:
             chunk_tokens=records.chunk_tokens[chunks].tolist(),
             server_token_ns=records.server_token_ns[server_offsets[i] : server_offsets[i + 1]].tolist(),
             token_source=TOKEN_SOURCES[records.token_source[i]],
+            reasoning_token_source=TOKEN_SOURCES[records.reasoning_token_source[i]],
+            thinking_end_reason=records.thinking_end_reason[i],
             attribution="exact" if chunks.stop > chunks.start else "none",
             outcome=OUTCOMES[records.outcome[i]],
             error=records.error[i],
@@ -371,6 +404,7 @@ _ROW_NUMBERS = (
     "reasoning_tokens", "http_status", *_NEVER, "shared_prefix_tokens", "prefix_id",
     "session", "turn", "session_turns",
     "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
+    "thinking_end_ns", "last_reasoning_ns", "critical_evictions",
 )  # fmt: skip
 
 

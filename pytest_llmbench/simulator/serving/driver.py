@@ -146,11 +146,15 @@ class EngineDriver:
             truth = self._replies[sequence].truth
             truth.admitted_ns = begun_ns
             truth.think_reason = sequence.think_reason
+            if self.engine.config.scheduler == "phase":
+                truth.critical_evictions = 0
             if self.engine.config.prefix_caching:
                 truth.cached_tokens = sequence.cached_tokens
         for event in step.preempted:
             truth = self._replies[event.sequence].truth
             truth.preemptions, truth.lost_tokens = event.sequence.preemptions, event.sequence.lost_tokens
+            if self.engine.config.scheduler == "phase":
+                truth.critical_evictions = event.sequence.critical_evictions
 
     async def _fail(self, sequence: EngineSequence) -> None:
         reply = self._replies.pop(sequence, None)

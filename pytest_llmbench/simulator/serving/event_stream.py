@@ -86,6 +86,9 @@ class EventStream:
         self._gathered: list[bytes] = []
         self.visible = False
         """Text that is not white space has been put into a write."""
+        self.thought = False
+        """A thought has been put into a write since somebody set this to False."""
+        self._first_pending = 0
 
     @property
     def tells_timings(self) -> bool:
@@ -113,6 +116,8 @@ class EventStream:
         if self._pending and field != self._field:
             events += self._chunk()
         self._field = field
+        if not self._pending:
+            self._first_pending = number
         self._pending.append(self._hold_back(number, text))
         if self._options.token_times or self._options.server_timestamps:
             self._times.append(self._truth.last_token_ns or 0)
@@ -171,7 +176,9 @@ class EventStream:
             more["token_times_ns"] = self._times
         self._times = []
         events.append(self._text.chunk(delta, **more))
-        self.visible |= self._field == "content" and bool(text.strip())
+        thoughts = max(0, self._texts.reasoning_tokens - self._first_pending)
+        self.thought |= thoughts > 0
+        self.visible |= bool("".join(self._pending[thoughts:]).strip())
         self._pending = []
         self._size = next(self._sizes)
         return events

@@ -37,6 +37,8 @@ class GroundTruth:
     """Just before the first chunk with a token was written (of an unstreamed reply: before its body was)."""
     first_visible_ns: int | None = None
     """The same of the first chunk with visible text that is not white space."""
+    thinking_end_ns: int | None = None
+    """The same of the last chunk with a thought; tags of inline reasoning are thoughts to the engine."""
     last_write_ns: int | None = None
     """Just before the last content chunk was written."""
     output_tokens: int = 0
@@ -48,6 +50,8 @@ class GroundTruth:
     """Times it was thrown out of the batch."""
     lost_tokens: int = 0
     """Tokens in the KV cache that these discarded."""
+    critical_evictions: int | None = None
+    """Times it was thrown out while it answered; ``None``: the scheduler does not tell phases apart."""
     think_reason: str | None = None
     """Why its thoughts ended: converged, overthinking or hard_cap."""
     finish_reason: str | None = None
@@ -71,9 +75,13 @@ class GroundTruth:
         if self.write_ns is not None and len(self.write_ns) < TRACE_LIMIT:
             self.write_ns.append(now_ns)
 
-    def timings(self) -> dict[str, float]:
+    def timings(self) -> dict[str, float | str]:
         """The engine's own figures for the client, as far as they are known: ``timings`` on the wire."""
-        found: dict[str, float] = {}
+        found: dict[str, float | str] = {}
+        if self.think_reason is not None:
+            found["think_reason"] = self.think_reason
+        if self.critical_evictions is not None:
+            found["critical_evictions"] = self.critical_evictions
         if self.queued_ns is not None and self.admitted_ns is not None:
             found["queue_ms"] = (self.admitted_ns - self.queued_ns) / 1e6
         if self.admitted_ns is not None and self.first_token_ns is not None:

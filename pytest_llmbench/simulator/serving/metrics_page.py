@@ -155,6 +155,9 @@ class EngineMetrics:
         for name, help_text in _COUNTERS.items():
             yield from _head(f"{name}_total", "counter", help_text)
             yield f"vllm:{name}_total{{{labels}}} {counters[name]}"
+        if self._config.scheduler == "phase":
+            yield from _head("critical_evictions_total", "counter", "Preemptions of sequences that answer.")
+            yield f"vllm:critical_evictions_total{{{labels}}} {totals.critical_evictions}"
         yield from _head("request_success_total", "counter", "Requests that have ended, by finish reason.")
         for reason, count in self._ended.items():
             yield f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} {count}'

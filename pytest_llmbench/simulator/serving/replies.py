@@ -115,6 +115,8 @@ class StreamedReply:
             truth.first_write_ns = now_ns
         if truth.first_visible_ns is None and self._stream.visible:
             truth.first_visible_ns = now_ns
+        if self._stream.thought:
+            truth.thinking_end_ns, self._stream.thought = now_ns, False
 
     async def _write(self, data: bytes) -> None:
         self._written_ns = self._clock()

@@ -355,6 +355,9 @@ def test_thoughts_are_reasoning_and_not_content() -> None:
     assert np.array_equal(records.first_reasoning_ns, records.chunk_ns[begins])
     assert np.array_equal(records.first_content_ns, records.chunk_ns[begins + 20])
     assert np.array_equal(records.first_nonempty_ns, records.first_reasoning_ns)
+    assert np.array_equal(records.thinking_end_ns, records.chunk_ns[begins + 19])
+    assert np.array_equal(records.last_reasoning_ns, records.thinking_end_ns)
+    assert records.thinking_end_reason == ["converged"] * 4
 
 
 def test_preemptions_leave_gaps_and_lose_no_token() -> None:

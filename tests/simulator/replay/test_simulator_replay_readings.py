@@ -150,7 +150,8 @@ def test_totals_are_counted_from_before_to_after() -> None:
     for seen in (first, second):
         readings, records = seen.engine, seen.records
         assert readings is not None
-        assert set(readings.totals_before) == set(readings.totals_after) == set(TOTALS)
+        assert set(readings.totals_before) == set(readings.totals_after)
+        assert set(readings.totals_after) == {*TOTALS} - {"critical_evictions"}, "fcfs knows no phases"
         assert readings.grown("prompt_tokens") == records.input_tokens.sum()
         assert readings.grown("generated_tokens") == records.output_tokens.sum()
         assert readings.grown("requests_finished") == readings.grown("queue_wait_count") == 40
@@ -159,3 +160,16 @@ def test_totals_are_counted_from_before_to_after() -> None:
     assert first.engine is not None
     assert second.engine is not None
     assert first.engine.totals_after == second.engine.totals_before
+
+
+def test_critical_evictions_are_told_where_phases_are_told_apart() -> None:
+    """Per request, and in sum on the page: never zero for a scheduler that knows none."""
+    pressed = "fast?think_mean_tokens=60&kv_blocks=40&context_limit_tokens=512&max_num_seqs=16"
+    seen = run(f"{pressed}&scheduler=phase", ClosedLoop(16), 60, lengths(40, 200))
+    readings, records = seen.engine, seen.records
+    assert readings is not None
+    assert records.critical_evictions.min() == 0
+    assert readings.grown("critical_evictions") == records.critical_evictions.sum() > 0
+    assert (records.critical_evictions <= records.preemptions).all()
+    blind = run(pressed, ClosedLoop(16), 60, lengths(40, 200))
+    assert set(blind.records.critical_evictions.tolist()) == {MISSING}

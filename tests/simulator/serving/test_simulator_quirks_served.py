@@ -262,6 +262,27 @@ def test_reasoning_inline(place: str, tokens: int, thoughts: list[str]) -> None:
     assert len(found) == TOKENS
 
 
+@pytest.mark.parametrize(
+    ("place", "tokens"), [("reasoning_content", 4), ("inline", 4), ("inline_split", 7)]
+)
+def test_the_end_of_thinking_is_that_of_the_ground_truth(place: str, tokens: int) -> None:
+    """Wherever reasoning goes; the tags of inline reasoning are its first and last tokens."""
+    scenario = f"{SLOW}&think_mean_tokens={tokens}&think_spread=0&reasoning_place={place}"
+    with EmbeddedEngine.start(scenario) as engine:
+        row = load(engine).only
+        (truth,) = engine.ground_truth()
+    assert truth.thinking_end_ns is not None
+    assert truth.first_visible_ns is not None
+    assert row.thinking_end_ns is not None
+    assert row.first_content_ns is not None
+    assert row.thinking_end_ns == row.chunk_ns[tokens - 1], "the last thought, or its closing tag complete"
+    assert row.first_content_ns == row.chunk_ns[tokens]
+    assert row.thinking_end_ns >= truth.thinking_end_ns
+    assert row.first_content_ns >= truth.first_visible_ns > row.thinking_end_ns
+    assert (row.thinking_end_reason, truth.think_reason) == ("converged", "converged")
+    assert row.critical_evictions is None, "a scheduler that knows no phases tells none"
+
+
 def test_token_times_are_those_of_the_ground_truth() -> None:
     with EmbeddedEngine.start("fast?token_times=true&trace=true&tokens_per_chunk=3") as engine:
         found = chunks(raw_chat(engine))
