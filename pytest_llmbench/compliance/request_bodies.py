@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_llmbench.compliance.evidence_view import EvidenceView
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import TokenSource
+from pytest_llmbench.model.outcome import LENGTH_FINISH, TokenSource
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, Records
 from pytest_llmbench.model.request_fields import meaning, present
 
@@ -60,7 +60,7 @@ def held_to_another_limit(view: EvidenceView) -> str | None:
 
 def _cut_short(records: Records) -> BoolColumn:
     """Ended by length with fewer tokens than the request allowed, by the server's own count."""
-    ended = np.fromiter((reason == "length" for reason in records.finish_reason), bool, len(records))
+    ended = np.fromiter((reason in LENGTH_FINISH for reason in records.finish_reason), bool, len(records))
     asked, got = records.requested_max_tokens, records.output_tokens
     counted = np.isin(records.token_source, _COUNTED_BY_SERVER) & (asked != MISSING) & (got != MISSING)
     short = got < asked - np.maximum(_FEWEST_TOKENS_SHORT, _LIMIT_TOLERANCE * asked)

@@ -17,7 +17,7 @@ from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.claims import is_modest, refuse_impossible
-from pytest_llmbench.wire.content_type import classify_unstreamed, is_event_stream
+from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.wire.http_status import classify_status, header
@@ -31,6 +31,9 @@ _CHUNKS_PER_STEP = 4
 MOST_COUNTED = 2_000_000
 """Characters of a reply that the reference tokenizer counts, in one step: half a million tokens. No model
 that keeps to a limit writes more; where one did, chunks are counted."""
+
+_WHOLE = {"sse": 0, "ndjson": 1}
+"""Chunks that a reply in one piece, which is JSON and no stream, would be read as."""
 
 _OUTCOMES = {
     End.UNREACHABLE: Outcome.DISCONNECTED,
@@ -132,8 +135,10 @@ class ReplyReader:
                     record.input_tokens = self._sent_tokens(exchange.request)
                 return
         chunks = yield from self._chunks(exchange)
-        if whole and not chunks and not is_event_stream(headers):
-            record.outcome, record.error = classify_unstreamed(headers, b"".join(exchange.bodies))
+        protocol = self.dialect.protocol
+        if whole and len(chunks) <= _WHOLE[protocol] and not is_stream(headers, protocol):
+            body = b"".join(exchange.bodies)
+            record.outcome, record.error = classify_unstreamed(headers, body, protocol)
             return
         broken = None if whole else (record.outcome, record.error)
         ended: Ended = "eof" if broken is None else _ENDED[broken[0]]

@@ -56,3 +56,7 @@ class TokenSource(StrEnum):
     CHUNK_COUNT = "chunk_count"
     """One token per content chunk; only when neither usage nor a tokenizer is to be had."""
     NONE = "none"
+
+
+LENGTH_FINISH = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+"""Finish reasons, under the names of several APIs, of a reply that ended at a limit of its length."""

@@ -42,7 +42,7 @@ OPTIONS = (
         systems=True,
     ),
     Option("model", "model name; default: the only one that the endpoint lists", "NAME"),
-    Option("api", "wire dialect: auto, openai-chat or openai-completions (default: auto)", "NAME"),
+    Option("api", "wire dialect, such as openai-chat or anthropic-messages, or auto (default: auto)", "NAME"),
     Option(
         "sut",
         "TOML file that discloses the system under test; of several systems one for each, as NAME=FILE",

@@ -13,7 +13,7 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -70,6 +70,8 @@ class ControlPlane:
         self._access = access
         self.insecure = access.insecure
         self.key_source = access.credentials.source
+        self.headers = access.credentials.headers
+        """What every request carries beside the usual; holds secrets."""
         self.proxy = proxy_for(endpoint)
         """URL of the proxy that is used, or ``None``. Never one for a loopback endpoint."""
         self._tls = tls_context(access)
@@ -131,9 +133,9 @@ class ControlPlane:
     def get(self, url: str) -> Answer:
         return self._exchange(self._client.build_request("GET", url))
 
-    def get_or_failure(self, url: str) -> Answer | SUTError:
+    def get_or_failure(self, url: str, headers: Mapping[str, str] | None = None) -> Answer | SUTError:
         """The answer; where the server ended the connection without one, the error that says so."""
-        request = self._client.build_request("GET", url)
+        request = self._client.build_request("GET", url, headers=headers)
         try:
             return self._taken(request)
         except _ENDED as error:
@@ -141,10 +143,14 @@ class ControlPlane:
         except httpx.RequestError as error:
             raise self._failure(without_query(url), error) from error
 
-    def post(self, url: str, body: bytes) -> Answer:
-        """The answer to a JSON body, an event stream included, read to its end or to the limits."""
-        headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
-        return self._exchange(self._client.build_request("POST", url, content=body, headers=headers))
+    def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
+        """The answer to a JSON body, an event stream included, read to its end or to the limits.
+
+        ``headers``: further ones, which a dialect wants.
+        """
+        usual = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
+        both = {**usual, **(headers or {})}
+        return self._exchange(self._client.build_request("POST", url, content=body, headers=both))
 
     def call(self, method: str, url: str, body: bytes | None = None) -> Answer:
         """The answer to an administrative call, with a JSON body if there is one."""

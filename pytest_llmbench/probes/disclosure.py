@@ -35,6 +35,7 @@ _WHOLE_FACTS = ("network.ttft_adjustment",)
 _SECRET_BEARING = ("headers", "api_key_env", "api_key_file", "api_key")
 """Somebody may have put a key there by mistake, so what stands there is never repeated."""
 
+_TAKE_TOKEN_IDS = ("auto", "openai-completions")
 _OURS = ("model", "messages", "prompt", "stream", "temperature", "n", *sorted(OUTPUT_LIMITS))
 """Fields of a request body that the workload and the load generator decide."""
 
@@ -242,9 +243,10 @@ def _contradictions(content: Mapping[str, Any]) -> list[str]:
         found.append("endpoint.api_key_env and endpoint.api_key_file are both given: choose one")
     if endpoint.get("insecure") is True and "ca_file" in endpoint:
         found.append("endpoint.insecure is true, so endpoint.ca_file would not be used: choose one")
-    if request.get("prompt") == "token_ids" and endpoint.get("api") == "openai-chat":
+    if request.get("prompt") == "token_ids" and endpoint.get("api", "auto") not in _TAKE_TOKEN_IDS:
         found.append(
-            'request.prompt is token_ids, which chat cannot carry: endpoint.api = "openai-completions"'
+            f"request.prompt is token_ids, which {endpoint['api']} cannot carry: endpoint.api = "
+            '"openai-completions"'
         )
     omitted = request.get("omit")
     if isinstance(omitted, list) and any(name in extra for name in omitted if isinstance(name, str)):

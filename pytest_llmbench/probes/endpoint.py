@@ -6,12 +6,13 @@ Each way in which the answer can be no is one SUTError that names the URL, the c
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.probes import api_detection as detection
 from pytest_llmbench.probes import endpoint_errors as errors
 from pytest_llmbench.probes.access import Access, Asking
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query, without_userinfo
@@ -25,12 +26,10 @@ from pytest_llmbench.probes.model_list import (
     suggested_bases,
     unknown_model,
 )
-from pytest_llmbench.wire.catalogue import DIALECTS, dialect
-from pytest_llmbench.wire.content_type import is_event_stream
+from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions
-from pytest_llmbench.wire.sse import SSEDecoder, SSEEvent
-
-_SMALL = PlannedRequest(0, max_tokens=4, input_tokens=1, text="Hello", token_ids=(9906,))
+from pytest_llmbench.wire.sse import SSEEvent
+from pytest_llmbench.wire.stream import events_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class EndpointReport:
     models: tuple[str, ...]
     """All that it lists; empty if it has no list."""
     api: str
-    """Name of the dialect: ``openai-chat`` or ``openai-completions``."""
+    """Name of the dialect, as in ``openai-chat``."""
     server: str
     """The ``server`` header, or ``""``."""
     proxy: str | None
@@ -74,13 +73,14 @@ def examine(
 ) -> EndpointReport:
     """Reach the endpoint, read its model list, choose the model, and have one small reply streamed.
 
-    ``api`` is a dialect's name, or ``auto``: chat, else completions. Raises SuiteError for settings that
-    cannot be right, SUTError for an endpoint that cannot be measured. At most eight requests.
+    ``api`` is a dialect's name, or ``auto``: chat, else completions, else what there is. Raises SuiteError
+    for settings that cannot be right, SUTError for an endpoint that cannot be measured. At most nine requests.
     """
     bases, asking = base_candidates(endpoint), asking or Asking()
-    dialects = _dialects(api, asking)
+    dialects = detection.to_try(api, asking)
     with ControlPlane(bases[0], access or Access()) as control:
-        listed = _find_models(control, bases, endpoint, model)
+        headers = detection.common_headers(control, dialects)
+        listed = _find_models(control, bases, endpoint, model, headers)
         if listed is not None:
             model, bases = choose_model(listed, model), [listed.base_url]
         else:
@@ -90,19 +90,13 @@ def examine(
         return _report(control, found, options.model, listed)
 
 
-def _dialects(api: str, asking: Asking) -> list[Dialect]:
-    if api != "auto":
-        return [dialect(api)]
-    return [known for known in DIALECTS.values() if asking.prompt_form == "text" or known.accepts_token_ids]
-
-
 def _find_models(
-    control: ControlPlane, bases: list[str], endpoint: str, model: str | None
+    control: ControlPlane, bases: list[str], endpoint: str, model: str | None, headers: Mapping[str, str]
 ) -> ModelList | None:
     """The model list, or ``None`` if there is none and the model is known without it."""
     answers: list[Answer] = []
     for base in bases:
-        answer = control.get_or_failure(below(base, "/models"))
+        answer = control.get_or_failure(below(base, "/models"), headers)
         if isinstance(answer, SUTError):
             if model is None:
                 raise errors.or_named_model(answer)
@@ -133,17 +127,17 @@ def _find_stream(
     """The first dialect at the first base that streams a reply."""
     failures: list[Answer] = []
     refused: list[errors.RefusedField] = []
-    for base in bases:
-        for spoken in dialects:
-            sent = spoken.encode(_SMALL, options)
-            answer = control.post(below(base, spoken.path), sent)
-            if 200 <= answer.status < 300:
-                return _Stream(base, spoken, answer, *_check_stream(spoken, answer))
-            refusal = errors.outright_refusal(answer, control.key_source)
-            if refusal is not None:
-                raise refusal
-            failures.append(answer)
-            refused += errors.refused_fields(answer, sent)
+    for base, spoken in detection.attempts(bases, dialects):
+        if not detection.is_worth_trying(spoken, failures):
+            continue
+        answer = detection.ask(control, base, spoken, options)
+        if 200 <= answer.status < 300:
+            return _Stream(base, spoken, answer, *_check_stream(spoken, answer))
+        refusal = errors.outright_refusal(answer, control.key_source)
+        if refusal is not None:
+            raise refusal
+        failures.append(answer)
+        refused += errors.refused_fields(answer, detection.small_body(spoken, options))
     for answer in failures:
         if said := errors.says_no_such_model(answer):
             raise unknown_model(options.model, listed.names, answer.url, said)
@@ -153,25 +147,25 @@ def _find_stream(
     if telling:
         raise errors.unusable(telling[0])
     if listed.entries:
-        raise errors.no_completions(failures[0], [spoken.path for spoken in dialects])
+        other = detection.other_that_answers(control, bases[0], dialects, options)
+        raise errors.no_completions(failures[0], [spoken.path for spoken in dialects], other)
     raise _wrong_path(control, failures[0], endpoint)
 
 
 def _check_stream(spoken: Dialect, answer: Answer) -> tuple[str, bool]:
     """The fingerprint in a streamed reply, or ``""``; and whether it told its tokens. Raises SUTError if
     nothing was streamed."""
-    if not is_event_stream(answer.headers):
-        raise errors.not_streamed(answer)
-    decoder = SSEDecoder()
-    events = decoder.feed(answer.body, 0, 0) + decoder.close()
-    chunks = [spoken.decode(event) for event in events]
+    if not is_stream(answer.headers, spoken.protocol):
+        raise errors.not_streamed(answer, detection.looks_like(answer, spoken))
+    chunks = detection.chunks_in(spoken, answer)
     said = next((chunk.error for chunk in chunks if chunk.error), None)
-    if said is not None or not any(chunk.choice is not None for chunk in chunks):
-        raise errors.no_completion(answer, len(events), said)
+    if said is not None or not detection.is_completion(chunks):
+        raise errors.no_completion(answer, len(chunks), said, detection.looks_like(answer, spoken))
     if not any(chunk.done for chunk in chunks) and not answer.ended:
-        raise errors.never_ends(answer, len(events), _SMALL.max_tokens)
+        raise errors.never_ends(answer, len(chunks), detection.most_tokens(spoken))
     if not any(chunk.finish_reason for chunk in chunks):
-        raise errors.unfinished(answer, len(events))
+        raise errors.unfinished(answer, len(chunks))
+    events = events_of([(answer.body, 0)], protocol=spoken.protocol)
     counts = any(chunk.usage is not None for chunk in chunks)
     return next(filter(None, map(_fingerprint, events)), ""), counts
 

@@ -64,9 +64,11 @@ def wrong_path(answer: Answer, found_at: str | None, example: str) -> SUTError:
     return _error(answer, what, f"give the base URL of the API; it usually ends in /v1, like {example}")
 
 
-def no_completions(answer: Answer, tried: list[str]) -> SUTError:
-    """A model list, but nothing that completes."""
+def no_completions(answer: Answer, tried: list[str], other: str = "") -> SUTError:
+    """A model list, but nothing that completes. ``other``: a dialect that does, not asked for."""
     what = f"{_status(answer)}: the endpoint lists models, but has no {' and no '.join(tried)}"
+    if other:
+        return _error(answer, what, f"it speaks {other}: --llm-api={other}")
     return _error(answer, what, "choose the dialect that it speaks (--llm-api), or another server")
 
 
@@ -85,8 +87,11 @@ def or_named_model(error: SUTError) -> SUTError:
     return type(error)(error.what, where=error.where, remedy=remedy)
 
 
-def not_streamed(answer: Answer) -> SUTError:
-    """A successful answer that is no event stream."""
+def not_streamed(answer: Answer, other: str = "") -> SUTError:
+    """A successful answer that is no stream of the dialect. ``other``: a dialect that it is a stream of."""
+    if other:
+        what = f"the answer is a stream of another dialect, {other}"
+        return _error(answer, what, f"choose that one: --llm-api={other}")
     kind = answer.content_type or "an answer without a content type"
     if kind == "text/html":
         what = f"not an OpenAI-compatible endpoint: {kind}: {_excerpt(answer)}"
@@ -99,8 +104,10 @@ def not_streamed(answer: Answer) -> SUTError:
     return _error(answer, what, remedy)
 
 
-def no_completion(answer: Answer, events: int, said: str | None) -> SUTError:
-    """An event stream with an error in it, or with nothing that a dialect knows."""
+def no_completion(answer: Answer, events: int, said: str | None, other: str = "") -> SUTError:
+    """An event stream with an error in it, or with nothing that the dialect knows; ``other`` as above."""
+    if other:
+        return not_streamed(answer, other)
     if said is not None:
         return _error(answer, f"the streamed reply is an error: {said}", "look at the server's log")
     what = f"an event stream without a completion in it ({events} events): {_excerpt(answer)}"

@@ -225,8 +225,15 @@ class Endpoint(Table):
     model: Text | None = Field(
         default=None, description="Model to ask for. Default: the only one the endpoint lists."
     )
-    api: Literal["auto", "openai-chat", "openai-completions"] = Field(
-        default="auto", description="Wire dialect; `auto` tries chat, then completions."
+    api: Literal[
+        "auto",
+        "openai-chat",
+        "openai-completions",
+        "openai-responses",
+        "anthropic-messages",
+    ] = Field(
+        default="auto",
+        description="[Wire dialect](dialects.md); `auto` takes chat, else completions, else what there is.",
     )
     headers: dict[HeaderName, EnvRef] = Field(
         default_factory=dict, description='Further headers, each as `name = { env = "VARIABLE" }`.'

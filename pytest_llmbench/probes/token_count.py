@@ -17,7 +17,7 @@ from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_q
 from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import below
 from pytest_llmbench.wire.catalogue import dialect
-from pytest_llmbench.wire.dialect import EncodeOptions
+from pytest_llmbench.wire.dialect import EncodeOptions, headers_for
 from pytest_llmbench.wire.http_status import read_error_body
 from pytest_llmbench.wire.reply import read_stream
 from pytest_llmbench.wire.stream import chunks_of
@@ -121,7 +121,8 @@ class ServerTokenCount:
                 remedy="use fewer different prompts of exact length, or send prompts as token ids",
             )
         self.calls += 1
-        return way.read(self._control.post(way.url, way.body(text)))
+        headers = headers_for(self._dialect, self._control.headers)
+        return way.read(self._control.post(way.url, way.body(text), headers))
 
     def _find_way(self) -> _Way:
         completion = self._completion()
@@ -145,7 +146,8 @@ class ServerTokenCount:
 
     def _completion(self) -> _Way:
         def body(text: str) -> bytes:
-            return self._dialect.encode(PlannedRequest(0, 1, 1, text=text), self._options)
+            request = PlannedRequest(0, self._dialect.least_tokens, 1, text=text)
+            return self._dialect.encode(request, self._options)
 
         def read(answer: Answer) -> int | str:
             if not 200 <= answer.status < 300:

@@ -5,16 +5,26 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.wire.apis.anthropic_messages import AnthropicMessages
+from pytest_llmbench.wire.apis.openai_responses import OpenAIResponses
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.wire.openai_completions import OpenAICompletions
 
-DIALECTS: dict[str, Dialect] = {known.name: known for known in (OpenAIChat(), OpenAICompletions())}
-_ALIASES = {"chat": "openai-chat", "completions": "openai-completions"}
+DIALECTS: dict[str, Dialect] = {
+    known.name: known for known in (OpenAIChat(), OpenAICompletions(), OpenAIResponses(), AnthropicMessages())
+}
+"""In the order in which ``auto`` tries them."""
+_ALIASES = {
+    "chat": "openai-chat",
+    "completions": "openai-completions",
+    "responses": "openai-responses",
+    "messages": "anthropic-messages",
+}
 
 
 def dialect(name: str) -> Dialect:
-    """The dialect called ``name``; ``chat`` and ``completions`` are short for the OpenAI ones.
+    """The dialect called ``name``; ``chat``, ``completions``, ``responses`` and ``messages`` are short.
 
     :raises SuiteError: there is none.
     """

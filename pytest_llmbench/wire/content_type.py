@@ -9,36 +9,45 @@ from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.wire.error_text import error_in, error_text, is_policy_error, shorten
 from pytest_llmbench.wire.http_status import header
 
-EVENT_STREAM = "text/event-stream"
+_CONTENT_TYPES = {
+    "sse": ("text/event-stream",),
+    "ndjson": ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-lines"),
+}
+"""Content types of each framing of a stream, the usual one first."""
+
+_REPLIES = frozenset({"choices", "output", "content", "done", "meta_info", "generated_text", "text_output"})
+"""Keys of a reply in one piece, of which each dialect has one."""
 
 
-def is_event_stream(headers: Mapping[str, str]) -> bool:
-    """Whether the content type is that of Server-Sent Events; parameters such as a charset do not matter."""
+def is_stream(headers: Mapping[str, str], protocol: str = "sse") -> bool:
+    """Whether the content type is that of the framing; parameters such as a charset do not matter."""
     content_type = header(headers, "content-type") or ""
-    return content_type.partition(";")[0].strip().lower() == EVENT_STREAM
+    return content_type.partition(";")[0].strip().lower() in _CONTENT_TYPES[protocol]
 
 
-def classify_unstreamed(headers: Mapping[str, str], body: bytes) -> tuple[Outcome, str]:
-    """Outcome and reason for an answer with status 2xx that is not an event stream.
+def classify_unstreamed(
+    headers: Mapping[str, str], body: bytes, protocol: str = "sse"
+) -> tuple[Outcome, str]:
+    """Outcome and reason for an answer with status 2xx that is not a stream of this framing.
 
     ``undecodable`` for a whole completion and for anything else without event stream framing: no instant of
     a token can be taken from it. An error object sent with a success status is ``in_band_error`` (or
     ``refused``); an empty body is ``empty``.
     """
-    content_type = header(headers, "content-type") or "no content type"
+    content_type, wanted = header(headers, "content-type") or "no content type", _CONTENT_TYPES[protocol][0]
     if not body.strip():
         return Outcome.EMPTY, "the reply has an empty body"
     try:
         payload = json.loads(body)
     except (ValueError, RecursionError):
         start = shorten(body[:200].decode("utf-8", errors="replace"), 80)
-        return Outcome.UNDECODABLE, shorten(f"the reply is {content_type}, not {EVENT_STREAM}: {start}")
+        return Outcome.UNDECODABLE, shorten(f"the reply is {content_type}, not {wanted}: {start}")
     error = error_in(payload)
     if error is not None:
         outcome = Outcome.REFUSED if is_policy_error(error) else Outcome.IN_BAND_ERROR
         return outcome, error_text(error)
-    whole = isinstance(payload, dict) and "choices" in payload
+    whole = isinstance(payload, dict) and not _REPLIES.isdisjoint(payload)
     answer = "with a whole completion" if whole else "with JSON that is no completion"
     return Outcome.UNDECODABLE, (
-        f"the endpoint answered without streaming: {shorten(content_type, 80)} {answer}, not {EVENT_STREAM}"
+        f"the endpoint answered without streaming: {shorten(content_type, 80)} {answer}, not {wanted}"
     )

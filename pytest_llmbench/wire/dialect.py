@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.sse import SSEEvent
@@ -53,8 +54,12 @@ class Dialect(Protocol):
         """Path below the API base (``http://host/v1``), with its leading slash."""
 
     @property
+    def rooted(self) -> bool:
+        """Whether the path begins at the server's root (``http://host``) instead."""
+
+    @property
     def protocol(self) -> str:
-        """How the reply is framed: ``sse``."""
+        """How the reply is framed: ``sse``, or ``ndjson`` for a JSON object per line."""
 
     @property
     def accepts_token_ids(self) -> bool:
@@ -65,6 +70,18 @@ class Dialect(Protocol):
         """JSON key of the visible text, where an event that carries text alone is decoded without looking
         at the text itself; lets :mod:`~pytest_llmbench.wire.stream` skip parsing what does not change."""
 
+    @property
+    def least_tokens(self) -> int:
+        """The fewest output tokens that every server of this dialect lets one ask for."""
+
+    @property
+    def fixed_headers(self) -> Mapping[str, str]:
+        """Headers that every request has."""
+
+    @property
+    def key_header(self) -> str:
+        """Header that carries an API key too, beside ``Authorization``; ``""``: none does."""
+
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         """Make the request body.
 
@@ -74,3 +91,50 @@ class Dialect(Protocol):
 
     def decode(self, event: SSEEvent) -> Chunk:
         """What the event says. Never raises: what cannot be read is a chunk with a ``problem``."""
+
+
+class DialectDefaults:
+    """What most dialects have in common: server-sent events below the API base, prompts as text."""
+
+    rooted = False
+    protocol = "sse"
+    accepts_token_ids = False
+    text_key: str | None = None
+    least_tokens = 1
+    fixed_headers: Mapping[str, str] = MappingProxyType({})
+    key_header = ""
+
+
+def headers_for(dialect: Dialect, given: Mapping[str, str]) -> dict[str, str]:
+    """Headers of a request beside ``given``, those of the endpoint, which stand before them."""
+    held = {name.lower(): value for name, value in given.items()}
+    found = dict(dialect.fixed_headers)
+    scheme, _, key = held.get("authorization", "").partition(" ")
+    if dialect.key_header and scheme.lower() == "bearer":
+        found[dialect.key_header] = key.strip()
+    return {name: value for name, value in found.items() if name.lower() not in held}
+
+
+def require_text(name: str, request: PlannedRequest, options: EncodeOptions) -> None:
+    """For a dialect whose prompts are text.
+
+    :raises GeneratorError: token ids are to be sent.
+    """
+    if options.prompt_form != "text":
+        raise GeneratorError(
+            f"{name} takes text, not token ids",
+            where=f"request {request.index}",
+            remedy="use the openai-completions dialect, or prompts as text",
+        )
+
+
+def refuse_ignore_eos(name: str, options: EncodeOptions) -> None:
+    """For a dialect that has no word for it: a server would pass over the field, and say nothing.
+
+    :raises SuiteError: it is asked for.
+    """
+    if options.ignore_eos:
+        raise SuiteError(
+            f"{name} cannot ask a server to go on past the end-of-sequence token",
+            remedy="leave request.ignore_eos out, or use a dialect that can",
+        )

@@ -18,6 +18,7 @@ _OVERLOAD = re.compile(
     r"|concurren|pending requests|no (?:available )?slot|server is busy|too busy",
     re.IGNORECASE,
 )
+_OVERLOADED = 529
 _NEVER_POLICY = frozenset({401, 404, 408, 429})
 _MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 
@@ -25,13 +26,14 @@ _MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re
 def classify_status(status: int, headers: Mapping[str, str], body: bytes) -> tuple[Outcome, str]:
     """Outcome and a one-line reason for a reply with a status that is not 2xx.
 
-    ``rate_limited``: 429, or 503 with ``Retry-After`` or an overload message. ``refused``: a 4xx whose body
+    ``rate_limited``: 429, 529 (Anthropic's word for overloaded), or 503 with ``Retry-After`` or an overload
+    message. ``refused``: a 4xx whose body
     is that of a content policy or guardrail. Everything else is ``http_error``.
     """
     error, text = read_error_body(body)
     reason = _with_phrase(status) + (f": {text}" if text else ", empty body")
     overloaded = status == 503 and (header(headers, "retry-after") is not None or _OVERLOAD.search(text))
-    if status == 429 or overloaded:
+    if status in (429, _OVERLOADED) or overloaded:
         return Outcome.RATE_LIMITED, shorten(reason)
     if 400 <= status < 500 and status not in _NEVER_POLICY and is_policy_error(error):
         return Outcome.REFUSED, shorten(reason)

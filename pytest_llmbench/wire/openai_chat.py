@@ -5,31 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.dialect import EncodeOptions
+from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
 from pytest_llmbench.wire.openai_request import encode_body, text_prompt
 from pytest_llmbench.wire.openai_stream import decode_event
 from pytest_llmbench.wire.sse import SSEEvent
 
 
-class OpenAIChat:
+class OpenAIChat(DialectDefaults):
     """The prompt is one user message. Reads what vLLM, SGLang, llama.cpp, DeepSeek and gateways stream."""
 
     name = "openai-chat"
     path = "/chat/completions"
-    protocol = "sse"
-    accepts_token_ids = False
     text_key = "content"
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        if options.prompt_form != "text":
-            raise GeneratorError(
-                "chat completions take text, not token ids",
-                where=f"request {request.index}",
-                remedy="use the openai-completions dialect, or prompts as text",
-            )
+        require_text(self.name, request, options)
         messages = [{"role": "user", "content": text_prompt(request)}]
         return encode_body({"messages": messages}, request, options)
 

@@ -7,13 +7,13 @@ from typing import Any
 from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.dialect import EncodeOptions
+from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions
 from pytest_llmbench.wire.openai_request import encode_body, text_prompt
 from pytest_llmbench.wire.openai_stream import decode_event
 from pytest_llmbench.wire.sse import SSEEvent
 
 
-class OpenAICompletions:
+class OpenAICompletions(DialectDefaults):
     """The dialect of text completions.
 
     There is no chat template, and prompts may be token ids, so the exact length arrives (AMB-32).
@@ -21,7 +21,6 @@ class OpenAICompletions:
 
     name = "openai-completions"
     path = "/completions"
-    protocol = "sse"
     accepts_token_ids = True
     text_key = "text"
 

@@ -1,4 +1,4 @@
-"""The request body that both OpenAI dialects share."""
+"""The request body that both OpenAI dialects share, and what every dialect does with a body and a prompt."""
 
 from __future__ import annotations
 
@@ -29,8 +29,16 @@ def encode_body(prompt: Mapping[str, Any], request: PlannedRequest, options: Enc
     }
     if options.ignore_eos:
         body["ignore_eos"] = True
+    return write_body(body, request, options)
+
+
+def write_body(body: dict[str, Any], request: PlannedRequest, options: EncodeOptions) -> bytes:
+    """``body`` with the extra fields of the run, as JSON.
+
+    :raises SuiteError: they take streaming away.
+    """
     merge(body, options.extra_body)
-    if body["stream"] is not True:
+    if body.get("stream", True) is not True:
         raise SuiteError(
             "extra request fields set stream to " + json.dumps(body["stream"]),
             remedy="leave stream out: every figure is taken from the stream",

@@ -1,18 +1,15 @@
-"""What the events of both OpenAI dialects share: end marker, errors, choices, usage, server timings."""
+"""What the events of both OpenAI dialects share: errors, choices, usage, server timings."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 from pytest_llmbench.wire.chunk import Chunk, Usage
-from pytest_llmbench.wire.error_text import error_in, error_text, is_policy_error, shorten
+from pytest_llmbench.wire.error_text import error_in
+from pytest_llmbench.wire.event_payload import finish_reason, payload_of, set_error
 from pytest_llmbench.wire.sse import SSEEvent
 
-END_MARKER = "[DONE]"
-_FINISH_LIMIT = 80
-"""Characters of a finish reason that are kept."""
 TOKEN_TIMES = "token_times_ns"
 """Key of an event: the server's instant of each of its tokens, integer nanoseconds of the server's clock."""
 
@@ -21,23 +18,11 @@ ReadChoice = Callable[[Chunk, dict[str, Any]], None]
 
 
 def decode_event(event: SSEEvent, read_choice: ReadChoice) -> Chunk:
-    """The chunk of one event.
-
-    An event that the end of the stream cut off and that cannot be read is an empty chunk: the reply is
-    truncated, which :func:`~pytest_llmbench.wire.reply.read_stream` finds out by itself.
-    """
+    """The chunk of one event."""
     chunk = Chunk(event.stamp_ns, event.read_index)
-    if event.problem:
-        chunk.problem = event.problem if event.terminated else ""
-        return chunk
-    try:
-        payload = json.loads(event.data)
-    except (ValueError, RecursionError):
-        payload = None
-    if payload.__class__ is dict:
+    payload = payload_of(event, chunk)
+    if payload is not None:
         _read_payload(chunk, payload, event.event, read_choice)
-    else:
-        _read_plain(chunk, event)
     return chunk
 
 
@@ -55,13 +40,13 @@ def _read_payload(chunk: Chunk, payload: dict[str, Any], event_type: str, read_c
     if "error" in payload or event_type != "message" or choices is None:
         error = error_in(payload)
         if error is not None or event_type == "error":
-            _set_error(chunk, payload if error is None else error)
+            set_error(chunk, payload if error is None else error)
     if get("usage") is not None:
         chunk.usage = read_usage(payload["usage"])
         if chunk.usage is not None and chunk.choice is not None:
             chunk.tokens_cumulative = chunk.usage.output_tokens
     if get("timings") is not None or get("metrics") is not None or TOKEN_TIMES in payload:
-        _read_timings(chunk, payload)
+        read_timings(chunk, payload)
 
 
 def _read_choice(chunk: Chunk, choice: dict[str, Any], read_choice: ReadChoice) -> None:
@@ -69,9 +54,8 @@ def _read_choice(chunk: Chunk, choice: dict[str, Any], read_choice: ReadChoice) 
     index = get("index")
     chunk.choice = index if index.__class__ is int else 0
     read_choice(chunk, choice)
-    finish_reason = get("finish_reason")
-    if finish_reason:  # some gateways send "" where others send null
-        chunk.finish_reason = shorten(str(finish_reason), _FINISH_LIMIT) or "no readable text"
+    if reason := get("finish_reason"):
+        chunk.finish_reason = finish_reason(reason)
     ids = get("token_ids")
     if ids.__class__ is list:
         chunk.tokens = (chunk.tokens or 0) + len(ids)
@@ -111,7 +95,7 @@ def as_count(value: Any) -> int | None:
     return value if value.__class__ is int and value >= 0 else None
 
 
-def _read_timings(chunk: Chunk, payload: dict[str, Any]) -> None:
+def read_timings(chunk: Chunk, payload: dict[str, Any]) -> None:
     """llama.cpp's ``timings`` and vLLM's ``metrics``; the first also counts tokens, per chunk if asked to.
 
     Instants of tokens go with them: a field of their own would cost every chunk of every stream.
@@ -125,22 +109,3 @@ def _read_timings(chunk: Chunk, payload: dict[str, Any]) -> None:
     chunk.server_timings = sources[0] if one else {name: it[name] for it in sources for name in it}
     if chunk.tokens_cumulative is None and chunk.choice is not None:
         chunk.tokens_cumulative = as_count(chunk.server_timings.get("predicted_n"))
-
-
-def _read_plain(chunk: Chunk, event: SSEEvent) -> None:
-    """Read an event that is no JSON object.
-
-    It is the end marker, a plain error text, a keep-alive, a named event of others, or garbage.
-    """
-    data = event.data.strip()
-    if data == END_MARKER:
-        chunk.done = True
-    elif event.event == "error":
-        _set_error(chunk, data)
-    elif data and event.terminated and event.event == "message":
-        chunk.problem = f"an event that is no JSON object: {shorten(data, 80)}"
-
-
-def _set_error(chunk: Chunk, error: Any) -> None:
-    chunk.error = error_text(error) or "an error without a message"
-    chunk.refused = is_policy_error(error)

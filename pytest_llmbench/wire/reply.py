@@ -10,9 +10,9 @@ one read brought both), nothing tells when in between the thoughts ended: then i
 T_first, which is no later than the end. Reasoning after T_first (between tool calls) ends no later phase.
 
 Success (AMB-46): a complete stream with at least one content token and a normal finish reason. Normal are
-``stop`` and ``length`` with the names some servers give them, and ``tool_calls`` and ``function_call``: there
-the arguments are the answer, and the model ended it by itself. The model's own refusal text is an answer
-too; ``refused`` is for a safety system that took the model's place.
+``stop`` and ``length`` with the names some servers give them, and ``tool_calls``, ``tool_use`` and
+``function_call``: there the arguments are the answer, and the model ended it by itself. The model's own
+refusal text is an answer too; ``refused`` is for a safety system that took the model's place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Literal
 
-from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.model.outcome import LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.wire.attribution import (
     Attribution,
@@ -41,20 +41,18 @@ Ended = Literal["done", "eof", "cut", "timeout", "cancelled"]
 """How the body came to its end: the reader stopped at the end marker; the HTTP body was complete; the
 connection was lost before that; a deadline ran out; we stopped it."""
 
-NORMAL_FINISH = frozenset(
-    {
-        "stop",
-        "length",
-        "tool_calls",
-        "function_call",
-        "eos",
-        "eos_token",
-        "stop_sequence",
-        "end_turn",
-        "max_tokens",
-    }
-)
-POLICY_FINISH = frozenset({"content_filter", "guardrail_intervened", "sensitive"})
+NORMAL_FINISH = LENGTH_FINISH | {
+    "stop",
+    "tool_calls",
+    "function_call",
+    "tool_use",
+    "eos",
+    "eos_token",
+    "stop_sequence",
+    "end_turn",
+    "completed",
+}
+POLICY_FINISH = frozenset({"content_filter", "guardrail_intervened", "sensitive", "refusal"})
 
 _BROKEN_OFF: Mapping[Ended, tuple[Outcome, str]] = {
     "cut": (Outcome.DISCONNECTED, "the connection was lost before the reply was complete"),
@@ -162,7 +160,16 @@ def _usage(chunks: Sequence[Chunk]) -> tuple[Usage, bool]:
         return _one_per_choice(apart), True
     finish = next((at for at, chunk in enumerate(chunks) if chunk.finish_reason is not None), len(chunks))
     final = bool(apart) or any(chunk.usage is not None for chunk in chunks[finish:])
-    return given[-1].usage or Usage(), final
+    return _with_input(given[-1].usage or Usage(), given[0].usage or Usage()), final
+
+
+def _with_input(last: Usage, first: Usage) -> Usage:
+    """The last word on usage, with the input counts of the first where only that gave them."""
+    if last is first:
+        return last
+    if last.input_tokens is None:
+        last = replace(last, input_tokens=first.input_tokens)
+    return replace(last, cached_tokens=first.cached_tokens) if last.cached_tokens is None else last
 
 
 def _one_per_choice(finals: Sequence[Usage]) -> Usage:

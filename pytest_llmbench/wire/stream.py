@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.ndjson import NDJSONDecoder
 from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEDecoder, SSEEvent
 from pytest_llmbench.wire.text_template import TextTemplate, learn
 
@@ -23,14 +24,14 @@ def chunks_of(
 
     A chunk's ``read_index`` is the position of its read in ``reads``.
     """
-    return decode(events_of(reads, max_line_bytes), dialect)
+    return decode(events_of(reads, max_line_bytes, dialect.protocol), dialect)
 
 
 def events_of(
-    reads: Iterable[tuple[bytes, int]], max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+    reads: Iterable[tuple[bytes, int]], max_line_bytes: int = DEFAULT_MAX_LINE_BYTES, protocol: str = "sse"
 ) -> Iterator[SSEEvent]:
-    """The events of one body, that which its end cut off included."""
-    decoder = SSEDecoder(max_line_bytes)
+    """The events of one body, that which its end cut off included. ``protocol`` is that of a dialect."""
+    decoder = NDJSONDecoder(max_line_bytes) if protocol == "ndjson" else SSEDecoder(max_line_bytes)
     for number, (data, stamp_ns) in enumerate(reads):
         yield from decoder.feed(data, stamp_ns, number)
     yield from decoder.close()

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 from wire_corpus import REPLIES, Reply
+from wire_corpus_apis import API_REPLIES
 
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.reply import StreamSummary, read_stream
 from pytest_llmbench.wire.stream import chunks_of, events_of
 
-EACH = pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.name)
+EACH = pytest.mark.parametrize("reply", [*REPLIES, *API_REPLIES], ids=lambda reply: reply.name)
 INSTANTS = (
     "first_event_ns",
     "first_nonempty_ns",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.model.outcome import Outcome
-from pytest_llmbench.wire.content_type import classify_unstreamed, is_event_stream
+from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
 from pytest_llmbench.wire.error_text import ERROR_TEXT_LIMIT, shorten
 from pytest_llmbench.wire.http_status import classify_status
 
@@ -36,6 +36,7 @@ AZURE = {
         ),
         (429, {}, {"error": {"message": "content_policy"}}, Outcome.RATE_LIMITED),
         (503, {"Retry-After": "3"}, b"", Outcome.RATE_LIMITED),
+        (529, {}, {"type": "error", "error": {"type": "overloaded_error"}}, Outcome.RATE_LIMITED),
         (503, {}, {"error": "Server overloaded, please retry shortly"}, Outcome.RATE_LIMITED),
         (503, {}, {"error": {"message": "The request queue is full", "code": 503}}, Outcome.RATE_LIMITED),
         (503, {}, {"error": {"code": 503, "message": "Loading model"}}, Outcome.HTTP_ERROR),
@@ -133,7 +134,7 @@ def test_shortened_text_is_one_printable_line() -> None:
     ],
 )
 def test_event_stream_by_content_type(headers: dict[str, str], expected: bool) -> None:
-    assert is_event_stream(headers) is expected
+    assert is_stream(headers) is expected
 
 
 WHOLE = {"object": "chat.completion", "choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}

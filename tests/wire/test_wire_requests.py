@@ -10,7 +10,7 @@ import pytest
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect
-from pytest_llmbench.wire.dialect import Dialect, EncodeOptions
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for
 
 REQUEST = PlannedRequest(3, max_tokens=92, input_tokens=4, token_ids=(1, 2, 3, 4), text="Grüße 🦀")
 
@@ -43,6 +43,45 @@ def test_completions_body() -> None:
     }
 
 
+def test_responses_body() -> None:
+    assert body("openai-responses") == {
+        "model": "small",
+        "input": "Grüße 🦀",
+        "stream": True,
+        "store": False,
+        "max_output_tokens": 92,
+        "temperature": 0.0,
+    }
+    assert body("responses", ignore_eos=True, extra_body={"reasoning": {"effort": "low"}}) == {
+        **body("responses"),
+        "ignore_eos": True,
+        "reasoning": {"effort": "low"},
+    }
+
+
+def test_messages_body() -> None:
+    assert body("anthropic-messages") == {
+        "model": "small",
+        "max_tokens": 92,
+        "messages": [{"role": "user", "content": "Grüße 🦀"}],
+        "stream": True,
+        "temperature": 0.0,
+    }
+    assert body("messages", ignore_eos=True)["ignore_eos"] is True
+
+
+def test_headers_of_messages() -> None:
+    """The key under its other name too; what the endpoint's own headers say stands."""
+    messages = dialect("messages")
+    version = {"anthropic-version": "2023-06-01"}
+    assert headers_for(messages, {}) == version
+    assert headers_for(messages, {"Authorization": "Bearer k"}) == {**version, "x-api-key": "k"}
+    assert headers_for(messages, {"authorization": "Basic k"}) == version
+    own = {"Authorization": "Bearer k", "X-Api-Key": "mine", "Anthropic-Version": "2024-01-01"}
+    assert headers_for(messages, own) == {}
+    assert headers_for(dialect("chat"), {"Authorization": "Bearer k"}) == {}
+
+
 def test_text_is_sent_as_utf8_and_compact() -> None:
     encoded = dialect("chat").encode(REQUEST, EncodeOptions("small"))
     assert "Grüße 🦀".encode() in encoded
@@ -64,8 +103,6 @@ def test_token_ids_where_they_are_taken() -> None:
     assert body("completions", prompt_form="token_ids")["prompt"] == [1, 2, 3, 4]
     assert dialect("completions").accepts_token_ids
     assert not dialect("chat").accepts_token_ids
-    with pytest.raises(GeneratorError, match="take text"):
-        body("chat", prompt_form="token_ids")
 
 
 def test_what_the_request_does_not_hold_is_an_error() -> None:
@@ -73,6 +110,9 @@ def test_what_the_request_does_not_hold_is_an_error() -> None:
     for name in DIALECTS:
         with pytest.raises(GeneratorError, match="request 7: the request has no text"):
             body(name, bare)
+        if not dialect(name).accepts_token_ids:
+            with pytest.raises(GeneratorError, match=f"request 7: {name} takes text"):
+                body(name, bare, prompt_form="token_ids")
     with pytest.raises(GeneratorError, match="request 7: the request has no token ids"):
         body("completions", bare, prompt_form="token_ids")
 
@@ -101,9 +141,10 @@ def test_what_a_server_refuses_can_be_left_out() -> None:
     assert body("chat", extra_body={"stop": None})["stop"] is None
 
 
-def test_streaming_cannot_be_switched_off() -> None:
+@pytest.mark.parametrize("name", DIALECTS)
+def test_streaming_cannot_be_switched_off(name: str) -> None:
     with pytest.raises(SuiteError, match="stream to false"):
-        body("chat", extra_body={"stream": False})
+        body(name, extra_body={"stream": False})
 
 
 def test_dialects_by_name() -> None:
@@ -118,5 +159,5 @@ def test_dialects_by_name() -> None:
 def test_an_unknown_dialect_says_which_was_meant() -> None:
     with pytest.raises(SuiteError, match="did you mean 'openai-chat'"):
         dialect("openai_chat")
-    with pytest.raises(SuiteError, match="known: openai-chat, openai-completions, chat, completions"):
+    with pytest.raises(SuiteError, match="known: openai-chat, openai-completions, openai-responses"):
         dialect("kserve")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import metadata
 
 from pytest_llmbench.generator.http.target import Target
@@ -14,7 +15,8 @@ class RequestHead:
     ``x-request-id`` carries our request id, so that server logs can be matched with records.
     """
 
-    def __init__(self, target: Target, path: str) -> None:
+    def __init__(self, target: Target, path: str, further: Mapping[str, str] | None = None) -> None:
+        """``further``: headers that the dialect wants beside those of the target."""
         headers = {
             "Host": target.authority,
             "User-Agent": _user_agent(),
@@ -22,6 +24,7 @@ class RequestHead:
             "Accept-Encoding": "identity",
             "Content-Type": "application/json",
             **dict(target.headers),
+            **(further or {}),
         }
         lines = [f"POST {target.request_target(path)} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in headers.items()]

@@ -16,7 +16,7 @@ class SUT:
     model: str | None = None
     """Default: the only one that the endpoint lists."""
     api: str = "auto"
-    """Wire dialect: ``auto``, ``openai-chat`` or ``openai-completions``."""
+    """Wire dialect: ``auto``, or a name such as ``openai-chat``."""
     disclosure: Mapping[str, Any] = field(default_factory=dict)
     """Facts by their dotted names (``sut.boundary``), beside those of ``--llm-sut``."""
     extra_body: Mapping[str, Any] = field(default_factory=dict)

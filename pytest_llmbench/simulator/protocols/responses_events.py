@@ -7,12 +7,11 @@ A response that ends at ``max_output_tokens`` still ends with ``response.complet
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any
 
+from pytest_llmbench.simulator.protocols.event_reply import PartType
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.request_body import RefusalError
-
-PartType = Literal["output_text", "reasoning_text"]
 
 
 class ResponseEvents:

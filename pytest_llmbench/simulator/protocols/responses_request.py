@@ -1,9 +1,9 @@
-"""The parser of a ``response.create`` message of OpenAI's Responses API into what the engine needs. Pure."""
+"""The parser of requests of OpenAI's Responses API, messages and bodies, into what the engine needs. Pure."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_llmbench.simulator.serving.request_body import (
@@ -43,21 +43,26 @@ def parse_response_create(message: str | bytes | None, model: str) -> ResponseCr
     inner = content.get("response", content)
     if not isinstance(inner, dict):
         raise RefusalError(400, "response has to be an object", "response")
-    return _read(inner, model)
+    metadata, previous = inner.get("metadata"), inner.get("previous_response_id")
+    if previous is not None and not isinstance(previous, str):
+        raise RefusalError(400, "previous_response_id has to be a string", "previous_response_id")
+    request = replace(parse_response(inner, model), stream=True)
+    own_id = metadata.get("request_id") if isinstance(metadata, dict) else None
+    return ResponseCreate(request, own_id if isinstance(own_id, str) else None, previous)
 
 
-def _read(content: dict[str, Any], model: str) -> ResponseCreate:
+def parse_response(content: dict[str, Any], model: str) -> GenerationRequest:
+    """Read the body of a response, as it is posted over HTTP. Raises RefusalError as above."""
     fields = Fields(content)
     asked, instructions = fields.text("model"), fields.text("instructions")
-    previous = fields.text("previous_response_id")
     given = content.get("input")
     texts = (given,) if isinstance(given, str) else fields.messages("input")[0]
-    metadata, reasoning = content.get("metadata"), content.get("reasoning")
+    reasoning = content.get("reasoning")
     effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
     request = GenerationRequest(
         texts=texts if instructions is None else (instructions, *texts),
         token_ids=None,
-        stream=True,
+        stream=fields.flag("stream"),
         include_usage=True,
         max_tokens=fields.count("max_output_tokens", least=1),
         min_tokens=fields.count("min_tokens", least=0) or 0,
@@ -68,5 +73,4 @@ def _read(content: dict[str, Any], model: str) -> ResponseCreate:
     fields.check_rest(request)
     fields.require_none_wrong()
     require_model(asked, model)
-    own_id = metadata.get("request_id") if isinstance(metadata, dict) else None
-    return ResponseCreate(request, own_id if isinstance(own_id, str) else None, previous)
+    return request

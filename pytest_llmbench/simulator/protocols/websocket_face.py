@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from pytest_llmbench.simulator.protocols.responses_events import PartType, ResponseEvents, error_event
+from pytest_llmbench.simulator.protocols.event_reply import EventReply
+from pytest_llmbench.simulator.protocols.responses_events import ResponseEvents, error_event
 from pytest_llmbench.simulator.protocols.responses_request import parse_response_create
 from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send
 from pytest_llmbench.simulator.serving.driver import EngineDriver
@@ -158,8 +159,8 @@ class _Turn:
         self.events = ResponseEvents(truth.request_id, int(time.time()), self._driver.engine.config.model)
         if not self._inbox.closed.is_set():
             self._inbox.over.clear()
-        return _ResponseReply(
-            self._inbox, self.events, texts, truth, chunk_tokens, self._driver, timings=self._timings
+        return EventReply(
+            self._inbox, self.events, texts, truth, chunk_tokens, self._driver.clock, timings=self._timings
         )
 
     async def until_over(self) -> None:
@@ -175,81 +176,3 @@ class _Turn:
         if self._inbox.socket is not None:
             self._inbox.socket.reset()
         self._inbox.note_closed()
-
-
-class _ResponseReply:
-    """A reply whose tokens become events.
-
-    :class:`~pytest_llmbench.simulator.serving.replies.Reply` says what each method is.
-    """
-
-    def __init__(
-        self,
-        inbox: _Inbox,
-        events: ResponseEvents,
-        texts: TokenTexts,
-        truth: GroundTruth,
-        chunk_tokens: Iterator[int],
-        driver: EngineDriver,
-        *,
-        timings: bool,
-    ) -> None:
-        self.truth = truth
-        self._timings = timings
-        self._inbox = inbox
-        self._events = events
-        self._texts = texts
-        self._sizes = chunk_tokens
-        self._clock = driver.clock
-        self._size = next(chunk_tokens)
-        self._kind: PartType = "output_text"
-        self._pending: list[str] = []
-
-    async def begin(self) -> None:
-        await self._write(self._events.opening())
-
-    async def token(self) -> None:
-        truth, number = self.truth, self.truth.output_tokens
-        truth.output_tokens += 1
-        if number < self._texts.reasoning_tokens:
-            truth.reasoning_tokens += 1
-        field, text = self._texts.of(number)
-        kind: PartType = "output_text" if field == "content" else "reasoning_text"
-        if kind != self._kind:
-            await self._chunk()
-        self._kind = kind
-        self._pending.append(text)
-        if len(self._pending) >= self._size:
-            await self._chunk()
-
-    async def finish(self, reason: str) -> bool:
-        await self._chunk()
-        await self._write(self._events.ending(reason, self.truth, self._timings))
-        self._inbox.over.set()
-        return False
-
-    async def fail(self, message: str) -> None:
-        await self._write([self._events.error(RefusalError(500, message))])
-        self._inbox.over.set()
-
-    def stop(self) -> None:
-        """Do nothing: this reply never writes of its own accord."""
-
-    async def _chunk(self) -> None:
-        if not self._pending:
-            return
-        text = "".join(self._pending)
-        self._pending = []
-        self._size = next(self._sizes)
-        truth, now_ns = self.truth, self._clock()
-        truth.last_write_ns = now_ns
-        if truth.first_write_ns is None:
-            truth.first_write_ns = now_ns
-        if truth.first_visible_ns is None and self._kind == "output_text" and text.strip():
-            truth.first_visible_ns = now_ns
-        await self._write(self._events.delta(self._kind, text))
-
-    async def _write(self, events: list[str]) -> None:
-        for event in events:
-            self.truth.note_write(self._clock())
-            await self._inbox.send(event)

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
 
+from pytest_llmbench.simulator.protocols.http_events import PATHS as EVENT_PATHS
+from pytest_llmbench.simulator.protocols.http_events import HttpEventFace
 from pytest_llmbench.simulator.protocols.websocket_face import PATH as RESPONSES
 from pytest_llmbench.simulator.protocols.websocket_face import WebSocketFace
 from pytest_llmbench.simulator.scenario.scenario import Scenario
@@ -50,6 +52,7 @@ class EngineApp:
         self._scenario = scenario
         self.generation = Generation(driver, scenario, tokenizer)
         self._websocket = WebSocketFace(self.generation, driver)
+        self._http_events = HttpEventFace(self.generation, driver)
         self._created = int(time.time())
         self.refused = 0
         self._pages: dict[str, Callable[[Send], Awaitable[None]]] = {
@@ -77,11 +80,11 @@ class EngineApp:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         page = self._pages.get(path)
-        posts = [*Endpoint, TOKENIZE, RESET_PREFIX_CACHE]
-        if path == RESPONSES:
+        posts = [*Endpoint, *EVENT_PATHS, TOKENIZE, RESET_PREFIX_CACHE]
+        if path == RESPONSES and method == "GET":
             raise RefusalError(
                 426,
-                f"{path} is served over WebSocket only (and needs the package websockets to be installed)",
+                f"{path} answers POST, and WebSocket where the package websockets is installed",
             )
         if page is None and path not in posts:
             known = ", ".join([*posts, *self._pages])
@@ -104,6 +107,9 @@ class EngineApp:
     async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _body(receive)
         received_ns = scope.get("state", {}).get(RECEIVED_NS, self._driver.clock())
+        if scope["path"] in EVENT_PATHS:
+            await self._http_events.serve(body, received_ns, scope, receive, send)
+            return
         endpoint = Endpoint(scope["path"])
         request = parse_request(body, endpoint, self._config.model)
         await self.generation.answer(Asked(request, endpoint, received_ns, scope, receive, send))

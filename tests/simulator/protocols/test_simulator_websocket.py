@@ -212,7 +212,7 @@ def test_a_missing_input_is_a_mistake() -> None:
 def test_other_paths_and_plain_http(engine: EmbeddedEngine) -> None:
     with pytest.raises(InvalidStatus, match="403"):
         dial(engine, "/realtime")
-    answer = httpx.post(f"{engine.url}/responses", json={}, timeout=DEADLINE_S, trust_env=False)
+    answer = httpx.get(f"{engine.url}/responses", timeout=DEADLINE_S, trust_env=False)
     assert answer.status_code == 426
     assert "WebSocket" in answer.json()["error"]["message"]
 

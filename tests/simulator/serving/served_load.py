@@ -19,8 +19,10 @@ from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 
+CHAT = OpenAIChat()
 TOKENS = 8
 PATIENT = Deadlines(connect_s=5.0, first_byte_s=10.0, between_chunks_s=10.0, total_s=15.0, drain_s=15.0)
 SHORT = Deadlines(connect_s=5.0, first_byte_s=1.0, between_chunks_s=0.5, total_s=2.0, drain_s=5.0)
@@ -65,12 +67,14 @@ def load(
     deadlines: Deadlines = PATIENT,
     concurrency: int = 1,
     extra_body: Mapping[str, Any] | None = None,
+    dialect: Dialect = CHAT,
+    url: str | None = None,
 ) -> Seen:
     rows: list[RequestRecord] = []
     plan = LoadPlan("measure", EightTokens(), ClosedLoop(concurrency), requests, seed=1, deadlines=deadlines)
     with LoadGenerator(
-        Target.parse(engine.url),
-        OpenAIChat(),
+        Target.parse(url or engine.url),
+        dialect,
         model=engine.model,
         extra_body=extra_body,
         on_record=rows.append,

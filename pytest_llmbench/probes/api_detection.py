@@ -1,0 +1,120 @@
+"""Which wire dialect an endpoint speaks: what to try, in which order, and what an answer looks like.
+
+``auto`` takes OpenAI's chat, else completions. Where the endpoint has neither path, the other dialects that
+live below the same base are tried, each with one small request that costs a few tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.probes.access import Asking
+from pytest_llmbench.probes.control_plane import Answer, ControlPlane
+from pytest_llmbench.probes.endpoint_errors import NO_SUCH_PATH
+from pytest_llmbench.probes.model_list import below
+from pytest_llmbench.wire.catalogue import DIALECTS, dialect
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.content_type import is_stream
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for
+from pytest_llmbench.wire.stream import chunks_of
+
+_SMALL = PlannedRequest(0, max_tokens=4, input_tokens=1, text="Hello", token_ids=(9906,))
+_USUAL = ("openai-chat", "openai-completions")
+"""Dialects that ``auto`` tries whatever the answer to the one before was."""
+
+
+def to_try(api: str, asking: Asking) -> list[Dialect]:
+    """The dialects to try at an endpoint, in this order. Raises SuiteError for a name that is none."""
+    if api != "auto":
+        return [dialect(api)]
+    return [
+        known
+        for known in DIALECTS.values()
+        if not known.rooted and (asking.prompt_form == "text" or known.accepts_token_ids)
+    ]
+
+
+def common_headers(control: ControlPlane, dialects: Sequence[Dialect]) -> Mapping[str, str]:
+    """What a named dialect wants with every request, that for the model list included."""
+    return headers_for(dialects[0], control.headers) if len(dialects) == 1 else {}
+
+
+def attempts(bases: Sequence[str], dialects: Sequence[Dialect]) -> Iterator[tuple[str, Dialect]]:
+    """Base and dialect of each attempt; what is not usual is tried at the most likely base alone."""
+    for base in bases:
+        for spoken in dialects:
+            if base == bases[0] or len(dialects) == 1 or spoken.name in _USUAL:
+                yield base, spoken
+
+
+def is_worth_trying(spoken: Dialect, failures: Sequence[Answer]) -> bool:
+    """A dialect that is not usual is tried only where those before it have no path: any other refusal says
+    what is wrong, and a model should not be run four times to hear it."""
+    return spoken.name in _USUAL or all(answer.status in NO_SUCH_PATH for answer in failures)
+
+
+def ask(control: ControlPlane, base: str, spoken: Dialect, options: EncodeOptions) -> Answer:
+    """The answer to one small request."""
+    headers = headers_for(spoken, control.headers)
+    return control.post(below(base, spoken.path), small_body(spoken, options), headers)
+
+
+def small_body(spoken: Dialect, options: EncodeOptions) -> bytes:
+    """The body of that request."""
+    return spoken.encode(replace(_SMALL, max_tokens=most_tokens(spoken)), options)
+
+
+def most_tokens(spoken: Dialect) -> int:
+    """The tokens that it asks for at most."""
+    return max(_SMALL.max_tokens, spoken.least_tokens)
+
+
+def chunks_in(spoken: Dialect, answer: Answer) -> list[Chunk]:
+    """What the dialect makes of the answer."""
+    return list(chunks_of([(answer.body, 0)], spoken))
+
+
+def is_completion(chunks: Sequence[Chunk]) -> bool:
+    """Whether a dialect found anything of a reply in them."""
+    return any(chunk.choice is not None for chunk in chunks)
+
+
+def looks_like(answer: Answer, but: Dialect) -> str:
+    """The dialect other than ``but`` that reads a reply in this answer without a fault; ``""``: none."""
+    for known in DIALECTS.values():
+        if known is but or not is_stream(answer.headers, known.protocol):
+            continue
+        chunks = chunks_in(known, answer)
+        faultless = not any(chunk.problem or chunk.error for chunk in chunks)
+        if faultless and any(chunk.text or chunk.reasoning for chunk in chunks):
+            return known.name
+    return ""
+
+
+def other_that_answers(
+    control: ControlPlane, base: str, tried: Sequence[Dialect], options: EncodeOptions
+) -> str:
+    """The first dialect below the same base that was not tried and streams a reply; ``""``: none does.
+
+    One request for each.
+    """
+    for known in DIALECTS.values():
+        fits = options.prompt_form == "text" or known.accepts_token_ids
+        if known in tried or known.rooted or not fits:
+            continue
+        try:
+            answer = ask(control, base, known, _plain(options))
+        except SUTError:  # the error that led here is the one to tell
+            return ""
+        if 200 <= answer.status < 300 and is_completion(chunks_in(known, answer)):
+            return known.name
+    return ""
+
+
+def _plain(options: EncodeOptions) -> EncodeOptions:
+    """Without the fields that were meant for another dialect."""
+    nothing: Mapping[str, object] = {}
+    return replace(options, ignore_eos=False, extra_body=nothing)

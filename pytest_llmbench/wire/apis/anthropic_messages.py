@@ -1,0 +1,116 @@
+"""Anthropic Messages, streamed: ``POST …/messages``.
+
+The events have types; the last is ``message_stop``, after the ``message_delta`` with the stop reason. Output
+tokens are cumulative. Input tokens are three counts: neither those read from a cache nor those written to one
+are among ``input_tokens``.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
+from pytest_llmbench.wire.event_payload import finish_reason, payload_of, read_error, set_error, text_in
+from pytest_llmbench.wire.openai_request import text_prompt, write_body
+from pytest_llmbench.wire.openai_stream import as_count, read_timings
+from pytest_llmbench.wire.sse import SSEEvent
+
+_KNOWN = frozenset({"message_start", "message_delta", "content_block_stop", "ping", "message_stop"})
+_INPUT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+class AnthropicMessages(DialectDefaults):
+    """The prompt is one user message. Reads what Anthropic, vLLM and gateways stream.
+
+    An API key goes as ``x-api-key`` too, and ``anthropic-version`` is sent, unless the endpoint's own headers
+    hold them.
+    """
+
+    name = "anthropic-messages"
+    path = "/messages"
+    fixed_headers = MappingProxyType({"anthropic-version": "2023-06-01"})
+    key_header = "x-api-key"
+
+    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
+        require_text(self.name, request, options)
+        body: dict[str, Any] = {
+            "model": options.model,
+            "max_tokens": request.max_tokens,
+            "messages": [{"role": "user", "content": text_prompt(request)}],
+            "stream": True,
+            "temperature": request.temperature,
+        }
+        if options.ignore_eos:
+            body["ignore_eos"] = True
+        return write_body(body, request, options)
+
+    def decode(self, event: SSEEvent) -> Chunk:
+        chunk = Chunk(event.stamp_ns, event.read_index)
+        payload = payload_of(event, chunk)
+        if payload is not None:
+            _read(chunk, payload, event.event)
+        return chunk
+
+
+def _read(chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
+    kind = payload.get("type", event_name)
+    if kind == "content_block_delta":
+        _read_block(chunk, payload.get("delta"), "a delta")
+    elif kind == "content_block_start":
+        _read_block(chunk, payload.get("content_block"), "a content block")
+        chunk.blank = False  # it opens a block; its text, if any, counts
+    elif kind in _KNOWN:
+        _read_frame(chunk, payload, str(kind))
+    elif not read_error(chunk, payload):
+        if event_name == "error":
+            set_error(chunk, payload)
+        elif event_name == "message" and "type" not in payload:
+            chunk.problem = "an event without a type of the Messages API"
+    read_timings(chunk, payload)
+
+
+def _read_block(chunk: Chunk, part: Any, what: str) -> None:
+    # Blocks of one message are parts of one answer, not choices.
+    chunk.choice = 0
+    if part.__class__ is not dict:
+        chunk.problem = f"{what} that is no JSON object"
+        return
+    chunk.text = text_in(part, "text") or text_in(part, "partial_json")
+    chunk.reasoning = text_in(part, "thinking")
+    chunk.blank = not (chunk.text or chunk.reasoning) and str(part.get("type")) in (
+        "text_delta",
+        "thinking_delta",
+        "input_json_delta",
+    )
+
+
+def _read_frame(chunk: Chunk, payload: dict[str, Any], kind: str) -> None:
+    if kind == "message_start":
+        message = payload.get("message")
+        chunk.usage = _usage(message.get("usage") if message.__class__ is dict else None)
+        if chunk.usage is not None:
+            chunk.usage.output_tokens = None  # those so far, which end nothing
+        chunk.choice = 0
+    elif kind == "message_delta":
+        delta = payload.get("delta")
+        chunk.finish_reason = finish_reason(delta.get("stop_reason") if delta.__class__ is dict else None)
+        chunk.usage = _usage(payload.get("usage"))
+        chunk.choice = 0
+    elif kind == "message_stop":
+        chunk.done = True
+
+
+def _usage(usage: Any) -> Usage | None:
+    if usage.__class__ is not dict:
+        return None
+    counts = [as_count(usage.get(name)) for name in _INPUT_COUNTS]
+    told = counts[0] is not None
+    found = Usage(
+        input_tokens=sum(count or 0 for count in counts) if told else None,
+        output_tokens=as_count(usage.get("output_tokens")),
+        cached_tokens=counts[1],
+    )
+    return None if found == Usage() else found

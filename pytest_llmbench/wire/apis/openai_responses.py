@@ -1,0 +1,100 @@
+"""OpenAI Responses, streamed: ``POST …/responses``.
+
+The events have types, and the last is ``response.completed``, ``.incomplete`` or ``.failed``; there is no
+``[DONE]``. The finish reason is the status of the response, or why it is incomplete.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
+from pytest_llmbench.wire.event_payload import finish_reason, payload_of, read_error, set_error, text_in
+from pytest_llmbench.wire.openai_request import text_prompt, write_body
+from pytest_llmbench.wire.openai_stream import read_timings, read_usage
+from pytest_llmbench.wire.sse import SSEEvent
+
+_TEXT_DELTAS = frozenset(
+    {
+        "response.output_text.delta",
+        "response.refusal.delta",
+        "response.function_call_arguments.delta",
+        "response.custom_tool_call_input.delta",
+        "response.mcp_call_arguments.delta",
+        "response.code_interpreter_call_code.delta",
+    }
+)
+_REASONING_DELTAS = frozenset({"response.reasoning_text.delta", "response.reasoning_summary_text.delta"})
+_TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+
+
+class OpenAIResponses(DialectDefaults):
+    """The prompt is the input as text. Reads what OpenAI, vLLM and gateways stream."""
+
+    name = "openai-responses"
+    path = "/responses"
+    least_tokens = 16
+
+    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
+        require_text(self.name, request, options)
+        body: dict[str, Any] = {
+            "model": options.model,
+            "input": text_prompt(request),
+            "stream": True,
+            "store": False,
+            "max_output_tokens": request.max_tokens,
+            "temperature": request.temperature,
+        }
+        if options.ignore_eos:
+            body["ignore_eos"] = True
+        return write_body(body, request, options)
+
+    def decode(self, event: SSEEvent) -> Chunk:
+        chunk = Chunk(event.stamp_ns, event.read_index)
+        payload = payload_of(event, chunk)
+        if payload is not None:
+            _read(chunk, payload, event.event)
+        return chunk
+
+
+def _read(chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
+    kind = payload.get("type", event_name)
+    if kind in _TEXT_DELTAS or kind in _REASONING_DELTAS:
+        _read_delta(chunk, payload, reasons=kind in _REASONING_DELTAS)
+    elif kind in _TERMINAL:
+        _read_end(chunk, payload.get("response"), str(kind))
+    elif not read_error(chunk, payload):
+        if event_name == "error":
+            set_error(chunk, payload)
+        elif not str(kind).startswith("response.") and event_name == "message":
+            chunk.problem = "an event without a type of the Responses API"
+    read_timings(chunk, payload)
+
+
+def _read_delta(chunk: Chunk, payload: dict[str, Any], *, reasons: bool) -> None:
+    # Items of one response are parts of one answer, not choices.
+    chunk.choice = 0
+    delta = payload.get("delta")
+    if delta.__class__ is not str:
+        chunk.problem = f"a delta that is no text but {delta.__class__.__name__}"
+    elif reasons:
+        chunk.reasoning = delta
+    else:
+        chunk.text = delta
+    chunk.blank = delta == ""
+
+
+def _read_end(chunk: Chunk, response: Any, kind: str) -> None:
+    """The whole response stands in its last event: status, usage and what was streamed before."""
+    chunk.choice, chunk.done = 0, True
+    if response.__class__ is not dict:
+        chunk.problem = f"{kind} without a response"
+        return
+    status = response.get("status") or kind.removeprefix("response.")
+    reason = text_in(response.get("incomplete_details"), "reason") if status == "incomplete" else ""
+    chunk.finish_reason = finish_reason(reason or status)
+    chunk.usage = read_usage(response.get("usage"))
+    if status == "failed" or response.get("error"):
+        set_error(chunk, response.get("error") or "the response failed, and its error says nothing")

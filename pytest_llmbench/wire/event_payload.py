@@ -1,0 +1,74 @@
+"""The payload of one event as a JSON object, or what the event is instead: the beginning of every decoder."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.error_text import error_in, error_text, is_policy_error, shorten
+from pytest_llmbench.wire.sse import SSEEvent
+
+END_MARKER = "[DONE]"
+_FINISH_LIMIT = 80
+"""Characters of a finish reason that are kept."""
+
+
+def payload_of(event: SSEEvent, chunk: Chunk) -> dict[str, Any] | None:
+    """The JSON object that the event carries; ``None`` where it carries none, which ``chunk`` then tells.
+
+    An event that the end of the stream cut off and that cannot be read is an empty chunk: the reply is
+    truncated, which :func:`~pytest_llmbench.wire.reply.read_stream` finds out by itself.
+    """
+    if event.problem:
+        chunk.problem = event.problem if event.terminated else ""
+        return None
+    try:
+        payload = json.loads(event.data)
+    except (ValueError, RecursionError):
+        payload = None
+    if payload.__class__ is dict:
+        found: dict[str, Any] = payload
+        return found
+    read_plain(chunk, event)
+    return None
+
+
+def read_plain(chunk: Chunk, event: SSEEvent) -> None:
+    """Read an event that is no JSON object.
+
+    It is the end marker, a plain error text, a keep-alive, a named event of others, or garbage.
+    """
+    data = event.data.strip()
+    if data == END_MARKER:
+        chunk.done = True
+    elif event.event == "error":
+        set_error(chunk, data)
+    elif data and event.terminated and event.event == "message":
+        chunk.problem = f"an event that is no JSON object: {shorten(data, 80)}"
+
+
+def set_error(chunk: Chunk, error: Any) -> None:
+    """The event is an error object, or its text."""
+    chunk.error = error_text(error) or "an error without a message"
+    chunk.refused = is_policy_error(error)
+
+
+def read_error(chunk: Chunk, payload: dict[str, Any]) -> bool:
+    """Whether the payload is an error in one of its many shapes; if so ``chunk`` has it."""
+    error = error_in(payload)
+    if error is None:
+        return False
+    set_error(chunk, error)
+    return True
+
+
+def finish_reason(value: Any) -> str | None:
+    """A finish reason as it is kept; ``None`` for none, which some gateways write as ``""``."""
+    return (shorten(str(value), _FINISH_LIMIT) or "no readable text") if value else None
+
+
+def text_in(source: Any, key: str) -> str:
+    """The text under ``key`` of what should be an object; ``""`` where there is none."""
+    value = source.get(key) if source.__class__ is dict else None
+    return value if value.__class__ is str else ""

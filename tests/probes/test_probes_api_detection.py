@@ -1,0 +1,67 @@
+"""The dialect of an endpoint: what ``auto`` takes, how few requests it sends, what a wrong one is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from canned_http import STREAM, Canned, chat_chunk, told
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.probes.access import Asking
+from pytest_llmbench.probes.endpoint import examine
+
+CHAT, COMPLETIONS, RESPONSES = "POST /v1/chat/completions", "POST /v1/completions", "POST /v1/responses"
+MODELS = "GET /v1/models"
+
+
+def named(*events):
+    lines = [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events]
+    return Canned(200, dict(STREAM), "".join(lines).encode())
+
+
+A_RESPONSE = named(
+    {"type": "response.created", "response": {"status": "in_progress"}},
+    {"type": "response.output_text.delta", "delta": "Hi"},
+    {"type": "response.completed", "response": {"status": "completed", "usage": {"output_tokens": 1}}},
+)
+
+
+def test_responses_are_found_where_there_is_nothing_else(serve, engine):
+    server = serve({MODELS: engine[MODELS], RESPONSES: A_RESPONSE})
+    report = examine(server.url)
+    assert (report.api, report.counts_tokens) == ("openai-responses", True)
+    assert report.facts["endpoint.api"].value == "openai-responses"
+    assert len(server.seen) == 4
+    assert server.seen[-1].json["max_output_tokens"] == 16  # OpenAI takes no fewer
+
+
+def test_a_refusal_that_tells_something_ends_the_search(serve, engine):
+    refusal = Canned.json({"error": {"message": "no room"}}, 400)
+    server = serve({MODELS: engine[MODELS], CHAT: refusal, COMPLETIONS: refusal, RESPONSES: A_RESPONSE})
+    assert "no room" in told(SUTError, server.url)
+    assert [seen.path for seen in server.seen[1:]] == ["/v1/chat/completions", "/v1/completions"]
+
+
+def test_a_named_dialect_without_a_path_is_told_which_one_there_is(serve, engine):
+    server = serve({MODELS: engine[MODELS], RESPONSES: A_RESPONSE})
+    text = told(SUTError, server.url, api="openai-chat", asking=Asking(extra_body={"logprobs": True}))
+    assert "no /chat/completions" in text
+    assert "it speaks openai-responses: --llm-api=openai-responses" in text
+    assert len(server.seen) <= 4
+    assert "logprobs" not in server.seen[-1].json  # meant for the other dialect
+
+
+def test_a_stream_of_another_dialect_is_told(serve, engine):
+    chat = Canned.events(chat_chunk("Hi"), "[DONE]")
+    text = told(SUTError, serve(engine | {RESPONSES: chat}).url, api="openai-responses")
+    assert "a stream of another dialect, openai-chat" in text
+    assert "--llm-api=openai-chat" in text
+    assert "openai-responses" in told(SUTError, serve(engine | {CHAT: A_RESPONSE}).url)
+
+
+@pytest.mark.parametrize("named_model", [None, "mine"])
+def test_however_little_is_there_few_requests_are_sent(serve, named_model):
+    server = serve({})
+    told(SUTError, server.url, model=named_model)
+    assert len(server.seen) <= 9

@@ -1,0 +1,92 @@
+"""The Responses and Messages APIs of the engine, read by our own generator and held against its truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from served_load import TOKENS, load
+
+from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+from pytest_llmbench.wire.apis.anthropic_messages import AnthropicMessages
+from pytest_llmbench.wire.apis.openai_responses import OpenAIResponses
+from pytest_llmbench.wire.dialect import Dialect
+
+DIALECTS = [OpenAIResponses(), AnthropicMessages()]
+EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
+FAULTS = {
+    "in_band_error": Outcome.IN_BAND_ERROR,
+    "truncate": Outcome.TRUNCATED,
+    "reset": Outcome.DISCONNECTED,
+    "rate_limit": Outcome.RATE_LIMITED,
+}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine.start("fast?lead_reasoning_tokens=3&prefix_caching=true") as engine:
+        yield engine
+
+
+@EACH
+def test_what_is_read_is_what_was_given(engine: EmbeddedEngine, dialect: Dialect) -> None:
+    row = load(engine, dialect=dialect).only
+    (truth,) = [truth for truth in engine.ground_truth() if truth.request_id == row.request_id]
+    assert row.outcome is Outcome.OK, row.error
+    assert row.finish_reason in ("max_output_tokens", "max_tokens")
+    assert (row.output_tokens, row.reasoning_tokens) == (TOKENS, 3)
+    assert (row.token_source, row.attribution) == (TokenSource.SERVER_USAGE, "exact")
+    assert list(row.chunk_tokens) == [1] * TOKENS
+    assert row.input_tokens == truth.prompt_tokens
+    assert row.cached_tokens == truth.cached_tokens
+    # One clock: the engine is on this host.
+    assert truth.first_write_ns is not None
+    assert truth.first_visible_ns is not None
+    assert row.first_reasoning_ns is not None
+    assert row.first_content_ns is not None
+    assert row.submitted_ns is not None
+    assert row.submitted_ns <= truth.received_ns
+    assert truth.first_write_ns <= row.first_reasoning_ns <= row.first_content_ns
+    assert truth.first_visible_ns <= row.first_content_ns
+    assert not truth.aborted
+
+
+@EACH
+def test_several_replies_on_kept_connections(engine: EmbeddedEngine, dialect: Dialect) -> None:
+    seen = load(engine, 6, concurrency=2, dialect=dialect)
+    assert seen.outcomes == [Outcome.OK] * 6
+    assert sum(row.output_tokens or 0 for row in seen.rows) == 6 * TOKENS
+
+
+def test_faults_have_the_outcome_that_they_have_on_the_other_apis() -> None:
+    faults = ",".join(FAULTS)
+    with EmbeddedEngine.start(f"fast?fault={faults}&fault_after_tokens=2") as engine:
+        for dialect in DIALECTS:
+            seen = load(engine, 16, dialect=dialect)
+            assert set(seen.outcomes) == set(FAULTS.values())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("responses", {"input": "x", "stream": False}, 400, "streamed only"),
+        ("responses", {"input": 7, "stream": True}, 400, "input has to be"),
+        ("responses", [1], 400, "JSON object"),
+        ("messages", {"messages": [], "max_tokens": 3}, 400, "messages has to be a list"),
+        ("messages", {"messages": [{"role": "user", "content": "x"}]}, 400, "max_tokens is missing"),
+        (
+            "messages",
+            {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+            404,
+            "m",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(engine: EmbeddedEngine, path: str, body: Any, status: int, words: str) -> None:
+    answer = httpx.post(f"{engine.url}/{path}", content=json.dumps(body), timeout=10, trust_env=False)
+    assert answer.status_code == status
+    assert words in answer.json()["error"]["message"]

@@ -1,0 +1,350 @@
+"""Replies of the other APIs in the manner of their servers, written here, with what each must be read as."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from wire_corpus import Reply
+
+Event = dict[str, Any]
+
+
+def named(*events: Event) -> bytes:
+    """Events with their type as the name of the event too, as the Responses and Messages APIs send them."""
+    return b"".join(
+        f"event: {each['type']}\ndata: {json.dumps(each, ensure_ascii=False)}\n\n".encode() for each in events
+    )
+
+
+# --- OpenAI Responses
+
+ITEM = {"item_id": "msg_1", "output_index": 1, "content_index": 0}
+
+
+def delta(text: str, kind: str = "output_text") -> Event:
+    return {"type": f"response.{kind}.delta", **ITEM, "delta": text}
+
+
+def response(kind: str, **more: Any) -> Event:
+    whole = {"id": "resp_1", "object": "response", "status": kind, "error": None, "incomplete_details": None}
+    return {"type": f"response.{kind}", "response": {**whole, "usage": None, **more}}
+
+
+OPENED = [response("created", status="in_progress"), response("in_progress")]
+USED = {
+    "input_tokens": 30,
+    "input_tokens_details": {"cached_tokens": 16},
+    "output_tokens": 6,
+    "output_tokens_details": {"reasoning_tokens": 2},
+    "total_tokens": 36,
+}
+
+RESPONSES_REASONING = Reply(
+    "responses, reasoning and text",
+    "openai-responses",
+    named(
+        *OPENED,
+        {"type": "response.output_item.added", "output_index": 0, "item": {"type": "reasoning", "id": "rs"}},
+        delta("Hm", "reasoning_text"),
+        delta("m", "reasoning_summary_text"),
+        {"type": "response.output_item.done", "output_index": 0, "item": {"type": "reasoning", "id": "rs"}},
+        {"type": "response.content_part.added", **ITEM, "part": {"type": "output_text", "text": ""}},
+        delta("\n"),
+        delta("Grüße"),
+        delta(""),  # a token that ends inside a character
+        delta(" 🦀"),
+        {"type": "response.output_text.done", **ITEM, "text": "\nGrüße 🦀"},
+        response("completed", usage=USED, output=[{"type": "message"}]),
+    ),
+    {
+        "outcome": "ok",
+        "finish_reason": "completed",
+        "error": None,
+        "text": "\nGrüße 🦀",
+        "reasoning": "Hmm",
+        "input_tokens": 30,
+        "cached_tokens": 16,
+        "output_tokens": 6,
+        "reasoning_tokens": 2,
+        "token_source": "server_usage",
+        "chunk_tokens": [1, 1, 1, 1, 1, 1],
+        "attribution": "exact",
+    },
+    ["Hm", "m", "\n", "Grüße", "", " 🦀"],
+)
+
+RESPONSES_LIMIT = Reply(
+    "responses, ended by the limit, in completed as vLLM writes it, with [DONE] behind it",
+    "openai-responses",
+    named(
+        *OPENED,
+        delta(" one"),
+        delta(" two three"),
+        {
+            **response(
+                "incomplete",
+                incomplete_details={"reason": "max_output_tokens"},
+                usage={"input_tokens": 9, "output_tokens": 3},
+            ),
+            "type": "response.completed",
+            "timings": {"queue_ms": 1.5},
+        },
+    )
+    + b"data: [DONE]\n\n",
+    {
+        "outcome": "ok",
+        "finish_reason": "max_output_tokens",
+        "text": " one two three",
+        "output_tokens": 3,
+        "chunk_tokens": [1, 2],
+        "attribution": "apportioned",
+        "queue_wait_ns": 1_500_000,
+    },
+    [" one", " two three"],
+)
+
+RESPONSES_CALL = Reply(
+    "responses, a function call and a refusal",
+    "openai-responses",
+    named(
+        *OPENED,
+        {"type": "response.output_item.added", "item": {"type": "function_call", "name": "f"}},
+        delta('{"a":', "function_call_arguments"),
+        delta("1}", "function_call_arguments"),
+        {"type": "response.function_call_arguments.done", "arguments": '{"a":1}'},
+        delta("No.", "refusal"),
+        response("completed"),
+    ),
+    {
+        "outcome": "ok",
+        "text": '{"a":1}No.',
+        "output_tokens": 3,
+        "token_source": "chunk_count",
+    },
+    ['{"a":', "1}", "No."],
+)
+
+RESPONSES_FILTERED = Reply(
+    "responses, taken over by a filter",
+    "openai-responses",
+    named(
+        *OPENED,
+        delta("Sure"),
+        response("incomplete", incomplete_details={"reason": "content_filter"}),
+    ),
+    {"outcome": "refused", "finish_reason": "content_filter", "text": "Sure"},
+    ["Sure"],
+)
+
+RESPONSES_FAILED = Reply(
+    "responses, failed",
+    "openai-responses",
+    named(
+        *OPENED,
+        delta("Hel"),
+        response("failed", error={"code": "server_error", "message": "the model fell over"}),
+    ),
+    {
+        "outcome": "in_band_error",
+        "error": "the model fell over (code server_error)",
+        "text": "Hel",
+    },
+    ["Hel"],
+)
+
+RESPONSES_ERROR = Reply(
+    "responses, an error event",
+    "openai-responses",
+    named(*OPENED, delta("Hel"), {"type": "error", "code": "rate_limit_exceeded", "message": "slow down"}),
+    {"outcome": "in_band_error", "error": "slow down (type error, code rate_limit_exceeded)"},
+    ["Hel"],
+)
+
+RESPONSES_CUT = Reply(
+    "responses, without an end",
+    "openai-responses",
+    named(*OPENED, delta("Hel"), delta("lo")) + b'event: response.output_text.delta\ndata: {"type":"resp',
+    {"outcome": "truncated", "finish_reason": None, "text": "Hello", "output_tokens": 2},
+    ["Hel", "lo"],
+)
+
+RESPONSES_CHAT = Reply(
+    "responses, answered with chunks of chat",
+    "openai-responses",
+    named(delta("a")) + b'data: {"choices":[{"index":0,"delta":{"content":"b"}}]}\n\n',
+    {"outcome": "undecodable", "error": "the stream holds an event without a type of the Responses API"},
+    ["a"],
+)
+
+RESPONSES = [
+    *(RESPONSES_REASONING, RESPONSES_LIMIT, RESPONSES_CALL, RESPONSES_FILTERED, RESPONSES_FAILED),
+    *(RESPONSES_ERROR, RESPONSES_CUT, RESPONSES_CHAT),
+]
+
+# --- Anthropic Messages
+
+
+def started(**usage: int) -> Event:
+    message = {"id": "msg_1", "role": "assistant", "content": [], "stop_reason": None, "usage": usage}
+    return {"type": "message_start", "message": message}
+
+
+def block(part: Event, index: int = 0) -> Event:
+    return {"type": "content_block_delta", "index": index, "delta": part}
+
+
+def said(text: str, index: int = 0) -> Event:
+    return block({"type": "text_delta", "text": text}, index)
+
+
+def opened(kind: str, index: int = 0, **more: Any) -> Event:
+    return {"type": "content_block_start", "index": index, "content_block": {"type": kind, **more}}
+
+
+def closed(index: int = 0) -> Event:
+    return {"type": "content_block_stop", "index": index}
+
+
+def stopped(reason: str, **usage: int) -> list[Event]:
+    delta = {"stop_reason": reason, "stop_sequence": None}
+    return [{"type": "message_delta", "delta": delta, "usage": usage}, {"type": "message_stop"}]
+
+
+PING = {"type": "ping"}
+
+MESSAGES_THINKING = Reply(
+    "messages, thinking and text, output counted twice on the way",
+    "anthropic-messages",
+    named(
+        started(input_tokens=10, cache_read_input_tokens=16, cache_creation_input_tokens=4, output_tokens=1),
+        opened("thinking", thinking="", signature=""),
+        PING,
+        block({"type": "thinking_delta", "thinking": "Hmm"}),
+        block({"type": "signature_delta", "signature": "EqQB"}),
+        closed(),
+        opened("text", 1, text=""),
+        said("\n", 1),
+        said("Grüße", 1),
+        said(" 🦀", 1),
+        block({"type": "citations_delta", "citation": {"cited_text": "x"}}, 1),
+        closed(1),
+        {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 3}},
+        *stopped("end_turn", output_tokens=4),
+    ),
+    {
+        "outcome": "ok",
+        "finish_reason": "end_turn",
+        "error": None,
+        "text": "\nGrüße 🦀",
+        "reasoning": "Hmm",
+        "input_tokens": 30,
+        "cached_tokens": 16,
+        "output_tokens": 4,
+        "token_source": "server_usage",
+        "chunk_tokens": [1, 1, 1, 1],
+        "attribution": "exact",
+        "reasoning_tokens": 1,
+    },
+    ["Hmm", "\n", "Grüße", " 🦀"],
+)
+
+MESSAGES_TOOL = Reply(
+    "messages, a tool call, ended by the limit, with the whole usage at the end",
+    "anthropic-messages",
+    named(
+        started(input_tokens=9, output_tokens=0),
+        opened("tool_use", id="t", name="f", input={}),
+        block({"type": "input_json_delta", "partial_json": ""}),
+        block({"type": "input_json_delta", "partial_json": '{"a":'}),
+        block({"type": "input_json_delta", "partial_json": " 1}"}),
+        closed(),
+        *stopped("tool_use", input_tokens=11, cache_read_input_tokens=5, output_tokens=3),
+    ),
+    {
+        "outcome": "ok",
+        "finish_reason": "tool_use",
+        "text": '{"a": 1}',
+        "input_tokens": 16,
+        "cached_tokens": 5,
+        "output_tokens": 3,
+        "chunk_tokens": [1, 1, 1],
+    },
+    ["", '{"a":', " 1}"],
+)
+
+MESSAGES_LIMIT = Reply(
+    "messages, text in the block's beginning, ended by the limit",
+    "anthropic-messages",
+    named(
+        started(input_tokens=9),
+        opened("text", text="one"),
+        said(" two"),
+        *stopped("max_tokens", output_tokens=2),
+    ),
+    {"outcome": "ok", "finish_reason": "max_tokens", "text": "one two", "chunk_tokens": [1, 1]},
+    ["one", " two"],
+)
+
+MESSAGES_REFUSED = Reply(
+    "messages, stopped by a classifier",
+    "anthropic-messages",
+    named(started(input_tokens=9), opened("text", text=""), said("Sure"), *stopped("refusal")),
+    {"outcome": "refused", "finish_reason": "refusal", "output_tokens": 1, "token_source": "chunk_count"},
+    ["Sure"],
+)
+
+MESSAGES_OVERLOADED = Reply(
+    "messages, overloaded in mid-stream",
+    "anthropic-messages",
+    named(
+        started(input_tokens=9, output_tokens=1),
+        said("Hel"),
+        {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+    ),
+    {
+        "outcome": "in_band_error",
+        "error": "Overloaded (type overloaded_error)",
+        "output_tokens": 1,
+        "input_tokens": 9,
+        "token_source": "chunk_count",
+    },
+    ["Hel"],
+)
+
+MESSAGES_CUT = Reply(
+    "messages, without an end; what message_start counted is no total",
+    "anthropic-messages",
+    named(started(input_tokens=9, output_tokens=1), said("Hel"), said("lo"), PING) + b"event: message_del",
+    {
+        "outcome": "truncated",
+        "text": "Hello",
+        "input_tokens": 9,
+        "output_tokens": 2,
+        "token_source": "chunk_count",
+    },
+    ["Hel", "lo"],
+)
+
+MESSAGES_UNFINISHED = Reply(
+    "messages, a stop without a reason",
+    "anthropic-messages",
+    named(started(input_tokens=9), said("Hel"), {"type": "message_stop"}),
+    {"outcome": "truncated", "error": "the stream ended with its end marker but gave no finish reason"},
+    ["Hel"],
+)
+
+MESSAGES_GARBAGE = Reply(
+    "messages, a delta that is none",
+    "anthropic-messages",
+    named(started(input_tokens=9), said("a"), {"type": "content_block_delta", "index": 0, "delta": "b"}),
+    {"outcome": "undecodable", "error": "the stream holds a delta that is no JSON object"},
+    ["a"],
+)
+
+MESSAGES = [
+    *(MESSAGES_THINKING, MESSAGES_TOOL, MESSAGES_LIMIT, MESSAGES_REFUSED, MESSAGES_OVERLOADED),
+    *(MESSAGES_CUT, MESSAGES_UNFINISHED, MESSAGES_GARBAGE),
+]
+
+API_REPLIES = [*RESPONSES, *MESSAGES]
