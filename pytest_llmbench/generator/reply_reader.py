@@ -22,7 +22,7 @@ from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.wire.http_status import classify_status, header
 from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
-from pytest_llmbench.wire.reply import Ended, read_stream
+from pytest_llmbench.wire.reply import Ended, StreamSummary, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of, events_of
 from pytest_llmbench.wire.uniform import instants_of, read_uniform
@@ -142,23 +142,28 @@ class ReplyReader:
             return
         broken = None if whole else (record.outcome, record.error)
         ended: Ended = "eof" if broken is None else _ENDED[broken[0]]
-        summary = read_stream(chunks, ended=ended, inline=reasoning.inline)
-        length = len(summary.text) + len(summary.reasoning)
-        uncounted = summary.token_source is TokenSource.CHUNK_COUNT and length <= MOST_COUNTED
-        if self.count_text is not None and uncounted:
-            # Only for a server that gave no counts: tokenising takes time that other stamps need.
-            yield
-            summary = read_stream(chunks, ended=ended, count_text=self.count_text, inline=reasoning.inline)
+        summary = yield from self._summary(chunks, ended)
         summary.fill(record)
         if reasoning.tells:
             yield
-            events = events_of(zip(exchange.bodies, exchange.stamps, strict=False))
+            events = events_of(zip(exchange.bodies, exchange.stamps, strict=False), protocol=protocol)
             reasoning.fill(record, events, headers)
         if record.input_tokens is None:
             yield
             record.input_tokens = self._sent_tokens(exchange.request)
         if broken is not None and (exchange.end is End.GARBAGE or summary.outcome is broken[0]):
             record.outcome, record.error = broken  # with the cause that the transport saw
+
+    def _summary(self, chunks: list[Chunk], ended: Ended) -> Generator[None, None, StreamSummary]:
+        inline = self.reasoning.inline
+        summary = read_stream(chunks, ended=ended, inline=inline)
+        length = len(summary.text) + len(summary.reasoning)
+        uncounted = summary.token_source is TokenSource.CHUNK_COUNT and length <= MOST_COUNTED
+        if self.count_text is not None and uncounted:
+            # Only for a server that gave no counts: tokenising takes time that other stamps need.
+            yield
+            summary = read_stream(chunks, ended=ended, count_text=self.count_text, inline=inline)
+        return summary
 
     def _chunks(self, exchange: Exchange) -> Generator[None, None, list[Chunk]]:
         # A body may lack the parts of reads that were never parsed: then so do its chunks.

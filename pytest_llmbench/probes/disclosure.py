@@ -225,8 +225,7 @@ def _contradictions(content: Mapping[str, Any]) -> list[str]:
     """Keys that are well written each, and do not go together."""
     sut, tokenizer, request = (_table(content, name) for name in ("sut", "tokenizer", "request"))
     hardware, adjustment = _table(sut, "hardware"), _table(_table(content, "network"), "ttft_adjustment")
-    endpoint, extra = _table(content, "endpoint"), _table(request, "extra_body")
-    found = []
+    endpoint, found = _table(content, "endpoint"), []
     if sut.get("boundary") == "custom" and not sut.get("components"):
         found.append("sut.boundary is custom: list what lies inside it in sut.components")
     if hardware.get("disclosed") is False and len(hardware) > 1:
@@ -243,14 +242,6 @@ def _contradictions(content: Mapping[str, Any]) -> list[str]:
         found.append("endpoint.api_key_env and endpoint.api_key_file are both given: choose one")
     if endpoint.get("insecure") is True and "ca_file" in endpoint:
         found.append("endpoint.insecure is true, so endpoint.ca_file would not be used: choose one")
-    if request.get("prompt") == "token_ids" and endpoint.get("api", "auto") not in _TAKE_TOKEN_IDS:
-        found.append(
-            f"request.prompt is token_ids, which {endpoint['api']} cannot carry: endpoint.api = "
-            '"openai-completions"'
-        )
-    omitted = request.get("omit")
-    if isinstance(omitted, list) and any(name in extra for name in omitted if isinstance(name, str)):
-        found.append("request.omit and request.extra_body name the same field: choose one")
     prices = [
         name for name in ("input_per_million", "output_per_million") if name in _table(content, "prices")
     ]
@@ -260,9 +251,23 @@ def _contradictions(content: Mapping[str, Any]) -> list[str]:
         found.append("endpoint.reset.path is missing: which call empties the caches?")
     return (
         found
+        + _request_mistakes(request, endpoint)
         + _reasoning_mistakes(_table(content, "reasoning"))
-        + _body_mistakes(extra, "request.extra_body")
+        + _body_mistakes(_table(request, "extra_body"), "request.extra_body")
     )
+
+
+def _request_mistakes(request: Mapping[str, Any], endpoint: Mapping[str, Any]) -> list[str]:
+    extra, found = _table(request, "extra_body"), []
+    if request.get("prompt") == "token_ids" and endpoint.get("api", "auto") not in _TAKE_TOKEN_IDS:
+        found.append(
+            f"request.prompt is token_ids, which {endpoint['api']} cannot carry: endpoint.api = "
+            '"openai-completions"'
+        )
+    omitted = request.get("omit")
+    if isinstance(omitted, list) and any(name in extra for name in omitted if isinstance(name, str)):
+        found.append("request.omit and request.extra_body name the same field: choose one")
+    return found
 
 
 def _reasoning_mistakes(reasoning: Mapping[str, Any]) -> list[str]:

@@ -73,8 +73,9 @@ def examine(
 ) -> EndpointReport:
     """Reach the endpoint, read its model list, choose the model, and have one small reply streamed.
 
-    ``api`` is a dialect's name, or ``auto``: chat, else completions, else what there is. Raises SuiteError
-    for settings that cannot be right, SUTError for an endpoint that cannot be measured. At most nine requests.
+    ``api`` is a dialect's name, or ``auto``: chat, else completions, else what there is. At most nine
+    requests.
+    Raises SuiteError for settings that cannot be right, SUTError for an endpoint that cannot be measured.
     """
     bases, asking = base_candidates(endpoint), asking or Asking()
     dialects = detection.to_try(api, asking)

@@ -43,7 +43,7 @@ def write_body(body: dict[str, Any], request: PlannedRequest, options: EncodeOpt
             "extra request fields set stream to " + json.dumps(body["stream"]),
             remedy="leave stream out: every figure is taken from the stream",
         )
-    if body["stream_options"] is None:  # request.omit of the SUT file
+    if body.get("stream_options", True) is None:  # request.omit of the SUT file
         del body["stream_options"]
     try:
         return orjson.dumps(body)

@@ -93,10 +93,8 @@ class DistributedLoadGenerator:
             session_deadline_ns=session_deadline_ns,
             reasoning=reasoning or ReasoningDeclared(),
         )
-        self.workers = workers
-        self._on_record = on_record
-        self._on_progress = on_progress
-        self._cpus = tuple(cpus)
+        self.workers, self._cpus = workers, tuple(cpus)
+        self._on_record, self._on_progress = on_record, on_progress
         self._pool: WorkerPool | None = None
         self._busy = threading.Lock()
         self._coordinator: Coordinator | None = None

@@ -262,9 +262,7 @@ def test_reasoning_inline(place: str, tokens: int, thoughts: list[str]) -> None:
     assert len(found) == TOKENS
 
 
-@pytest.mark.parametrize(
-    ("place", "tokens"), [("reasoning_content", 4), ("inline", 4), ("inline_split", 7)]
-)
+@pytest.mark.parametrize(("place", "tokens"), [("reasoning_content", 4), ("inline", 4), ("inline_split", 7)])
 def test_the_end_of_thinking_is_that_of_the_ground_truth(place: str, tokens: int) -> None:
     """Wherever reasoning goes; the tags of inline reasoning are its first and last tokens."""
     scenario = f"{SLOW}&think_mean_tokens={tokens}&think_spread=0&reasoning_place={place}"
