@@ -29,6 +29,9 @@ _SECRET_PARAMETER = re.compile(
 )
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """What moves a cursor, ends a line unseen, changes colours or direction, cannot be encoded, is not of XML."""
+_COMMAND = re.compile(r"(?:^|(?<=[\r\n]))([^\S\r\n]*):(?=:.*::)|#(?=#\w*\[)")
+"""What a runner takes for a command in the output of a step: ``::name …::`` at the beginning of a line
+(GitHub Actions), ``##[name]`` anywhere (its older form), ``##vso[`` (Azure Pipelines), ``##teamcity[``."""
 _ENTITIES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 _CUT = re.compile("…|$")
 
@@ -119,6 +122,14 @@ def known_secrets() -> Redactor:
 def outward(text: str) -> str:
     """``text`` as it may leave: without any known secret, and printable (line breaks and tabs stay)."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", _redactor().text(text))
+
+
+def terminal_text(text: str) -> str:
+    """``text`` as it may be printed: :func:`outward`, and no line of it is a command to a CI system.
+
+    Always, not only where such a system is known to listen: output of a container reaches it all the same.
+    """
+    return _COMMAND.sub(lambda found: f"{found[1]}: " if found[1] is not None else "# ", outward(text))
 
 
 def outward_value(value: Any) -> Any:

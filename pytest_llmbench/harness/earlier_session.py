@@ -13,21 +13,12 @@ from pytest_llmbench.store.report_file import REPORT_NAME
 EARLIER_PREFIX = "earlier-"
 """The prefix of the folders that files of earlier sessions are put into."""
 
-_REPORT = (
-    REPORT_NAME,
-    "report.html",
-    "report.md",
-    "summary.md",
-    "minimum.txt",
-    "ci/buildkite-annotation.md",
-    "ci/github-annotations.txt",
-    "ci/gitlab-metrics.txt",
-    "ci/bencher.json",
-    "ci/github-action-benchmark-smaller.json",
-    "ci/github-action-benchmark-bigger.json",
-    "ci/ctrf-report.json",
+_MEASURED: tuple[str, ...] = (
+    "records/*.jsonl.gz",
+    "records/*.jsonl",
+    "records/*.loads.json",
+    "sequence/*.json*",
 )
-_MEASURED = ("records/*.jsonl.gz", "records/*.jsonl", "records/*.loads.json", "sequence/*.json*")
 
 Files = Mapping[Path, int]
 """Files, each with the instant of its last change in nanoseconds."""
@@ -38,7 +29,12 @@ def files_in(directory: Path) -> Files:
 
     The names of a report are anybody's (``summary.md``), and taken for ours only beside a ``report.json``.
     """
-    names = (*_REPORT, *_MEASURED) if (directory / REPORT_NAME).is_file() else _MEASURED
+    names = _MEASURED
+    if (directory / REPORT_NAME).is_file():
+        # Not before: it brings all renderers.
+        from pytest_llmbench.harness.report_files import REPORT_FILES
+
+        names += REPORT_FILES
     found = sorted(path for name in names for path in directory.glob(name) if path.is_file())
     return {path: path.stat().st_mtime_ns for path in found}
 

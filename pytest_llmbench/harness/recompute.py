@@ -27,6 +27,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.stats.block_bootstrap import chosen
 from pytest_llmbench.store.objects import rebuilt
 from pytest_llmbench.store.report_file import read_report
@@ -250,9 +251,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         found = recompute(path)
     except LLMBenchError as error:
-        print(error, file=sys.stderr)
+        print(terminal_text(str(error)), file=sys.stderr)
         return 2
     for test in found:
         for line in test.lines():
-            print(line)
+            print(terminal_text(line))
     return 0 if all(test.good for test in found) else 1

@@ -18,6 +18,7 @@ from pytest_llmbench.harness.earlier_session import files_in, of_session, put_as
 from pytest_llmbench.harness.report_files import write_reports
 from pytest_llmbench.harness.reporting import Written, build_report
 from pytest_llmbench.harness.session_record import why_incomplete
+from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.reports.report_view import ReportView
 from pytest_llmbench.reports.terminal import overview
 from pytest_llmbench.store.instants import iso_utc
@@ -148,17 +149,17 @@ def main(arguments: Sequence[str]) -> int:
     try:
         found = recover(directory)
     except LLMBenchError as error:
-        print(error, file=sys.stderr)
+        print(terminal_text(str(error)), file=sys.stderr)
         return NOT_RECOVERED
     document = document_of(found.report)
     for line in overview(document, width=shutil.get_terminal_size().columns):
-        print(line.text)
+        print(terminal_text(line.text))
     view = ReportView(document)
-    print(view.incomplete or view.tally)
+    print(terminal_text(view.incomplete or view.tally))
     for path in found.written.paths:
         print(f"report: {path}")
     for problem in found.written.problems:
-        print(f"ERROR: {problem}", file=sys.stderr)
+        print(terminal_text(f"ERROR: {problem}"), file=sys.stderr)
     if found.written.problems:
         return NOT_RECOVERED
     return GOOD if found.good else NOT_GOOD

@@ -21,7 +21,7 @@ from pytest_llmbench.reports.job_summary import job_summary
 from pytest_llmbench.reports.markdown import markdown_report
 from pytest_llmbench.reports.minimum import minimum_report
 from pytest_llmbench.store.json_file import write_text
-from pytest_llmbench.store.report_file import write_report
+from pytest_llmbench.store.report_file import REPORT_NAME, write_report
 
 _FOR_CI: Mapping[str, Callable[[Entry], str]] = {
     "github-annotations.txt": annotations_text,
@@ -33,20 +33,31 @@ _FOR_CI: Mapping[str, Callable[[Entry], str]] = {
 }
 
 
-def write_reports(directory: Path, document: Entry) -> Written:
-    """Writes every file of the report, given in plain JSON types. One that fails takes no other with it."""
-    page = str(directory / "report.html")
-    makers: dict[str, Callable[[Path], None]] = {
+def _makers(document: Entry, page: str) -> dict[str, Callable[[Path], None]]:
+    """What writes each file, by its name in the directory. ``page``: where ``report.html`` is going to be."""
+    return {
         "report.html": _text_file(partial(html_report, document)),
-        "report.json": lambda path: write_report(path, document),
+        REPORT_NAME: lambda path: write_report(path, document),
         "report.md": _text_file(partial(markdown_report, document)),
         "summary.md": _text_file(partial(job_summary, document, path=page)),
         "minimum.txt": _text_file(partial(minimum_report, document)),
         "ci/buildkite-annotation.md": _text_file(partial(buildkite_annotation, document, path=page)),
         **{f"ci/{name}": _text_file(partial(render, document)) for name, render in _FOR_CI.items()},
     }
+
+
+def _text_file(render: Callable[[], str]) -> Callable[[Path], None]:
+    return lambda path: write_text(path, render())
+
+
+REPORT_FILES = tuple(_makers({}, ""))
+"""The names of the files of a report, relative to its directory."""
+
+
+def write_reports(directory: Path, document: Entry) -> Written:
+    """Writes every file of the report, given in plain JSON types. One that fails takes no other with it."""
     found = Written()
-    for name, make in makers.items():
+    for name, make in _makers(document, str(directory / "report.html")).items():
         path = directory / name
         try:
             make(path)
@@ -57,7 +68,3 @@ def write_reports(directory: Path, document: Entry) -> Written:
         else:
             found.paths.append(str(path if path.parent == directory else path.parent))
     return replace(found, paths=list(dict.fromkeys(found.paths)))
-
-
-def _text_file(render: Callable[[], str]) -> Callable[[Path], None]:
-    return lambda path: write_text(path, render())

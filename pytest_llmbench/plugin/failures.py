@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
-from pytest_llmbench.redaction import outward
+from pytest_llmbench.redaction import terminal_text
 
 
 class Judged(pytest.fail.Exception):  # type: ignore[name-defined, misc]
@@ -13,8 +13,8 @@ class Judged(pytest.fail.Exception):  # type: ignore[name-defined, misc]
 
     def __init__(self, message: str, summary: str) -> None:
         """``summary``: what stands in the short test summary."""
-        super().__init__(outward(message), pytrace=False)
-        self.summary = outward(summary)
+        super().__init__(terminal_text(message), pytrace=False)
+        self.summary = terminal_text(summary)
 
 
 class InvalidRun(Judged):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_llmbench.redaction import outward
+from pytest_llmbench.redaction import outward, terminal_text
 
 if TYPE_CHECKING:
     from pytest_llmbench.model.plan import LoadPlan
@@ -99,7 +99,7 @@ class Heartbeat:
         self._drawn += 1
         now = progress_text(plan, progress) if progress is not None else "nothing is sent yet"
         lasted = rough_duration(self._drawn * self.interval_s)
-        self._output.write(f"{begin}llmbench: {self._test}, for {lasted}: {outward(now)}\n")
+        self._output.write(f"{begin}llmbench: {self._test}, for {lasted}: {terminal_text(now)}\n")
 
     def end(self) -> None:
         if self._drawn:

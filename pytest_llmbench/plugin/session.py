@@ -18,7 +18,7 @@ from pytest_llmbench.plugin.failures import NotMeasured
 from pytest_llmbench.plugin.interruption import Interruption
 from pytest_llmbench.plugin.outgoing import clean_report, clean_warnings, print_internal_error
 from pytest_llmbench.plugin.progress import ProgressReporter, display_for, own_output
-from pytest_llmbench.redaction import outward, without_credentials
+from pytest_llmbench.redaction import outward, terminal_text, without_credentials
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.session import BenchSession
@@ -365,17 +365,19 @@ class SessionReport:
 
         terminalreporter.section("LLM serving benchmarks", sep="=")
         for line in self._section(min(terminalreporter._tw.fullwidth, _WIDEST)):
-            terminalreporter.write_line(line.text, **line.markup)
+            terminalreporter.write_line(terminal_text(line.text), **line.markup)
         self._fail_if_lost()
         if self.record.incomplete is not None:
             text = incomplete_text(self.record.incomplete.model_dump())
-            terminalreporter.write_line(outward(f"llmbench: {text}"), red=True, bold=True)
+            terminalreporter.write_line(terminal_text(f"llmbench: {text}"), red=True, bold=True)
         for path in self._written:
             terminalreporter.write_line(f"report: {path}")
         for text in self._lost:
-            terminalreporter.write_line(outward(f"llmbench: ERROR: {text}"), red=True, bold=True)
-        for text in (*self._said, *self._annotations):
-            terminalreporter.write_line(outward(text))
+            terminalreporter.write_line(terminal_text(f"llmbench: ERROR: {text}"), red=True, bold=True)
+        for text in self._said:
+            terminalreporter.write_line(terminal_text(text))
+        for command in self._annotations:
+            terminalreporter.write_line(outward(command))
 
 
 SESSION = pytest.StashKey[SessionReport]()

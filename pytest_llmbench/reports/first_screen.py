@@ -81,6 +81,12 @@ def limits_of(test: TestView) -> list[Held]:
     ]
 
 
+def first_of(test: TestView) -> Held | None:
+    """What stands for all that a test was held to, where there is room for one: the worst, or of what was
+    kept the nearest to its limit. None where no limit was set, or the test is void."""
+    return min(limits_of(test), key=lambda one: one.rank, default=None)
+
+
 def _limit(test: TestView, objective: Entry) -> Held:
     point, limit = objective["point"], objective["limit"]
     state = _OF_LIMITS[objective["verdict"]]

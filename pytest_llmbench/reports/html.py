@@ -18,6 +18,7 @@ from pytest_llmbench.reports.first_screen import (
     Card,
     FirstScreen,
     Held,
+    first_of,
     limits_of,
 )
 from pytest_llmbench.reports.html_script import POLICY, SCRIPT
@@ -161,9 +162,8 @@ def _test_table(view: ReportView) -> Html:
 
 
 def _test_cells(i: int, test: TestView) -> tuple[Html | str, ...]:
-    held = limits_of(test)
-    first = min(held, key=lambda one: one.rank, default=None)
-    more = f" (+ {len(held) - 1} more)" if len(held) > 1 else ""
+    first, count = first_of(test), len(limits_of(test))
+    more = f" (+ {count - 1} more)" if count > 1 else ""
     counts = test.entry["counts"]
     return (
         element("a", test.name, href=f"#test-{i}"),
@@ -253,7 +253,7 @@ def _not_drawn(test: TestView, drawn: Collection[str]) -> Html | None:
 
 def _detailed(i: int, test: TestView, drawn: Collection[str]) -> Html:
     """One test: what it was held to, the pictures ``drawn``, then the tables. One that passed is folded."""
-    first = min(limits_of(test), key=lambda one: one.rank, default=None)
+    first = first_of(test)
     told = test.first_figure if first is None else first.measured
     summary = element(
         "summary",

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pytest_llmbench.reports import comparisons, numbers
 from pytest_llmbench.reports.document import TONES, TestView, measured_text, objective_text, words
 from pytest_llmbench.reports.entry import Entry
+from pytest_llmbench.reports.first_screen import first_of
 from pytest_llmbench.reports.report_view import ReportView, warnings_of
 from pytest_llmbench.reports.text_table import cut_within
 from pytest_llmbench.reports.vocabulary import metric_label
@@ -27,8 +28,6 @@ _KNOWN_ROOM = 17
 _NO_LIMIT = "no limit"
 _LEAST_ROOM = 6
 _QUIET = ("PASS", "SKIPPED", "XFAIL", "XPASS")
-_WORST = ("fail", "inconclusive", "pass")
-_NO_WORSE = ("equivalent", "improved", "not_worse")
 _MARKUP: Mapping[str, Mapping[str, bool]] = {
     "good": {"green": True},
     "bad": {"red": True},
@@ -163,19 +162,13 @@ def _closing_row(test: TestView) -> list[str]:
 
 
 def _held_to(test: TestView) -> tuple[str, str]:
-    """The limit that decides, or the first comparison that does; else what stands for the test."""
+    """The limit or the comparison that decides; else what stands for the test."""
     if not test.measured:
         return "", numbers.NOT_MEASURED
     if not test.valid:
         return "not judged", ""
-    limits = sorted(test.objectives, key=lambda one: _WORST.index(one["verdict"]))
-    gated = [one for one in test.comparisons if one.get("gated")]
-    if limits and (limits[0]["verdict"] != "pass" or not gated):
-        return objective_text(limits[0]), measured_text(limits[0])
-    if gated:
-        first = next((one for one in gated if one["verdict"] not in _NO_WORSE), gated[0])
-        return f"{first['metric']} {comparisons.allowed_text(first)}", comparisons.change_text(first)
-    return _NO_LIMIT, test.first_figure
+    held = first_of(test)
+    return (_NO_LIMIT, test.first_figure) if held is None else (held.limit, held.measured)
 
 
 def overview(report: Entry, *, width: int = 80) -> list[Line]:
@@ -184,13 +177,8 @@ def overview(report: Entry, *, width: int = 80) -> list[Line]:
     order = ("PASS", "SKIPPED", "XFAIL", "XPASS", "INCONCLUSIVE", "FAIL", "INVALID", "ERROR")
     lines = []
     for test in sorted(view.tests, key=lambda test: order.index(test.headline)):
-        first = next(iter(test.objectives), None)
-        detail = (
-            f"  {objective_text(first)}: {measured_text(first)}"
-            if first is not None
-            else f"  {test.first_figure}"
-        )
-        text = f"{test.headline:<13}{test.name}{detail}"
+        detail = ": ".join(part for part in _held_to(test) if part and part != _NO_LIMIT)
+        text = f"{test.headline:<13}{test.name}  {detail}"
         lines.append(Line(_cut(text, width), _MARKUP[TONES[test.headline]]))
     return lines
 

@@ -199,3 +199,22 @@ def kill_when_busy(engine: EmbeddedEngine) -> None:
     while len(engine.ground_truth()) <= 80 and time.monotonic() < deadline_s:
         time.sleep(0.1)
     os.kill(engine.pid, signal.SIGKILL)
+
+
+COMMANDS = {"error": {"message": "::add-mask::e " * 12 + "##[error]no"}}
+
+
+@pytest.mark.parametrize(
+    "scripted",
+    [{"/v1/models": models("m"), "/v1/chat/completions": (500, "text/plain", COMMANDS)}],
+    indirect=True,
+)
+@pytest.mark.parametrize("verbosity", ["-v", "--verbosity=0"])
+def test_no_text_of_a_server_is_a_command_to_the_runner(suite: Suite, scripted: str, verbosity: str) -> None:
+    suite.write(TWO)
+    result = suite.run(f"--llm-endpoint={scripted}", "--llm-scale=quick", verbosity)
+    result.assert_outcomes(errors=2)
+    told = "\n".join(result.outlines)
+    assert "add-mask::e" in told
+    assert "##[" not in told
+    assert not [line for line in result.outlines if line.strip().startswith("::")]

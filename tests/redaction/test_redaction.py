@@ -19,6 +19,7 @@ from pytest_llmbench.redaction import (
     keep_secrets_of,
     outward,
     outward_value,
+    terminal_text,
     without_credentials,
 )
 
@@ -115,6 +116,26 @@ def test_what_is_left_of_a_secret_that_was_cut(cut: str) -> None:
     keep_secret("sk-canary-0123456789")
     assert outward(f"key sk-canary-01234{cut}") == f"key {REDACTED}{cut}"
     assert outward(f"key SK-CANARY-01234{cut}") == f"key {REDACTED}{cut}"
+
+
+@pytest.mark.parametrize(
+    ("said", "printed"),
+    [
+        ("::error file=a.py::no", ": :error file=a.py::no"),
+        (" \t::add-mask::a", " \t: :add-mask::a"),
+        ("first\n  ::stop-commands::x\n::endgroup::", "first\n  : :stop-commands::x\n: :endgroup::"),
+        ("a ##[warning]b ##vso[task.setvariable]c", "a # #[warning]b # #vso[task.setvariable]c"),
+        ("first\r::error::x", "first\ufffd::error::x"),
+    ],
+)
+def test_no_line_that_is_printed_is_a_command_to_a_ci_system(said: str, printed: str) -> None:
+    assert terminal_text(said) == printed
+    assert "error::" not in said or "error::" in outward(said), "a report keeps what was said"
+
+
+@pytest.mark.parametrize("said", ["t.py::test_a[x::y]", "a::error::b", "::", "  :: b", "## Title", "#[x]"])
+def test_what_is_no_command_is_printed_as_it_is(said: str) -> None:
+    assert terminal_text(said) == said
 
 
 def test_what_moves_a_cursor_is_replaced() -> None:

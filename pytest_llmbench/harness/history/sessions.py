@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError, shown
-from pytest_llmbench.redaction import outward
+from pytest_llmbench.redaction import terminal_text
 from pytest_llmbench.store.baselines import (
     STORAGE,
     Baseline,
@@ -125,12 +125,12 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def say(lines: Iterable[str], problems: Iterable[str] = ()) -> None:
     for line in lines:
-        print(outward(line.replace("\n", " ")))
+        print(terminal_text(line.replace("\n", " ")))
     for problem in problems:
-        print(outward(f"left out: {problem}"), file=sys.stderr)
+        print(terminal_text(f"left out: {problem}"), file=sys.stderr)
 
 
 def refused(error: LLMBenchError) -> int:
     """Says what is wrong; the exit status of a command that could not do anything."""
-    print(error, file=sys.stderr)
+    print(terminal_text(str(error)), file=sys.stderr)
     return 2
