@@ -77,11 +77,37 @@ def raised(name: str, budget: float, needed: float) -> str:
     return f"--llm-max-{name}={budget:,.12g} allows: raise it with --llm-max-{name}={round_one:.0f}"
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What was sent and came back: all loads, warm-ups and void ones included."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    """By the server's count where it tells one, else as asked for."""
+    output_tokens: int = 0
+    """Of a reply that was lost as many as were asked for, since they may have been made all the same."""
+
+    def __add__(self, more: Spent) -> Spent:
+        return Spent(
+            self.requests + more.requests,
+            self.input_tokens + more.input_tokens,
+            self.output_tokens + more.output_tokens,
+        )
+
+    def since(self, before: Spent) -> Spent:
+        return Spent(
+            self.requests - before.requests,
+            self.input_tokens - before.input_tokens,
+            self.output_tokens - before.output_tokens,
+        )
+
+
 class Allowance:
-    """What is left of the budgets of a session. One load at a time."""
+    """What is left of the budgets of a session, and what was spent. One load at a time."""
 
     def __init__(self, budgets: Budgets) -> None:
         self._budgets = budgets
+        self.spent = Spent()
         self._requests = 0
         self._tokens = 0
         self._seconds = 0.0
@@ -151,7 +177,10 @@ class Allowance:
         self._seconds += seen.duration_s
         unknown = records.output_tokens == MISSING  # a reply that was lost may have been made all the same
         answered = np.where(unknown, records.requested_max_tokens, records.output_tokens)
-        self._tokens += int(records.requested_input_tokens.clip(0).sum() + answered.clip(0).sum())
+        asked, output_tokens = records.requested_input_tokens.clip(0), int(answered.clip(0).sum())
+        self._tokens += int(asked.sum()) + output_tokens
+        counted = np.where(records.input_tokens == MISSING, asked, records.input_tokens)
+        self.spent += Spent(len(records), int(counted.clip(0).sum()), output_tokens)
 
 
 def _first_of(plan: LoadPlan, count: int, tokens: int) -> int:

@@ -16,7 +16,7 @@ from pytest_llmbench.compare.limits import RegressionLimit
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError, SUTError
-from pytest_llmbench.harness.allowance import Allowance
+from pytest_llmbench.harness.allowance import Allowance, Spent
 from pytest_llmbench.harness.bench import Bench
 from pytest_llmbench.harness.comparison.baselines import Baselines, MeasurementRequest
 from pytest_llmbench.harness.comparison.planner import ComparisonPlanner
@@ -33,6 +33,7 @@ from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.harness.sut.sut_file import prices_of
 from pytest_llmbench.harness.workloads.exact_lengths import bound
 from pytest_llmbench.harness.workloads.sequence_files import with_sequence_files
 from pytest_llmbench.methodology.advice import advised
@@ -162,7 +163,7 @@ class BenchSession:
         order = self.baselines.order(nodeid, definition, parameters, setting, limits, opened.virtual)
         parameters = order.parameters
         path = records_path(self.settings.report, nodeid, self._worker, self.settings.records)
-        began = time.monotonic()
+        began, before = time.monotonic(), self._allowance.spent
         result, peers = self._measured(order, opened, path, warmup, wanted)
         result = self.baselines.compared(order, self._told(result, opened, definition, nodeid))
         result = self._arming.calibrations.flagged(order, result, virtual=opened.virtual)
@@ -175,11 +176,22 @@ class BenchSession:
             inconclusive_fails=self.settings.inconclusive == "fail",
             records_file=files.get("records_file"),
             duration_s=time.monotonic() - began,
-            more=order.more(judged, files),
+            more={**order.more(judged, files), "spent": self._spent_since(before, opened)},
             peers=peers,
         )
         self._results.append(light(measured))
         return measured
+
+    def _spent_since(self, before: Spent, opened: OpenSUT) -> dict[str, Any] | None:
+        """What a test has sent, and what that costs where there is one price; None of virtual time."""
+        if opened.virtual:
+            return None
+        spent = self._allowance.spent.since(before)
+        prices = prices_of(self.settings) if len(self.settings.endpoints) < 2 else None
+        if prices is None:
+            return asdict(spent)
+        cost = prices.of(spent.input_tokens, spent.output_tokens)
+        return {**asdict(spent), "cost": cost, "currency": prices.currency}
 
     def _salt(
         self, nodeid: str, definition: TestDefinition, parameters: TestParameters, opened: OpenSUT

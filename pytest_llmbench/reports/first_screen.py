@@ -27,6 +27,7 @@ _OF_LIMITS: Mapping[str, State] = {"fail": "broken", "inconclusive": "undecided"
 _OF_COMPARISONS: Mapping[str, State] = {"regressed": "broken", "inconclusive": "undecided"}
 _NOT_JUDGED = ("INVALID", "ERROR", "SKIPPED", "XFAIL", "XPASS")
 _NEEDS_NO_CARD = ("PASS", "SKIPPED", "XFAIL")
+_CENT = 0.01
 _TIMES_FROM = 5.0
 """A value this many times its limit reads better as a multiple than in per cent."""
 
@@ -243,7 +244,7 @@ class FirstScreen:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What was measured: endpoint, build, baseline, date, duration."""
+        """What was measured: endpoint, build, baseline, date, duration, cost."""
         report = self.view.report
         generator = report["generator"]
         took = [test.entry["duration_s"] for test in self.view.tests if test.entry.get("duration_s")]
@@ -255,9 +256,23 @@ class FirstScreen:
             ("Baseline", ", ".join(dict.fromkeys(baselines))),
             ("Started", str(report["started"])),
             ("Took", numbers.duration(sum(took)) if took else ""),
+            ("Cost", self._cost),
             ("Measured by", f"{generator['name']} {generator['version']}"),
         ]
         return [(name, text) for name, text in known if text and text != "not declared"]
+
+    @property
+    def _cost(self) -> str:
+        """``0.42 USD``, of every attempt; empty where no price is known. A test that broke off may have sent
+        more than is known."""
+        spent = [test.entry.get("spent") or {} for test in self.view.tests]
+        priced = [one for one in spent if one.get("cost") is not None]
+        if not priced:
+            return ""
+        least = "at least " if len(priced) < len(spent) or self.view.incomplete else ""
+        amount = sum(one["cost"] for one in priced)
+        text = f"{amount:,.2f}" if amount >= _CENT or amount == 0 else f"{amount:.1g}"
+        return f"{least}{text} {priced[0]['currency'] or ''}".rstrip()
 
     @property
     def compliance(self) -> str | None:

@@ -410,6 +410,19 @@ class VoidLoadEntry(Shape):
     causes: list[str]
 
 
+class SpentEntry(Shape):
+    """What a test has sent: its own loads, warm-ups, void ones and those of other arms included."""
+
+    requests: int
+    input_tokens: int
+    """By the server's count where it tells one, else as asked for."""
+    output_tokens: int
+    """Of a reply that was lost as many as were asked for."""
+    cost: float | None = None
+    """At the prices of the SUT file; null where it has none, and for several systems."""
+    currency: str | None = None
+
+
 class ConfigurationItem(Shape):
     item: str
     text: str
@@ -472,6 +485,8 @@ class TestEntry(Shape):
     """Loads that this machine spoiled, and that do not count."""
     line: int | None = None
     """The line, from 1, at which the test begins in the file of its node id; null where it is not known."""
+    spent: SpentEntry | None = None
+    """null in virtual time, and where nothing was measured."""
 
     def plain(self) -> dict[str, Any]:
         """Plain JSON types: what crosses from pytest-xdist workers and what the renderers take."""

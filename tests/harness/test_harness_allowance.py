@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.allowance import Allowance, Budgets, raised
+from pytest_llmbench.harness.allowance import Allowance, Budgets, Spent, raised
 from pytest_llmbench.harness.exceeding import exceeding
 from pytest_llmbench.harness.plan import foreseen, plan_lines
 from pytest_llmbench.harness.session import BenchSession
@@ -112,6 +112,19 @@ def test_a_lost_reply_may_have_been_as_long_as_it_was_asked_for() -> None:
     session.run(PLAN)
     assert session.sent == 50
     assert len(session.run(PLAN.with_(first=50)).records) == 49
+
+
+def test_what_was_spent_is_counted_over_all_loads() -> None:
+    session = Session()
+    session.run(PLAN)
+    before = session.allowance.spent
+    assert before == Spent(50, 50 * 70, 50 * 30)
+    seen = session.run(PLAN.with_(first=50, requests=10, ignore_eos=True))
+    assert session.allowance.spent.since(before) == Spent(10, 700, 300)
+    assert seen.records.output_tokens.sum() == 300
+    lost = Session("fast?fault=http_error&fault_status=500")
+    lost.run(PLAN)
+    assert lost.allowance.spent.output_tokens == 50 * 30, "they may have been made all the same"
 
 
 def test_a_load_that_may_end_early_takes_no_look_within_less_than_it_was_planned_for() -> None:

@@ -124,6 +124,19 @@ def test_a_test_that_could_not_be_measured_is_in_the_report(suite: Suite) -> Non
     assert "127.0.0.1:9" in entry["error"]
 
 
+def test_what_a_test_sent_and_what_that_costs(suite: Suite, engine: EmbeddedEngine) -> None:
+    (suite.path / "sut.toml").write_text("[prices]\ninput_per_million = 2\noutput_per_million = 4\n")
+    suite.write(BODY.replace("rate=20", "concurrency=4, requests=10"))
+    options = ("--llm-sut=sut.toml", "--llm-inconclusive=pass")
+    suite.measure(engine.url, *options).assert_outcomes(passed=1)
+    entry = suite.report["tests"][0]
+    spent = entry["spent"]
+    assert spent["requests"] > entry["counts"]["submitted"], "with the warm-up"
+    assert spent["cost"] == pytest.approx((2 * spent["input_tokens"] + 4 * spent["output_tokens"]) / 1e6)
+    page = (suite.path / "out" / "report.html").read_text("utf-8")
+    assert re.search(r"Cost <b>0\.\d+ USD</b>", page)
+
+
 def test_no_secret_reaches_any_artefact(
     suite: Suite, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,28 @@ def test_the_banner_of_good_and_of_empty_reports(report: Entry, entry: Entry) ->
     assert (screen(empty).banner, screen(empty).tone) == ("no test ran", "neutral")
 
 
+def spending(cost: float | None) -> Entry:
+    amounts = {"requests": 9, "input_tokens": 900, "output_tokens": 90}
+    return {"spent": {**amounts, "cost": cost, "currency": None if cost is None else "EUR"}}
+
+
+@pytest.mark.parametrize(
+    ("spent", "told"),
+    [
+        ([spending(0.5), spending(1.25)], "1.75 EUR"),
+        ([spending(0.0004), spending(0.0)], "0.0004 EUR"),
+        ([spending(1200.0), {}], "at least 1,200.00 EUR"),
+        ([spending(None), {}], None),
+        ([], None),
+    ],
+)
+def test_the_cost_is_told_where_there_are_prices(
+    report: Entry, entry: Entry, spent: list[Entry], told: str | None
+) -> None:
+    found = screen({**report, "tests": [entry | one for one in spent]})
+    assert dict(found.facts).get("Cost") == told
+
+
 def test_comparisons_that_decide_nothing_are_shown(report: Entry, entry: Entry) -> None:
     shown = with_limits(entry) | {"comparisons": [compared("lower", 0.2, 0.03, "regressed", gated=False)]}
     found = screen({**report, "tests": [shown]})

@@ -15,6 +15,10 @@ class Prices:
     output_per_million: float
     currency: str
 
+    def of(self, input_tokens: float, output_tokens: float) -> float:
+        """What so many tokens cost."""
+        return (input_tokens * self.input_per_million + output_tokens * self.output_per_million) / 1e6
+
 
 def prices_of(settings: Settings) -> Prices | None:
     """Prices of the SUT file, if it gives any."""
