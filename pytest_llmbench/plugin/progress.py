@@ -38,10 +38,15 @@ class Output:
             return 80
 
 
-def own_output() -> Output | None:
-    """To be called while pytest does not capture. None where standard output has no descriptor."""
+def own_output(*, of_worker: bool = False) -> Output | None:
+    """To be called while pytest does not capture. None where there is no descriptor.
+
+    The standard output of a worker of pytest-xdist leads nowhere; its standard error is that of the
+    controller.
+    """
+    stream = sys.stderr if of_worker else sys.stdout
     try:
-        descriptor, is_terminal = os.dup(sys.stdout.fileno()), sys.stdout.isatty()
+        descriptor, is_terminal = os.dup(stream.fileno()), stream.isatty()
     except (AttributeError, OSError, ValueError):
         return None
     return Output(descriptor, is_terminal and not os.environ.get("CI"))
@@ -90,15 +95,18 @@ class Heartbeat:
     def __init__(self, output: Output, test: str, line_below: str) -> None:
         """As :class:`LiveLine`."""
         self._output, self._test, self._line_below = output, test, line_below
-        self._drawn = 0
+        self._beats = self._drawn = 0
 
     def draw(self, plan: LoadPlan | None, progress: Any) -> None:
+        self._beats += 1
+        self._draw("\n" if self._line_below and not self._drawn else "", plan, progress)
+
+    def _draw(self, begin: str, plan: LoadPlan | None, progress: Any) -> None:
         from pytest_llmbench.reports.numbers import rough_duration  # who measures nothing needs no words
 
-        begin = "\n" if self._line_below and not self._drawn else ""
         self._drawn += 1
         now = progress_text(plan, progress) if progress is not None else "nothing is sent yet"
-        lasted = rough_duration(self._drawn * self.interval_s)
+        lasted = rough_duration(self._beats * self.interval_s)
         self._output.write(f"{begin}llmbench: {self._test}, for {lasted}: {terminal_text(now)}\n")
 
     def end(self) -> None:
@@ -106,16 +114,35 @@ class Heartbeat:
             self._output.write(self._line_below)
 
 
+class WorkerHeartbeat(Heartbeat):
+    """That of a worker of pytest-xdist, on the terminal or in the log of the controller: what stands there is
+    not known, and workers that wait for their turn say nothing."""
+
+    def draw(self, plan: LoadPlan | None, progress: Any) -> None:
+        self._beats += 1
+        if progress is not None:
+            self._draw("" if self._drawn else "\n", plan, progress)
+
+
 def display_for(
-    output: Output | None, verbosity: int, nodeid: str, place: tuple[int, int], line_below: str
+    output: Output | None,
+    verbosity: int,
+    nodeid: str,
+    place: tuple[int, int],
+    line_below: str,
+    worker: str | None = None,
 ) -> Display | None:
     """How the progress of a test is shown: live on a terminal, else by a heartbeat, but not with ``-q``.
 
-    ``place``: the number of the test, from 1, and how many there are.
+    ``place``: the number of the test, from 1, and how many there are. ``worker``: of pytest-xdist, which has
+    a heartbeat everywhere.
     """
     if output is None:
         return None
     number = f"test {place[0]} of {place[1]}"
+    if worker is not None:
+        told = outward(f"{worker}, {number} ({nodeid})")
+        return WorkerHeartbeat(output, told, "") if verbosity >= 0 else None
     if output.is_live:
         return LiveLine(output, number, line_below)
     return Heartbeat(output, outward(f"{number} ({nodeid})"), line_below) if verbosity >= 0 else None

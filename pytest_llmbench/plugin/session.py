@@ -88,7 +88,7 @@ class SessionReport:
             except BaseException:
                 self.unconfigure()  # pytest does not: there is no session yet
                 raise
-        self._output = None if self.is_worker else own_output()
+        self._output = own_output(of_worker=self.is_worker)
 
     @cached_property
     def settings(self) -> Settings:
@@ -183,9 +183,10 @@ class SessionReport:
         """Show how far the test has got; ``place``: its number, and of how many."""
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
         display = None
-        if reporter is not None:
-            line = getattr(reporter._tw, "_current_line", "")
-            display = display_for(self._output, self.config.get_verbosity(), nodeid, place, line)
+        if reporter is not None or self.is_worker:
+            line = "" if reporter is None else getattr(reporter._tw, "_current_line", "")
+            verbosity = self.config.get_verbosity()
+            display = display_for(self._output, verbosity, nodeid, place, line, self.worker)
         if display is None:
             yield
             return

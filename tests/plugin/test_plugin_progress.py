@@ -23,6 +23,7 @@ from pytest_llmbench.plugin.progress import (
     LiveLine,
     Output,
     ProgressReporter,
+    WorkerHeartbeat,
     display_for,
     progress_text,
 )
@@ -156,6 +157,43 @@ def test_a_live_line_does_not_wrap() -> None:
         assert len(text().removeprefix("\r\x1b[2K")) == 79  # no terminal: taken for one of 80 columns
         line.end()
         assert text() == "\r\x1b[2Ktest_a.py ."
+
+
+def test_a_worker_writes_only_while_it_measures() -> None:
+    with written(is_live=True) as (output, text):
+        beat = display_for(output, 0, "test_a.py::test_p99", (3, 12), "", "gw1")
+        assert isinstance(beat, WorkerHeartbeat)
+        beat.draw(None, None)
+        assert text() == ""
+        beat.draw(PLAN, RUNNING)
+        beat.draw(PLAN, RUNNING)
+        beat.end()
+        now = progress_text(PLAN, RUNNING)
+        assert text() == (
+            f"\nllmbench: gw1, test 3 of 12 (test_a.py::test_p99), for 60 s: {now}\n"
+            f"llmbench: gw1, test 3 of 12 (test_a.py::test_p99), for 90 s: {now}\n"
+        )
+    assert display_for(output, -1, "test_a.py::test_p99", (3, 12), "", "gw1") is None
+
+
+def test_what_a_worker_writes_reaches_the_output_of_the_controller(
+    suite: Suite, engine: EmbeddedEngine
+) -> None:
+    pytest.importorskip("xdist")
+    often = """
+    from pytest_llmbench.plugin.progress import WorkerHeartbeat
+
+    WorkerHeartbeat.interval_s = 0.02
+    """
+    suite.write(BODY.replace("concurrency=2", "concurrency=4, requests=12"), often)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n1", "--llm-scale=quick"]
+    command += [f"--llm-endpoint={engine.url}", "--llm-inconclusive=pass"]
+    run = subprocess.run(command, cwd=suite.path, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stdout
+    beats = [line for line in run.stderr.splitlines() if line]
+    assert re.match(r"llmbench: gw0, test 1 of 1 \(test_suite.py::test_first_token\), for ", beats[0])
+    assert re.search(r"measure: \d+ of \d+ done, 0 failed, ", run.stderr)
+    assert "llmbench: gw0" not in run.stdout
 
 
 @pytest.mark.parametrize(
