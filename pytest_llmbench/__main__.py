@@ -15,6 +15,7 @@ usage: pytest-llmbench selftest [--quick] [--json FILE] [--out DIR] [--no-store]
        pytest-llmbench compare SESSION SESSION ...
        pytest-llmbench history METRIC ...
        pytest-llmbench records DIR --csv FILE | --parquet FILE
+       pytest-llmbench trace describe FILE [--plot FILE.svg]
 
 commands:
   selftest    what the load generator can be trusted with on this host
@@ -24,6 +25,7 @@ commands:
   compare     saved sessions with the first of them, by the rules of --llm-compare
   history     a metric over the saved sessions, and where its level changed
   records     the single requests of a report as a table
+  trace       the shape of a trace or a workload: lengths, arrivals, sharing, turns
 
 Each has --help. Load tests themselves are run by pytest: pytest --llm-endpoint=URL
 """
@@ -35,6 +37,7 @@ _COMMANDS = {
     "compare": "harness.history.comparing",
     "history": "harness.history.trend",
     "records": "harness.analysis.export",
+    "trace": "harness.workloads.describe",
 }
 """The module whose ``main`` takes the arguments after the command; it is imported for that command only."""
 

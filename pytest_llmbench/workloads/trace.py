@@ -123,6 +123,13 @@ class TraceWorkload(StreamedWorkload):
         }
 
 
+def shared_blocks(hash_ids: Sequence[int], seen: set[int]) -> int:
+    """How many of the first blocks are among those that were ``seen``; all are from now on."""
+    shared = next((k for k, block in enumerate(hash_ids) if block not in seen), len(hash_ids))
+    seen.update(hash_ids)
+    return shared
+
+
 @lru_cache(maxsize=8)
 def _stated(workload: TraceWorkload) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Input lengths, output limits and prefix sharing; remembered, since every plan's key asks for them."""
@@ -153,9 +160,7 @@ class _Blocks:
 
     def shared_with_earlier(self, hash_ids: Sequence[int]) -> int:
         """Number of leading blocks that an earlier request had; remembers those of this one."""
-        shared = next((k for k, block in enumerate(hash_ids) if block not in self._seen), len(hash_ids))
-        self._seen.update(hash_ids)
-        return shared
+        return shared_blocks(hash_ids, self._seen)
 
     def prompt(self, entry: TraceEntry) -> array[int]:
         ids = array("I")

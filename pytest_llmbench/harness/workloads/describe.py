@@ -1,0 +1,186 @@
+"""``pytest-llmbench trace describe FILE``: the shape of a trace or of workloads, as text and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import html
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_llmbench.errors import LLMBenchError, SuiteError
+from pytest_llmbench.harness.history.sessions import refused, width
+from pytest_llmbench.harness.workloads.files import read_workload_file
+from pytest_llmbench.harness.workloads.shape import (
+    PERCENTILES,
+    Floats,
+    Shape,
+    shape_of_trace,
+    shape_of_workload,
+)
+from pytest_llmbench.methodology.measuring.cells import share
+from pytest_llmbench.reports.numbers import rough_duration
+from pytest_llmbench.reports.plots import render
+from pytest_llmbench.reports.text_table import text_table
+from pytest_llmbench.store.json_file import write_text
+from pytest_llmbench.store.traces.reading import FORMATS, read_trace
+from pytest_llmbench.workloads.catalogue import workload
+from pytest_llmbench.workloads.profiles import PREFIX, told_of
+
+_PIXELS = (720, 380)
+_BINS = 120
+_POINTS = 1_000
+
+
+def described(shape: Shape, columns: int) -> list[str]:
+    """The lines of a shape. What the format does not say is said to be unknown."""
+    left = f" (rows without tokens left out: {shape.left_out:,})" if shape.left_out else ""
+    lines = [f"{shape.title}, {len(shape.input_tokens):,} requests{left}", ""]
+    rows = [_row("input tokens", shape.input_tokens), _row("output tokens", shape.output_tokens)]
+    if shape.turns is not None:
+        rows.append(_row("requests a session", shape.turns))
+    if shape.growth_tokens is not None:
+        rows.append(_row("growth of input a turn", shape.growth_tokens))
+    if shape.pauses_s is not None:
+        rows.append(_row("pause (s)", shape.pauses_s))
+    head = ("", "mean", *(f"P{each}" for each in PERCENTILES), "max", "n")
+    lines += [*text_table(head, rows, width=columns), ""]
+    told = [_arrivals(shape), _sharing(shape), *_sessions(shape)]
+    return lines + [line for each in told for line in textwrap.wrap(each, columns, subsequent_indent="  ")]
+
+
+def _row(name: str, values: Floats) -> tuple[str, ...]:
+    figures = (np.mean(values), *np.percentile(values, PERCENTILES), np.max(values))
+    digits = 1 if np.max(np.abs(values)) < 100 else 0
+    return (name, *(f"{value:,.{digits}f}" for value in figures), f"{len(values):,}")
+
+
+def _arrivals(shape: Shape) -> str:
+    found = shape.arrivals
+    if found is None:
+        return "arrivals: no instants"
+    busiest = "" if found.busiest is None else f", {found.busiest:,.3g} req/s in the busiest minute"
+    shaped = "as even as a clock"
+    if found.burstiness is not None:
+        shaped = (
+            f"coefficient of variation of the gaps {found.variation:.2f} (Poisson: 1), as arrival='gamma' "
+            f"with burstiness={found.burstiness:.3g}"
+        )
+    return (
+        f"arrivals: {found.rate:,.3g} req/s over {rough_duration(float(found.at_s[-1]))}{busiest}; {shaped}"
+    )
+
+
+def _sharing(shape: Shape) -> str:
+    if not shape.sharing_known:
+        return "sharing: not known, the format does not say what prompts are made of"
+    return (
+        f"sharing: {share(shape.sharers)} of the requests begin like an earlier one, with "
+        f"{share(shape.cacheable)} of the input tokens: what a prefix cache without bounds would hold"
+    )
+
+
+def _sessions(shape: Shape) -> list[str]:
+    if shape.turns is None:
+        return []
+    alone = float(np.mean(shape.turns == 1))
+    of_them = int(shape.turns.sum())
+    return [f"sessions: {len(shape.turns):,} with {of_them:,} requests, {share(alone)} of them with one"]
+
+
+def drawn(shape: Shape) -> str:
+    """The distributions and the arrivals, one below the other, as one SVG."""
+    plots = [_lengths(shape)]
+    if shape.arrivals is not None:
+        plots.append(_rates(shape.arrivals.at_s))
+    if shape.turns is not None:
+        plots.append(_cumulated("Sessions", "requests a session", "sessions", {"all": shape.turns}))
+    wide, high = _PIXELS
+    placed = [
+        render(plot, "shape", salt=f"{at}").replace(
+            "<svg ", f'<svg y="{at * high}" width="{wide}" height="{high}" ', 1
+        )
+        for at, plot in enumerate(plots)
+    ]
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    head = f'<svg {names} width="{wide}" height="{high * len(plots)}" font-family="sans-serif">'
+    return "\n".join([head, f"<title>{html.escape(shape.title)}</title>", *placed, "</svg>"]) + "\n"
+
+
+def _lengths(shape: Shape) -> dict[str, Any]:
+    values = {"input": shape.input_tokens, "output": shape.output_tokens}
+    return _cumulated("Lengths", "tokens", "requests", values)
+
+
+def _cumulated(title: str, label: str, what: str, values: Mapping[str, Floats]) -> dict[str, Any]:
+    """The share of ``what`` that has so many or fewer."""
+    series = {}
+    for name, own in values.items():
+        ordered = np.sort(own)
+        chosen = np.unique(np.linspace(0, len(own) - 1, min(len(own), _POINTS)).astype(np.int64))
+        series[name] = {"x": ordered[chosen].tolist(), "y": ((chosen + 1) / len(own)).tolist()}
+    shared = f"share of {what}"
+    told = {"title": title, "x_label": label, "y_label": shared, "series": series, "marks": {}}
+    return told | {"step": True, "x_log": True}
+
+
+def _rates(at_s: Floats) -> dict[str, Any]:
+    counts, edges = np.histogram(at_s, bins=min(_BINS, max(2, len(at_s) // 2)))
+    rates = (counts / np.diff(edges)).tolist()
+    series = {"arrivals": {"x": edges.tolist(), "y": [*rates, rates[-1]]}}
+    told = {"title": "Arrivals", "x_label": "seconds from the first request", "series": series, "marks": {}}
+    return told | {"y_label": "requests per second", "step": True}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command. 0: described; 2: it cannot be read, with every mistake."""
+    parser = argparse.ArgumentParser(
+        prog="pytest-llmbench trace",
+        description="The shape of a trace or a workload: lengths, arrivals, sharing, turns and pauses.",
+        epilog="Exit status: 0 described; 2 the file cannot be read, with every mistake in it.",
+    )
+    parser.add_argument("what", choices=["describe"])
+    parser.add_argument(
+        "file", help="a trace (JSON, JSON Lines, CSV, Parquet, gzipped too), a TOML file of workloads, or "
+        f"the name of a workload such as {PREFIX}CHAT",
+    )  # fmt: skip
+    parser.add_argument("--trace-format", choices=FORMATS, help="in place of what the first row looks like")
+    parser.add_argument("--workload", metavar="NAME", help="only this one of a file of workloads")
+    parser.add_argument("--requests", type=int, default=1_000, metavar="N", help="drawn of a workload (1000)")
+    parser.add_argument("--seed", type=int, default=42, metavar="N", help="of what is drawn (42)")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="the same as a picture")
+    given = parser.parse_args(list(arguments))
+    try:
+        shapes = _shapes(given)
+        for shape in shapes:
+            print("\n".join(described(shape, width())))
+        if given.plot is not None:
+            write_text(given.plot, drawn(shapes[0]))
+            print(f"{given.plot}: {shapes[0].title}")
+    except LLMBenchError as error:
+        return refused(error)
+    return 0
+
+
+def _shapes(given: argparse.Namespace) -> list[Shape]:
+    path = Path(given.file)
+    if given.requests < 1:
+        raise SuiteError(f"--requests {given.requests}: give at least 1")
+    if path.suffix == ".toml":
+        named = read_workload_file(path)
+        if given.workload is not None and given.workload not in named:
+            raise SuiteError(f"no workload {given.workload!r}; there are: {', '.join(named) or 'none'}")
+        chosen = {name: each for name, each in named.items() if given.workload in (None, name)}
+        if not chosen:
+            raise SuiteError("holds no workloads", where=str(path))
+        where = f"{path.name}: "
+        return [shape_of_workload(each, where, given.requests, given.seed) for each in chosen.values()]
+    if not path.exists() and not path.suffix and "/" not in given.file:
+        made = workload(given.file)
+        for told in told_of(made.specification().get("profiles", ())):
+            print(told)
+        return [shape_of_workload(made, "", given.requests, given.seed)]
+    return [shape_of_trace(read_trace(path, None, given.trace_format), path.name)]
