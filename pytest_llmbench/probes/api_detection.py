@@ -6,15 +6,17 @@ live below the same base are tried, each with one small request that costs a few
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import Asking
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane
 from pytest_llmbench.probes.endpoint_errors import NO_SUCH_PATH
-from pytest_llmbench.probes.model_list import below
+from pytest_llmbench.probes.engine_metrics import server_root
+from pytest_llmbench.probes.model_list import ModelList, below, is_name
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.content_type import is_stream
@@ -24,6 +26,35 @@ from pytest_llmbench.wire.stream import chunks_of
 _SMALL = PlannedRequest(0, max_tokens=4, input_tokens=1, text="Hello", token_ids=(9906,))
 _USUAL = ("openai-chat", "openai-completions")
 """Dialects that ``auto`` tries whatever the answer to the one before was."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A page below the server's root that names models."""
+
+    path: str
+    key: str
+    """Key of the model's name."""
+    among: str = ""
+    """Key of the list that the models are in; ``""``: the page is about one."""
+
+    def names(self, answer: Answer) -> list[str]:
+        try:
+            payload = json.loads(answer.body)
+        except (ValueError, RecursionError):
+            return []
+        if not isinstance(payload, dict):
+            return []
+        given = payload.get(self.among) if self.among else [payload]
+        entries = given if isinstance(given, list) else []
+        found = [entry.get(self.key) for entry in entries if isinstance(entry, dict)]
+        return [name for name in found if is_name(name)]
+
+
+_PAGES = {
+    "ollama-chat": _Page("/api/tags", "name", "models"),
+    "ollama-generate": _Page("/api/tags", "name", "models"),
+}
 
 
 def to_try(api: str, asking: Asking) -> list[Dialect]:
@@ -37,17 +68,44 @@ def to_try(api: str, asking: Asking) -> list[Dialect]:
     ]
 
 
+def base_of(spoken: Dialect, base: str) -> str:
+    """The URL that the paths of the dialect begin at, where the API begins at ``base``."""
+    return server_root(base) if spoken.rooted else base
+
+
 def common_headers(control: ControlPlane, dialects: Sequence[Dialect]) -> Mapping[str, str]:
     """What a named dialect wants with every request, that for the model list included."""
     return headers_for(dialects[0], control.headers) if len(dialects) == 1 else {}
+
+
+def own_model_list(control: ControlPlane, base: str, dialects: Sequence[Dialect]) -> ModelList | None:
+    """The models by the page that an engine has of its own, for the one dialect asked for; ``None``: no such
+    page, or no dialect of one engine."""
+    page = _PAGES.get(dialects[0].name) if len(dialects) == 1 else None
+    if page is None:
+        return None
+    answer = control.get_or_failure(below(server_root(base), page.path))
+    if isinstance(answer, SUTError) or answer.status != 200:
+        return None
+    entries = tuple({"id": name} for name in page.names(answer))
+    return ModelList(base, entries, answer.headers.get("server", "")) if entries else None
+
+
+def engine_api_at(control: ControlPlane, base: str) -> str:
+    """The dialect whose engine has its own page of models there; ``""``: none. One request for each page."""
+    for path in dict.fromkeys(page.path for page in _PAGES.values()):
+        name = next(name for name, page in _PAGES.items() if page.path == path)
+        if own_model_list(control, base, [dialect(name)]):
+            return name
+    return ""
 
 
 def attempts(bases: Sequence[str], dialects: Sequence[Dialect]) -> Iterator[tuple[str, Dialect]]:
     """Base and dialect of each attempt; what is not usual is tried at the most likely base alone."""
     for base in bases:
         for spoken in dialects:
-            if base == bases[0] or len(dialects) == 1 or spoken.name in _USUAL:
-                yield base, spoken
+            if base == bases[0] or spoken.name in _USUAL or (len(dialects) == 1 and not spoken.rooted):
+                yield base_of(spoken, base), spoken
 
 
 def is_worth_trying(spoken: Dialect, failures: Sequence[Answer]) -> bool:

@@ -73,15 +73,17 @@ def examine(
 ) -> EndpointReport:
     """Reach the endpoint, read its model list, choose the model, and have one small reply streamed.
 
-    ``api`` is a dialect's name, or ``auto``: chat, else completions, else what there is. At most nine
+    ``api`` is a dialect's name, or ``auto``: chat, else completions, else what there is. Raises SuiteError
+    for settings that cannot be right, SUTError for an endpoint that cannot be measured. At most twelve
     requests.
-    Raises SuiteError for settings that cannot be right, SUTError for an endpoint that cannot be measured.
     """
     bases, asking = base_candidates(endpoint), asking or Asking()
     dialects = detection.to_try(api, asking)
     with ControlPlane(bases[0], access or Access()) as control:
         headers = detection.common_headers(control, dialects)
-        listed = _find_models(control, bases, endpoint, model, headers)
+        listed = detection.own_model_list(control, bases[0], dialects) or _find_models(
+            control, bases, endpoint, model, headers
+        )
         if listed is not None:
             model, bases = choose_model(listed, model), [listed.base_url]
         else:
@@ -190,6 +192,8 @@ def _wrong_path(control: ControlPlane, answer: Answer, endpoint: str, *, named: 
             continue
         if read_model_list(base, seen) is not None or seen.status in (401, 403):
             return errors.wrong_path(answer, without_query(base), "")
+    if other := detection.engine_api_at(control, bases[-1]):
+        return errors.other_api(answer, other)
     error = errors.wrong_path(answer, None, without_query(bases[-1]))
     return error if named else errors.or_named_model(error)
 

@@ -64,6 +64,15 @@ def wrong_path(answer: Answer, found_at: str | None, example: str) -> SUTError:
     return _error(answer, what, f"give the base URL of the API; it usually ends in /v1, like {example}")
 
 
+def other_api(answer: Answer, other: str) -> SUTError:
+    """The error for a path with nothing there, on a server with the API of one engine."""
+    return _error(
+        answer,
+        f"{_status(answer)}: no OpenAI-compatible API there",
+        f"it looks like {other}: --llm-api={other}",
+    )
+
+
 def no_completions(answer: Answer, tried: list[str], other: str = "") -> SUTError:
     """A model list, but nothing that completes. ``other``: a dialect that does, not asked for."""
     what = f"{_status(answer)}: the endpoint lists models, but has no {' and no '.join(tried)}"

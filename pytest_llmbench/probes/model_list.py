@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 import httpx
@@ -94,11 +94,11 @@ def read_model_list(base_url: str, answer: Answer) -> ModelList | None:
     data = payload.get("data") if isinstance(payload, dict) else None
     if not isinstance(data, list):
         return None
-    entries = tuple(entry for entry in data if isinstance(entry, dict) and _is_name(entry.get("id")))
+    entries = tuple(entry for entry in data if isinstance(entry, dict) and is_name(entry.get("id")))
     return ModelList(base_url, entries, answer.headers.get("server", ""))
 
 
-def _is_name(given: object) -> bool:
+def is_name(given: object) -> TypeGuard[str]:
     """What can be asked for and shown; other entries are no models."""
     return isinstance(given, str) and given.isprintable() and 0 < len(given) <= _LONGEST_NAME
 

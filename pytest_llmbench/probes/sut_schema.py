@@ -231,6 +231,8 @@ class Endpoint(Table):
         "openai-completions",
         "openai-responses",
         "anthropic-messages",
+        "ollama-chat",
+        "ollama-generate",
     ] = Field(
         default="auto",
         description="[Wire dialect](dialects.md); `auto` takes chat, else completions, else what there is.",

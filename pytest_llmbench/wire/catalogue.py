@@ -6,14 +6,21 @@ from difflib import get_close_matches
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.wire.apis.anthropic_messages import AnthropicMessages
+from pytest_llmbench.wire.apis.ollama import OllamaChat, OllamaGenerate
 from pytest_llmbench.wire.apis.openai_responses import OpenAIResponses
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.wire.openai_completions import OpenAICompletions
 
-DIALECTS: dict[str, Dialect] = {
-    known.name: known for known in (OpenAIChat(), OpenAICompletions(), OpenAIResponses(), AnthropicMessages())
-}
+_KNOWN: tuple[Dialect, ...] = (
+    OpenAIChat(),
+    OpenAICompletions(),
+    OpenAIResponses(),
+    AnthropicMessages(),
+    OllamaChat(),
+    OllamaGenerate(),
+)
+DIALECTS = {known.name: known for known in _KNOWN}
 """In the order in which ``auto`` tries them."""
 _ALIASES = {
     "chat": "openai-chat",

@@ -42,8 +42,9 @@ NOTHING_SAID = ServerFigures()
 def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
     """The figures in the chunks of one reply; :data:`NOTHING_SAID` where there are none.
 
-    Queue wait is ``queue_ms``, or vLLM's ``queue_time_ms``; prefill is ``prompt_ms`` and what a cache served
-    ``cache_n``, llama.cpp's names; ``critical_evictions`` and ``think_reason`` are the embedded engine's.
+    Queue wait is ``queue_ms``, or vLLM's ``queue_time_ms``; prefill is llama.cpp's ``prompt_ms``, or Ollama's
+    ``prompt_eval_duration`` in nanoseconds; what a cache served is llama.cpp's ``cache_n``;
+    ``critical_evictions`` and ``think_reason`` are the embedded engine's.
     """
     timed = [chunk.server_timings for chunk in chunks if chunk.server_timings is not None]
     if not timed:
@@ -52,7 +53,7 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
     return ServerFigures(
         server_timings=figures,
         queue_wait_ns=_ns(figures.get("queue_ms", figures.get("queue_time_ms"))),
-        prefill_ns=_ns(figures.get("prompt_ms")),
+        prefill_ns=_ns(figures.get("prompt_ms", _ms(figures.get("prompt_eval_duration")))),
         preemptions=_count(figures.get("preemptions")),
         preempted_tokens=_count(figures.get("preempted_tokens")),
         cached_tokens=_count(figures.get("cache_n")),
@@ -85,6 +86,10 @@ def _is_finite(value: float) -> bool:
 
 def _ns(ms: float | None) -> int | None:
     return None if ms is None or not 0 <= ms * _NS_PER_MS < _BEYOND else round(ms * _NS_PER_MS)
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / _NS_PER_MS
 
 
 def _count(value: float | None) -> int | None:

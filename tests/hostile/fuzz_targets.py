@@ -38,7 +38,7 @@ from pytest_llmbench.store.session_schema import Environment, Generator, Sut
 from pytest_llmbench.store.shape import Metric
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace, trace_of
 from pytest_llmbench.store.traces.rows import Rows
-from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.wire.catalogue import DIALECTS
 from pytest_llmbench.wire.claims import refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed
 from pytest_llmbench.wire.http_status import classify_status
@@ -87,10 +87,9 @@ def stream(data: bytes) -> None:
     at_once = [(b"".join(pieces), 1_000)] if pieces else []
     said = [[(e.event, e.data, e.problem) for e in events_of(each)] for each in (reads, at_once)]
     assert said[0] == said[1]
-    for name in ("openai-chat", "openai-completions"):
-        spoken = dialect(name)
+    for spoken in DIALECTS.values():
         chunks = list(chunks_of(reads, spoken))
-        assert chunks == [spoken.decode(each) for each in events_of(reads)]
+        assert chunks == [spoken.decode(each) for each in events_of(reads, protocol=spoken.protocol)]
         exact = read_stream(chunks)
         memory = ReplyMemory()
         for _ in range(2):  # the second time from memory

@@ -10,6 +10,8 @@ from canned_http import STREAM, Canned, chat_chunk, told
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Asking
 from pytest_llmbench.probes.endpoint import examine
+from pytest_llmbench.probes.sut_schema import Endpoint
+from pytest_llmbench.wire.catalogue import DIALECTS
 
 CHAT, COMPLETIONS, RESPONSES = "POST /v1/chat/completions", "POST /v1/completions", "POST /v1/responses"
 MODELS = "GET /v1/models"
@@ -64,4 +66,62 @@ def test_a_stream_of_another_dialect_is_told(serve, engine):
 def test_however_little_is_there_few_requests_are_sent(serve, named_model):
     server = serve({})
     told(SUTError, server.url, model=named_model)
-    assert len(server.seen) <= 9
+    assert len(server.seen) <= 12
+
+
+# --- the API of one engine
+
+TAGS = Canned.json({"models": [{"name": "small:latest"}, {"name": 7}, "x"]})
+
+
+def lines(*payloads):
+    body = "".join(json.dumps(payload) + "\n" for payload in payloads).encode()
+    return Canned(200, {"Content-Type": "application/x-ndjson"}, body)
+
+
+OLLAMA_CHAT = lines(
+    {"message": {"content": "Hi"}, "done": False},
+    {
+        "message": {"content": ""},
+        "done": True,
+        "done_reason": "stop",
+        "eval_count": 1,
+        "prompt_eval_count": 2,
+    },
+)
+OLLAMA = {"GET /api/tags": TAGS, "POST /api/chat": OLLAMA_CHAT}
+
+
+@pytest.mark.parametrize("suffix", ["", "/v1", "/"])
+def test_the_api_of_an_engine_begins_at_the_root(serve, suffix):
+    server = serve(OLLAMA)
+    report = examine(server.url + suffix, api="ollama-chat")
+    assert (report.base_url, report.model) == (server.url, "small:latest")
+    assert report.facts["streaming.protocol"].value == "ndjson"
+    assert report.counts_tokens
+    assert [seen.path for seen in server.seen] == ["/api/tags", "/api/chat"]
+
+
+def test_without_a_page_of_its_own_the_usual_list_of_models_will_do(serve, engine):
+    server = serve({MODELS: engine[MODELS], "POST /api/chat": OLLAMA_CHAT})
+    assert examine(server.url, api="ollama-chat").model == "org/small-model"
+    assert server.seen[-1].path == "/api/chat"
+
+
+def test_an_endpoint_with_nothing_else_is_told_by_its_page(serve):
+    assert "it looks like ollama-chat: --llm-api=ollama-chat" in told(SUTError, serve(OLLAMA).url)
+
+
+def test_a_reply_of_ollama_in_one_piece_is_no_stream(serve):
+    whole = Canned.json({"message": {"content": "Hi"}, "done": True, "done_reason": "stop"})
+    text = told(SUTError, serve(OLLAMA | {"POST /api/chat": whole}).url, api="ollama-chat")
+    assert "answers without streaming" in text
+
+
+def test_lines_on_a_path_of_openai_are_told(serve, engine):
+    assert "another dialect, ollama-chat" in told(SUTError, serve(engine | {CHAT: OLLAMA_CHAT}).url)
+
+
+def test_the_sut_file_takes_every_dialect():
+    for name in ["auto", *DIALECTS]:
+        assert Endpoint(api=name).api == name

@@ -46,7 +46,7 @@ def test_known_answers(reply: Reply) -> None:
 @EACH
 def test_content_chunks_and_their_instants(reply: Reply) -> None:
     """One read per event: every instant is then the number of an event."""
-    events = list(events_of([(reply.body, 0)]))
+    events = list(events_of([(reply.body, 0)], protocol=dialect(reply.dialect).protocol))
     chunks = list(chunks_of([(reply.body, 0)], dialect(reply.dialect)))
     for number, chunk in enumerate(chunks):
         chunk.stamp_ns = chunk.read_index = number
@@ -79,4 +79,5 @@ def test_cut_at_every_byte(reply: Reply) -> None:
 def test_the_fast_path_equals_decoding_each_event(reply: Reply) -> None:
     reads = [(reply.body, 5)]
     spoken = dialect(reply.dialect)
-    assert list(chunks_of(reads, spoken)) == [spoken.decode(event) for event in events_of(reads)]
+    events = events_of(reads, protocol=spoken.protocol)
+    assert list(chunks_of(reads, spoken)) == [spoken.decode(event) for event in events]

@@ -70,6 +70,30 @@ def test_messages_body() -> None:
     assert body("messages", ignore_eos=True)["ignore_eos"] is True
 
 
+def test_ollama_bodies() -> None:
+    sampling = {"num_predict": 92, "temperature": 0.0}
+    assert body("ollama-chat") == {
+        "model": "small",
+        "messages": [{"role": "user", "content": "Grüße 🦀"}],
+        "stream": True,
+        "options": sampling,
+    }
+    extra = {"raw": True, "options": {"num_ctx": 4096}}
+    assert body("ollama-generate", extra_body=extra) == {
+        "model": "small",
+        "prompt": "Grüße 🦀",
+        "stream": True,
+        "options": {**sampling, "num_ctx": 4096},
+        "raw": True,
+    }
+
+
+@pytest.mark.parametrize("name", ["ollama-chat", "ollama-generate"])
+def test_what_a_server_would_pass_over_is_refused(name: str) -> None:
+    with pytest.raises(SuiteError, match="cannot ask a server to go on past"):
+        body(name, ignore_eos=True)
+
+
 def test_headers_of_messages() -> None:
     """The key under its other name too; what the endpoint's own headers say stands."""
     messages = dialect("messages")
@@ -153,7 +177,8 @@ def test_dialects_by_name() -> None:
     assert (dialect("chat").path, dialect("completions").path) == ("/chat/completions", "/completions")
     for name, known in DIALECTS.items():
         assert isinstance(known, Dialect)
-        assert (known.name, known.protocol) == (name, "sse")
+        assert known.name == name
+        assert known.protocol == ("ndjson" if name.startswith("ollama") else "sse")
 
 
 def test_an_unknown_dialect_says_which_was_meant() -> None:

@@ -347,4 +347,145 @@ MESSAGES = [
     *(MESSAGES_CUT, MESSAGES_UNFINISHED, MESSAGES_GARBAGE),
 ]
 
-API_REPLIES = [*RESPONSES, *MESSAGES]
+# --- Ollama
+
+
+def lines(*lines: Event | str, end: str = "\n") -> bytes:
+    texts = (each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in lines)
+    return "".join(f"{text}{end}" for text in texts).encode()
+
+
+def spoke(content: str = "", *, done: bool = False, reason: str | None = None, **more: Any) -> Event:
+    message = {"role": "assistant", "content": content, **more}
+    line = {"model": "small", "created_at": "2026-03-04T05:06:07.1Z", "message": message, "done": done}
+    return line if reason is None else {**line, "done_reason": reason}
+
+
+TIMES = {
+    "total_duration": 2_500_000_000,
+    "load_duration": 2_000_000_000,
+    "prompt_eval_duration": 300_000_000,
+    "eval_duration": 200_000_000,
+}
+
+OLLAMA_CHAT = Reply(
+    "ollama chat, thinking and text, after a cold start",
+    "ollama-chat",
+    lines(
+        spoke(thinking="Hmm"),
+        spoke("Grüße"),
+        spoke(""),  # a token that ends inside a character
+        spoke(" 🦀"),
+        {**spoke(done=True, reason="stop"), **TIMES, "prompt_eval_count": 26, "eval_count": 4},
+    ),
+    {
+        "outcome": "ok",
+        "finish_reason": "stop",
+        "error": None,
+        "text": "Grüße 🦀",
+        "reasoning": "Hmm",
+        "input_tokens": 26,
+        "output_tokens": 4,
+        "token_source": "server_usage",
+        "chunk_tokens": [1, 1, 1, 1],
+        "attribution": "exact",
+        "prefill_ns": 300_000_000,
+        "server_timings": {name: float(value) for name, value in TIMES.items()},
+    },
+    ["Hmm", "Grüße", "", " 🦀"],
+)
+
+OLLAMA_GENERATE = Reply(
+    "ollama generate, CRLF and blank lines, the last line without an end, several tokens a line",
+    "ollama-generate",
+    lines(
+        {"model": "small", "response": " one", "done": False},
+        "",
+        {"model": "small", "response": " two three", "done": False},
+        end="\r\n",
+    )
+    + b'{"model":"small","response":"","done":true,"done_reason":"length","eval_count":3}',
+    {
+        "outcome": "ok",
+        "finish_reason": "length",
+        "text": " one two three",
+        "input_tokens": None,
+        "output_tokens": 3,
+        "chunk_tokens": [1, 2],
+        "attribution": "apportioned",
+        "prefill_ns": None,
+    },
+    [" one", " two three"],
+)
+
+OLLAMA_TOOL = Reply(
+    "ollama chat, a tool call in one piece",
+    "ollama-chat",
+    lines(
+        spoke(tool_calls=[{"function": {"name": "f", "arguments": {"a": 1}}}, 7]),
+        {**spoke(done=True, reason="stop"), "prompt_eval_count": 26, "eval_count": 9},
+    ),
+    {"outcome": "ok", "text": 'f{"a": 1}', "output_tokens": 9, "chunk_tokens": [9]},
+    ['f{"a": 1}'],
+)
+
+OLLAMA_ERROR = Reply(
+    "ollama chat, an error line",
+    "ollama-chat",
+    lines(spoke("Hel"), {"error": "an error was encountered while running the model"}),
+    {"outcome": "in_band_error", "error": "an error was encountered while running the model", "text": "Hel"},
+    ["Hel"],
+)
+
+OLLAMA_CUT = Reply(
+    "ollama chat, cut off in the last line",
+    "ollama-chat",
+    lines(spoke("Hel"), spoke("lo")) + b'{"model":"small","mess',
+    {"outcome": "truncated", "text": "Hello", "finish_reason": None, "output_tokens": 2},
+    ["Hel", "lo"],
+)
+
+OLLAMA_UNFINISHED = Reply(
+    "ollama generate, done without a reason",
+    "ollama-generate",
+    lines({"response": "a", "done": False}, {"response": "", "done": True, "eval_count": 1}),
+    {"outcome": "truncated", "error": "the stream ended with its end marker but gave no finish reason"},
+    ["a"],
+)
+
+OLLAMA_UNLOADED = Reply(
+    "ollama generate, a reply that only loaded the model, after a word",
+    "ollama-generate",
+    lines({"response": "a", "done": False}, {"response": "", "done": True, "done_reason": "load"}),
+    {
+        "outcome": "in_band_error",
+        "error": "finish reason load is not a normal end (stop or length)",
+    },
+    ["a"],
+)
+
+OLLAMA_GARBAGE = Reply(
+    "ollama chat, a page in the stream",
+    "ollama-chat",
+    lines(spoke("a"), "<html>Bad Gateway</html>", spoke(done=True, reason="stop")),
+    {
+        "outcome": "undecodable",
+        "error": "the stream holds an event that is no JSON object: <html>Bad Gateway</html>",
+    },
+    ["a"],
+)
+
+OLLAMA_BYTES = Reply(
+    "ollama chat, bytes that are no text",
+    "ollama-chat",
+    lines(spoke("a")) + b'{"message":{"content":"\xff"},"done":false}\n' + lines(spoke("b")),
+    {"outcome": "undecodable", "text": "ab"},
+    ["a", "b"],
+)
+
+OLLAMA = [
+    *(OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_TOOL, OLLAMA_ERROR, OLLAMA_CUT, OLLAMA_UNFINISHED),
+    *(OLLAMA_UNLOADED, OLLAMA_GARBAGE, OLLAMA_BYTES),
+]
+
+API_REPLIES = [*RESPONSES, *MESSAGES, *OLLAMA]

@@ -24,8 +24,8 @@ from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.wire.uniform import MOST_BYTES
 
 _LAST_CHUNK = b"0\r\n\r\n"
-_EVENT = b"data:"
-"""What each event of a stream has once at least."""
+_EVENTS = (b"data:", b"}\n")
+"""What each event of a stream has once at least, by its framing; the second is the end of a line of JSON."""
 _RIGHT_BEHIND_NS = 1_000_000_000
 """Idle limits of servers are longer."""
 
@@ -307,7 +307,7 @@ class Http1Connection:
 
 def _holds_several(data: bytes) -> bool:
     """Events; looks no further than to the second."""
-    return data.find(_EVENT, data.find(_EVENT) + 1) > 0
+    return any(data.find(mark, data.find(mark) + 1) > 0 for mark in _EVENTS)
 
 
 def _while_connecting(error: Exception | None) -> OSError:

@@ -23,7 +23,7 @@ class Events(Protocol):
     def delta(self, kind: PartType, text: str) -> list[str]:
         """More text, with what opens its part of the reply when it is the first of that kind."""
 
-    def ending(self, finish_reason: str, truth: GroundTruth, timings: bool = False) -> list[str]:
+    def ending(self, finish_reason: str, truth: GroundTruth, timings: bool = False, /) -> list[str]:
         """What closes the reply, with its token counts; the engine's ``timings`` with them if wanted."""
 
     def error(self, refusal: RefusalError) -> str:
