@@ -51,7 +51,7 @@ from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.stats.interim.looks import look_taker
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns
-from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm, headers_for
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm, headers_for, path_for
 from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
@@ -111,7 +111,7 @@ class LoadGenerator:
         self._gate = gate
         self._spool = spool
         self._transport = Http1Transport(target, self._clock, kernel_stamps=kernel_stamps)
-        self._head = RequestHead(target, dialect.path, headers_for(dialect, dict(target.headers)))
+        self._head = RequestHead(target, path_for(dialect, model), headers_for(dialect, dict(target.headers)))
         self._thread: LoopThread | None = None
         self._busy = threading.Lock()
         self._measurement: Measurement | None = None

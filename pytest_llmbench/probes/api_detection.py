@@ -20,7 +20,7 @@ from pytest_llmbench.probes.model_list import ModelList, below, is_name
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.content_type import is_stream
-from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for, path_for
 from pytest_llmbench.wire.stream import chunks_of
 
 _SMALL = PlannedRequest(0, max_tokens=4, input_tokens=1, text="Hello", token_ids=(9906,))
@@ -54,6 +54,8 @@ class _Page:
 _PAGES = {
     "ollama-chat": _Page("/api/tags", "name", "models"),
     "ollama-generate": _Page("/api/tags", "name", "models"),
+    "sglang-generate": _Page("/get_model_info", "model_path"),
+    "tgi-generate": _Page("/info", "model_id"),
 }
 
 
@@ -117,7 +119,8 @@ def is_worth_trying(spoken: Dialect, failures: Sequence[Answer]) -> bool:
 def ask(control: ControlPlane, base: str, spoken: Dialect, options: EncodeOptions) -> Answer:
     """The answer to one small request."""
     headers = headers_for(spoken, control.headers)
-    return control.post(below(base, spoken.path), small_body(spoken, options), headers)
+    path = below(base, path_for(spoken, options.model))
+    return control.post(path, small_body(spoken, options), headers)
 
 
 def small_body(spoken: Dialect, options: EncodeOptions) -> bytes:

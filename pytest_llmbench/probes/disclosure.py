@@ -35,7 +35,7 @@ _WHOLE_FACTS = ("network.ttft_adjustment",)
 _SECRET_BEARING = ("headers", "api_key_env", "api_key_file", "api_key")
 """Somebody may have put a key there by mistake, so what stands there is never repeated."""
 
-_TAKE_TOKEN_IDS = ("auto", "openai-completions")
+_TAKE_TOKEN_IDS = ("auto", "openai-completions", "sglang-generate")
 _OURS = ("model", "messages", "prompt", "stream", "temperature", "n", *sorted(OUTPUT_LIMITS))
 """Fields of a request body that the workload and the load generator decide."""
 

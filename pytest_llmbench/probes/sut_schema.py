@@ -233,6 +233,9 @@ class Endpoint(Table):
         "anthropic-messages",
         "ollama-chat",
         "ollama-generate",
+        "sglang-generate",
+        "tgi-generate",
+        "triton-generate",
     ] = Field(
         default="auto",
         description="[Wire dialect](dialects.md); `auto` takes chat, else completions, else what there is.",

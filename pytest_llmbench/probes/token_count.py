@@ -17,7 +17,7 @@ from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_q
 from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import below
 from pytest_llmbench.wire.catalogue import dialect
-from pytest_llmbench.wire.dialect import EncodeOptions, headers_for
+from pytest_llmbench.wire.dialect import EncodeOptions, headers_for, path_for
 from pytest_llmbench.wire.http_status import read_error_body
 from pytest_llmbench.wire.reply import read_stream
 from pytest_llmbench.wire.stream import chunks_of
@@ -157,7 +157,9 @@ class ServerTokenCount:
             said = next((chunk.error for chunk in chunks if chunk.error), "its stream holds no usage")
             return said if counted is None else counted
 
-        return _Way(below(self._base_url, self._dialect.path), body, read, completes=True)
+        return _Way(
+            below(self._base_url, path_for(self._dialect, self._options.model)), body, read, completes=True
+        )
 
     def _tokenizers(self) -> list[_Way]:
         root = below(server_root(self._base_url), "/tokenize")

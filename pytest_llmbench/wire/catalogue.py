@@ -8,6 +8,9 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.wire.apis.anthropic_messages import AnthropicMessages
 from pytest_llmbench.wire.apis.ollama import OllamaChat, OllamaGenerate
 from pytest_llmbench.wire.apis.openai_responses import OpenAIResponses
+from pytest_llmbench.wire.apis.sglang_generate import SGLangGenerate
+from pytest_llmbench.wire.apis.tgi_generate import TGIGenerate
+from pytest_llmbench.wire.apis.triton_generate import TritonGenerate
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 from pytest_llmbench.wire.openai_completions import OpenAICompletions
@@ -19,6 +22,9 @@ _KNOWN: tuple[Dialect, ...] = (
     AnthropicMessages(),
     OllamaChat(),
     OllamaGenerate(),
+    SGLangGenerate(),
+    TGIGenerate(),
+    TritonGenerate(),
 )
 DIALECTS = {known.name: known for known in _KNOWN}
 """In the order in which ``auto`` tries them."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
+from urllib.parse import quote
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.request import PlannedRequest
@@ -51,7 +52,8 @@ class Dialect(Protocol):
 
     @property
     def path(self) -> str:
-        """Path below the API base (``http://host/v1``), with its leading slash."""
+        """Path below the API base (``http://host/v1``), with its leading slash; ``{model}`` in it is the
+        model's name."""
 
     @property
     def rooted(self) -> bool:
@@ -69,6 +71,14 @@ class Dialect(Protocol):
     def text_key(self) -> str | None:
         """JSON key of the visible text, where an event that carries text alone is decoded without looking
         at the text itself; lets :mod:`~pytest_llmbench.wire.stream` skip parsing what does not change."""
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether events may repeat all text so far instead of what is new."""
+
+    @property
+    def ends_with_body(self) -> bool:
+        """Whether nothing but the end of the body says that a reply is complete."""
 
     @property
     def least_tokens(self) -> int:
@@ -100,9 +110,16 @@ class DialectDefaults:
     protocol = "sse"
     accepts_token_ids = False
     text_key: str | None = None
+    accumulates = False
+    ends_with_body = False
     least_tokens = 1
     fixed_headers: Mapping[str, str] = MappingProxyType({})
     key_header = ""
+
+
+def path_for(dialect: Dialect, model: str) -> str:
+    """The path of requests to this model."""
+    return dialect.path.replace("{model}", quote(model, safe=""))
 
 
 def headers_for(dialect: Dialect, given: Mapping[str, str]) -> dict[str, str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_llmbench.errors import GeneratorError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions
-from pytest_llmbench.wire.openai_request import encode_body, text_prompt
+from pytest_llmbench.wire.openai_request import encode_body, text_prompt, token_prompt
 from pytest_llmbench.wire.openai_stream import decode_event
 from pytest_llmbench.wire.sse import SSEEvent
 
@@ -25,22 +24,12 @@ class OpenAICompletions(DialectDefaults):
     text_key = "text"
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
-        return encode_body({"prompt": _prompt(request, options)}, request, options)
+        as_text = options.prompt_form == "text"
+        prompt = text_prompt(request) if as_text else token_prompt(request)
+        return encode_body({"prompt": prompt}, request, options)
 
     def decode(self, event: SSEEvent) -> Chunk:
         return decode_event(event, _read_choice)
-
-
-def _prompt(request: PlannedRequest, options: EncodeOptions) -> str | list[int]:
-    if options.prompt_form == "text":
-        return text_prompt(request)
-    if request.token_ids is None:
-        raise GeneratorError(
-            "the request has no token ids to send",
-            where=f"request {request.index}",
-            remedy="send prompts as text",
-        )
-    return [int(token) for token in request.token_ids]
 
 
 def _read_choice(chunk: Chunk, choice: dict[str, Any]) -> None:

@@ -72,6 +72,17 @@ def merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
             body[key] = value
 
 
+def token_prompt(request: PlannedRequest) -> list[int]:
+    """The prompt as token ids."""
+    if request.token_ids is None:
+        raise GeneratorError(
+            "the request has no token ids to send",
+            where=f"request {request.index}",
+            remedy="send prompts as text",
+        )
+    return [int(token) for token in request.token_ids]
+
+
 def text_prompt(request: PlannedRequest) -> str:
     """The prompt as text, which the workload must have given or decoded by now."""
     if request.text is None:

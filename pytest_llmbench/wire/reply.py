@@ -41,7 +41,10 @@ Ended = Literal["done", "eof", "cut", "timeout", "cancelled"]
 """How the body came to its end: the reader stopped at the end marker; the HTTP body was complete; the
 connection was lost before that; a deadline ran out; we stopped it."""
 
+STREAM_END = "end of stream"
+"""Finish reason of a reply whose dialect has none: its stream came to its end."""
 NORMAL_FINISH = LENGTH_FINISH | {
+    STREAM_END,
     "stop",
     "tool_calls",
     "function_call",

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.increments import increments
 from pytest_llmbench.wire.ndjson import NDJSONDecoder
+from pytest_llmbench.wire.reply import STREAM_END
 from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEDecoder, SSEEvent
 from pytest_llmbench.wire.text_template import TextTemplate, learn
 
@@ -24,7 +26,8 @@ def chunks_of(
 
     A chunk's ``read_index`` is the position of its read in ``reads``.
     """
-    return decode(events_of(reads, max_line_bytes, dialect.protocol), dialect)
+    chunks = decode(events_of(reads, max_line_bytes, dialect.protocol), dialect)
+    return increments(chunks) if dialect.accumulates else chunks
 
 
 def events_of(
@@ -38,10 +41,15 @@ def events_of(
 
 
 def decode(events: Iterable[SSEEvent], dialect: Dialect) -> Iterator[Chunk]:
-    """One chunk per event of one reply: equal to ``dialect.decode`` of each, but faster."""
+    """One chunk per event of one reply: equal to ``dialect.decode`` of each, but faster.
+
+    Where the end of the body is the end of the reply there is one more, whose finish reason says so; whether
+    the body came to its end, :func:`~pytest_llmbench.wire.reply.read_stream` is told.
+    """
     key = dialect.text_key
     lessons = 0 if key is None else _LESSONS
     template: TextTemplate | None = None
+    event: SSEEvent | None = None
     for event in events:
         if template is not None and event.problem == "" and event.event == "message":
             text = template.text_of(event.data)
@@ -53,3 +61,5 @@ def decode(events: Iterable[SSEEvent], dialect: Dialect) -> Iterator[Chunk]:
             lessons -= 1
             template = learn(event, chunk, key, dialect.decode) or template
         yield chunk
+    if dialect.ends_with_body and event is not None and event.terminated:
+        yield Chunk(event.stamp_ns, event.read_index, finish_reason=STREAM_END)

@@ -89,7 +89,8 @@ def stream(data: bytes) -> None:
     assert said[0] == said[1]
     for spoken in DIALECTS.values():
         chunks = list(chunks_of(reads, spoken))
-        assert chunks == [spoken.decode(each) for each in events_of(reads, protocol=spoken.protocol)]
+        if not (spoken.accumulates or spoken.ends_with_body):
+            assert chunks == [spoken.decode(each) for each in events_of(reads, protocol=spoken.protocol)]
         exact = read_stream(chunks)
         memory = ReplyMemory()
         for _ in range(2):  # the second time from memory

@@ -125,3 +125,46 @@ def test_lines_on_a_path_of_openai_are_told(serve, engine):
 def test_the_sut_file_takes_every_dialect():
     for name in ["auto", *DIALECTS]:
         assert Endpoint(api=name).api == name
+
+
+def sglang(text, tokens, ended=None):
+    told = {"prompt_tokens": 2, "completion_tokens": tokens, "finish_reason": ended}
+    return {"text": text, "meta_info": told}
+
+
+SGLANG = {
+    "GET /get_model_info": Canned.json({"model_path": "org/sgl", "is_generation": True}),
+    "POST /generate": Canned.events(sglang("a", 1), sglang("ab", 2, {"type": "length"}), "[DONE]"),
+}
+TGI = {
+    "GET /info": Canned.json({"model_id": "org/tgi", "version": "3"}),
+    "POST /generate_stream": Canned.events(
+        {
+            "token": {"text": "a", "special": False},
+            "details": {"finish_reason": "length", "generated_tokens": 1},
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("api", "answers", "model"), [("sglang-generate", SGLANG, "org/sgl"), ("tgi-generate", TGI, "org/tgi")]
+)
+def test_engines_tell_their_one_model(serve, api, answers, model):
+    server = serve(answers)
+    report = examine(server.url, api=api)
+    assert (report.base_url, report.model, report.counts_tokens) == (server.url, model, True)
+    assert f"it looks like {api}" in told(SUTError, serve(answers).url)
+
+
+def test_token_ids_go_to_an_engine_that_takes_them(serve):
+    server = serve(SGLANG)
+    examine(server.url, api="sglang-generate", asking=Asking(prompt_form="token_ids"))
+    assert server.seen[-1].json["input_ids"] == [9906]
+
+
+def test_the_path_of_triton_holds_the_model(serve):
+    server = serve({"POST /v2/models/mine/generate_stream": Canned.events({"text_output": "a"})})
+    report = examine(server.url, api="triton-generate", model="mine")
+    assert (report.base_url, report.counts_tokens) == (server.url, False)
+    assert "--llm-model" in told(SUTError, server.url, api="triton-generate")

@@ -10,7 +10,7 @@ import pytest
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect
-from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for, path_for
 
 REQUEST = PlannedRequest(3, max_tokens=92, input_tokens=4, token_ids=(1, 2, 3, 4), text="Grüße 🦀")
 
@@ -88,7 +88,36 @@ def test_ollama_bodies() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["ollama-chat", "ollama-generate"])
+def test_bodies_of_single_engines() -> None:
+    sampling = {"max_new_tokens": 92, "temperature": 0.0}
+    whole = {"text": "Grüße 🦀", "stream": True, "sampling_params": sampling}
+    assert body("sglang-generate") == whole
+    ids = body("sglang-generate", prompt_form="token_ids", ignore_eos=True)
+    assert ids["input_ids"] == [1, 2, 3, 4]
+    assert ids["sampling_params"] == {**sampling, "ignore_eos": True}
+    tgi = {"max_new_tokens": 92, "details": True, "do_sample": False}
+    assert body("tgi-generate") == {"inputs": "Grüße 🦀", "parameters": tgi}
+    warm = PlannedRequest(0, max_tokens=1, input_tokens=1, text="a", temperature=0.5)
+    assert body("tgi-generate", warm)["parameters"] == {
+        "max_new_tokens": 1,
+        "details": True,
+        "do_sample": True,
+        "temperature": 0.5,
+    }
+    assert body("triton-generate") == {
+        "text_input": "Grüße 🦀",
+        "max_tokens": 92,
+        "temperature": 0.0,
+        "stream": True,
+    }
+
+
+def test_a_path_may_name_the_model() -> None:
+    assert path_for(dialect("triton-generate"), "a b/c") == "/v2/models/a%20b%2Fc/generate_stream"
+    assert path_for(dialect("chat"), "m") == "/chat/completions"
+
+
+@pytest.mark.parametrize("name", ["ollama-chat", "ollama-generate", "tgi-generate"])
 def test_what_a_server_would_pass_over_is_refused(name: str) -> None:
     with pytest.raises(SuiteError, match="cannot ask a server to go on past"):
         body(name, ignore_eos=True)
@@ -137,8 +166,9 @@ def test_what_the_request_does_not_hold_is_an_error() -> None:
         if not dialect(name).accepts_token_ids:
             with pytest.raises(GeneratorError, match=f"request 7: {name} takes text"):
                 body(name, bare, prompt_form="token_ids")
-    with pytest.raises(GeneratorError, match="request 7: the request has no token ids"):
-        body("completions", bare, prompt_form="token_ids")
+    for name in ("completions", "sglang-generate"):
+        with pytest.raises(GeneratorError, match="request 7: the request has no token ids"):
+            body(name, bare, prompt_form="token_ids")
 
 
 def test_text_that_is_no_unicode_text_is_an_error() -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from wire_corpus import Reply
+from wire_events import DONE, sse
 
 Event = dict[str, Any]
 
@@ -488,4 +489,198 @@ OLLAMA = [
     *(OLLAMA_UNLOADED, OLLAMA_GARBAGE, OLLAMA_BYTES),
 ]
 
-API_REPLIES = [*RESPONSES, *MESSAGES, *OLLAMA]
+# --- SGLang
+
+
+def sglang(text: str, tokens: int, ended: Any = None, **more: Any) -> Event:
+    told = {"id": "9", "prompt_tokens": 12, "completion_tokens": tokens, "cached_tokens": 8}
+    return {"text": text, "meta_info": {**told, "finish_reason": ended}, **more}
+
+
+SGLANG_WHOLE = Reply(
+    "sglang, all text so far, a character that comes in halves, several tokens an event",
+    "sglang-generate",
+    sse(
+        sglang(" one", 1, output_ids=[7]),
+        sglang(" one", 2),  # a token without text
+        sglang(" one two �", 5),
+        sglang(" one two 🦀", 6),
+        sglang(" one two 🦀.", 7, {"type": "length", "length": 7}),
+        DONE,
+    ),
+    {
+        "outcome": "ok",
+        "finish_reason": "length",
+        "error": None,
+        "text": " one two �🦀.",
+        "input_tokens": 12,
+        "cached_tokens": 8,
+        "output_tokens": 7,
+        "token_source": "server_usage",
+        "chunk_tokens": [1, 1, 3, 1, 1],
+        "attribution": "exact",
+    },
+    [" one", "", " two �", "🦀", "."],
+)
+
+SGLANG_INCREMENTS = Reply(
+    "sglang, what is new, which at first looks like all so far",
+    "sglang-generate",
+    sse(
+        sglang(" t", 1),
+        sglang(" t", 2),
+        sglang(" the", 3),
+        sglang(" cat", 4),
+        sglang(" t", 5, {"type": "stop", "matched": 2}),
+        DONE,
+    ),
+    {
+        "outcome": "ok",
+        "finish_reason": "stop",
+        "text": " t t the cat t",
+        "output_tokens": 5,
+        "chunk_tokens": [1, 1, 1, 1, 1],
+        "attribution": "exact",
+    },
+    [" t", " t", " the", " cat", " t"],
+)
+
+SGLANG_ABORT = Reply(
+    "sglang, aborted",
+    "sglang-generate",
+    sse(
+        sglang("a", 1),
+        sglang("a", 1, {"type": "abort", "message": "out of memory", "status_code": 500}),
+        DONE,
+    ),
+    {"outcome": "in_band_error", "error": "out of memory", "output_tokens": 1},
+    ["a"],
+)
+
+SGLANG_REWRITTEN = Reply(
+    "sglang, text taken back",
+    "sglang-generate",
+    sse(*(sglang("abcdefghijkl"[:n], n) for n in range(1, 11)), sglang("xyz", 11), DONE),
+    {
+        "outcome": "undecodable",
+        "error": "the stream holds text that does not go on from the text before it",
+    },
+    [*"abcdefghij", "xyz"],
+)
+
+SGLANG_CUT = Reply(
+    "sglang, without an end",
+    "sglang-generate",
+    sse(sglang("a", 1), sglang("ab", 2)) + b'data: {"text":"abc","meta',
+    {"outcome": "truncated", "text": "ab", "output_tokens": 2, "token_source": "chunk_usage"},
+    ["a", "b"],
+)
+
+SGLANG_ERROR = Reply(
+    "sglang, an error event",
+    "sglang-generate",
+    sse(sglang("a", 1), {"error": {"message": "the scheduler died"}}),
+    {"outcome": "in_band_error", "error": "the scheduler died"},
+    ["a"],
+)
+
+# --- Text Generation Inference
+
+
+def tgi(text: str, *, special: bool = False, ended: str | None = None, **details: int) -> Event:
+    told = None if ended is None else {"finish_reason": ended, "seed": None, **details}
+    whole = None if ended is None else "all of it"
+    token = {"id": 5, "text": text, "logprob": -0.5, "special": special}
+    return {"index": 1, "token": token, "generated_text": whole, "details": told}
+
+
+TGI_STREAM = Reply(
+    "tgi, a special token in mid-stream and one at the end",
+    "tgi-generate",
+    sse(
+        tgi(" one"),
+        tgi("<mask>", special=True),
+        tgi(" two"),
+        tgi("</s>", special=True, ended="eos_token", generated_tokens=4, input_length=9),
+    ),
+    {
+        "outcome": "ok",
+        "finish_reason": "eos_token",
+        "text": " one two",
+        "input_tokens": 9,
+        "output_tokens": 4,
+        "token_source": "server_usage",
+        "chunk_tokens": [1, 1, 1, 1],
+        "attribution": "exact",
+    },
+    [" one", "", " two", ""],
+)
+
+TGI_ERROR = Reply(
+    "tgi, an error in mid-stream",
+    "tgi-generate",
+    sse(tgi(" one")) + b'event: error\ndata: {"error":"Request failed","error_type":"generation"}\n\n',
+    {"outcome": "in_band_error", "error": "Request failed", "text": " one"},
+    [" one"],
+)
+
+TGI_CUT = Reply(
+    "tgi, without an end",
+    "tgi-generate",
+    sse(tgi(" one"), tgi(" two")),
+    {"outcome": "truncated", "output_tokens": 2, "token_source": "chunk_usage"},
+    [" one", " two"],
+)
+
+# --- Triton
+
+
+def triton(text: str) -> Event:
+    return {"model_name": "ensemble", "model_version": "1", "sequence_end": False, "text_output": text}
+
+
+TRITON_INCREMENTS = Reply(
+    "triton, what is new",
+    "triton-generate",
+    sse(triton(" one"), triton(" two"), triton(""), triton(" three")),
+    {
+        "outcome": "ok",
+        "finish_reason": "end of stream",
+        "text": " one two three",
+        "input_tokens": None,
+        "output_tokens": 3,
+        "token_source": "chunk_count",
+    },
+    [" one", " two", " three"],
+)
+
+TRITON_WHOLE = Reply(
+    "triton, all text so far",
+    "triton-generate",
+    sse(triton("one"), triton("one two"), triton("one two three")),
+    {"outcome": "ok", "text": "one two three", "output_tokens": 3},
+    ["one", " two", " three"],
+)
+
+TRITON_ERROR = Reply(
+    "triton, an error in a reply with status 200",
+    "triton-generate",
+    sse(triton("one"), {"error": "in ensemble, the request was cancelled"}),
+    {"outcome": "in_band_error", "error": "in ensemble, the request was cancelled", "text": "one"},
+    ["one"],
+)
+
+TRITON_CUT = Reply(
+    "triton, cut off in an event, though the body came to its end",
+    "triton-generate",
+    sse(triton("one"), triton(" two")) + b'data: {"text_out',
+    {"outcome": "truncated", "finish_reason": None},
+    ["one", " two"],
+)
+
+ENGINES = [
+    *(SGLANG_WHOLE, SGLANG_INCREMENTS, SGLANG_ABORT, SGLANG_REWRITTEN, SGLANG_CUT, SGLANG_ERROR),
+    *(TGI_STREAM, TGI_ERROR, TGI_CUT, TRITON_INCREMENTS, TRITON_WHOLE, TRITON_ERROR, TRITON_CUT),
+]
+
+API_REPLIES = [*RESPONSES, *MESSAGES, *OLLAMA, *ENGINES]
