@@ -13,7 +13,7 @@ import numpy as np
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.harness.history.sessions import refused, width
-from pytest_llmbench.harness.workloads.files import read_workload_file
+from pytest_llmbench.harness.workloads.files import catalogue_workload, read_workload_file
 from pytest_llmbench.harness.workloads.shape import (
     PERCENTILES,
     Floats,
@@ -21,11 +21,13 @@ from pytest_llmbench.harness.workloads.shape import (
     shape_of_trace,
     shape_of_workload,
 )
+from pytest_llmbench.input_files import SMALL_BYTES, parse_json, read_bytes
 from pytest_llmbench.methodology.measuring.cells import share
 from pytest_llmbench.reports.numbers import rough_duration
 from pytest_llmbench.reports.plots import render
 from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.store.json_file import write_text
+from pytest_llmbench.store.perf_catalogue import CatalogueEntry, is_catalogue, read_catalogue
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.profiles import PREFIX, told_of
@@ -183,4 +185,19 @@ def _shapes(given: argparse.Namespace) -> list[Shape]:
         for told in told_of(made.specification().get("profiles", ())):
             print(told)
         return [shape_of_workload(made, "", given.requests, given.seed)]
+    if path.suffix == ".json" and given.trace_format is None:
+        entry = _catalogue_entry(path)
+        if entry is not None:
+            print("\n".join(entry.told))
+            made = catalogue_workload(path.parent.name or path.stem, entry)
+            return [shape_of_workload(made, f"{path.name}: ", given.requests, given.seed)]
     return [shape_of_trace(read_trace(path, None, given.trace_format), path.name)]
+
+
+def _catalogue_entry(path: Path) -> CatalogueEntry | None:
+    """The entry of inference-perf's catalogue that the file is; None where it is something else."""
+    try:
+        content = parse_json(read_bytes(path, SMALL_BYTES))
+    except (OSError, ValueError):  # told by whoever reads it as a trace
+        return None
+    return read_catalogue(path) if is_catalogue(content) else None

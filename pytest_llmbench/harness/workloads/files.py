@@ -22,6 +22,7 @@ from pytest_llmbench.store.datasets import (
     file_sha256,
     read_rows,
 )
+from pytest_llmbench.store.perf_catalogue import CatalogueEntry, read_catalogue
 from pytest_llmbench.store.traces.reading import TraceFormat, read_trace
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.code_completion import (
@@ -212,7 +213,9 @@ _LAWS: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], LengthL
 class WorkloadTable(_Table):
     """``[workloads.NAME]``. ``kind`` decides which of the keys it takes."""
 
-    kind: Literal["synthetic", "conversation", "code-completion", "dataset", "trace"] = "synthetic"
+    kind: Literal["synthetic", "conversation", "code-completion", "dataset", "trace", "inference-perf"] = (
+        "synthetic"
+    )
     # synthetic
     input_tokens: Positive | Law | None = None
     output_tokens: Positive | Law | None = None
@@ -253,6 +256,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
         "shuffled",
     ),
     "trace": (*_OF_EVERY_DATASET, "trace_format"),
+    "inference-perf": ("path",),
 }
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "synthetic": ("input_tokens", "output_tokens"),
@@ -260,6 +264,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
     "code-completion": ("path", "version", "subset_method"),
     "dataset": ("path", "dataset", "version", "subset_method"),
     "trace": ("path", "dataset", "version", "subset_method"),
+    "inference-perf": ("path",),
 }
 
 
@@ -313,10 +318,18 @@ def _table_mistakes(table: WorkloadTable) -> list[str]:
 
 
 def _workload(name: str, table: WorkloadTable, folder: Path) -> Workload:
+    if table.kind == "inference-perf":
+        return catalogue_workload(name, read_catalogue(folder / Path(str(table.path)).expanduser()))
     if table.kind != "synthetic":
         return dataset_workload(name, table.model_dump(exclude_none=True), folder)
     made = make_workload(name, input_tokens=_law(table.input_tokens), output_tokens=_law(table.output_tokens))
     return ExactLengths(made) if table.exact else made
+
+
+def catalogue_workload(name: str, entry: CatalogueEntry) -> Workload:
+    """Single requests with the lengths of an entry of inference-perf's catalogue."""
+    base = make_workload(name, input_tokens=entry.input_tokens, output_tokens=entry.output_tokens)
+    return make_workload(base, prefix_tokens=entry.system_tokens) if entry.system_tokens else base
 
 
 def _law(given: int | Law | None) -> int | LengthLaw | None:
