@@ -21,11 +21,20 @@ from pytest_llmbench.marks.comparing import COMPARE, ComparingMarks
 from pytest_llmbench.marks.effects import EffectMarks
 from pytest_llmbench.marks.goodput import GoodputMarks
 from pytest_llmbench.marks.latency import LatencyMarks
+from pytest_llmbench.marks.reasoning import ReasoningMarks
 from pytest_llmbench.marks.regression import NO_REGRESSION, RegressionMarks
 
 
-class LLMBench(LatencyMarks, CapacityMarks, EffectMarks, GoodputMarks, RegressionMarks, ComparingMarks):
-    """The namespace of the ten markers that measure, and of ``no_regression``. Unknown names say which
+class LLMBench(
+    LatencyMarks,
+    CapacityMarks,
+    EffectMarks,
+    GoodputMarks,
+    ReasoningMarks,
+    RegressionMarks,
+    ComparingMarks,
+):
+    """The namespace of the markers that measure, and of ``no_regression``. Unknown names say which
     there are."""
 
     def __getattr__(self, name: str) -> Any:

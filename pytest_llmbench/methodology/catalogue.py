@@ -22,8 +22,9 @@ _NAMES: Final = (
     "long_context",
     "guardrail",
     "goodput",
+    "reasoning",
 )
-BEYOND_THE_DRAFT: Final = frozenset({"goodput"})
+BEYOND_THE_DRAFT: Final = frozenset({"goodput", "reasoning"})
 """They have no compliance class."""
 
 SENDS_AGAIN: Final = frozenset({"prefix_cache", "guardrail"})

@@ -187,6 +187,12 @@ def _count(value: Any) -> list[str]:
     return [] if value >= 1 else [f"must be at least 1, got {shown(value)}"]
 
 
+def _amount(value: Any) -> list[str]:
+    if isinstance(value, int) and not isinstance(value, bool) and value == 0:
+        return []
+    return [found.replace("at least 1", "0 or more") for found in _count(value)]
+
+
 def _runs(value: Any) -> list[str]:
     found = _count(value)
     return found or ([] if value <= MOST_RUNS else [f"must be at most {MOST_RUNS:,}, got {shown(value)}"])
@@ -340,6 +346,7 @@ def _bucket_limits(value: Any) -> list[str]:
 _CHECKS: Mapping[str, Callable[[Any], list[str]]] = {
     "positive": _positive,
     "count": _count,
+    "amount": _amount,
     "runs": _runs,
     "count_or_auto": _count_or_auto,
     "failures": _one_of(["left_out", "over_limit"]),

@@ -15,6 +15,7 @@ from pytest_llmbench.metrics.uncertainty import (
     rate_leeway,
     tpot_leeways,
     ttft_leeways,
+    ttot_leeways,
 )
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
@@ -28,6 +29,9 @@ _FAMILIES: Mapping[str, Callable[[Sequence[Observation]], Leeways]] = {
     "e2e": e2e_leeways,
     "e2e_scheduled": e2e_leeways,
     "itl": gap_leeways,
+    "ttfo": ttft_leeways,
+    "ttot": ttot_leeways,
+    "output_itl": gap_leeways,
 }
 """The scheduled ones begin at an instant that is known."""
 _RATES = ("req/s", "tok/s")

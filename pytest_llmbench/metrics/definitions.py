@@ -132,6 +132,30 @@ _GOODPUT = (
         "goodput",
     ),
 )
+_REASONING = (
+    _latency("ttot", "Time to output token", "first visible content - end of thinking", "reasoning"),
+    _latency("ttfo", "Time to first output token", "first visible content - T_submit", "reasoning"),
+    _latency("ttft_reasoning", "Time to first reasoning", "first reasoning - T_submit", "reasoning"),
+    MetricDefinition(
+        "output_itl", "Inter-token latency of the output phase", "ms", "lower",
+        "T(token_i) - T(token_i-1) after the first visible content", "reasoning", SPREAD,
+    ),
+    MetricDefinition(
+        "think_tokens", "Think tokens", "tokens", "lower",
+        "reasoning tokens of a reply that reasoned", "reasoning", STATISTICS,
+    ),
+    _scalar(
+        "think_share", "Think share", "ratio", "lower", "reasoning tokens / output tokens", "reasoning"
+    ),
+    _scalar(
+        "budget_force_rate", "Budget-force rate", "ratio", "lower",
+        "replies whose reasoning the server ended / replies of which it says why it ended", "reasoning",
+    ),
+    _scalar(
+        "critical_evictions", "Critical evictions", "count", "lower",
+        "evictions of requests in their output phase, as the server counts them", "reasoning",
+    ),
+)  # fmt: skip
 _CAPACITY = (
     _scalar(
         "max_output_token_throughput", "Max output throughput", "tok/s", "higher",
@@ -359,6 +383,7 @@ _GUARDRAILS = (
     ),
 )
 ROWS = (
-    *_LATENCIES, *_RATES, *_GOODPUT, *_CAPACITY, *_SHAPE, *_FAIRNESS, *_CACHE, *_MEMORY, *_SCALING,
+    *_LATENCIES, *_RATES, *_GOODPUT, *_REASONING, *_CAPACITY, *_SHAPE, *_FAIRNESS, *_CACHE, *_MEMORY,
+    *_SCALING,
     *_GUARDRAILS,
 )  # fmt: skip

@@ -8,7 +8,7 @@ are gone through, and no figure depends on which of the two it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -109,18 +109,29 @@ def choose_option(records: Records) -> Literal["direct", "A", "C"]:
     return "direct" if share is not None and share > SINGLE_TOKEN_SHARE else "A"
 
 
-def itl_samples(records: Records, option: Option, *, min_output_tokens: int = FEWEST_TOKENS) -> ItlSamples:
+def itl_samples(
+    records: Records,
+    option: Option,
+    *,
+    min_output_tokens: int = FEWEST_TOKENS,
+    part: Callable[[Records], Records] = lambda whole: whole,
+) -> ItlSamples:
     """Gaps of the successful requests with at least ``min_output_tokens`` output tokens.
 
-    A missing token count is read from the chunks. ``direct`` takes a chunk of unknown size for one token; B
-    has no gaps for a request with such chunks, C none for a request without server instants.
+    ``part`` takes out of some requests the chunks whose gaps are wanted; by default all. A missing token
+    count is read from the chunks. ``direct`` takes a chunk of unknown size for one token; B has no gaps for a
+    request with such chunks, C none for a request without server instants.
     """
 
+    def gaps() -> Iterator[Gaps]:
+        for block in records.blocks():
+            yield from gaps_of(part(block), option, min_output_tokens)
+
     def again() -> Iterator[tuple[IntColumn, IntColumn]]:
-        for block in gaps_of(records, option, min_output_tokens):
+        for block in gaps():
             yield block.ns, block.counts[block.counts > 0]
 
-    return _samples(option, gaps_of(records, option, min_output_tokens), again)
+    return _samples(option, gaps(), again)
 
 
 def _samples(option: Option, blocks: Iterator[Gaps], again: Blocks | None) -> ItlSamples:

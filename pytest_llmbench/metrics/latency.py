@@ -20,6 +20,16 @@ from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Record
 FloatArray = npt.NDArray[np.float64]
 _NS_PER_MS = 1e6
 
+LAG_FLOOR_NS = 10_000_000
+"""P99 of the send lag may reach max(10 ms, 0.1 / rate): later, an open loop is none. Validity and audit share
+this limit and those that follow (AMB-28)."""
+GROWTH_SHARE = 0.25
+"""The share of that limit by which the median lag may grow beyond twice what it was. Near saturation every
+pass of the loop takes longer, which is not falling behind; a generator that falls behind does so without
+end."""
+FEWEST_FOR_GROWTH = 100
+"""Requests of a run whose first and last tenth can be told apart from a moment's disturbance."""
+
 
 def by_blocks(measure: Callable[[Records], FloatArray]) -> Callable[[Records], FloatArray]:
     """``measure``, which says something of each request alone, applied a block at a time."""
@@ -35,7 +45,7 @@ def by_blocks(measure: Callable[[Records], FloatArray]) -> Callable[[Records], F
 @by_blocks
 def ttft_ms(records: Records) -> FloatArray:
     """TTFT = T_first - T_submit, T_first the first non-whitespace content (METHODOLOGY §10)."""
-    return _between(records, records.submitted_ns, records.first_content_ns)
+    return between_ms(records, records.submitted_ns, records.first_content_ns)
 
 
 def ttft_input_tokens(records: Records) -> IntColumn:
@@ -51,37 +61,37 @@ def ttft_input_tokens(records: Records) -> IntColumn:
 @by_blocks
 def ttft_scheduled_ms(records: Records) -> FloatArray:
     """T_first - T_scheduled: what a user sees who arrives on schedule, our own lag included."""
-    return _between(records, records.scheduled_ns, records.first_content_ns)
+    return between_ms(records, records.scheduled_ns, records.first_content_ns)
 
 
 @by_blocks
 def ttft_any_ms(records: Records) -> FloatArray:
     """First output of any kind (whitespace and reasoning included) - T_submit (AMB-29)."""
-    return _between(records, records.submitted_ns, records.first_nonempty_ns)
+    return between_ms(records, records.submitted_ns, records.first_nonempty_ns)
 
 
 @by_blocks
 def ttft_first_event_ms(records: Records) -> FloatArray:
     """First parsed event of any kind, role-only ones included, - T_submit. Matches tools that count those."""
-    return _between(records, records.submitted_ns, records.first_event_ns)
+    return between_ms(records, records.submitted_ns, records.first_event_ns)
 
 
 @by_blocks
 def ttft_reasoning_ms(records: Records) -> FloatArray:
     """First reasoning output - T_submit; only requests that reasoned visibly."""
-    return _between(records, records.submitted_ns, records.first_reasoning_ns)
+    return between_ms(records, records.submitted_ns, records.first_reasoning_ns)
 
 
 @by_blocks
 def e2e_ms(records: Records) -> FloatArray:
     """E2E = T_last - T_submit, T_last the last content chunk, not the end-of-stream marker (AMB-45)."""
-    return _between(records, records.submitted_ns, records.last_content_ns)
+    return between_ms(records, records.submitted_ns, records.last_content_ns)
 
 
 @by_blocks
 def e2e_scheduled_ms(records: Records) -> FloatArray:
     """T_last - T_scheduled, the coordinated-omission view of E2E."""
-    return _between(records, records.scheduled_ns, records.last_content_ns)
+    return between_ms(records, records.scheduled_ns, records.last_content_ns)
 
 
 @by_blocks
@@ -119,6 +129,16 @@ def dispatch_lag_ms(records: Records) -> FloatArray:
     return _milliseconds(records.scheduled_ns[mask], records.dispatched_ns[mask])
 
 
+def lag_limit_ns(rate: float) -> float:
+    """The lag that P99 may reach at ``rate`` requests per second."""
+    return max(float(LAG_FLOOR_NS), 1e8 / rate)
+
+
+def growth_limit_ns(first_ns: float, rate: float) -> float:
+    """The median lag that the last tenth may have, by that of the first tenth."""
+    return 2 * first_ns + GROWTH_SHARE * lag_limit_ns(rate)
+
+
 def _first_output_ns(records: Records) -> IntColumn:
     content, reasoning = records.first_content_ns, records.first_reasoning_ns
     reasoned = (reasoning != MISSING) & (content != MISSING)
@@ -143,7 +163,8 @@ def _measured(records: Records, start_ns: IntColumn, end_ns: IntColumn) -> BoolC
     return np.asarray(records.ok & (start_ns != MISSING) & (end_ns != MISSING))
 
 
-def _between(records: Records, start_ns: IntColumn, end_ns: IntColumn) -> FloatArray:
+def between_ms(records: Records, start_ns: IntColumn, end_ns: IntColumn) -> FloatArray:
+    """The milliseconds from one instant to the other, of the ``ok`` requests that have both."""
     mask = _measured(records, start_ns, end_ns)
     return _milliseconds(start_ns[mask], end_ns[mask])
 

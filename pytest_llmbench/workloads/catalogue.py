@@ -17,7 +17,7 @@ from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
 from pytest_llmbench.workloads.conversation import ConversationWorkload
 from pytest_llmbench.workloads.lengths import Choice, Fixed
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
-from pytest_llmbench.workloads.mixture import Mixture, Part
+from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, Mixture, Part
 from pytest_llmbench.workloads.profiles import PREFIX, ProfileWorkload, profile_workload, profiles
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.synthetic import (
@@ -28,7 +28,16 @@ from pytest_llmbench.workloads.synthetic import (
 )
 
 WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
-    {known.name: known for known in (SYNTHETIC_UNIFORM, SYNTHETIC_SKEWED, LONG_CONTEXT, LONG_CONTEXT_UNIFORM)}
+    {
+        known.name: known
+        for known in (
+            SYNTHETIC_UNIFORM,
+            SYNTHETIC_SKEWED,
+            LONG_CONTEXT,
+            LONG_CONTEXT_UNIFORM,
+            CHAT_AND_REASONING,
+        )
+    }
 )
 """The workloads that can be asked for by name, with nothing else given."""
 

@@ -12,8 +12,10 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import name_mistakes
+from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, stream_of
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +179,11 @@ def _disagreements(parts: tuple[Part, ...]) -> list[str]:
         for key, given in values.items()
         if any(value != given[0] for value in given)
     ]
+
+
+CHAT_AND_REASONING = chat_reasoning_mix(
+    SyntheticWorkload("chat", Uniform(64, 512), Uniform(512, 1024)),
+    SyntheticWorkload("reasoning", Uniform(128, 1024), Uniform(1024, 4096)),
+)
+"""Four of ten requests have room for long thoughts. Output limits of chat leave room for short ones, since a
+model that reasons does so before every answer."""

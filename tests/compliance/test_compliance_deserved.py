@@ -17,7 +17,7 @@ from pytest_llmbench.compliance.audit import audit, status_of
 from pytest_llmbench.compliance.catalogue import load_catalogue
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.methodology.measuring.offered import growing_lag
-from pytest_llmbench.metrics.send_lag import growth_limit_ns, lag_limit_ns
+from pytest_llmbench.metrics.latency import growth_limit_ns, lag_limit_ns
 from pytest_llmbench.metrics.steadiness import steadiness
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.judgement import ComplianceVerdict, Status

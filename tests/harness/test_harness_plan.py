@@ -137,6 +137,7 @@ PLANNED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ttft", {"rate": 50, "requests": "auto", "max_requests": 300, "p50_ms": 500}),
     ("ttft", {"rate": 50, "requests": "auto", "max_seconds": 3, "p50_ms": 500}),
     ("goodput", {"rate": 20, "ttft_ms": 500}),
+    ("reasoning", {"rate": 20}),
     ("throughput", {}),
     ("throughput", {"ttft_p99_ms": 100, "arrival": "gamma", "burstiness": 0.5}),
     ("throughput", {"load_model": "closed"}),

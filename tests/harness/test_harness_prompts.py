@@ -42,6 +42,7 @@ SUITE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ttft", {"rate": 20, "workload": WithFixedOutput(SYNTHETIC_UNIFORM, 32)}),
     ("ttft", {"concurrency": 2}),
     ("goodput", {"rate": 20, "ttft_ms": 500}),
+    ("reasoning", {"rate": 20}),
     ("throughput", {}),
     ("throughput", {"ttft_p99_ms": 100}),
     ("throughput", {"load_model": "closed"}),

@@ -61,6 +61,8 @@ class DistributedLoadGenerator:
 
     margin_ns = MARGIN_NS
     """The time from the word to the start."""
+    decoded_ns: int | None = None
+    """The instant by which all records of the last plan had been made."""
 
     def __init__(
         self,
@@ -99,8 +101,6 @@ class DistributedLoadGenerator:
         self._busy = threading.Lock()
         self._coordinator: Coordinator | None = None
         self._stop_reason: str | None = None
-        self.decoded_ns: int | None = None
-        """The instant by which all records of the last plan had been made."""
 
     def __enter__(self) -> Self:
         return self

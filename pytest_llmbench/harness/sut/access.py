@@ -78,7 +78,7 @@ class SUTAccess:
         return ReasoningDeclared(inline, table.end_reason or "", table.critical_evictions or "")
 
     @property
-    def declared_series(self) -> dict[str, str]:
+    def series(self) -> dict[str, str]:
         """Series of the metrics page that the file names, by our names."""
         place = self.reasoning.critical_evictions
         kind, _, series = place.partition(":")

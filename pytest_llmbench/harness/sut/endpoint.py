@@ -16,6 +16,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.record import RequestRecord
 
 if TYPE_CHECKING:
+    from pytest_llmbench.harness.sut.probed import Stoppable
     from pytest_llmbench.probes.endpoint import EndpointReport
 
 
@@ -52,7 +53,7 @@ class Reached:
 
 def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
     """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
-    from pytest_llmbench.harness.sut.probed import Stoppable, with_engine_metrics
+    from pytest_llmbench.harness.sut.probed import with_engine_metrics
     from pytest_llmbench.probes.host import host_facts
     from pytest_llmbench.probes.rtt import probe_rtt
 
@@ -68,27 +69,32 @@ def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
             approach, seen, on_record=callbacks.on_record, on_progress=callbacks.on_progress
         )
     else:
-        from pytest_llmbench.generator.run import LoadGenerator
-        from pytest_llmbench.tokens.reference import reference_tokenizer
-        from pytest_llmbench.wire.catalogue import dialect
-
-        generator = LoadGenerator(
-            target,
-            dialect(seen.api),
-            model=seen.model,
-            prompt_form=asking.prompt_form,
-            extra_body=asking.extra_body,
-            on_record=callbacks.on_record,
-            on_progress=callbacks.on_progress,
-            count_text=reference_tokenizer().count,
-            reasoning=approach.reasoning,
-        )
+        generator = _in_process(approach, seen, callbacks)
     return Reached(
         base_url=seen.base_url,
         model=seen.model,
         api=seen.api,
         facts=seen.facts | host_facts(target.host) | probe_rtt(target.host, target.port),
-        executor=with_engine_metrics(generator, seen.base_url, approach.access, approach.declared_series),
+        executor=with_engine_metrics(generator, seen.base_url, approach.access, approach.series),
+    )
+
+
+def _in_process(approach: SUTAccess, seen: EndpointReport, callbacks: RunCallbacks) -> Stoppable:
+    """A generator that runs in this process."""
+    from pytest_llmbench.generator.run import LoadGenerator
+    from pytest_llmbench.tokens.reference import reference_tokenizer
+    from pytest_llmbench.wire.catalogue import dialect
+
+    return LoadGenerator(
+        approach.target(seen.base_url),
+        dialect(seen.api),
+        model=seen.model,
+        prompt_form=approach.asking.prompt_form,
+        extra_body=approach.asking.extra_body,
+        on_record=callbacks.on_record,
+        on_progress=callbacks.on_progress,
+        count_text=reference_tokenizer().count,
+        reasoning=approach.reasoning,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pytest_llmbench.metrics.send_lag import FEWEST_FOR_GROWTH, growth_limit_ns, lag_limit_ns
+from pytest_llmbench.metrics.latency import FEWEST_FOR_GROWTH, growth_limit_ns, lag_limit_ns
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.level import NOT_OFFERED, Level
 from pytest_llmbench.model.observation import BEHIND_SCHEDULE, Observation

@@ -1,0 +1,320 @@
+"""Reasoning: models that think before they answer, and what a user of one waits for.
+
+No test of the draft, for which reasoning is output but no content (AMB-29). The procedure is that of the TTFT
+test: warm up, send one load, judge; by default a mix of chat and reasoning at Poisson arrivals. The end of
+thinking splits a reply into a phase that nobody reads and one that somebody does: how long until that begins
+(TTFO), what the switch costs (TTOT), how evenly it comes (ITL of the output phase), what the thoughts cost
+(tokens, their share), and what the server did about it (budgets enforced, evictions while it answered).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
+from pytest_llmbench.methodology.measuring.by_run import by_run
+from pytest_llmbench.methodology.measuring.cells import interval, share_interval, share_value, tail, value
+from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.one_load import (
+    intended,
+    one_load_bounds,
+    one_load_plans,
+    one_load_procedure,
+)
+from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
+from pytest_llmbench.methodology.measuring.summary import configuration
+from pytest_llmbench.methodology.parameters import parameter
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.metrics import latency
+from pytest_llmbench.metrics import reasoning as measured
+from pytest_llmbench.metrics.gaps import Option
+from pytest_llmbench.metrics.itl import itl_distribution
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.stats.ecdf import ecdf
+from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING
+
+NAME = "reasoning"
+SECTION = ""
+"""The section of the draft: none."""
+TITLE = "Reasoning"
+DEFAULT_RATE = 1.0
+"""Requests per second of a test that names no load: thoughts are long, and a queue hides what they cost."""
+_OUTSIDE = "reasoning is no test of the draft: there are no clauses to comply with"
+_NATURAL = "reasoning.natural_end_reasons"
+_FAMILIES = {"ttot": "TTOT", "ttfo": "TTFO", "output_itl": "Output ITL"}
+_TAILS = {"p50": "P50", "p95": "P95", "p99": "P99"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(AdaptiveParameters):
+    """The keywords of ``@llmbench.reasoning``. Limits are ceilings on the whole interval."""
+
+    repeats = True
+
+    workload: str | object = parameter("workload", CHAT_AND_REASONING.name)  # type: ignore[assignment]
+    ttot_p50_ms: float | None = parameter("positive")
+    ttot_p95_ms: float | None = parameter("positive")
+    ttot_p99_ms: float | None = parameter("positive")
+    ttfo_p50_ms: float | None = parameter("positive")
+    ttfo_p95_ms: float | None = parameter("positive")
+    ttfo_p99_ms: float | None = parameter("positive")
+    output_itl_p50_ms: float | None = parameter("positive")
+    output_itl_p95_ms: float | None = parameter("positive")
+    output_itl_p99_ms: float | None = parameter("positive")
+    max_think_tokens_mean: float | None = parameter("positive")
+    max_think_tokens_p95: float | None = parameter("positive")
+    max_think_share: float | None = parameter("share")
+    max_budget_force_rate: float | None = parameter("share")
+    max_critical_evictions: int | None = parameter("amount")
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        times = [
+            (f"{family}.{statistic}", getattr(self, f"{family}_{statistic}_ms"), "ms")
+            for family in _FAMILIES
+            for statistic in _TAILS
+        ]
+        others = [
+            ("think_tokens.mean", self.max_think_tokens_mean, "tokens"),
+            ("think_tokens.p95", self.max_think_tokens_p95, "tokens"),
+            ("think_share", self.max_think_share, "ratio"),
+            ("budget_force_rate", self.max_budget_force_rate, "ratio"),
+            ("critical_evictions", self.max_critical_evictions, "count"),
+        ]
+        own = [
+            Objective(name, "<=", limit, unit) for name, limit, unit in (*times, *others) if limit is not None
+        ]
+        return (*own, *self.slo)
+
+    @property
+    def load(self) -> Load:
+        given = super().load
+        return OpenLoop(DEFAULT_RATE) if isinstance(given, ClosedLoop) and self.concurrency is None else given
+
+    def contradictions(self) -> list[str]:
+        found = super().contradictions()
+        if self.compliance is not None:
+            found.append("compliance is not for this test: reasoning is no test of the draft")
+        return found
+
+
+def result(
+    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
+) -> TestResult:
+    runs = [run.records for run in seen]
+    natural = tuple(setting.facts.value(_NATURAL) or measured.NATURAL_END_REASONS)
+    option = measured.output_itl_option(runs)
+    metrics = _metrics(seen, natural, option, setting.seed)
+    classes = _classes(runs)
+    for label, own in classes.items():
+        metrics |= _of_class(label, own, option)
+    judged = as_judged(parameters, seen)
+    facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
+    kinds = measured.reply_kinds(runs)
+    return TestResult(
+        test=NAME,
+        section=SECTION,
+        title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
+        metrics=metrics | judged.metrics,
+        tables=(
+            _results(metrics, option),
+            _kinds_table(kinds, measured.end_reasons(runs), natural, sum(map(len, runs))),
+            _first_table(metrics),
+            *((_class_table(classes, metrics),) if classes else ()),
+        ),
+        plots=(*_cdf(runs, classes), *over_time_of_runs(seen)),
+        configuration=configuration(facts, seen),
+        observations=tuple(seen),
+        warmup=warmup,
+        facts=facts,
+        objectives=parameters.objectives,
+        notes=(*judged.notes, *_notes(kinds, metrics, option), _OUTSIDE),
+        by_run=by_run(
+            [_metrics([run], natural, option, setting.seed) for run in seen] if len(seen) > 1 else ()
+        ),
+    )
+
+
+def _metrics(
+    seen: Sequence[Observation], natural: Sequence[str], option: Option, seed: int
+) -> dict[str, Estimate]:
+    runs = [run.records for run in seen]
+    metrics = _distributions("", runs, option)
+    for family, measure in _FIRST.items():
+        metrics |= distribution(family, [measure(run) for run in runs])
+    metrics["think_share"] = measured.think_share(runs, seed=seed)
+    metrics |= measured.budget_force_rate(runs, natural)
+    metrics["critical_evictions"] = measured.critical_evictions(runs, [run.engine for run in seen])
+    return metrics | rates(seen, seed=seed)
+
+
+def _distributions(qualifier: str, runs: Sequence[Records], option: Option) -> dict[str, Estimate]:
+    found = distribution(f"ttot{qualifier}", [measured.ttot_ms(run) for run in runs])
+    found |= distribution(f"ttfo{qualifier}", [measured.ttfo_ms(run) for run in runs])
+    gaps = [measured.output_itl_samples(run, option) for run in runs]
+    found |= itl_distribution(gaps, family=f"output_itl{qualifier}")
+    tokens = [measured.think_tokens(run) for run in runs]
+    return found | distribution(f"think_tokens{qualifier}", tokens, unit="tokens")
+
+
+_FIRST = {
+    "ttft": latency.ttft_ms,
+    "ttft_any": latency.ttft_any_ms,
+    "ttft_first_event": latency.ttft_first_event_ms,
+    "ttft_reasoning": latency.ttft_reasoning_ms,
+    "tpot": latency.tpot_ms,
+    "e2e": latency.e2e_ms,
+}
+
+
+def _classes(runs: Sequence[Records]) -> dict[str, list[Records]]:
+    """The requests of each class, where there are several."""
+    labels = sorted({label for run in runs for label in run.class_label} - {""})
+    if len(labels) < 2:
+        return {}
+    return {
+        label: [run.select(np.array([own == label for own in run.class_label], dtype=bool)) for run in runs]
+        for label in labels
+    }
+
+
+def _of_class(label: str, runs: Sequence[Records], option: Option) -> dict[str, Estimate]:
+    return _distributions(f"[{label}]", runs, option)
+
+
+def _results(metrics: Mapping[str, Estimate], option: Option) -> Table:
+    rows = []
+    for family, title in _FAMILIES.items():
+        title = "Output TBC" if family == "output_itl" and option == "A" else title
+        for statistic, name in _TAILS.items():
+            estimate = metrics[f"{family}.{statistic}"]
+            rows.append((f"{title} {name}", tail(estimate, statistic), interval(estimate)))
+    for statistic, name in (("mean", "mean"), ("p95", "P95")):
+        estimate = metrics[f"think_tokens.{statistic}"]
+        rows.append((f"Think tokens {name}", value(estimate), interval(estimate)))
+    rows.append(("Think share", *_share(metrics["think_share"])))
+    for name, estimate in metrics.items():
+        if name.startswith("budget_force_rate"):
+            rows.append((f"Budget-force rate{name.removeprefix('budget_force_rate')}", *_share(estimate)))
+    evictions = metrics["critical_evictions"]
+    shown = evictions.method if evictions.point is None else value(evictions, digits=0, unit="")
+    rows.append(("Critical evictions", shown, interval(evictions, digits=0)))
+    return Table("reasoning_results", "Reasoning Results", ("Metric", "Value", "95 % interval"), tuple(rows))
+
+
+def _share(estimate: Estimate) -> tuple[str, str]:
+    return (
+        (estimate.method, "") if estimate.point is None else (share_value(estimate), share_interval(estimate))
+    )
+
+
+def _kinds_table(
+    kinds: measured.ReplyKinds, reasons: Mapping[str, int], natural: Sequence[str], submitted: int
+) -> Table:
+    rows = [
+        ("Requests", f"{submitted}"),
+        ("Requests that ended well", f"{kinds.ok}"),
+        ("… with reasoning", f"{kinds.reasoned}"),
+        ("… without reasoning, in no TTOT", f"{kinds.ok - kinds.reasoned}"),
+        ("… with reasoning that was counted but not streamed, in no TTOT", f"{kinds.hidden}"),
+        ("… with no end of thinking before the first visible content, in no TTOT", f"{kinds.spoke_first}"),
+        ("… whose last thought and first visible content came together", f"{kinds.merged}"),
+        ("… with reasoning after the first visible content too", f"{kinds.interleaved}"),
+        ("… whose think tokens nobody counted", f"{kinds.uncounted}"),
+        ("Replies of reasoning alone, not among those that ended well", f"{kinds.never_spoke}"),
+    ]
+    rows += [(f"Think tokens from {source}", f"{count}") for source, count in kinds.sources]
+    rows += [
+        (f"Reasoning ended: {reason}{'' if reason in natural else ' (forced)'}", f"{count}")
+        for reason, count in sorted(reasons.items())
+    ]
+    return Table("reasoning_replies", "Replies by Their Reasoning", ("Replies", "Number"), tuple(rows))
+
+
+def _first_table(metrics: Mapping[str, Estimate]) -> Table:
+    """The readings of "first token", so that figures can be matched with those of other tools."""
+    titles = {
+        "ttft_first_event": "first event of any kind",
+        "ttft_any": "first output of any kind",
+        "ttft_reasoning": "first reasoning",
+        "ttft": "first visible content (TTFT of the draft, TTFO)",
+    }
+    rows = [
+        (title, *(tail(metrics[f"{family}.{statistic}"], statistic) for statistic in _TAILS))
+        for family, title in titles.items()
+    ]
+    columns = ("From submission to the", *_TAILS.values())
+    return Table("reasoning_first_tokens", "First Token by Its Reading", columns, tuple(rows))
+
+
+def _class_table(classes: Mapping[str, Sequence[Records]], metrics: Mapping[str, Estimate]) -> Table:
+    shown = (("ttot", "p95"), ("ttfo", "p95"), ("output_itl", "p99"), ("think_tokens", "mean"))
+    rows = []
+    for label, runs in classes.items():
+        estimates = [metrics[f"{family}[{label}].{statistic}"] for family, statistic in shown]
+        cells = [tail(each, statistic) for each, (_, statistic) in zip(estimates, shown, strict=True)]
+        rows.append((label, f"{sum(map(len, runs))}", f"{estimates[0].n}", *cells))
+    columns = ("Class", "Requests", "In TTOT", "TTOT P95", "TTFO P95", "Output ITL P99", "Think tokens mean")
+    return Table("reasoning_by_class", "Classes of the Mix", columns, tuple(rows))
+
+
+def _cdf(runs: Sequence[Records], classes: Mapping[str, Sequence[Records]]) -> tuple[Plot, ...]:
+    samples = {
+        label: np.concatenate([measured.ttot_ms(run) for run in own])
+        for label, own in (classes or {"TTOT": runs}).items()
+        if own
+    }
+    series = {label: ecdf(own) for label, own in samples.items() if len(own)}
+    if not series:
+        return ()
+    return (
+        Plot(
+            id="ttot_cdf",
+            title="Distribution of TTOT",
+            x_label="TTOT (ms)",
+            y_label="share of replies that reasoned",
+            series={label: (tuple(x), tuple(y)) for label, (x, y) in series.items()},
+            step=True,
+        ),
+    )
+
+
+def _notes(kinds: measured.ReplyKinds, metrics: Mapping[str, Estimate], option: Option) -> tuple[str, ...]:
+    notes = []
+    if metrics["ttot.p50"].point is None and kinds.ok:
+        notes.append(
+            "no reply had an end of thinking: TTOT is not measurable. The model may not reason, the server "
+            "may not stream it, or it stands between tags that the replies do not begin with: "
+            "reasoning.tags in the SUT file declares them"
+        )
+    if kinds.merged:
+        notes.append(
+            f"in {kinds.merged} replies one chunk or one read brought the last thought and the first visible "
+            "content: their TTOT counts from the output before it, the longest it can have been"
+        )
+    if kinds.never_spoke:
+        notes.append(
+            f"{kinds.never_spoke} replies held reasoning and no visible content: they failed. Larger output "
+            "limits leave room for an answer"
+        )
+    if option == "A":
+        notes.append("chunks hold several tokens or unknown numbers: output-phase gaps are between chunks")
+    for name in ("think_share", "critical_evictions"):
+        if metrics[name].point is None:
+            notes.append(f"{name}: {metrics[name].method}")
+    return tuple(notes)
+
+
+plans = one_load_plans
+procedure = one_load_procedure(result)
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, one_load_bounds)

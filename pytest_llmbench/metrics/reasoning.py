@@ -1,0 +1,241 @@
+"""What a reply of a reasoning model is made of: when its thoughts end, what they cost, what the server did.
+
+Instants of a request: submission, first output of any kind, **end of thinking**, first visible content. The
+end of thinking is that of the reasoning before the first visible content: its last chunk, or the chunk that
+completes the closing tag. Thoughts that come later (between tool calls, say) belong to the output phase. A
+reply that did not reason, or that spoke first, has no end of thinking and is in no TTOT.
+
+Only requests that ended ``ok`` enter, but for what the server reports of any request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_llmbench.metrics.chunking import single_token_share
+from pytest_llmbench.metrics.gaps import Option
+from pytest_llmbench.metrics.itl import SINGLE_TOKEN_SHARE, ItlSamples, itl_samples
+from pytest_llmbench.metrics.latency import FloatArray, between_ms, by_blocks, ttft_ms
+from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
+from pytest_llmbench.model.engine_readings import EngineReadings
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.records import IN_RAGGED, MISSING, TOKEN_SOURCES, BoolColumn, Records
+from pytest_llmbench.stats.proportion import share_of
+
+NOT_REPORTED = "not measurable: the server does not report it"
+NATURAL_END_REASONS = ("converged",)
+"""Reasons by which a model ends its reasoning itself, where the SUT file names no others."""
+
+ttfo_ms = ttft_ms
+"""TTFO = first visible content - T_submit. Visible content is content of the draft: it is TTFT, by the name
+that has a meaning of its own only where thoughts come first."""
+
+
+@by_blocks
+def ttot_ms(records: Records) -> FloatArray:
+    """TTOT = first visible content - end of thinking, of the replies that have both."""
+    return between_ms(records, records.thinking_end_ns, records.first_content_ns)
+
+
+def reasoned(records: Records) -> BoolColumn:
+    """Tell for each request whether its reply held reasoning, streamed or only counted by the server."""
+    return np.asarray((records.first_reasoning_ns != MISSING) | (records.reasoning_tokens > 0))
+
+
+@by_blocks
+def ttot_early_ms(records: Records) -> FloatArray:
+    """The time by which the first visible content of the requests in :func:`ttot_ms` may be too late because
+    it was read late."""
+    mask = records.ok & (records.thinking_end_ns != MISSING) & (records.first_content_ns != MISSING)
+    return np.asarray(records.first_content_early_ns[mask].clip(0) / 1e6, dtype=np.float64)
+
+
+@by_blocks
+def think_tokens(records: Records) -> FloatArray:
+    """Reasoning tokens of the replies that reasoned and whose reasoning was counted."""
+    counted = records.ok & reasoned(records) & (records.reasoning_tokens != MISSING)
+    return np.asarray(records.reasoning_tokens[counted], dtype=np.float64)
+
+
+def think_share(runs: Sequence[Records], *, seed: int) -> Estimate:
+    """Reasoning tokens / output tokens, summed over requests. Undefined where reasoning was not counted: a
+    share of what was counted would be too small."""
+    uncounted = sum(
+        int((block.ok & reasoned(block) & (block.reasoning_tokens == MISSING)).sum())
+        for run in runs
+        for block in run.blocks()
+    )
+    if uncounted:
+        method = f"not measurable: the reasoning of {uncounted} replies was not counted"
+        return Estimate.undefined(unit="ratio", method=method)
+    tops, bottoms = [], []
+    for run in runs:
+        known = run.ok & (run.output_tokens > 0)
+        tops.append(run.reasoning_tokens[known].clip(0).astype(np.float64))
+        bottoms.append(run.output_tokens[known].astype(np.float64))
+    return ratio_of_sums(tops, bottoms, unit="ratio", seed=seed)
+
+
+def output_itl_samples(records: Records, option: Option) -> ItlSamples:
+    """Gaps from the first visible content on: those of the phase that a user reads, whatever comes in it."""
+    return itl_samples(records, option, min_output_tokens=1, part=output_phase)
+
+
+def output_itl_option(runs: Sequence[Records]) -> Option:
+    """``direct`` where more than 90 % of the chunks of every run hold one token, else ``A``: Time Between
+    Chunks. The server's own instants (option C) do not say which tokens are thoughts."""
+    shares = [single_token_share(run) for run in runs]
+    single = all(share is not None and share > SINGLE_TOKEN_SHARE for share in shares)
+    return "direct" if shares and single else "A"
+
+
+def output_phase(records: Records) -> Records:
+    """The requests with their chunks from the first visible content on; none where there is no such."""
+    counts = np.diff(records.chunk_offsets)
+    owner = np.repeat(np.arange(len(records)), counts)
+    first_ns = records.first_content_ns[owner]
+    keep = (first_ns != MISSING) & (records.chunk_ns >= first_ns)
+    kept = np.bincount(owner[keep], minlength=len(records))
+    return Records(
+        **{name: getattr(records, name) for name in _NOT_RAGGED},
+        chunk_offsets=np.concatenate(([0], np.cumsum(kept))).astype(np.int64),
+        chunk_ns=records.chunk_ns[keep],
+        chunk_tokens=records.chunk_tokens[keep],
+        server_token_offsets=np.zeros(len(records) + 1, dtype=np.int64),
+        server_token_ns=np.empty(0, dtype=np.int64),
+    )
+
+
+_NOT_RAGGED = tuple(name for name in Records.__dataclass_fields__ if name not in IN_RAGGED)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyKinds:
+    """How many requests of each kind there are, of those that a figure is about or leaves out."""
+
+    ok: int
+    reasoned: int
+    """Of those: with reasoning."""
+    hidden: int
+    """Of these: counted by the server, and not streamed."""
+    spoke_first: int
+    """Of these: streamed, with no end before the first visible content that could be told."""
+    merged: int
+    """Of these: one chunk or read brought the last thought and the first visible content, so TTOT counts from
+    the output before it."""
+    interleaved: int
+    """Of these: with reasoning after the first visible content."""
+    uncounted: int
+    """Of these: nobody counted the tokens."""
+    never_spoke: int
+    """Requests, not ok, whose reply held reasoning and no visible content."""
+    sources: tuple[tuple[str, int], ...]
+    """Where counts of think tokens are from, and of how many replies."""
+
+
+def reply_kinds(runs: Sequence[Records]) -> ReplyKinds:
+    counts: Counter[str] = Counter()
+    sources: Counter[str] = Counter()
+    for run in runs:
+        for block in run.blocks():
+            _count_kinds(block, counts, sources)
+    kinds = ("ok", "reasoned", "hidden", "spoke_first", "merged", "interleaved", "uncounted", "never_spoke")
+    return ReplyKinds(**{kind: counts[kind] for kind in kinds}, sources=tuple(sorted(sources.items())))
+
+
+def _count_kinds(block: Records, counts: Counter[str], sources: Counter[str]) -> None:
+    thought = block.ok & reasoned(block)
+    streamed = thought & (block.first_reasoning_ns != MISSING)
+    counted = thought & (block.reasoning_tokens != MISSING)
+    last, visible = block.last_reasoning_ns, block.first_content_ns
+    masks = {
+        "ok": block.ok,
+        "reasoned": thought,
+        "hidden": thought & ~streamed,
+        "spoke_first": streamed & (block.thinking_end_ns == MISSING),
+        "merged": streamed & (block.thinking_end_ns != MISSING) & (last == visible),
+        "interleaved": streamed & (last > visible),
+        "uncounted": thought & ~counted,
+        "never_spoke": block.has_outcome(Outcome.EMPTY) & reasoned(block),
+    }
+    counts.update({kind: int(mask.sum()) for kind, mask in masks.items()})
+    for source, count in enumerate(np.bincount(block.reasoning_token_source[counted])):
+        if count:
+            sources[str(TOKEN_SOURCES[source])] += int(count)
+
+
+def end_reasons(runs: Sequence[Records]) -> Counter[str]:
+    """Why thinking ended, in the server's words, and how often; every request that it says it of."""
+    return Counter(reason for run in runs for reason in run.thinking_end_reason if reason is not None)
+
+
+def budget_force_rate(
+    runs: Sequence[Records], natural: Collection[str] = NATURAL_END_REASONS, *, level: float = 0.95
+) -> dict[str, Estimate]:
+    """``budget_force_rate``, and for each reason that is not ``natural`` ``budget_force_rate[reason]``:
+    replies whose reasoning the server ended for it / replies of which it says why their reasoning ended.
+
+    Replies that reasoned and of which it does not say so may have been forced, or not: the interval reaches
+    from none of them to all of them. Undefined where it says it of none.
+    """
+    told = end_reasons(runs)
+    forced = sorted(reason for reason in told if reason not in natural)
+    if not told:
+        return {"budget_force_rate": Estimate.undefined(unit="ratio", method=NOT_REPORTED, level=level)}
+    found = {"budget_force_rate": _forced_share(runs, frozenset(forced), level)}
+    for reason in forced:
+        found[f"budget_force_rate[{reason}]"] = _forced_share(runs, frozenset([reason]), level)
+    return found
+
+
+def _forced_share(runs: Sequence[Records], reasons: frozenset[str], level: float) -> Estimate:
+    series: list[list[FloatArray]] = [[], [], []]
+    for run in runs:
+        thought = (run.ok & reasoned(run)).tolist()
+        every = [
+            (reason in reasons, reason is None)
+            for reason, asked in zip(run.thinking_end_reason, thought, strict=True)
+            if reason is not None or asked
+        ]
+        series[0].append(np.array([forced for forced, unknown in every if not unknown], dtype=np.float64))
+        series[1].append(np.array([forced for forced, _ in every], dtype=np.float64))
+        series[2].append(np.array([forced or unknown for forced, unknown in every], dtype=np.float64))
+    told, least, most = (share_estimate(share_of(each, level=level), level, NOT_REPORTED) for each in series)
+    if least.n == told.n:
+        return told
+    method = f"{told.method}; of {least.n - told.n} more the server does not say it"
+    lower = None if least.lower is None or told.point is None else min(least.lower, told.point)
+    return Estimate(told.point, lower, most.upper, level, told.n, method, "ratio", told.n_required)
+
+
+def critical_evictions(
+    runs: Sequence[Records], engines: Sequence[EngineReadings | None], *, level: float = 0.95
+) -> Estimate:
+    """Evictions of requests in their output phase, counted by the server during the measured load.
+
+    By the counter of its metrics page where every run has it (which counts the requests of others too), else
+    the sum over the requests. Of requests that were accepted and do not say it, it is a lower bound; where no
+    request says it, it is undefined: never zero.
+    """
+    n = sum(len(run) for run in runs)
+    grown = [None if engine is None else engine.grown("critical_evictions") for engine in engines]
+    if grown and all(count is not None for count in grown):
+        total = float(sum(count for count in grown if count is not None))
+        return Estimate(total, total, total, level, n, "counter of the engine's metrics page", "count")
+    counts = [run.critical_evictions[run.critical_evictions != MISSING] for run in runs]
+    told = sum(map(len, counts))
+    if not told:
+        return Estimate.undefined(unit="count", method=NOT_REPORTED, level=level)
+    accepted = sum(
+        int(((run.http_status == 200) & (run.critical_evictions == MISSING)).sum()) for run in runs
+    )
+    total = float(sum(int(each.sum()) for each in counts))
+    method = f"sum over {told} requests that tell it"
+    if accepted:
+        method += f"; {accepted} accepted ones do not"
+    return Estimate(total, total, None if accepted else total, level, told, method, "count")
