@@ -58,7 +58,6 @@ def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
     from pytest_llmbench.probes.rtt import probe_rtt
 
     approach.target(url)  # what we cannot speak to is said before any traffic
-    asking = approach.asking
     seen = _examined(url, approach, callbacks.on_progress)
     _refuse_proxy(seen)
     target = approach.target(seen.base_url)

@@ -64,7 +64,7 @@ class OllamaLines:
 
     def ending(self, finish_reason: str, truth: GroundTruth, _timings: bool = False) -> list[str]:
         """Every reply of Ollama tells its durations."""
-        prefill_ns = round(truth.timings().get("prompt_ms", 0.0) * 1e6)
+        prefill_ns = round(float(truth.timings().get("prompt_ms", 0.0)) * 1e6)
         return [
             self._line(
                 "content",
