@@ -111,10 +111,27 @@ def test_another_load_is_not_compared(suite: Suite) -> None:
     compare(suite, SHOWN, sglang()).assert_outcomes(passed=1)
     assert entry(suite)["comparisons"] == []
     notes = " ".join(entry(suite)["notes"])
-    assert "nothing is compared with theirs.jsonl: it has open loop, poisson arrivals at 8 req/s" in notes
+    assert "nothing is compared with theirs.jsonl: SGLang bench_serving has no run with the load of" in notes
+    assert "it has open loop, poisson arrivals at 8 req/s" in notes
     result = compare(suite, GUARDED, sglang())
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*SGLang bench_serving has no run with the load of this test; it has open*"])
+
+
+def test_a_test_that_searches_is_not_compared(suite: Suite) -> None:
+    search = SHOWN.replace("ttft(rate=20)", "capacity(initial=2, maximum=4)")
+    compare(suite, search, vllm(), more=("--llm-inconclusive=pass",)).assert_outcomes(passed=1)
+    assert entry(suite)["comparisons"] == []
+    notes = " ".join(entry(suite)["notes"])
+    assert "theirs.jsonl: this test finds its loads itself, and vllm bench serve was given its own" in notes
+    guarded = search.replace(
+        "def test", '@llmbench.no_regression("output_token_throughput", max_slowdown=0.05)\ndef test'
+    )
+    result = compare(suite, guarded, vllm())
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*this test finds its loads itself*", "*guard a test with one of these loads*"]
+    )
 
 
 def test_another_model_is_refused(suite: Suite) -> None:

@@ -75,7 +75,7 @@ class ForeignComparing:
         if not found:
             if any(limit.everywhere for limit in limits):
                 raise SuiteError(
-                    f"{self.results.tool} has no run with the load of this test; {self._loads()}",
+                    self._unlike(parameters),
                     where=where,
                     remedy="guard a test with one of these loads, or save a baseline with --llm-save",
                 )
@@ -96,7 +96,7 @@ class ForeignComparing:
         """The result with the figures of the file beside its own."""
         found = self.runs_like(parameters)
         if not found:
-            said = f"nothing is compared with {self.path.name}: {self._loads()}, and this test another load"
+            said = f"nothing is compared with {self.path.name}: {self._unlike(parameters)}"
             return replace(result, notes=(*result.notes, said))
         theirs = _by_run(found)
         ours: ByRun = result.by_run or {name: (metric.point,) for name, metric in result.metrics.items()}
@@ -171,9 +171,13 @@ class ForeignComparing:
             if (difference := self.results.difference(family)) is not None
         ]
 
-    def _loads(self) -> str:
-        loads = dict.fromkeys(run.load.describe() for run in self.results.runs)
-        return f"it has {'; '.join(loads)}"
+    def _unlike(self, parameters: TestParameters) -> str:
+        """Why none of its runs stands beside a test. The best of some loads that somebody chose is not what a
+        search for the highest load finds, whatever the two are called."""
+        loads = "; ".join(dict.fromkeys(run.load.describe() for run in self.results.runs))
+        if isinstance(parameters, LoadParameters):
+            return f"{self.results.tool} has no run with the load of this test; it has {loads}"
+        return f"this test finds its loads itself, and {self.results.tool} was given its own: it has {loads}"
 
 
 def _setup(run: ForeignRun, name: str) -> str:
