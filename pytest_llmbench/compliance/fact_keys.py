@@ -89,7 +89,7 @@ _TOKENIZER = {
     "tokenizer.special.tool_format": "included, excluded or not_used",
 }
 _STREAMING = {
-    "streaming.protocol": "sse, websocket or grpc",
+    "streaming.protocol": "sse, websocket or grpc; in_process: none",
     "streaming.chunking": "single (every chunk is one token) or multi",
     "streaming.single_token_share": "share of content chunks of one token, where chunk tokens are known",
     "streaming.chunk_handling": "what becomes of chunks with several tokens, in words",
@@ -133,7 +133,7 @@ _RUN = {
     "all of them",
     "warmup.longest_input_tokens": "longest prompt of the warm-up",
     "cold_start": "true when model load time or cold-start latency is what is measured",
-    "timing.submit_point": "last_request_byte, or message_sent for gRPC",
+    "timing.submit_point": "last_request_byte, message_sent for gRPC, call in process",
     "timing.first_point": "parsed_data_event, or first_token_message for gRPC",
     "timing.first_token_kind": "content, or any",
     "timing.clock_resolution_ns": "of the monotonic clock: as reported, or the smallest step seen if larger",

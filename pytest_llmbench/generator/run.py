@@ -23,6 +23,7 @@ from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.http1 import Http1Transport
 from pytest_llmbench.generator.http.request_head import RequestHead
 from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.http.transport import Transport
 from pytest_llmbench.generator.limits import mean_tokens, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop
 from pytest_llmbench.generator.loops import MOST_BEHIND_NS, Extent, Pacer, keep_full, keep_schedule
@@ -71,7 +72,8 @@ class LoadGenerator:
     called in that thread, the first once for each request as soon as it has been decoded, so that a killed
     run keeps what it measured: keep both quick. ``kernel_stamps``: reads have the kernel's receive times
     where there are any (Linux). ``spool``: what ``on_record`` writes the records of a plan to, if it does; a
-    long run is read back from it. Use as a context manager, or :meth:`close` it.
+    long run is read back from it. ``transport``: what carries requests in place of HTTP, in the loop of
+    ``thread``, which is closed with the generator. Use as a context manager, or :meth:`close` it.
 
     A worker's share is read from its file as it is sent. Any other plan is drawn whole before it starts, some
     KiB for each request: drawing while load is running would hold up the reads for milliseconds at a time.
@@ -95,6 +97,8 @@ class LoadGenerator:
         kernel_stamps: bool = True,
         spool: Callable[[], SpoolWriter | None] | None = None,
         reasoning: ReasoningDeclared | None = None,
+        transport: Transport | None = None,
+        thread: LoopThread | None = None,
     ) -> None:
         self._target = target
         self._dialect = dialect
@@ -110,9 +114,9 @@ class LoadGenerator:
         self._loop_factory = loop_factory
         self._gate = gate
         self._spool = spool
-        self._transport = Http1Transport(target, self._clock, kernel_stamps=kernel_stamps)
+        self._transport = transport or Http1Transport(target, self._clock, kernel_stamps=kernel_stamps)
         self._head = RequestHead(target, path_for(dialect, model), headers_for(dialect, dict(target.headers)))
-        self._thread: LoopThread | None = None
+        self._thread = thread
         self._busy = threading.Lock()
         self._measurement: Measurement | None = None
         self._done: Future[Measurement] | None = None

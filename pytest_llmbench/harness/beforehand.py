@@ -32,6 +32,10 @@ def _check(sut: SUT, settings: Settings) -> None:
     approach = SUTAccess.to(sut, settings, file)
     if sut.is_embedded or sut.is_replay:
         parse_scenario(sut.preset)
+    elif sut.is_in_process:
+        from pytest_llmbench.harness.sut.in_process import refuse_what_is_not_in_process
+
+        refuse_what_is_not_in_process(approach)  # it is imported when it is measured
     else:
         from pytest_llmbench.probes.model_list import base_candidates
 

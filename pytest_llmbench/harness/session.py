@@ -129,9 +129,11 @@ class BenchSession:
         opened = self._opened(_as_sut(sut), "llm_client")
         if opened.client is None:
             raise SuiteError(
-                "llm_client sends real requests, and a replay has no server",
+                "llm_client sends requests over HTTP, and there is no server",
                 where=opened.endpoint,
-                remedy=f"measure {opened.endpoint.replace('replay', 'sim', 1)}, the same engine over HTTP",
+                remedy=f"measure {opened.endpoint.replace('replay', 'sim', 1)}, the same engine over HTTP"
+                if opened.virtual
+                else "call it from the test itself",
             )
         return opened.client()
 

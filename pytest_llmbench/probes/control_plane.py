@@ -66,8 +66,9 @@ class Answer:
 class ControlPlane:
     """One httpx client for one endpoint. A context manager."""
 
-    def __init__(self, endpoint: str, access: Access) -> None:
+    def __init__(self, endpoint: str, access: Access, transport: httpx.BaseTransport | None = None) -> None:
         self._access = access
+        self._transport = transport
         self.insecure = access.insecure
         self.key_source = access.credentials.source
         self.headers = access.credentials.headers
@@ -89,6 +90,7 @@ class ControlPlane:
             },
             verify=self._tls,
             proxy=self.proxy,
+            transport=self._transport,
             # The proxy is decided above, so that what is recorded is what is used.
             trust_env=False,
             follow_redirects=False,

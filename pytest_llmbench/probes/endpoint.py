@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
+
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes import api_detection as detection
@@ -70,16 +72,17 @@ def examine(
     api: str = "auto",
     access: Access | None = None,
     asking: Asking | None = None,
+    transport: httpx.BaseTransport | None = None,
 ) -> EndpointReport:
     """Reach the endpoint, read its model list, choose the model, and have one small reply streamed.
 
     ``api`` is a dialect's name, or ``auto``: chat, else completions, else what there is. Raises SuiteError
     for settings that cannot be right, SUTError for an endpoint that cannot be measured. At most twelve
-    requests.
+    requests. ``transport``: another way to the endpoint than a connection.
     """
     bases, asking = base_candidates(endpoint), asking or Asking()
     dialects = detection.to_try(api, asking)
-    with ControlPlane(bases[0], access or Access()) as control:
+    with ControlPlane(bases[0], access or Access(), transport) as control:
         headers = detection.common_headers(control, dialects)
         listed = detection.own_model_list(control, bases[0], dialects) or _find_models(
             control, bases, endpoint, model, headers

@@ -21,7 +21,12 @@ SERVED = ROOT / "docs/how-to/gate-an-endpoint.md"
 """The page whose tests run against a server, as its readers do it."""
 STARTS_A_SERVER = {
     ROOT / "docs/how-to" / name
-    for name in ("ask-by-hand.md", "bring-your-own-server.md", "test-your-own-suite.md")
+    for name in (
+        "ask-by-hand.md",
+        "bring-your-own-server.md",
+        "measure-in-process.md",
+        "test-your-own-suite.md",
+    )
 }
 """Pages whose tests see to one themselves."""
 WITH: dict[Path, tuple[str, ...]] = {

@@ -126,12 +126,23 @@ def test_a_report_directory_that_cannot_be_written_is_said_before_the_run(suite:
     assert "ran" not in str(result.stdout)
 
 
-@pytest.mark.parametrize("scheme", ["ws://h/v1", "grpc://h:1", "python:mod:attr", "ftp://h"])
+@pytest.mark.parametrize("scheme", ["ws://h/v1", "grpc://h:1", "ftp://h"])
 def test_endpoints_we_do_not_speak_yet(suite: Suite, scheme: str) -> None:
     suite.write("from pytest_llmbench import llmbench\n@llmbench.ttft()\ndef test_x(): ...\n")
     result = suite.run(f"--llm-endpoint={scheme}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*supported are http://, https://, sim, replay*"])
+
+
+def test_an_endpoint_in_process_names_a_module_and_an_attribute(suite: Suite) -> None:
+    suite.write("from pytest_llmbench import llmbench\n@llmbench.ttft()\ndef test_x(): ...\n")
+    unnamed = suite.run("--llm-endpoint=python:engine")
+    assert unnamed.ret == pytest.ExitCode.USAGE_ERROR
+    unnamed.stderr.fnmatch_lines(["*write python:package.module:attribute*"])
+    absent = suite.run("--llm-endpoint=python:no_such_engine:generate")
+    absent.assert_outcomes(errors=1)
+    absent.stdout.fnmatch_lines(["*python:no_such_engine:generate: the module no_such_engine cannot be*"])
+    assert "Traceback" not in str(absent.stdout)
 
 
 def test_the_timeout_is_that_of_the_option(suite: Suite) -> None:

@@ -11,8 +11,8 @@ from urllib.parse import SplitResult, urlsplit
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.trust import client_context
 
-SUPPORTED = ("http://", "https://", "sim", "replay")
-NOT_YET = ("ws", "wss", "grpc", "grpcs", "python")
+SUPPORTED = ("http://", "https://", "sim", "replay", "python:module:attr")
+NOT_YET = ("ws", "wss", "grpc", "grpcs")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _RESERVED_HEADERS = frozenset(
     {

@@ -67,7 +67,7 @@ class OpenSUT:
     @property
     def server(self) -> str:
         """Two with equal ones ask the same server, as far as can be told."""
-        return self.key if self.virtual else urlsplit(self.base_url).netloc
+        return self.key if self.virtual else urlsplit(self.base_url).netloc or self.base_url
 
     def variant(self, name: str, where: str) -> VariantInfo:
         """SuiteError, with those that there are, for a variant that nobody declared."""
@@ -115,6 +115,8 @@ def open_sut(
     callbacks = RunCallbacks(RecordSink(), on_progress)
     if sut.is_replay:
         return _replayed(approach, variants, callbacks, offered.disclosed)
+    if sut.is_in_process:
+        return _in_process(approach, variants, callbacks, offered.disclosed)
     if sut.is_embedded:
         return _embedded(approach, variants, callbacks, offered.disclosed)
     return _real(approach, variants, callbacks, offered.disclosed)
@@ -225,6 +227,37 @@ def _replayed(
         anchor=replayer.clock.anchor,
         notes=(engine.note, *worker_notes(approach.ray or approach.workers, replay=True)),
         virtual=True,
+    )
+
+
+def _in_process(
+    approach: SUTAccess,
+    variants: Mapping[str, Variant],
+    callbacks: RunCallbacks,
+    disclosed: Mapping[str, Any],
+) -> OpenSUT:
+    """A callable of this process: there is no server to be examined, switched over or asked by hand."""
+    from pytest_llmbench.harness.sut.in_process import NOTE, open_in_process
+
+    if variants:
+        raise SuiteError(
+            f"it has no variants, and {', '.join(variants)} are declared",
+            where=approach.sut.endpoint,
+            remedy="leave them out, or compare two endpoints (--llm-endpoint NAME=python:…)",
+        )
+    reached = open_in_process(approach, callbacks)
+    board = VariantExecutor({"": VariantServer("", lambda: RunningVariant(reached.executor))})
+    return OpenSUT(
+        endpoint=approach.sut.endpoint,
+        base_url=reached.base_url,
+        model=reached.model,
+        api=reached.api,
+        facts=approach.told(reached.facts, disclosed),
+        executor=board,
+        sink=callbacks.on_record,
+        ignore_eos=approach.asking.ignore_eos,
+        variants=_infos(board.servers),
+        notes=(NOTE,),
     )
 
 

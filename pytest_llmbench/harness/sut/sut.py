@@ -12,7 +12,7 @@ class SUT:
     """The address of the system under test and how to talk to it. Nothing is sent when a SUT is made."""
 
     endpoint: str
-    """``https://host/v1``, ``sim[:PRESET]`` or ``replay[:PRESET]``."""
+    """``https://host/v1``, ``sim[:PRESET]``, ``replay[:PRESET]`` or ``python:module:attr``."""
     model: str | None = None
     """Default: the only one that the endpoint lists."""
     api: str = "auto"
@@ -33,6 +33,11 @@ class SUT:
     def is_replay(self) -> bool:
         """``replay``: the embedded engine in virtual time."""
         return self._scheme == "replay"
+
+    @property
+    def is_in_process(self) -> bool:
+        """``python``: an async generator or an ASGI application, called within pytest's own process."""
+        return self._scheme == "python"
 
     @property
     def preset(self) -> str:

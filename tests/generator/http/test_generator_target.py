@@ -62,7 +62,6 @@ def test_segments_that_both_have_are_not_repeated(base: str, path: str, joined: 
         ("ws://h/v1", "not supported yet: ws; supported are http://, https://, sim, replay"),
         ("wss://h/v1", "not supported yet: wss"),
         ("grpc://h:1", "not supported yet: grpc"),
-        ("python:module:attr", "not supported yet: python"),
         ("ftp://h", "supported are http://, https://, sim"),
         ("localhost:8000", "supported are http://, https://, sim"),
         ("", "supported are http://, https://, sim"),

@@ -1,0 +1,268 @@
+"""``python:module:attr``: an async generator function or an ASGI application, called within this process.
+
+It runs in the event loop of the load generator, in a thread of pytest's own process. There is no network and
+no server: what is measured is the callable, and what it computes delays the generator beside it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.errors import LLMBenchError, SuiteError, SUTError
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.in_process.asgi import AsgiTransport, Lifespan
+from pytest_llmbench.generator.in_process.callables import CallableTransport, PythonPieces, parameters_of
+from pytest_llmbench.generator.in_process.tasks import TaskTransport
+from pytest_llmbench.generator.loop_thread import LoopThread
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.harness.sut.access import SUTAccess
+from pytest_llmbench.harness.sut.endpoint import Reached, RunCallbacks
+from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.records import OUTCOMES
+from pytest_llmbench.probes.host import host_facts
+from pytest_llmbench.timing.clock import MonotonicClock
+from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+
+NOTE = (
+    "called within pytest's own process: no network and no server are part of what was measured, and what "
+    "the callable computes shares an interpreter, an event loop and a core with the load generator"
+)
+_BASE = "http://localhost/v1"
+"""An application is asked for the paths below it."""
+
+
+class InProcessExecutor:
+    """A load generator whose transport calls Python, and says so in the facts of every load."""
+
+    def __init__(self, generator: LoadGenerator, facts: Facts, end: Callable[[], None]) -> None:
+        """``end`` is called before the generator's loop ends."""
+        self._generator = generator
+        self._facts = facts
+        self._end = end
+
+    def run(self, plan: LoadPlan) -> Observation:
+        seen = self._generator.run(plan)
+        return replace(seen, facts=seen.facts | self._facts)
+
+    def stop(self, reason: str) -> None:
+        self._generator.stop(reason)
+
+    def close(self) -> None:
+        try:
+            self._end()
+        finally:
+            self._generator.close()
+
+
+def address_of(endpoint: str) -> tuple[str, str]:
+    """Module and attribute of ``python:module:attr``. Raises SuiteError for anything else."""
+    _, _, rest = endpoint.partition(":")
+    module, _, attribute = rest.partition(":")
+    names = [*module.split("."), *attribute.split(".")]
+    if not all(name.isidentifier() for name in names):
+        raise SuiteError(
+            "this names no attribute of a module",
+            where=endpoint,
+            remedy="write python:package.module:attribute, as in python:my_engine:generate",
+        )
+    return module, attribute
+
+
+def refuse_what_is_not_in_process(approach: SUTAccess) -> None:
+    """Raise SuiteError for settings that need a server, or other processes."""
+    where = approach.sut.endpoint
+    if approach.ray is not None or approach.workers > 1:
+        raise SuiteError(
+            "what is called in process is loaded by that process alone",
+            where=where,
+            remedy="leave out --llm-workers, or serve it and give its URL",
+        )
+    address_of(where)
+
+
+def open_in_process(approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
+    """Import the object, try it with one small request, and make a load generator for it.
+
+    Raises SuiteError for what cannot be imported or called, SUTError for a first reply that is no success.
+    """
+    refuse_what_is_not_in_process(approach)
+    found = load(approach.sut.endpoint)
+    try:
+        return (
+            _application(found, approach, callbacks)
+            if is_asgi(found)
+            else _callable(found, approach, callbacks)
+        )
+    except LLMBenchError as error:
+        if error.where is not None and error.where.startswith("python:"):
+            raise
+        inside = f"{error.where}: {error.what}" if error.where else error.what
+        raise type(error)(inside, where=approach.sut.endpoint, remedy=error.remedy) from error
+
+
+def load(endpoint: str) -> Any:
+    """The object that ``endpoint`` names. Raises SuiteError with the module, the attribute and the cause."""
+    module, attribute = address_of(endpoint)
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # as servers do; last, so that it stands before nothing
+    try:
+        found: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # the suite's code: whatever it raises, it is not importable
+        missing = isinstance(error, ModuleNotFoundError) and error.name is not None
+        raise SuiteError(
+            f"the module {module} cannot be imported: {type(error).__name__}: {error}",
+            where=endpoint,
+            remedy="it is looked for on the sys.path of pytest, then in the current directory: see the "
+            "setting pythonpath of pytest"
+            if missing
+            else f"import {module} by hand and mend it",
+        ) from error
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            close = difflib.get_close_matches(name, dir(found), n=1)
+            hint = f"did you mean {close[0]}?" if close else "correct the attribute"
+            raise SuiteError(f"the module {module} has no {attribute}", where=endpoint, remedy=hint)
+        found = getattr(found, name)
+    return found
+
+
+def is_asgi(found: Any) -> bool:
+    """Whether it is called with ``(scope, receive, send)``."""
+    try:
+        names = list(inspect.signature(found).parameters)
+    except (TypeError, ValueError):
+        return False
+    return names[:3] == ["scope", "receive", "send"]
+
+
+def _callable(found: Any, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
+    asking = approach.asking
+    if not callable(found) or inspect.isclass(found) or inspect.isgeneratorfunction(found):
+        raise SuiteError(
+            f"it is {_kind(found)}, neither an async generator function nor an ASGI application",
+            remedy="write it as: async def generate(prompt, max_tokens): yield a piece of text",
+        )
+    if asking.prompt_form != "text" or approach.api != "auto":
+        raise SuiteError(
+            "a Python function takes prompts as text, and speaks no dialect",
+            remedy="leave out --llm-api, and request.prompt in the SUT file",
+        )
+    further = [*asking.extra_body, *(["ignore_eos"] if asking.ignore_eos else [])]
+    parameters = parameters_of(found, further)
+    transport = CallableTransport(found, parameters, MonotonicClock())
+    model = approach.model or approach.sut.endpoint.rpartition(":")[2]
+    generator = _generator(approach, callbacks, transport, LoopThread(), PythonPieces(), model)
+    facts = _facts(approach.sut.endpoint, transport, PythonPieces(), model)
+    executor = InProcessExecutor(generator, facts, lambda: None)
+    try:
+        _try(executor)
+    except BaseException:
+        executor.close()
+        raise
+    return Reached(approach.sut.endpoint, model, PythonPieces.name, facts, executor)
+
+
+def _kind(found: Any) -> str:
+    if inspect.isclass(found):
+        return "a class (name an instance)"
+    if inspect.isgeneratorfunction(found):
+        return "a plain generator function (without async)"
+    return f"of type {type(found).__name__}"
+
+
+def _application(app: Any, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
+    from pytest_llmbench.harness.sut.app_preflight import AppTransport
+    from pytest_llmbench.probes.endpoint import examine
+
+    transport = AsgiTransport(app, MonotonicClock())
+    lifespan = Lifespan(app, transport.state)
+    thread = LoopThread()
+
+    def end() -> None:
+        thread.submit(lifespan.shutdown()).result()
+
+    try:
+        thread.submit(lifespan.startup()).result()
+        asked = AppTransport(thread, transport, approach.access.answer_s)
+        seen = examine(
+            _BASE,
+            model=approach.model,
+            api=approach.api,
+            access=approach.access,
+            asking=approach.asking,
+            transport=asked,
+        )
+    except BaseException:
+        end()
+        thread.submit(transport.close()).result()
+        thread.close()
+        raise
+    spoken = dialect(seen.api)
+    generator = _generator(approach, callbacks, transport, thread, spoken, seen.model)
+    facts = seen.facts | _facts(approach.sut.endpoint, transport, spoken, seen.model)
+    return Reached(
+        approach.sut.endpoint, seen.model, seen.api, facts, InProcessExecutor(generator, facts, end)
+    )
+
+
+def _generator(
+    approach: SUTAccess,
+    callbacks: RunCallbacks,
+    transport: TaskTransport,
+    thread: LoopThread,
+    spoken: Dialect,
+    model: str,
+) -> LoadGenerator:
+    return LoadGenerator(
+        Target.parse(_BASE, headers=approach.credentials.headers),
+        spoken,
+        model=model,
+        prompt_form=approach.asking.prompt_form,
+        extra_body=approach.asking.extra_body,
+        on_record=callbacks.on_record,
+        on_progress=callbacks.on_progress,
+        count_text=reference_tokenizer().count,
+        transport=transport,
+        thread=thread,
+    )
+
+
+def _facts(endpoint: str, transport: TaskTransport, spoken: Dialect, model: str) -> Facts:
+    """What is true of every load in process, and stands over what the generator says of sockets."""
+    values = {
+        "sut.model.name": model,
+        "endpoint.url": endpoint,
+        "endpoint.api": spoken.name,
+        "endpoint.transport": transport.name,
+        "streaming.protocol": "in_process",
+        "timing.submit_point": "call",
+        "engine.metrics": "not measurable: called in process",
+    }
+    return host_facts("127.0.0.1") | Facts.of(Origin.DETECTED, values, endpoint)
+
+
+def _try(executor: InProcessExecutor) -> None:
+    """One small request, as the measured ones are made."""
+    small = SyntheticWorkload("preflight", Fixed(1), Fixed(4))
+    seen = executor.run(LoadPlan("preflight", small, ClosedLoop(1), 1, seed=0, phase=Phase.PROBE)).records
+    if not seen.ok.all() or not len(seen):
+        outcome = OUTCOMES[int(seen.outcome[0])] if len(seen) else "nothing"
+        said = seen.error[0] if len(seen) else "it was interrupted"
+        raise SUTError(
+            f"its first reply is no success: {outcome}: {said}",
+            remedy="call it by hand with a prompt and max_tokens=4: it has to yield text, and to end",
+        )
