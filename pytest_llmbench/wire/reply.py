@@ -71,7 +71,7 @@ class StreamSummary:
     first_event_ns: int | None = None
     first_nonempty_ns: int | None = None
     first_reasoning_ns: int | None = None
-    """First chunk with reasoning text, whitespace included."""
+    """First chunk with reasoning text, whitespace included; none where there is only whitespace."""
     first_content_ns: int | None = None
     last_content_ns: int | None = None
     chunk_ns: list[int] = field(default_factory=list)
@@ -210,7 +210,8 @@ def _set_instants(summary: StreamSummary, chunks: Sequence[Chunk], content: Cont
         summary.first_event_ns = chunks[0].stamp_ns
     visible = (chunk.stamp_ns for chunk in chunks if chunk.text and not chunk.text.isspace())
     summary.first_content_ns = next(visible, None)
-    summary.first_reasoning_ns = next((chunk.stamp_ns for chunk in chunks if chunk.reasoning), None)
+    if summary.reasoning and not summary.reasoning.isspace():  # an empty block of thoughts is none
+        summary.first_reasoning_ns = next(chunk.stamp_ns for chunk in chunks if chunk.reasoning)
     summary.chunk_ns = [chunk.stamp_ns for chunk in content.chunks]
     summary.chunk_tokens = content.tokens
     summary.attribution = content.attribution
@@ -243,11 +244,13 @@ def _set_reasoning_tokens(
     if usage[0].reasoning_tokens is not None:
         summary.reasoning_tokens = usage[0].reasoning_tokens
         summary.reasoning_token_source = TokenSource.SERVER_USAGE
-    elif summary.reasoning and content.attribution == "exact":
+    elif summary.first_reasoning_ns is None:
+        return
+    elif content.attribution == "exact":
         pairs = zip(content.chunks, content.tokens, strict=True)
         summary.reasoning_tokens = sum(count for chunk, count in pairs if chunk.reasoning and not chunk.text)
         summary.reasoning_token_source = _source_of_counts(content.chunks)
-    elif summary.reasoning and count_text and summary.token_source is TokenSource.REFERENCE_TOKENIZER:
+    elif count_text and summary.token_source is TokenSource.REFERENCE_TOKENIZER:
         summary.reasoning_tokens = count_text(summary.reasoning)
         summary.reasoning_token_source = TokenSource.REFERENCE_TOKENIZER
 

@@ -82,6 +82,31 @@ def test_goodput_passes_fails_and_has_no_compliance_class(suite: Suite) -> None:
     assert "Goodput Results" in (suite.path / "out" / "report.md").read_text("utf-8")
 
 
+def test_reasoning_from_marker_to_reports(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import llmbench
+
+        LOAD = {"rate": 1, "requests": 120}
+
+        @llmbench.reasoning(**LOAD, ttot_p50_ms=50, max_critical_evictions=0, max_budget_force_rate=0.5)
+        def test_kept(llm_result):
+            assert llm_result.think_tokens.mean.point > 40
+
+        @llmbench.reasoning(**LOAD, max_think_tokens_mean=20, ttot_p99_ms=50)
+        def test_broken(): ...
+    """)
+    thinks = "think_mean_tokens=60&think_spread=0.3&think_budget_tokens=80&scheduler=phase"
+    result = suite.measure(f"replay:fast?{thinks}", scale="standard")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*inconclusive ttot.p99 <= 50*"])
+    kept, broken = entries(suite).values()
+    assert kept["compliance"]["requirements"] == []
+    assert broken["metrics"]["think_tokens.mean"]["point"] > 20
+    for name, text in (("report.md", "Reasoning Results"), ("report.html", "Distribution of TTOT"),
+                       ("summary.md", "think_tokens.mean <= 20"), ("minimum.txt", "chat-and-reasoning")):  # fmt: skip
+        assert text in (suite.path / "out" / name).read_text("utf-8"), name
+
+
 def test_limits_on_goodput_are_written_like_any_other(suite: Suite) -> None:
     suite.write("""
         from pytest_llmbench import goodput, goodput_share, llmbench, output_token_goodput

@@ -165,6 +165,13 @@ def test_the_end_of_thinking(parts: list[Chunk], end_ns: int | None, last_ns: in
     assert (found.thinking_end_ns, found.last_reasoning_ns) == (end_ns, last_ns)
 
 
+def test_an_empty_block_of_thoughts_is_no_reasoning() -> None:
+    """As models write it that were asked not to think."""
+    found = summary_of("<think>", "\n\n", "</think>", "\n\n", "It", total=5)
+    assert (found.first_reasoning_ns, found.thinking_end_ns, found.reasoning_tokens) == (None, None, None)
+    assert (found.first_content_ns, found.outcome) == (500, Outcome.OK)
+
+
 def test_reasoning_without_an_answer_has_no_end() -> None:
     found = summary_of("<think>", "on and on")
     assert (found.thinking_end_ns, found.first_content_ns, found.outcome) == (None, None, Outcome.EMPTY)
