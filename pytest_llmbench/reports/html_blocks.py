@@ -97,7 +97,8 @@ def objectives(test: TestView) -> Html:
         )
         for objective in test.objectives
     ]
-    return table(("Limit", "Measured and interval", "n", "Verdict", "Reason"), rows)
+    columns = ("Limit", "Measured and interval", "n", "Verdict", "Reason")
+    return element("div", table(columns, rows), class_="reasons")
 
 
 def headlines(test: TestView) -> Html | None:

@@ -124,6 +124,7 @@ details { margin: .5rem 0; } summary { cursor: pointer; color: var(--soft); }
   .stacked thead { display: none; } .stacked tr { border-bottom: 2px solid var(--line); padding: .4rem 0; }
   .stacked td, .stacked tbody th { border: 0; padding: .1rem 0; overflow-wrap: anywhere; }
   .stacked td::before { content: attr(data-label) ": "; color: var(--soft); }
+  .reasons table { min-width: 44rem; } .wide table { min-width: 64rem; }
   .judgement { margin-left: 0; margin-right: .8rem; } .nowrap { white-space: normal; } }
 @media print { .filters { display: none; } body { max-width: none; font-size: 11px; } article { border: 0;
   padding: 0; }

@@ -25,8 +25,17 @@ _INK = "#010203"
 _SERIES = ("#2f7ed8", "#d9722e", "#3a9d5d", "#9563c4", "#c2526b", "#7a8594")
 """Readable on white and on near-black."""
 _LIMIT = "#d64545"
-_SIZE_INCHES = (7.2, 3.8)
+_SIZE_INCHES = (5.6, 3.6)
+"""The size decides how large text is beside the drawing: a telephone shows a plot 330 pixels wide."""
 _LABEL_GAP_PX = 13.0
+_LEGEND_CHARACTERS = 66
+"""That one row of the legend has room for, the samples of the lines apart."""
+_LEGEND_ROW_INCHES = 0.18
+_MARK_CHARACTERS = 16
+"""Of the label of a mark; for a longer one the figure grows."""
+_MARK_CHARACTER_INCHES = 0.075
+_MOST_NAMED = 24
+"""Series in the legend."""
 _FITS = ("fit", "power law", "straight line")
 """How the name of a fitted series begins."""
 _MOST_MARKERS = 60
@@ -103,8 +112,20 @@ def _draw(figure: Figure, plot: Mapping[str, Any]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(_INK)
     if len(plot["series"]) > 1:
-        axes.legend(frameon=False, labelcolor=_INK, fontsize=9, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+        _legend(figure, axes)
     _label_marks(figure, axes, plot["marks"])
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Below the drawing, in as many columns as have room; beyond two rows the figure grows by them."""
+    handles, names = axes.get_legend_handles_labels()
+    handles, names = handles[:_MOST_NAMED], names[:_MOST_NAMED]
+    columns = max(1, min(3, _LEGEND_CHARACTERS // max(map(len, names), default=1)))
+    rows = -(-len(names) // columns)
+    figure.set_figheight(figure.get_figheight() + _LEGEND_ROW_INCHES * max(rows - 2, 0))
+    figure.legend(
+        handles, names, frameon=False, labelcolor=_INK, fontsize=9, loc="outside lower left", ncols=columns
+    )
 
 
 def _name(text: str) -> str:
@@ -148,10 +169,15 @@ def _draw_series(axes: Axes, plot: Mapping[str, Any]) -> None:
 
 
 def _bound(axes: Axes, plot: Mapping[str, Any], y_values: Sequence[float]) -> None:
-    """Distributions run from 0 to 1; other linear heights from 0, unless all lie far above it."""
+    """Distributions run from 0 to 1; other linear heights from 0, unless all lie far above it. Counts have no
+    ticks between them."""
+    from matplotlib.ticker import MaxNLocator
+
     axes.margins(x=0.02)
     if plot.get("rows"):
         return
+    if axes.get_yscale() == "linear" and all(value == int(value) for value in y_values):
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if plot.get("step") and all(_ascends(series["y"]) for series in plot["series"].values()):
         axes.set_ylim(0, 1.02)
     elif axes.get_yscale() == "linear" and y_values and 0 <= min(y_values) < max(y_values) / 2:
@@ -205,11 +231,14 @@ def _label_marks(figure: Figure, axes: Axes, marks: Mapping[str, float]) -> None
         return
     # The layout depends on the labels and their places on the layout: measure with the labels in place.
     ordered = sorted(marks.items(), key=lambda mark: mark[1])
+    texts = [f"{_name(name)}  {number(x)}" for name, x in ordered]
+    longer = max(0, max(map(len, texts)) - _MARK_CHARACTERS)
+    figure.set_figheight(figure.get_figheight() + _MARK_CHARACTER_INCHES * longer)
     above = axes.get_xaxis_transform()
     labels = [
-        axes.text(x, 1.04, f"{_name(name)}  {number(x)}", transform=above, rotation=90, ha="center",
+        axes.text(x, 1.04, text, transform=above, rotation=90, ha="center",
                   va="bottom", fontsize=8, color=_LIMIT if name.startswith("limit") else _INK)
-        for name, x in ordered
+        for text, (name, x) in zip(texts, ordered, strict=True)
     ]  # fmt: skip
     figure.draw_without_rendering()
     free_from = float("-inf")

@@ -156,6 +156,29 @@ def test_a_log_axis_has_round_ticks_and_more_than_two(
     assert texts[: texts.index("TTFT (ms)")] == ticks
 
 
+def test_the_legend_lies_below_and_makes_the_figure_higher(cdf: Entry) -> None:
+    line = {"x": [1.0, 2.0], "y": [0.5, 1.0]}
+
+    def drawn(names: list[str]) -> tuple[float, list[str]]:
+        svg = plots.render(cdf | {"series": dict.fromkeys(names, line)}, "ttft_cdf")
+        box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+        assert box is not None
+        return float(box[2]), [text for text in _texts(svg) if text in names]
+
+    few, _ = drawn(["a", "b", "c"])
+    assert drawn(["x" * 30, "y"])[0] == few
+    long = [f"{'x' * 35}{number}" for number in range(30)]
+    many, named = drawn(long)
+    assert named == long[:24]
+    assert few < many < 3 * few
+
+
+def test_counts_have_no_ticks_between_them(cdf: Entry) -> None:
+    plot = cdf | {"series": {"under way": {"x": [1.0, 2.0], "y": [0.0, 4.0]}}, "marks": {}, "step": False}
+    assert {"0", "1", "2", "3", "4"} <= set(_texts(plots.render(plot, "requests")))
+    assert "0.5" not in _texts(plots.render(plot, "requests"))
+
+
 def test_a_plot_of_an_earlier_schema_is_drawn(cdf: Entry) -> None:
     old = {name: value for name, value in cdf.items() if name not in ("bands", "y_log")}
     assert plots.render(old, "ttft_cdf") == plots.render(cdf, "ttft_cdf")
