@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -18,7 +18,7 @@ from pytest_llmbench.probes import api_detection as detection
 from pytest_llmbench.probes import endpoint_errors as errors
 from pytest_llmbench.probes.access import Access, Asking
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query, without_userinfo
-from pytest_llmbench.probes.engine_identity import engine_facts
+from pytest_llmbench.probes.engine_identity import engine_facts, told_by_pages
 from pytest_llmbench.probes.model_list import (
     ModelList,
     base_candidates,
@@ -32,6 +32,9 @@ from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions
 from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.stream import events_of
+
+_IDENTITY_S = 5.0
+"""For each page that tells who answers: nothing depends on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def examine(
 
     ``api`` is a dialect's name, or ``auto``: chat, else completions, else what there is. Raises SuiteError
     for settings that cannot be right, SUTError for an endpoint that cannot be measured. At most twelve
-    requests. ``transport``: another way to the endpoint than a connection.
+    requests; five more ask who answers. ``transport``: another way to the endpoint than a connection.
     """
     bases, asking = base_candidates(endpoint), asking or Asking()
     dialects = detection.to_try(api, asking)
@@ -93,7 +96,16 @@ def examine(
             listed = ModelList(bases[0], ())
         options = EncodeOptions(model or "", asking.ignore_eos, asking.extra_body, asking.prompt_form)
         found = _find_stream(control, bases, dialects, options, listed, endpoint)
-        return _report(control, found, options.model, listed)
+        report = _report(control, found, options.model, listed)
+    access = access or Access()
+    hasty = replace(access, answer_s=min(access.answer_s, _IDENTITY_S))
+    with ControlPlane(bases[0], hasty, transport) as control:
+        told = told_by_pages(control.get_or_failure, report.base_url, _values(report.facts))
+    return replace(report, facts=report.facts | told)
+
+
+def _values(facts: Facts) -> dict[str, Any]:
+    return {key: fact.value for key, fact in facts.items()}
 
 
 def _find_models(

@@ -155,7 +155,7 @@ def test_a_connection_that_ends_after_an_error_is_replaced():
     with server as url:
         assert examine(url).api == "openai-completions"
     assert server.requests == ["/v1/models", "/v1/chat/completions", "/v1/completions"]
-    assert server.connections == 2
+    assert server.connections > 1
 
 
 def test_a_request_is_sent_no_more_than_once_again():

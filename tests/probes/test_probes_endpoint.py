@@ -72,7 +72,7 @@ def test_prompts_as_token_ids_ask_for_completions(serve, engine):
     server = serve(engine)
     report = examine(server.url, asking=Asking(prompt_form="token_ids"))
     assert report.api == "openai-completions"
-    assert server.seen[-1].json["prompt"] == [9906]
+    assert [seen.json["prompt"] for seen in server.seen if seen.method == "POST"] == [[9906]]
 
 
 @pytest.mark.parametrize("api", ["openai-chat", "openai-completions"])
@@ -135,6 +135,48 @@ def test_llama_cpp_is_recognised(serve, engine):
     assert facts.value("sut.software.engine") == "llama.cpp"
     assert facts.value("sut.software.version") == "b10549"
     assert "sut.context_limit_tokens" not in facts
+
+
+PROPS = {"build_info": "b6789-1ab2c3d", "default_generation_settings": {}}
+SERVER_INFO = {"version": "0.5.4", "tp_size": 1, "mem_fraction_static": 0.9}
+INFO = {"version": "3.3.6", "model_id": "m", "max_total_tokens": 4096}
+
+
+@pytest.mark.parametrize(
+    ("owner", "path", "said", "name", "version"),
+    [
+        ("vllm", "/version", {"version": "0.32.1"}, "vLLM", "0.32.1"),
+        ("tensorrt_llm", "/version", {"version": "1.2.0"}, "TensorRT-LLM", "1.2.0"),
+        ("library", "/api/version", {"version": "0.12.3"}, "Ollama", "0.12.3"),
+        ("me", "/props", PROPS, "llama.cpp", "b6789-1ab2c3d"),
+        ("me", "/get_server_info", SERVER_INFO, "SGLang", "0.5.4"),
+        ("sglang", "/server_info", SERVER_INFO, "SGLang", "0.5.4"),
+        ("me", "/info", INFO, "TGI", "3.3.6"),
+        ("me", "/version", {"version": "1.0"}, None, None),
+        ("me", "/api/version", {"version": "1.0"}, None, None),
+        ("me", "/info", {"version": "1.0"}, None, None),
+        ("vllm", "/version", {"version": 3}, "vLLM", None),
+        ("vllm", "/version", {"version": "x" * 500}, "vLLM", None),
+        ("vllm", "/version", ["0.1"], "vLLM", None),
+    ],
+)
+def test_who_answers_and_where_it_says_so(serve, engine, owner, path, said, name, version):
+    engine["GET /v1/models"] = Canned.json({"data": [{"id": "m", "owned_by": owner}]})
+    engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi", "stop"), "[DONE]")
+    server = serve({**engine, f"GET {path}": Canned.json(said)})
+    facts = examine(server.url).facts
+    assert facts.value("sut.software.engine") == name
+    assert facts.value("sut.software.version") == version
+    if version is not None:
+        assert facts["sut.software.version"].source == f"{server.url}{path}"
+        assert facts["sut.software.version"].origin is Origin.DETECTED
+    assert len(server.seen) <= 2 + 4
+
+
+def test_pages_that_do_not_answer_hold_nobody_up(serve, engine):
+    engine["POST /v1/chat/completions"] = Canned.events(chat_chunk("Hi", "stop"), "[DONE]")
+    server = serve({**engine, "GET /version": Canned(200, {}, b"", hold_s=30)})
+    assert examine(server.url, access=HASTY).facts.value("sut.software.version") is None
 
 
 # --- keys
