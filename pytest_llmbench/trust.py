@@ -1,12 +1,14 @@
-"""TLS: which server certificates are trusted, and what it means when one is not."""
+"""TLS: which server certificates are trusted, what is shown to servers, and what it means when one fails."""
 
 from __future__ import annotations
 
 import errno
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import SMALL_BYTES, read_bytes
 
 _CLOCK: Final = "or set the clock of this machine, if that is wrong"
@@ -32,27 +34,60 @@ _VERDICTS: Final = {
 _HANDSHAKES: Final = (
     # part of OpenSSL's reason, what it means, what helps
     ("CERTIFICATE_REQUIRED", "the server demands a certificate of its client",
-     "there is no option for one: name a proxy that has it, or exempt this machine on the server"),
+     "name it as client_cert_file under [endpoint] of the SUT file"),
     ("HANDSHAKE_FAILURE", "the server refuses the handshake",
-     "it may demand a certificate of its client, for which there is no option, or share no cipher"),
+     "it may demand a certificate of its client (client_cert_file under [endpoint] of the SUT file), or "
+     "share no cipher"),
     ("PROTOCOL", "the server speaks no version of TLS that is allowed here", "switch TLS 1.2 on there"),
     ("UNRECOGNIZED_NAME", "the server has no certificate for this name", "check the host name"),
     ("UNEXPECTED_EOF", "the server ended the connection within the handshake", "look at the server's log"),
 )  # fmt: skip
 
 
-def client_context(ca_file: str | Path | None = None, *, insecure: bool = False) -> ssl.SSLContext:
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """What a server that demands a certificate of its client is shown."""
+
+    cert_file: Path
+    """PEM: the certificate, then those between it and its authority."""
+    key_file: Path | None = None
+    """PEM, not encrypted; None: it stands in ``cert_file``."""
+
+
+def client_context(
+    ca_file: str | Path | None = None, *, insecure: bool = False, client: ClientCertificate | None = None
+) -> ssl.SSLContext:
     """Verifies the server's certificate and its name: by the certificates in ``ca_file`` (PEM) alone, or by
     those that the operating system trusts, or the variable ``SSL_CERT_FILE`` names. ``insecure``: by none.
 
-    Raises OSError (ssl.SSLError is one) for a file that cannot be used.
+    ``client`` is shown where a server demands it. Raises OSError (ssl.SSLError is one) for a CA file that
+    cannot be used, SuiteError for files of ``client`` that cannot be.
     """
     # cadata rather than cafile: OpenSSL would wait at a pipe. Nothing to trust must not mean the default.
     context = ssl.create_default_context(cadata=None if ca_file is None else _certificates(Path(ca_file)))
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+    if client is not None:
+        _show(client, context)
     return context
+
+
+def _show(client: ClientCertificate, context: ssl.SSLContext) -> None:
+    files = [file for file in (client.cert_file, client.key_file) if file is not None]
+    try:
+        for file in files:
+            read_bytes(file, SMALL_BYTES)  # OpenSSL would wait at a pipe
+        # Without a password OpenSSL asks for one at the terminal.
+        context.load_cert_chain(client.cert_file, client.key_file, password="")
+    except OSError as error:
+        names = " and ".join(map(str, files))
+        raise SuiteError(
+            f"the client certificate cannot be used: {error.strerror or error}",
+            where=names,
+            remedy="give PEM files: the certificate as client_cert_file; its key, which is not encrypted, "
+            "there too or as client_key_file",
+        ) from error
 
 
 def _certificates(path: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.probes.credentials import Credentials
+from pytest_llmbench.trust import ClientCertificate
 from pytest_llmbench.wire.dialect import PromptForm
 
 
@@ -19,6 +20,8 @@ class Access:
     ca_file: Path | None = None
     insecure: bool = False
     """The server's certificate is not checked."""
+    client: ClientCertificate | None = None
+    """Shown to a server that demands one."""
     connect_s: float = 10.0
     answer_s: float = 120.0
     """The time from the request to the end of its answer; a cold model may be loaded by the first one."""

@@ -299,7 +299,7 @@ def _root_cause(error: BaseException) -> BaseException:
 def tls_context(access: Access) -> ssl.SSLContext:
     """What to trust. Raises SuiteError for a CA file that cannot be used."""
     try:
-        return trust.client_context(access.ca_file, insecure=access.insecure)
+        return trust.client_context(access.ca_file, insecure=access.insecure, client=access.client)
     except OSError as error:
         remedy = "give a PEM file with the certificate authority's certificate"
         raise SuiteError(

@@ -27,6 +27,7 @@ from pytest_llmbench.probes.sut_schema import (
     values_of,
 )
 from pytest_llmbench.probes.variant_tables import Variants, VariantTable, variant_contradictions
+from pytest_llmbench.trust import ClientCertificate
 
 _NOT_FACTS = ("endpoint", "request", "prices")
 _WHOLE_FACTS = ("network.ttft_adjustment",)
@@ -81,6 +82,16 @@ class SUTFile:
     @property
     def ca_file(self) -> Path | None:
         return self._beside(self.endpoint.ca_file)
+
+    @property
+    def client(self) -> ClientCertificate | None:
+        """What is shown to a server that demands a certificate."""
+        cert_file = self._beside(self.endpoint.client_cert_file)
+        return (
+            None
+            if cert_file is None
+            else ClientCertificate(cert_file, self._beside(self.endpoint.client_key_file))
+        )
 
     def _beside(self, name: str | None) -> Path | None:
         return None if name is None else self.path.parent / Path(name).expanduser()
@@ -247,6 +258,8 @@ def _contradictions(content: Mapping[str, Any]) -> list[str]:
     ]
     if len(prices) == 1:
         found.append(f"prices.{prices[0]} alone gives no cost: state both prices, 0 for what is free")
+    if "client_key_file" in endpoint and "client_cert_file" not in endpoint:
+        found.append("endpoint.client_key_file is the key of a certificate: give client_cert_file too")
     if "reset" in endpoint and "path" not in _table(endpoint, "reset"):
         found.append("endpoint.reset.path is missing: which call empties the caches?")
     return (

@@ -252,6 +252,13 @@ class Endpoint(Table):
     ca_file: Text | None = Field(
         default=None, description="PEM file with the certificate authority to trust."
     )
+    client_cert_file: Text | None = Field(
+        default=None, description="PEM file with the certificate to show to a server that demands one."
+    )
+    client_key_file: Text | None = Field(
+        default=None,
+        description="PEM file with its key, not encrypted. Default: it stands in `client_cert_file`.",
+    )
     insecure: bool = Field(default=False, description="`true`: the server's certificate is not checked.")
     reset: Reset = Reset()
 

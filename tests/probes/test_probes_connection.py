@@ -12,12 +12,18 @@ import threading
 import pytest
 import trustme
 from canned_http import HTML, Canned, told
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import is_loopback, proxy_for
 from pytest_llmbench.probes.endpoint import examine
-from pytest_llmbench.trust import client_context
+from pytest_llmbench.trust import ClientCertificate, client_context
 
 CANARY = "sk-canary-0123456789"
 HASTY = Access(connect_s=0.5, answer_s=0.5)
@@ -279,6 +285,47 @@ def test_a_certificate_of_the_client_that_is_demanded(serve, engine, authority, 
     message = told(SUTError, f"https://127.0.0.1:{server.port}", access=Access(ca_file=ca_file))
     assert "demand a certificate of its client" in message.replace("demands", "demand")
     assert "plain HTTP" not in message
+    assert "client_cert_file" in message
+
+
+@pytest.fixture
+def demanding(authority):
+    context = server_context(authority, "127.0.0.1")
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(context)
+    return context
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_certificate_of_the_client_that_is_shown(
+    serve, engine, authority, ca_file, demanding, tmp_path, apart
+):
+    own = authority.issue_cert("tester@example.org")
+    chain = b"".join(each.bytes() for each in own.cert_chain_pems)
+    cert, key = tmp_path / "own.pem", tmp_path / "own.key"
+    cert.write_bytes(chain if apart else chain + own.private_key_pem.bytes())
+    key.write_bytes(own.private_key_pem.bytes())
+    client = ClientCertificate(cert, key if apart else None)
+    server = serve(engine, tls=demanding)
+    report = examine(f"https://127.0.0.1:{server.port}", access=Access(ca_file=ca_file, client=client))
+    assert report.model == "org/small-model"
+
+
+@pytest.mark.parametrize("content", [None, b"no certificate", "encrypted"])
+def test_a_certificate_of_the_client_that_cannot_be_used(tmp_path, content):
+    """Least of all is a password asked for at the terminal."""
+    cert = tmp_path / "own.pem"
+    if content == "encrypted":
+        own = trustme.CA().issue_cert("tester@example.org")
+        key = load_pem_private_key(own.private_key_pem.bytes(), None)
+        sealed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+        cert.write_bytes(own.cert_chain_pems[0].bytes() + sealed)
+    elif content is not None:
+        cert.write_bytes(content)
+    with pytest.raises(SuiteError, match="the client certificate cannot be used") as caught:
+        client_context(client=ClientCertificate(cert))
+    assert caught.value.where == str(cert)
+    assert "client_key_file" in str(caught.value)
 
 
 def test_authorities_of_the_environment(serve, engine, authority, ca_file, monkeypatch):

@@ -165,6 +165,7 @@ def test_all_mistakes_are_told_at_once(read):
         ('sut.hardware = { disclosed = false, accelerator_type = "H100" }', "accelerator_type is given"),
         ("network.ttft_adjustment.applied = true", "amount_ms is missing"),
         ('endpoint = { api_key_env = "A", api_key_file = "b" }', "both given: choose one"),
+        ('endpoint.client_key_file = "b"', "give client_cert_file too"),
         (
             'request = { omit = ["stream_options"], extra_body = { stream_options = { a = 1 } } }',
             "name the same field: choose one",

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.trust import client_context
+from pytest_llmbench.trust import ClientCertificate, client_context
 
 SUPPORTED = ("http://", "https://", "sim", "replay", "python:module:attr")
 NOT_YET = ("ws", "wss", "grpc", "grpcs")
@@ -52,6 +52,7 @@ class Target:
         headers: Mapping[str, str] | None = None,
         ca_file: str | Path | None = None,
         insecure: bool = False,
+        client: ClientCertificate | None = None,
     ) -> Target:
         """A target from ``http(s)://host[:port][/base][?query]``.
 
@@ -63,7 +64,7 @@ class Target:
         context: ssl.SSLContext | None = None
         if parts.scheme == "https":
             try:
-                context = client_context(ca_file, insecure=insecure)
+                context = client_context(ca_file, insecure=insecure, client=client)
                 context.set_alpn_protocols(["http/1.1"])
             except OSError as error:
                 mistakes.append(f"the CA file {ca_file} cannot be used: {error.strerror or error}")

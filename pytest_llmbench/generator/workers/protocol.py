@@ -25,6 +25,7 @@ from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.model.facts import Fact
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.trust import ClientCertificate
 from pytest_llmbench.wire.dialect import PromptForm
 from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 
@@ -44,10 +45,15 @@ class Address:
     headers: Mapping[str, str] = field(default_factory=dict)
     ca_file: Path | None = None
     insecure: bool = False
+    client: ClientCertificate | None = None
 
     def target(self) -> Target:
         return Target.parse(
-            self.url, headers=dict(self.headers), ca_file=self.ca_file, insecure=self.insecure
+            self.url,
+            headers=dict(self.headers),
+            ca_file=self.ca_file,
+            insecure=self.insecure,
+            client=self.client,
         )
 
 

@@ -59,7 +59,8 @@ class SUTAccess:
         if self.file is None:
             return Access(self.credentials, insecure=self.insecure)
         insecure = self.insecure or self.file.endpoint.insecure
-        return Access(self.credentials, ca_file=self.file.ca_file, insecure=insecure)
+        file = self.file
+        return Access(self.credentials, ca_file=file.ca_file, insecure=insecure, client=file.client)
 
     @property
     def asking(self) -> Asking:
@@ -95,7 +96,9 @@ class SUTAccess:
     def target(self, url: str) -> Target:
         access = self.access
         headers = self.credentials.headers
-        return Target.parse(url, headers=headers, ca_file=access.ca_file, insecure=access.insecure)
+        return Target.parse(
+            url, headers=headers, ca_file=access.ca_file, insecure=access.insecure, client=access.client
+        )
 
     def told(self, facts: Facts, disclosed: Mapping[str, Any]) -> Facts:
         """``facts``, and over them what is declared: the stronger the later."""

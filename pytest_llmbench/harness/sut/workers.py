@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.ray.generator import RayLoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
@@ -71,7 +72,8 @@ def distributed(
     No worker is started yet.
     """
     access, asking = approach.access, approach.asking
-    address = Address(seen.base_url, dict(approach.credentials.headers), access.ca_file, access.insecure)
+    headers = dict(approach.credentials.headers)
+    address = Address(seen.base_url, headers, access.ca_file, access.insecure, access.client)
     options: dict[str, Any] = {
         "model": seen.model,
         "prompt_form": asking.prompt_form,
@@ -83,6 +85,12 @@ def distributed(
         "reasoning": approach.reasoning,
     }
     if approach.ray is not None:
+        if access.client is not None:
+            raise SuiteError(
+                "a client certificate does not go to other machines: its key would",
+                where="--llm-workers=ray",
+                remedy="measure from this machine, or leave out client_cert_file",
+            )
         generator = RayLoadGenerator(address, seen.api, cluster=approach.ray, **options)
         host = approach.target(seen.base_url).host
         return ClockedExecutor(generator, approach.told(host_facts(host), {}))

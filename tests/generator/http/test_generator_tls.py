@@ -14,8 +14,10 @@ from scripted_server import HEAD, REPLY, STREAM, Conversation, ScriptedServer, r
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.trust import ClientCertificate
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]
@@ -59,6 +61,21 @@ def test_requests_over_tls(
     assert seen.records.counts()["ok"] == 20
     assert server.accepted == 3
     assert (seen.records.submitted_ns < seen.records.first_byte_ns).all()
+
+
+def test_a_certificate_is_shown_to_a_server_that_demands_one(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, authority: trustme.CA, ca_file: Path
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(context)
+    own = ca_file.with_name("own.pem")
+    own.write_bytes(authority.issue_cert("tester@example.org").private_key_and_cert_chain_pem.bytes())
+    server = serve(reply(REPLY), tls=context)
+    address = Address(server.url, ca_file=ca_file, client=ClientCertificate(own))
+    seen = generator_for(server, target=address.target()).run(plan(4, load=ClosedLoop(2)))
+    assert seen.records.counts()["ok"] == 4
 
 
 def test_submitted_when_the_last_byte_has_left_over_tls(
