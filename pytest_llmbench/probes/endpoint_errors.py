@@ -27,6 +27,8 @@ _REFUSES_FIELD = re.compile(
     r"|not (permitted|allowed|supported|recogni[sz]ed|accepted)",
     re.IGNORECASE,
 )
+_WORDS = {"model", "messages", "prompt", "stream"}
+"""Fields that a message may well speak of without refusing them: "… is not supported with this model"."""
 
 
 def outright_refusal(answer: Answer, key_source: str) -> SUTError | None:
@@ -155,7 +157,7 @@ def refused_fields(answer: Answer, sent: bytes) -> list[RefusedField]:
     if answer.status not in (400, 422):
         return []
     said = _said(answer)
-    named = set(re.findall(r"\w+", said)) if _REFUSES_FIELD.search(said) else set()
+    named = set(re.findall(r"\w+", said)) - _WORDS if _REFUSES_FIELD.search(said) else set()
     return [RefusedField(name, answer) for name in json.loads(sent) if name in named | _extra(answer)]
 
 

@@ -318,6 +318,17 @@ def test_an_application_that_fails_is_data(
     assert all(said in (error or "") for error in seen.records.error)
 
 
+def test_an_application_that_begins_in_the_middle(module: Callable[[str], str], opening: Opening) -> None:
+    early = "await send({'type': 'http.response.body', 'body': b'x'})"
+    text = APP.replace("LATE", "pass").replace(
+        '    body = json.loads(asked["body"])\n',
+        f'    body = json.loads(asked["body"])\n    if body["max_tokens"] > 4:\n        {early}\n',
+    )
+    seen = loaded(opening(f"python:{module(text)}:app"), 2)
+    assert outcomes(seen) == {Outcome.UNDECODABLE}
+    assert seen.records.error[0] == "the application began with http.response.body"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -374,6 +374,10 @@ def unprocessable(name: str) -> Canned:
             Canned.json({"error": {"message": "Unrecognized request argument supplied: ignore_eos"}}, 400),
             "take request.ignore_eos out of the SUT file",
         ),
+        (
+            Canned.json({"error": "'max_tokens' is not supported with this model; change the prompt"}, 400),
+            "it refuses the field max_tokens",
+        ),
     ],
 )
 def test_an_engine_that_refuses_a_field(serve, engine, refusal, remedy):

@@ -63,9 +63,13 @@ class AsgiTransport(TaskTransport):
 
     def _take(self, exchange: Exchange, message: Mapping[str, Any]) -> None:
         at_ns = self.now_ns()
+        if exchange.end is not None:
+            return
         if message["type"] == "http.response.start":
             exchange.status = message["status"]
             exchange.headers = [(bytes(name), bytes(value)) for name, value in message.get("headers", ())]
+        elif exchange.status is None:
+            self.finish(exchange, End.GARBAGE, f"the application began with {message['type']}")
         elif message["type"] == "http.response.body":
             if data := message.get("body", b""):
                 self.arrived(exchange, bytes(data), at_ns)
