@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput
+from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
 from pytest_llmbench.workloads.classes import ClassMix, RequestClass
 from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
 from pytest_llmbench.workloads.conversation import ConversationWorkload
@@ -173,19 +173,27 @@ def _checked(candidate: Workload) -> Workload:
     mistakes = check_specification(candidate)
     if candidate.name in RESERVED_NAMES or candidate.standard:
         mistakes.append("it claims to be a reference workload: choose another name and let standard be False")
-    if candidate.name.startswith(PREFIX) and not _is_profile(candidate):
-        mistakes.append(f"names that begin with {PREFIX!r} belong to the profiles: choose another name")
+    if not _is_as_it_says(candidate):
+        mistakes.append(
+            f"it claims to be a profile and is not as the catalogue has it: names that begin with {PREFIX!r} "
+            "belong to the profiles, and only they state profiles"
+        )
     if mistakes:
         remedy = "a custom workload has to be fully specified (section 4.3.1 of the draft)"
         raise SuiteError.from_mistakes(mistakes, where=where, remedy=remedy)
     return candidate
 
 
-def _is_profile(candidate: Workload) -> bool:
-    """Whether it is a profile as the catalogue has it, but for changes that its specification declares."""
-    while isinstance(candidate, WithFixedOutput | Salted):
+def _is_as_it_says(candidate: Workload) -> bool:
+    """Whether what claims to be a profile is one as the catalogue has it, but for changes that its
+    specification declares."""
+    while isinstance(candidate, WithFixedOutput | Salted | SharedPrefix):
         candidate = candidate.base
-    return isinstance(candidate, ProfileWorkload) and candidate == profile_workload(candidate.name)
+    if isinstance(candidate, Mixture):
+        return all(_is_as_it_says(part.workload) for part in candidate.parts)
+    if isinstance(candidate, ProfileWorkload):
+        return candidate.profile == profiles().get(candidate.profile.code)
+    return not candidate.name.startswith(PREFIX) and "profiles" not in candidate.specification()
 
 
 def _is_reference(candidate: Workload) -> bool:

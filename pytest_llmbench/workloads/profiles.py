@@ -206,11 +206,12 @@ def told_of(stated: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _told(stated: Mapping[str, Any]) -> str:
-    limits = ", ".join(stated["suggested_limits"]) or "no limit"
-    session = ", a session by nature, sent as single requests" if stated["session_by_nature"] else ""
+    """It may come from a stored report, which need not be ours."""
+    limits = ", ".join(map(str, stated.get("suggested_limits") or ())) or "no limit"
+    session = ", a session by nature, sent as single requests" if stated.get("session_by_nature") else ""
     return (
-        f"{PREFIX}{stated['code']}, {stated['source']}: latency class {stated['latency_class']}{session}; "
-        f"suggests {limits} (a suggestion, not applied)"
+        f"{PREFIX}{stated.get('code')}, {stated.get('source')}: latency class {stated.get('latency_class')}"
+        f"{session}; suggests {limits} (a suggestion, not applied)"
     )
 
 

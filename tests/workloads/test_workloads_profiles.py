@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from copy import deepcopy
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.methodology.parameters import build
-from pytest_llmbench.methodology.sections import ttft
+from pytest_llmbench.methodology.sections import fairness, ttft
 from pytest_llmbench.store.objects import described, rebuilt
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed, LogNormal, Uniform
-from pytest_llmbench.workloads.mixture import Mixture
+from pytest_llmbench.workloads.mixture import Mixture, Part
 from pytest_llmbench.workloads.profiles import (
     ProfileWorkload,
     _document,
@@ -156,10 +159,25 @@ def test_an_unknown_profile_gets_a_suggestion() -> None:
 def test_the_name_of_a_profile_cannot_be_borrowed() -> None:
     with pytest.raises(SuiteError, match="belong to the profiles"):
         workload(SyntheticWorkload("profile:CHAT", Uniform(1, 4), Uniform(1, 4)))
-    tampered = deepcopy(profiles()["CHAT"])
-    object.__setattr__(tampered, "input", (64, 128))
-    with pytest.raises(SuiteError, match="belong to the profiles"):
-        workload(ProfileWorkload(tampered))
+    tampered = ProfileWorkload(replace(profiles()["CHAT"], input=(64, 128)))
+    small = SyntheticWorkload("small", Uniform(1, 4), Uniform(1, 4))
+    for wrong in (
+        tampered,
+        WithFixedOutput(tampered, 5),
+        Mixture("mix", (Part("a", tampered, 1), Part("b", small, 1))),
+        Claiming("ours", Uniform(1, 4), Uniform(1, 4)),
+    ):
+        with pytest.raises(SuiteError, match="belong to the profiles"):
+            workload(wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class Claiming(SyntheticWorkload):
+    """States a profile that it is not made of."""
+
+    def specification(self) -> dict[str, Any]:
+        own = SyntheticWorkload.specification(self)
+        return {**own, "profiles": profile_workload("profile:CHAT").specification()["profiles"]}
 
 
 def test_declared_changes_of_a_profile_are_allowed() -> None:
@@ -168,6 +186,22 @@ def test_declared_changes_of_a_profile_are_allowed() -> None:
     salted = workload(Salted(base, "monday")).requests(20, 1)
     assert not any(r.shared_prefix_tokens for r in salted)
     assert len({tuple(r.token_ids[:6]) for r in salted}) == 20
+
+
+def test_a_profile_can_be_what_another_workload_is_made_from() -> None:
+    longer = make_workload("profile:SFQA", prefix_tokens=512)
+    assert longer.name == "custom"
+    assert all(r.shared_prefix_tokens == 512 and r.input_tokens > 512 for r in longer.requests(20, 1))
+    assert make_workload("profile:SFQA", output_tokens=7).requests(1, 1)[0].max_tokens == 7
+    assert make_workload({"profile:SFQA": 1, "profile:CLAS": 1}).name == "1 profile:SFQA + 1 profile:CLAS"
+    with pytest.raises(SuiteError, match="shares prefixes already"):
+        make_workload("profile:FUNC", prefix_tokens=512)
+
+
+@pytest.mark.parametrize("given", ["profile:CHAT", {"profile:CHAT": 1, "profile:RAGN": 1}])
+def test_fairness_has_classes_of_its_own(given: object) -> None:
+    with pytest.raises(SuiteError, match=r"or a ClassMix, got '.*profile:CHAT"):
+        build(fairness.Parameters, {"workload": given})
 
 
 def test_all_mistakes_of_the_data_file_are_told() -> None:

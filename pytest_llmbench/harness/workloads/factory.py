@@ -12,6 +12,7 @@ from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOut
 from pytest_llmbench.workloads.catalogue import Mix, mixture_parts, workload
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of
 from pytest_llmbench.workloads.mixture import Mixture
+from pytest_llmbench.workloads.profiles import PREFIX
 from pytest_llmbench.workloads.synthetic import RESERVED_NAMES, SyntheticWorkload
 
 Lengths = int | tuple[int, int] | Sequence[int] | Mapping[int, float] | LengthLaw
@@ -24,7 +25,7 @@ _Made = TypeVar("_Made")
 
 
 def make_workload(
-    name: str | Workload = "synthetic-uniform",
+    name: str | Workload | Mix = "synthetic-uniform",
     *,
     input_tokens: Lengths | None = None,
     output_tokens: Lengths | None = None,
@@ -49,10 +50,10 @@ def make_workload(
     A custom workload is called ``name``, if that is a name of its own. Raises SuiteError with all mistakes.
     """
     mistakes = _Mistakes()
-    own = name if isinstance(name, str) and name not in RESERVED_NAMES else _CUSTOM
+    own = name if isinstance(name, str) and not _is_known(name) else _CUSTOM
     changed = mix is not None or prefix_tokens is not None or (None not in (input_tokens, output_tokens))
     # A name of one's own names what is made here; a reference name or an object is what it is made from.
-    start: str | Workload = _DEFAULT if changed and own != _CUSTOM else name
+    start: str | Workload | Mix = _DEFAULT if changed and own != _CUSTOM else name
     sharing = _sharing(mistakes, prefix_tokens, prefix_fraction, prefixes)
     made = _base(mistakes, start, own, (input_tokens, output_tokens), mix) or _STAND_IN
     if sharing is not None:
@@ -61,6 +62,11 @@ def make_workload(
         made = mistakes.noting(partial(Salted, made, salt)) or made
     mistakes.raise_if_any()
     return workload(made)
+
+
+def _is_known(name: str) -> bool:
+    """Whether it is the name of a workload, which what is made from it cannot have."""
+    return name in RESERVED_NAMES or name.startswith(PREFIX)
 
 
 class _Mistakes:
@@ -86,7 +92,7 @@ class _Mistakes:
 
 def _base(
     mistakes: _Mistakes,
-    start: str | Workload,
+    start: str | Workload | Mix,
     own: str,
     lengths: tuple[Lengths | None, Lengths | None],
     mix: Mix | None,

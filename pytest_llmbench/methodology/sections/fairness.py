@@ -115,10 +115,13 @@ class Parameters(TestParameters):
             found.append("classes are given twice: by workload and by classes")
         if isinstance(self.workload, ClassMix) and len(self.workload.classes) < 2:
             found.append("workload has one class: fairness needs at least two")
-        if isinstance(self.workload, str) and self.workload != SYNTHETIC_SKEWED.name:
+        own = isinstance(self.workload, SyntheticWorkload | ClassMix)
+        if self.workload != SYNTHETIC_SKEWED.name and not own:
+            # Classes are cut out of one law of lengths, so a mixture of workloads has none of them.
+            got = self.workload if isinstance(self.workload, str) else self.workload.name
             found.append(
                 f"workload has to be {SYNTHETIC_SKEWED.name!r} (section 5.6.2 requires it), a synthetic "
-                f"workload of your own or a ClassMix, got {self.workload!r}"
+                f"workload of your own or a ClassMix, got {got!r}"
             )
         for name in ("max_starvation", "max_inflation", "ttft_p99_ms"):
             limits = getattr(self, name)
