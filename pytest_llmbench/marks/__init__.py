@@ -23,6 +23,7 @@ from pytest_llmbench.marks.goodput import GoodputMarks
 from pytest_llmbench.marks.latency import LatencyMarks
 from pytest_llmbench.marks.reasoning import ReasoningMarks
 from pytest_llmbench.marks.regression import NO_REGRESSION, RegressionMarks
+from pytest_llmbench.marks.sessions import SessionMarks
 
 
 class LLMBench(
@@ -31,6 +32,7 @@ class LLMBench(
     EffectMarks,
     GoodputMarks,
     ReasoningMarks,
+    SessionMarks,
     RegressionMarks,
     ComparingMarks,
 ):

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
+import numpy as np
+
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Scale
 from pytest_llmbench.model.judgement import Gate, JudgedObjective
@@ -63,6 +65,9 @@ def _keyword(loads: Sequence[Observation], parameters: TestParameters, growth: f
     plans = [load.plan for load in loads]
     if "duration_s" in known and any(plan.duration_s is not None for plan in plans):
         return f"duration_s={math.ceil(growth * max(map(_lasted_s, loads)))}"
+    if "total_sessions" in known:
+        sessions = max(len(np.unique(load.records.session)) for load in loads)
+        return f"total_sessions={math.ceil(growth * sessions)}"
     if "requests" not in known:
         return None
     most = max(plan.most_requests for plan in plans)

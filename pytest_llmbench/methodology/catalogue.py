@@ -23,8 +23,9 @@ _NAMES: Final = (
     "guardrail",
     "goodput",
     "reasoning",
+    "sessions",
 )
-BEYOND_THE_DRAFT: Final = frozenset({"goodput", "reasoning"})
+BEYOND_THE_DRAFT: Final = frozenset({"goodput", "reasoning", "sessions"})
 """They have no compliance class."""
 
 SENDS_AGAIN: Final = frozenset({"prefix_cache", "guardrail"})

@@ -16,10 +16,12 @@ from typing import Any, ClassVar, TypeVar
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.catalogue import is_metric, suggestions
+from pytest_llmbench.metrics.sessions.turns import TurnClass
 from pytest_llmbench.model.judgement import ComplianceVerdict
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.plan import ARRIVALS, ClosedLoop, Load, OpenLoop
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.classes import ClassMix, RequestClass
 
@@ -53,6 +55,8 @@ class TestParameters:
     __test__ = False
     repeats: ClassVar[bool] = False
     """Whether the test repeats its measured load ``runs`` times."""
+    of_sessions: ClassVar[bool] = False
+    """Whether the test sends sessions."""
 
     workload: str | Workload = parameter("workload", "synthetic-uniform")
     seed: int | None = parameter("seed")
@@ -71,6 +75,12 @@ class TestParameters:
     def contradictions(self) -> list[str]:
         """What is wrong between the parameters, rather than with one of them."""
         return []
+
+    def not_of_sessions(self) -> list[str]:
+        """A workload of sessions is for a load of sessions: one by one its turns would wait for nothing."""
+        if self.of_sessions or not isinstance(_found(self.workload), OfSessions):
+            return []
+        return ["workload is of sessions, which @llmbench.sessions sends: name one of single requests here"]
 
     def not_repeated(self) -> list[str]:
         if self.runs is None or self.repeats:
@@ -152,14 +162,14 @@ def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None) -> 
             mistakes += [f"{name} {complaint}" for complaint in _CHECKS[kinds[name]](value)]
     if not mistakes:
         built = cls(**{name: _made(kinds[name], value) for name, value in raw.items() if value is not None})
-        mistakes = [*built.contradictions(), *built.not_repeated()]  # type: ignore[attr-defined]
+        mistakes = [*built.contradictions(), *built.not_repeated(), *built.not_of_sessions()]  # type: ignore[attr-defined]
         if not mistakes:
             return built
     raise SuiteError.from_mistakes(mistakes, where=where)
 
 
 def _made(kind: str, value: Any) -> Any:
-    """A mixture given as a mapping becomes a workload: what holds it can be compared and stored."""
+    """A workload that a mapping describes is made here: what holds it can be compared and stored."""
     return find_workload(value) if kind == "workload" and isinstance(value, Mapping) else value
 
 
@@ -310,6 +320,27 @@ def _workload(value: Any) -> list[str]:
     return []
 
 
+def _found(wanted: Any) -> Workload | None:
+    try:
+        return find_workload(wanted)
+    except SuiteError:
+        return None
+
+
+def _by_turn(value: Any) -> list[str]:
+    example = "{1: 500, '2+': 300}"
+    if not isinstance(value, Mapping) or not value:
+        return [f"must map numbers of turns to limits, for example {example}, got {shown(value)}"]
+    found = []
+    for key, limit in value.items():
+        try:
+            TurnClass.parse(key)
+        except ValueError:
+            found.append(f"of {shown(key)}: turns are given as {example}")
+        found += [f"of {shown(key)} {complaint}" for complaint in _positive(limit)]
+    return found
+
+
 def _slo(value: Any) -> list[str]:
     if not _is_list(value):
         return ["must be a list of objectives, for example slo=[ttft.p99 <= 500 * ms]"]
@@ -365,6 +396,7 @@ _CHECKS: Mapping[str, Callable[[Any], list[str]]] = {
     "levels": _many(_at_least(100.0)),
     "share_by_class": _by_class,
     "positive_by_class": _positive_by(str, "{'short': 2.0}", alone=True),
+    "positive_by_turn": _by_turn,
     "positive_by_length": _positive_by(int, "{8192: 1500}", alone=False),
     "classes": _request_classes,
     "itl_method": _one_of(["direct", "A", "B", "C"]),

@@ -3,7 +3,8 @@
 A **family** is a distribution and is named with a statistic, ``ttft.p99``. A **scalar** stands alone,
 ``output_token_throughput``. Both take a qualifier in brackets that says which part of a test they belong to:
 an input length bucket (``ttft[0-256].p99``), a load level (``itl[90%].p99``), a class of requests
-(``starvation_rate[short]``), a configuration (``e2e[full@50%].p99``).
+(``starvation_rate[short]``), a configuration (``e2e[full@50%].p99``), the number of a turn in its session
+(``turn_ttft[2+].p95``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pytest_llmbench.metrics.definitions import ROWS, MetricDefinition, Unit
 
 _NAME = re.compile(r"(?P<base>\w+)(?:\[(?P<qualifier>[^\]]*)\])?(?:\.(?P<statistic>\w+))?")
 _RANGE = re.compile(r"\d+(-\d+|\+)")
+_TURN = re.compile(r"[1-9]\d*\+?")
 
 
 METRICS: Mapping[str, MetricDefinition] = MappingProxyType({row.name: row for row in ROWS})
@@ -64,6 +66,8 @@ def _find(name: str) -> MetricDefinition | None:
 
 def _takes(row: MetricDefinition, qualifier: str | None) -> bool:
     """Levels, classes and configurations are named by the test; a range of lengths has to be a bucket."""
+    if row.by_turn:
+        return qualifier is not None and _TURN.fullmatch(qualifier) is not None
     if qualifier is None:
         return True
     if _RANGE.fullmatch(qualifier):

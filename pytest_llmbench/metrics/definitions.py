@@ -29,6 +29,8 @@ class MetricDefinition:
     """The statistics of a family; empty for a scalar."""
     by_input_length: bool = False
     """Whether it is also given by the buckets of AMB-04; their labels are known beforehand."""
+    by_turn: bool = False
+    """Whether it is given by the number of the turn in its session: ``turn_ttft[1]``, ``turn_ttft[2+]``."""
 
     @property
     def is_family(self) -> bool:
@@ -36,10 +38,10 @@ class MetricDefinition:
 
     def full_names(self) -> tuple[str, ...]:
         """All metric names that this row stands for."""
+        labels = LABELS if self.by_input_length else ("1", "2+") if self.by_turn else ()
+        stems = (*(() if self.by_turn else (self.name,)), *(f"{self.name}[{label}]" for label in labels))
         if not self.is_family:
-            return (self.name,)
-        labels = LABELS if self.by_input_length else ()
-        stems = (self.name, *(f"{self.name}[{label}]" for label in labels))
+            return stems
         return tuple(f"{stem}.{statistic}" for stem in stems for statistic in self.statistics)
 
 
@@ -382,8 +384,49 @@ _GUARDRAILS = (
         "5.10.4",
     ),
 )
+_SESSIONS = (
+    MetricDefinition(
+        "turn_ttft", "Time to first token by turn", "ms", "lower",
+        "TTFT of the turns of that number in their sessions", "sessions", STATISTICS, by_turn=True,
+    ),
+    MetricDefinition(
+        "turn_tpot", "Time per output token by turn", "ms", "lower",
+        "TPOT of the turns of that number in their sessions", "sessions", STATISTICS, by_turn=True,
+    ),
+    MetricDefinition(
+        "turn_cached_share", "Cached share of the input by turn", "ratio", "higher",
+        "cached tokens / input tokens of the turns of that number", "sessions", by_turn=True,
+    ),
+    MetricDefinition(
+        "turn_cacheable_share", "Cacheable share of the input by turn", "ratio", "higher",
+        "tokens that an earlier prompt began with / input tokens", "sessions", by_turn=True,
+    ),
+    MetricDefinition(
+        "job_time", "Job completion time", "s", "lower",
+        "end of the last turn - first turn due, of completed sessions", "sessions", STATISTICS,
+    ),
+    MetricDefinition(
+        "job_llm_time", "LLM time of a job", "s", "lower",
+        "time with at least one turn in flight", "sessions", STATISTICS,
+    ),
+    MetricDefinition(
+        "job_pause_time", "Pauses of a job", "s", "lower",
+        "job time - LLM time - wait in the generator", "sessions", STATISTICS,
+    ),
+    MetricDefinition(
+        "job_generator_wait", "Wait of a job in the generator", "s", "lower",
+        "time with nothing in flight and a turn due", "sessions", STATISTICS,
+    ),
+    _scalar(
+        "session_completion_rate", "Session completion rate", "ratio", "higher",
+        "sessions all of whose turns ended well / all sessions", "sessions",
+    ),
+    _scalar(
+        "session_goodput", "Session goodput", "ratio", "higher",
+        "sessions all of whose turns kept every limit / all sessions", "sessions",
+    ),
+)  # fmt: skip
 ROWS = (
     *_LATENCIES, *_RATES, *_GOODPUT, *_REASONING, *_CAPACITY, *_SHAPE, *_FAIRNESS, *_CACHE, *_MEMORY,
-    *_SCALING,
-    *_GUARDRAILS,
+    *_SCALING, *_GUARDRAILS, *_SESSIONS,
 )  # fmt: skip

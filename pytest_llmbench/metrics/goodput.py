@@ -20,6 +20,7 @@ from pytest_llmbench.model.records import BoolColumn, Records
 from pytest_llmbench.stats.dependence import exceedances
 from pytest_llmbench.stats.interim.samples import Ends, scores
 from pytest_llmbench.stats.proportion import share_of
+from pytest_llmbench.stats.runs import FloatArray
 
 Limits = Sequence[tuple[Quantity, float]]
 
@@ -36,15 +37,21 @@ def goodput_share(runs: Sequence[Records], limits_ms: Limits, *, level: float = 
     without a single miss is not taken for so many independent successes.
     """
     every = [scores(limits_ms, Ends.of_records(records)) for records in runs if len(records)]
+    return share_within(every, "no requests", level=level)
+
+
+def share_within(every: Sequence[FloatArray], without: str, *, level: float = 0.95) -> Estimate:
+    """The share of scores, one vector per run, that are at most 1; see :func:`goodput_share`. ``without``:
+    what there is not where there are none."""
     n = sum(map(len, every))
     if n == 0:
-        return Estimate.undefined(unit="ratio", method="no requests", level=level)
+        return Estimate.undefined(unit="ratio", method=without, level=level)
     top = max(1.0, *(float(np.max(run[np.isfinite(run)], initial=0.0)) for run in every))
     finite = [np.where(np.isfinite(run), run, 2.0 * top) for run in every]
     met = [(run <= 1.0).astype(np.float64) for run in every]
     share = 100.0 * sum(float(run.sum()) for run in met) / n
     found = share_of(met, level=level, dependence=exceedances(finite, share))
-    return share_estimate(found, level, "no requests")
+    return share_estimate(found, level, without)
 
 
 def goodput(seen: Sequence[Observation], limits_ms: Limits, *, seed: int) -> dict[str, Estimate]:

@@ -183,7 +183,7 @@ def itl_distribution(
     if not len(clusters):
         undefined = Estimate.undefined(unit="ms", method="no samples", level=level)
         return {f"{family}.{name}": undefined for name in names}
-    pool = _Pool(clusters, level)
+    pool = ClusterEstimates(clusters, level)
     estimates = [*pool.percentiles(tuple(PERCENTILES.values())), pool.mean(), pool.std()]
     return {f"{family}.{name}": estimate for name, estimate in zip(names, estimates, strict=True)}
 
@@ -201,9 +201,14 @@ def itl_point(samples: ItlSamples, statistic: str) -> float | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pool:
+class ClusterEstimates:
+    """Percentiles, mean and standard deviation of samples in clusters, in ms, with intervals whose sampling
+    unit is the whole cluster."""
+
     clusters: Clusters
     level: float
+    unit: str = "requests"
+    """What a cluster is, in the words of the method."""
 
     def percentiles(self, qs: Sequence[float]) -> list[Estimate]:
         n, ordered = len(self.clusters), self.clusters.ordered
@@ -227,7 +232,7 @@ class _Pool:
     def _percentile(self, q: float, worth: Worth, interval: Interval) -> Estimate:
         point = ordered_percentile(self.clusters.ordered, q)
         required = worth.required(samples_required(q, self.level), len(self.clusters), self.level)
-        method = f"order statistics at effective n={math.floor(worth.samples)}, whole requests"
+        method = f"order statistics at effective n={math.floor(worth.samples)}, whole {self.unit}"
         return self._estimate(point, interval, method, required)
 
     def mean(self) -> Estimate:
@@ -253,12 +258,12 @@ class _Pool:
             worth = len(sums) if of is None else of.worth
             required = math.ceil(FEWEST_EFFECTIVE * len(self.clusters) / worth)
             return self._estimate(
-                point, OPEN, f"no interval at {math.floor(worth)} requests' worth", required
+                point, OPEN, f"no interval at {math.floor(worth)} {self.unit}' worth", required
             )
         down, _ = legs(of, self.level)
         farthest = upper_end(point, of, self.level)
         effective = f"effective n={math.floor(of.worth)}"
-        method = f"whole requests at {effective}, {of_quantiles(of)}"
+        method = f"whole {self.unit} at {effective}, {of_quantiles(of)}"
         return self._estimate(
             point, Interval(0.0 if down is None else max(0.0, point - down), farthest), method
         )

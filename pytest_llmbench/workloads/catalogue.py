@@ -19,6 +19,7 @@ from pytest_llmbench.workloads.lengths import Choice, Fixed
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, Mixture, Part
 from pytest_llmbench.workloads.profiles import PREFIX, ProfileWorkload, profile_workload, profiles
+from pytest_llmbench.workloads.session_shapes import SESSION, described_sessions, named_sessions
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.synthetic import (
     RESERVED_NAMES,
@@ -62,11 +63,12 @@ Mix = Mapping[str, "float | tuple[str | Workload, float]"]
 def workload(wanted: str | Workload | Mix) -> Workload:
     """The workload called ``wanted``, a mixture of several, or ``wanted`` itself, seen to be complete.
 
-    Raises SuiteError for an unknown name, for a reference workload whose data set is not given, for a
-    custom workload that is not fully specified (METHODOLOGY §4.1), and with all mistakes of a mixture.
+    ``{"sessions": {"turns": 5, …}}`` describes sessions. Raises SuiteError for an unknown name, for a
+    reference workload whose data set is not given, for a custom workload that is not fully specified
+    (METHODOLOGY §4.1), and with all mistakes of a mixture.
     """
     if isinstance(wanted, Mapping):
-        return mixed(wanted)
+        return described_sessions(wanted) if "sessions" in wanted else mixed(wanted)
     return _named(wanted) if isinstance(wanted, str) else _checked(wanted)
 
 
@@ -147,6 +149,8 @@ def _named(name: str) -> Workload:
         return WORKLOADS[name]
     if name.startswith(PREFIX):
         return profile_workload(name)
+    if name.startswith(SESSION):
+        return named_sessions(name)
     available = f"available: {', '.join(WORKLOADS)}, {PREFIX}{{{','.join(profiles())}}}"
     if name in FROM_DATASETS:
         raise SuiteError(

@@ -85,6 +85,7 @@ def test_no_third_party_module_without_a_load_test(tmp_path: Path) -> None:
         "pytest_llmbench.marks.latency",
         "pytest_llmbench.marks.reasoning",
         "pytest_llmbench.marks.regression",
+        "pytest_llmbench.marks.sessions",
         "pytest_llmbench.plugin",
         "pytest_llmbench.plugin.collection",
         "pytest_llmbench.plugin.exit_status",

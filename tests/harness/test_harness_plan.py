@@ -138,6 +138,8 @@ PLANNED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ttft", {"rate": 50, "requests": "auto", "max_seconds": 3, "p50_ms": 500}),
     ("goodput", {"rate": 20, "ttft_ms": 500}),
     ("reasoning", {"rate": 20}),
+    ("sessions", {"rate": 2}),
+    ("sessions", {"sessions": 3, "total_sessions": 5, "runs": 2}),
     ("throughput", {}),
     ("throughput", {"ttft_p99_ms": 100, "arrival": "gamma", "burstiness": 0.5}),
     ("throughput", {"load_model": "closed"}),

@@ -43,6 +43,8 @@ SUITE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ttft", {"concurrency": 2}),
     ("goodput", {"rate": 20, "ttft_ms": 500}),
     ("reasoning", {"rate": 20}),
+    ("sessions", {"rate": 2}),
+    ("sessions", {"sessions": 3, "total_sessions": 5}),
     ("throughput", {}),
     ("throughput", {"ttft_p99_ms": 100}),
     ("throughput", {"load_model": "closed"}),

@@ -17,6 +17,7 @@ from pytest_llmbench.methodology.measuring.adaptive import (
 from pytest_llmbench.methodology.measuring.by_class import with_classes
 from pytest_llmbench.methodology.measuring.seeds import Part, part_of
 from pytest_llmbench.methodology.measuring.warmup import warm_up
+from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import disturbed, measured_again, void_load
@@ -36,6 +37,8 @@ QUICK_REQUESTS = 50
 FEWEST_FAILURES = 20
 """The failures that a load always goes through, whatever its error budget."""
 
+Before = tuple[LoadPlan, Observation] | None
+"""A load, and what came of it."""
 Result = Callable[[Any, Setting, WarmupReport, Sequence[Observation]], TestResult]
 
 
@@ -48,29 +51,50 @@ def one_load_procedure(result: Result) -> Callable[[Any, Setting], Procedure[Tes
     def procedure(parameters: AdaptiveParameters, setting: Setting) -> Procedure[TestResult]:
         concurrency = parameters.concurrency if isinstance(parameters.load, ClosedLoop) else None
         warmup = yield from warm_up(setting, concurrency=concurrency)
-        seen: list[Observation] = []
-        void: list[VoidLoad] = []
-        first = 0
-        for run in range(run_count(parameters, setting)):
-            first = max(first, run * request_count(parameters, setting))
-            for attempt in range(1, _attempts(parameters, setting) + 1):
-                plan = _plan(parameters, setting, run, first, attempt).with_(attempt=attempt)
-                observation = yield plan
-                first = _next(plan, observation)
-                if not disturbed(observation):
-                    break
-                void.append(void_load(observation, plan.label))
-            if disturbed(observation):
-                del void[-1]  # there is no other: it counts, and voids the test
-            seen.append(observation)
-            if observation.interrupted is not None:
-                break
-        made = result(parameters, setting, warmup, seen)
-        notes = (*made.notes, *map(measured_again, void))
-        made = with_classes(made, setting.workload, setting.seed)
-        return with_uncertainty(replace(made, void_loads=tuple(void), notes=notes))
+        count = request_count(parameters, setting)
+
+        def plan_of(run: int, attempt: int, before: Before) -> LoadPlan:
+            first = 0 if before is None else _next(*before)
+            return _plan(parameters, setting, run, max(first, run * count), attempt)
+
+        runs, attempts = run_count(parameters, setting), _attempts(parameters, setting)
+        seen, void = yield from measured_runs(runs, attempts, plan_of)
+        made = with_classes(result(parameters, setting, warmup, seen), setting.workload, setting.seed)
+        return with_void(made, void)
 
     return patient(procedure)
+
+
+def measured_runs(
+    runs: int, attempts: int, plan_of: Callable[[int, int, Before], LoadPlan]
+) -> Procedure[tuple[list[Observation], list[VoidLoad]]]:
+    """The runs of a load, each measured again while this machine spoils it, and the loads that were void.
+
+    ``plan_of(run, attempt, before)``: ``before`` is the load before it, if any. Ctrl-C ends it.
+    """
+    seen: list[Observation] = []
+    void: list[VoidLoad] = []
+    before: Before = None
+    for run in range(runs):
+        for attempt in range(1, attempts + 1):
+            plan = plan_of(run, attempt, before).with_(attempt=attempt)
+            observation = yield plan
+            before = plan, observation
+            if not disturbed(observation):
+                break
+            void.append(void_load(observation, plan.label))
+        if disturbed(observation):
+            del void[-1]  # there is no other: it counts, and voids the test
+        seen.append(observation)
+        if observation.interrupted is not None:
+            break
+    return seen, void
+
+
+def with_void(made: TestResult, void: Sequence[VoidLoad]) -> TestResult:
+    """The result, with what is to be said of the loads that were measured again."""
+    notes = (*made.notes, *map(measured_again, void))
+    return with_uncertainty(replace(made, void_loads=tuple(void), notes=notes))
 
 
 def _attempts(parameters: AdaptiveParameters, setting: Setting) -> int:
@@ -92,7 +116,7 @@ def one_load_plans(parameters: AdaptiveParameters, setting: Setting) -> tuple[Lo
     return tuple(_plan(parameters, setting, run, run * count) for run in range(runs))
 
 
-def run_count(parameters: AdaptiveParameters, setting: Setting) -> int:
+def run_count(parameters: TestParameters, setting: Setting) -> int:
     return max(setting.least_runs, 1 if setting.scale == "quick" else (parameters.runs or 1))
 
 

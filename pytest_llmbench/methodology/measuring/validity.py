@@ -13,11 +13,12 @@ import numpy as np
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS
 from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.buffering import buffering
+from pytest_llmbench.metrics.sessions.jobs import jobs_of, unsent_turns
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome, TokenSource
-from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.plan import OpenLoop, SessionLoad
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 
 LOOP_LAG_WARNING_MS = 10.0
@@ -56,6 +57,7 @@ def validity(
     findings += [
         _not_offered(seen, set_aside),
         _error_budget(Records.concatenate(kept), budget) if kept else None,
+        _sessions_cut_off(seen, budget),
         stream_fidelity(records),
         _length_drift(seen),
         _output_limits(seen),
@@ -92,7 +94,8 @@ def _interrupted(run: Observation) -> Finding | None:
 
 def _complete(run: Observation) -> Finding:
     # A load that its own rule ended early is a result (memory pressure); a closed loop may send more.
-    missing = 0 if run.stopped is not None else max(run.plan.requests - len(run.records), 0)
+    unsent = unsent_turns(run.records) if isinstance(run.plan.load, SessionLoad) else 0
+    missing = 0 if run.stopped is not None else max(run.plan.requests - len(run.records) - unsent, 0)
     return Finding(
         "all_requests_recorded",
         ok=missing == 0,
@@ -107,7 +110,9 @@ def _recorded(run: Observation) -> str:
     """A closed loop with a duration sends as many as come, and ``requests`` are the fewest."""
     if run.plan.most_requests > run.plan.requests:
         return f"{len(run.records)} requests have a record, at least {run.plan.requests} were planned"
-    return f"{len(run.records)} of {run.plan.requests} planned requests have a record"
+    unsent = unsent_turns(run.records) if isinstance(run.plan.load, SessionLoad) else 0
+    more = f", {unsent} were never sent since their session was cut off" if unsent else ""
+    return f"{len(run.records)} of {run.plan.requests} planned requests have a record{more}"
 
 
 def _promises_lengths(run: Observation) -> bool:
@@ -287,6 +292,26 @@ def _error_budget(records: Records, budget: Budget) -> Finding:
     )
 
 
+def _sessions_cut_off(seen: Sequence[Observation], budget: Budget) -> Finding | None:
+    """A failed turn takes with it all that were to follow: of sessions as wholes more fail than of turns."""
+    jobs = [jobs_of(run.records) for run in seen if isinstance(run.plan.load, SessionLoad)]
+    sessions = sum(map(len, jobs))
+    if not sessions:
+        return None
+    cut, unsent = sum(run.cut_off for run in jobs), sum(run.unsent for run in jobs)
+    share = cut / sessions
+    return Finding(
+        "sessions_cut_off",
+        ok=share <= budget.max_error_share,
+        voids=True,
+        message=f"{cut} of {sessions} sessions were cut off by a turn that did not end well, and {unsent} "
+        f"turns never sent; budget {budget.max_error_share:.1%}",
+        value=share,
+        limit=budget.max_error_share,
+        unit="ratio",
+    )
+
+
 def stream_fidelity(records: Records) -> Finding | None:
     """A proxy that holds chunks back makes TTFT equal to the end-to-end latency: no stream, no TTFT."""
     found = buffering(records)
@@ -306,7 +331,8 @@ def stream_fidelity(records: Records) -> Finding | None:
 
 
 def _cache_state(records: Records) -> Finding | None:
-    known = (records.cached_tokens != MISSING) & (records.input_tokens > 0)
+    # Turns of sessions are to find their history in the cache.
+    known = (records.cached_tokens != MISSING) & (records.input_tokens > 0) & (records.session == MISSING)
     if not known.any():
         return None
     share = float(records.cached_tokens[known].sum() / records.input_tokens[known].sum())

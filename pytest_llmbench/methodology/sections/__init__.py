@@ -1,1 +1,1 @@
-"""The ten tests of section 5 of the draft, a module each, and those beyond them: goodput, reasoning."""
+"""The ten tests of section 5 of the draft, a module each, and goodput, reasoning and sessions beyond it."""

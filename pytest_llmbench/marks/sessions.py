@@ -1,0 +1,66 @@
+"""Marker of the test of sessions, which is beyond the ten of the draft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_llmbench.marks.builder import builder
+
+if TYPE_CHECKING:
+    from pytest_llmbench.model.objective import Objective
+    from pytest_llmbench.model.request import Workload
+
+
+class SessionMarks:
+    """Marker of the test of sessions."""
+
+    @staticmethod
+    @builder
+    def sessions(
+        *,
+        job_p50_s: float | None = None,
+        job_p95_s: float | None = None,
+        ttft_p95_ms: float | None = None,
+        ttft_p99_ms: float | None = None,
+        turn_ttft_p95_ms: Mapping[int | str, float] | None = None,
+        ttft_ms: float | None = None,
+        tpot_ms: float | None = None,
+        e2e_ms: float | None = None,
+        job_s: float | None = None,
+        min_session_goodput: float | None = None,
+        rate: float | None = None,
+        arrival: Literal["poisson", "uniform", "gamma"] | None = None,
+        burstiness: float | None = None,
+        sessions: int | None = None,
+        total_sessions: int | None = None,
+        workload: str | Workload | Mapping[str, Any] = "session:chat",
+        seed: int | None = None,
+        runs: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Sessions: conversations and agents, whose turns wait for one another. No test of the draft.
+
+        :param job_p50_s: median time of a job: from its first turn due to the end of its last, with pauses.
+        :param job_p95_s: its 95th percentile.
+        :param ttft_p95_ms: TTFT of all turns; ``ttft_p99_ms`` its 99th percentile.
+        :param turn_ttft_p95_ms: TTFT by number of the turn, ``{1: 500, "2+": 300}``.
+        :param ttft_ms: what makes a session good: every turn keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``,
+            and the job ``job_s``, as far as they are given.
+        :param min_session_goodput: least share of good sessions among all.
+        :param rate: open loop, sessions that start per second; with ``arrival`` (default ``poisson``).
+        :param burstiness: shape of ``arrival="gamma"``; coefficient of variation 1/√burstiness.
+        :param sessions: closed loop, sessions at once (default 8 if ``rate`` is not given).
+        :param total_sessions: measured sessions (default 500).
+        :param workload: ``session:chat``, ``session:deep-research``, ``{"sessions": {…}}`` or an object.
+        :param runs: repetitions of the measured load.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: not for this test.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget, of turns that fail and of sessions that are cut off.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks.
+        """

@@ -1,0 +1,336 @@
+"""Sessions: whole jobs of users and agents, whose turns wait for one another.
+
+No test of the draft, whose requests are independent. A load of sessions is sent: they start by a schedule, or
+so many go on at once; a turn is due when what it waits for has ended, after its pause. Judged are the time of
+the whole job, TTFT by the number of the turn, and the share of sessions that kept every limit. The sampling
+unit of all that is the session. The procedure is that of the TTFT test: warm up, send one load, judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+
+import numpy as np
+
+from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
+from pytest_llmbench.methodology.measuring.by_run import by_run
+from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.one_load import (
+    FEWEST_FAILURES,
+    Before,
+    measured_runs,
+    run_count,
+    with_void,
+)
+from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
+from pytest_llmbench.methodology.measuring.seeds import part_of
+from pytest_llmbench.methodology.measuring.summary import configuration
+from pytest_llmbench.methodology.measuring.warmup import warm_up
+from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
+from pytest_llmbench.methodology.patience import patient
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.sections.ttft import value_and_interval
+from pytest_llmbench.metrics.sessions.jobs import Jobs, job_metrics, jobs_of, session_goodput
+from pytest_llmbench.metrics.sessions.turns import USUAL, TurnClass, turn_metrics
+from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.looks import Quantity
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ARRIVALS, LoadPlan, SessionLoad, SessionSlots, SessionStarts
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.session import OfSessions, session_mistakes
+from pytest_llmbench.workloads.catalogue import workload as find_workload
+from pytest_llmbench.workloads.sessions import turns_of
+
+NAME = "sessions"
+SECTION = ""
+"""The section of the draft: none."""
+TITLE = "Sessions"
+GATE_SESSIONS = 500
+QUICK_SESSIONS = 10
+_TURNS_SHOWN = 12
+"""The turns that the table shows one by one."""
+_TOO_LONG_SHOWN = 3
+_OUTSIDE = "sessions is no test of the draft: there are no clauses to comply with"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TestParameters):
+    """The keywords of ``@llmbench.sessions``."""
+
+    repeats = True
+    of_sessions = True
+
+    workload: str | Workload = parameter("workload", "session:chat")
+    job_p50_s: float | None = parameter("positive")
+    job_p95_s: float | None = parameter("positive")
+    ttft_p95_ms: float | None = parameter("positive")
+    ttft_p99_ms: float | None = parameter("positive")
+    turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter("positive_by_turn")
+    ttft_ms: float | None = parameter("positive")
+    tpot_ms: float | None = parameter("positive")
+    e2e_ms: float | None = parameter("positive")
+    job_s: float | None = parameter("positive")
+    min_session_goodput: float | None = parameter("share")
+    rate: float | None = parameter("positive")
+    """Open loop: sessions that start per second."""
+    arrival: str | None = parameter("arrival")
+    burstiness: float | None = parameter("positive")
+    sessions: int | None = parameter("count")
+    """Closed loop: sessions at once."""
+    total_sessions: int | None = parameter("count")
+    """Measured sessions."""
+
+    @property
+    def limits_ms(self) -> tuple[tuple[Quantity, float], ...]:
+        """What every turn of a good session keeps."""
+        given: tuple[tuple[Quantity, float | None], ...] = (
+            ("ttft", self.ttft_ms),
+            ("tpot", self.tpot_ms),
+            ("e2e", self.e2e_ms),
+        )
+        return tuple((quantity, limit) for quantity, limit in given if limit is not None)
+
+    @property
+    def classes(self) -> tuple[TurnClass, ...]:
+        """The turns that figures are given of: the first, the later ones, and those with limits of their
+        own."""
+        asked = [TurnClass.parse(key) for key in self.turn_ttft_p95_ms or {}]
+        named = [each.metric.partition("[")[2].partition("]")[0] for each in self.slo if _is_by_turn(each)]
+        return tuple(dict.fromkeys((*USUAL, *sorted(asked), *map(TurnClass.parse, named))))
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        ceilings = (
+            ("job_time.p50", self.job_p50_s, "s"),
+            ("job_time.p95", self.job_p95_s, "s"),
+            ("ttft.p95", self.ttft_p95_ms, "ms"),
+            ("ttft.p99", self.ttft_p99_ms, "ms"),
+        )
+        found = [Objective(name, "<=", limit, unit) for name, limit, unit in ceilings if limit is not None]
+        found += [
+            Objective(f"turn_ttft[{TurnClass.parse(key)}].p95", "<=", limit, "ms")
+            for key, limit in (self.turn_ttft_p95_ms or {}).items()
+        ]
+        if self.min_session_goodput is not None:
+            found.append(Objective("session_goodput", ">=", self.min_session_goodput, "ratio"))
+        return (*found, *self.slo)
+
+    @property
+    def at_once(self) -> int | None:
+        """Sessions at once of a closed loop; None of an open one."""
+        return (self.sessions or DEFAULT_CONCURRENCY) if self.rate is None else None
+
+    @property
+    def load(self) -> SessionLoad:
+        if self.rate is None:
+            return SessionSlots(self.sessions or DEFAULT_CONCURRENCY)
+        arrival = next(name for name in ARRIVALS if name == (self.arrival or "poisson"))
+        return SessionStarts(self.rate, arrival, 1.0 if self.burstiness is None else self.burstiness)
+
+    def contradictions(self) -> list[str]:
+        found = []
+        if not isinstance(find_workload(self.workload), OfSessions):
+            found.append("workload is of single requests: name one of sessions, for example 'session:chat'")
+        if self.rate is not None and self.sessions is not None:
+            found.append("rate (open loop) and sessions (closed loop) exclude each other: give one")
+        if self.rate is None:
+            found += [
+                f"{name} needs rate: it describes the starts of an open loop"
+                for name in ("arrival", "burstiness")
+                if getattr(self, name) is not None
+            ]
+        elif self.burstiness is not None and self.arrival != "gamma":
+            found.append(f"burstiness needs arrival='gamma', not {self.arrival or 'poisson'!r}")
+        elif self.arrival == "gamma" and self.burstiness is None:
+            found.append("arrival='gamma' needs burstiness (1 is Poisson, smaller is burstier)")
+        if self.compliance is not None:
+            found.append("compliance is not for this test: sessions is no test of the draft")
+        return found
+
+
+def _is_by_turn(objective: Objective) -> bool:
+    return objective.metric.startswith("turn_")
+
+
+def session_count(parameters: Parameters, setting: Setting) -> int:
+    """The sessions of one run."""
+    asked = parameters.total_sessions or GATE_SESSIONS
+    return min(asked, QUICK_SESSIONS) if setting.scale == "quick" else asked
+
+
+def _plan(parameters: Parameters, setting: Setting, run: int, attempt: int = 1) -> LoadPlan:
+    """A run; each of them, and each attempt, has sessions of its own, so no prompt is sent twice."""
+    runs, count = run_count(parameters, setting), session_count(parameters, setting)
+    workload, load = setting.workload, parameters.load
+    assert isinstance(workload, OfSessions)
+    asked = {"load": asdict(load), "sessions": count, "run": run, "attempt": attempt}
+    part = part_of(setting, setting.workload, "sessions", **asked)
+    turns = turns_of(workload, count, part.seed)
+    return LoadPlan(
+        label="measure" if runs == 1 else f"run {run + 1} of {runs}",
+        workload=setting.workload,
+        load=load,
+        requests=turns,
+        seed=part.seed,
+        part=part.name,
+        deadlines=setting.deadlines,
+        ignore_eos=setting.ignore_eos,
+        most_failures=max(FEWEST_FAILURES, int(parameters.max_error_share * turns * runs + 1e-9)),
+    )
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    """One plan per run."""
+    return tuple(_plan(parameters, setting, run) for run in range(run_count(parameters, setting)))
+
+
+def bounds(parameters: Parameters, setting: Setting) -> Sequence[Bounds]:
+    loads = map(plan_bounds, plans(parameters, setting))
+    return [*warm_up_bounds(setting, concurrency=parameters.at_once), *loads]
+
+
+def needs(parameters: Parameters, setting: Setting) -> list[str]:
+    """Sessions that do not fit the model's context are refused before anything is sent."""
+    workload, limit = setting.workload, setting.facts.value("sut.context_limit_tokens")
+    if not isinstance(workload, OfSessions) or not isinstance(limit, int):
+        return []
+    over: list[str] = []
+    for plan in plans(parameters, setting):
+        shapes = islice(workload.shapes(plan.seed), session_count(parameters, setting))
+        for number, session in enumerate(shapes):
+            told = session_mistakes(session, shared_tokens=workload.shared_tokens, context_tokens=limit)
+            over += [f"session {number}: {mistake}" for mistake in told]
+    if not over:
+        return []
+    more = f" (and {len(over) - _TOO_LONG_SHOWN} more)" if len(over) > _TOO_LONG_SHOWN else ""
+    shown = "; ".join(over[:_TOO_LONG_SHOWN])
+    return [f"a model with a longer context, or a workload with context_tokens={limit}: {shown}{more}"]
+
+
+@patient
+def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
+    """The test's procedure: warm-up, the runs, the result. A run that this machine spoiled is measured again
+    with other sessions."""
+    warmup = yield from warm_up(setting, concurrency=parameters.at_once)
+
+    def plan_of(run: int, attempt: int, before: Before) -> LoadPlan:  # noqa: ARG001 - the signature is shared
+        return _plan(parameters, setting, run, attempt)
+
+    runs = run_count(parameters, setting)
+    seen, void = yield from measured_runs(runs, 1 + setting.remeasure, plan_of)
+    return with_void(result(parameters, setting, warmup, seen), void)
+
+
+def result(
+    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
+) -> TestResult:
+    metrics = _metrics(parameters, seen, setting.seed)
+    intended = (*(run.plan for run in seen), *plans(parameters, setting)[len(seen) :])
+    facts = setting.facts | manifest(setting, intended, warmup, seen)
+    jobs = [jobs_of(run.records, parameters.limits_ms) for run in seen]
+    records = Records.concatenate([run.records for run in seen])
+    return TestResult(
+        test=NAME,
+        section=SECTION,
+        title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
+        metrics=metrics,
+        tables=(_jobs_table(parameters, metrics, jobs, seen), _turns_table(records)),
+        plots=(*_plots(records), *over_time_of_runs(seen)),
+        configuration=configuration(facts, seen),
+        observations=tuple(seen),
+        warmup=warmup,
+        facts=facts,
+        objectives=parameters.objectives,
+        notes=(*_notes(jobs), _OUTSIDE),
+        by_run=by_run([_metrics(parameters, [run], setting.seed) for run in seen] if len(seen) > 1 else ()),
+    )
+
+
+def _metrics(parameters: Parameters, seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
+    jobs = [jobs_of(run.records, parameters.limits_ms) for run in seen]
+    metrics = turn_metrics([run.records for run in seen], parameters.classes, seed=seed)
+    metrics |= job_metrics(jobs) | rates(seen, seed=seed)
+    return metrics | {"session_goodput": session_goodput(jobs, parameters.job_s)}
+
+
+def _notes(jobs: Sequence[Jobs]) -> tuple[str, ...]:
+    cut, every = sum(run.cut_off for run in jobs), sum(map(len, jobs))
+    if not cut:
+        return ()
+    return (f"{cut} of {every} sessions were cut off: they have no job time, and are not good",)
+
+
+def _jobs_table(
+    parameters: Parameters,
+    metrics: Mapping[str, Estimate],
+    jobs: Sequence[Jobs],
+    seen: Sequence[Observation],
+) -> Table:
+    every, cut = sum(map(len, jobs)), sum(run.cut_off for run in jobs)
+    hours = sum(run.duration_s for run in seen) / 3600
+    rows = [
+        ("Sessions completed", f"{every - cut} of {every}", ""),
+        ("Turns never sent", str(sum(run.unsent for run in jobs)), ""),
+        ("Sessions completed per hour", f"{(every - cut) / hours:.4g}" if hours else "not measured", ""),
+    ]
+    named = (
+        *((f"Job completion time {name.upper()}", f"job_time.{name}") for name in ("p50", "p95", "p99")),
+        ("Job time, mean", "job_time.mean"),
+        ("… of it LLM", "job_llm_time.mean"),
+        ("… of it pauses", "job_pause_time.mean"),
+        ("… of it wait in the generator", "job_generator_wait.mean"),
+        *((f"TTFT of all turns {name.upper()}", f"ttft.{name}") for name in ("p50", "p95", "p99")),
+        *((f"TTFT P95 of turn {each}", f"turn_ttft[{each}].p95") for each in parameters.classes),
+        *((f"Cached share of turn {each}", f"turn_cached_share[{each}]") for each in parameters.classes),
+        ("Session goodput", "session_goodput"),
+    )
+    rows += [(title, *value_and_interval(metrics[name])) for title, name in named]
+    return Table("session_results", "Session Results", ("Metric", "Value", "95 % interval"), tuple(rows))
+
+
+def _turns_table(records: Records) -> Table:
+    """Turn by turn, as observed: how the context grows, and what the cache had of it."""
+    highest = int(records.turn.max(initial=0))
+    rows = []
+    for number in range(1, min(highest, _TURNS_SHOWN) + 1):
+        own = records.select(records.ok & (records.turn == number))
+        waits = (own.first_content_ns - own.submitted_ns) / 1e6
+        cells = [str(number), str(len(own))]
+        if len(own):
+            cells += [f"{np.mean(own.requested_input_tokens):.0f}", f"{np.median(waits):.1f}"]
+            cells += [_share(own, "cached_tokens"), _share(own, "shared_prefix_tokens")]
+        rows.append((*cells, *("",) * (6 - len(cells))))
+    columns = ("Turn", "Ended well", "Input tokens, mean", "TTFT P50 (ms)", "Cached", "Could be cached")
+    return Table("session_turns", "Turns by Number", columns, tuple(rows))
+
+
+def _share(own: Records, column: str) -> str:
+    counted = getattr(own, column)
+    if (counted < 0).any() or (own.input_tokens <= 0).any():
+        return "not measurable"
+    return f"{counted.sum() / own.input_tokens.sum():.1%}"
+
+
+def _plots(records: Records) -> tuple[Plot, ...]:
+    """TTFT by the number of the turn."""
+    ok = records.select(records.ok)
+    numbers = np.unique(ok.turn)
+    if not len(numbers):
+        return ()
+    waits = (ok.first_content_ns - ok.submitted_ns) / 1e6
+    by_turn = [waits[ok.turn == number] for number in numbers]
+    x = tuple(map(float, numbers))
+    series = {
+        name: (x, tuple(float(np.percentile(each, q)) for each in by_turn))
+        for name, q in (("P50", 50.0), ("P95", 95.0))
+    }
+    return (Plot("ttft_by_turn", "TTFT by turn", "turn of the session", "TTFT (ms)", series),)
+
+
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, bounds, needs)

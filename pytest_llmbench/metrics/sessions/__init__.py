@@ -1,0 +1,1 @@
+"""What is measured of sessions: whole jobs, and their turns by number."""

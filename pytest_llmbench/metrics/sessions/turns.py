@@ -1,0 +1,128 @@
+"""Turns by their number in the session: TTFT, TPOT, and what a prefix cache had of their prompts.
+
+Turns of one session are alike, and depend on each other. So the sampling unit of every interval is the whole
+session, in the order in which they began, whatever the number of turns it gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_llmbench.metrics.itl import ClusterEstimates
+from pytest_llmbench.metrics.latency import per_request
+from pytest_llmbench.metrics.ratios import ratio_of_sums
+from pytest_llmbench.metrics.summary import PERCENTILES, STATISTICS, distribution
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
+from pytest_llmbench.stats.clusters import Clusters
+from pytest_llmbench.stats.runs import FloatArray
+
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TurnClass:
+    """Turn ``first`` of sessions; with ``onwards`` all turns from there on."""
+
+    first: int
+    onwards: bool = False
+
+    @classmethod
+    def parse(cls, text: int | str) -> TurnClass:
+        """``1``, ``"3"`` or ``"2+"``. Raises ValueError for anything else."""
+        told = str(text)
+        number = int(told.removesuffix("+"))
+        if isinstance(text, bool) or number < 1 or str(number) != told.removesuffix("+"):
+            raise ValueError(f"{text!r} is no number of a turn")
+        return cls(number, told.endswith("+"))
+
+    def __str__(self) -> str:
+        return f"{self.first}{'+' if self.onwards else ''}"
+
+    def holds(self, turn: IntColumn) -> BoolColumn:
+        return np.asarray((turn >= self.first) if self.onwards else (turn == self.first))
+
+
+USUAL = (TurnClass(1), TurnClass(2, onwards=True))
+"""The classes that are always reported: the first turn finds no history in the cache, the others may."""
+
+
+def turn_metrics(
+    runs: Sequence[Records], classes: Iterable[TurnClass], *, seed: int, level: float = 0.95
+) -> dict[str, Estimate]:
+    """``turn_ttft[c]``, ``turn_tpot[c]`` (ms) with their statistics, ``turn_cached_share[c]`` and
+    ``turn_cacheable_share[c]`` (ratios), for each class of turns c; ``ttft`` and ``tpot`` of all turns."""
+    found = latencies(runs, "ttft", None, level=level) | latencies(runs, "tpot", None, level=level)
+    for each in classes:
+        found |= latencies(runs, "ttft", each, level=level) | latencies(runs, "tpot", each, level=level)
+        own = [run.select(run.ok & each.holds(run.turn)) for run in runs]
+        found[f"turn_cached_share[{each}]"] = _share(own, "cached_tokens", seed=seed, level=level)
+        found[f"turn_cacheable_share[{each}]"] = _share(own, "shared_prefix_tokens", seed=seed, level=level)
+    return found
+
+
+def latencies(
+    runs: Sequence[Records], quantity: str, of: TurnClass | None, *, level: float = 0.95
+) -> dict[str, Estimate]:
+    """TTFT or TPOT of the turns of a class, or of all, that ended well: percentiles, mean, least and most."""
+    family = quantity if of is None else f"turn_{quantity}[{of}]"
+    samples = [_by_session(run, quantity, of) for run in runs]
+    if all(bool((counts == 1).all()) for _, counts in samples):
+        return distribution(family, [each for each, _ in samples], level=level)
+    clusters = Clusters.joined([_clusters(each, counts) for each, counts in samples])
+    pool = ClusterEstimates(clusters, level, "sessions")
+    named = dict(zip(PERCENTILES, pool.percentiles(tuple(PERCENTILES.values())), strict=True))
+    named["mean"] = pool.mean()
+    every = np.concatenate([each for each, _ in samples])
+    for name, value in (("min", float(every.min())), ("max", float(every.max()))):
+        named[name] = Estimate(value, None, None, level, len(every), "observed", "ms")
+    return {f"{family}.{statistic}": named[statistic] for statistic in STATISTICS}
+
+
+def _by_session(run: Records, quantity: str, of: TurnClass | None) -> tuple[FloatArray, IntColumn]:
+    """The values of each session in a row, sessions in the order in which they began, and how many each
+    has."""
+    ms = per_request(quantity, run)
+    held = (run.session != MISSING) & ~np.isnan(ms)
+    if of is not None:
+        held &= of.holds(run.turn)
+    rank = _ranks(run)
+    rows = np.flatnonzero(held)
+    rows = rows[np.lexsort((run.turn[rows], rank[rows]))]
+    counts = np.bincount(rank[rows]) if len(rows) else np.empty(0, dtype=np.int64)
+    return ms[rows], counts[counts > 0].astype(np.int64)
+
+
+def _ranks(run: Records) -> IntColumn:
+    """The place of each request's session in the order in which they began."""
+    session, inverse = np.unique(run.session, return_inverse=True)
+    begun_ns = np.full(len(session), np.iinfo(np.int64).max)
+    np.minimum.at(begun_ns, inverse, run.scheduled_ns)
+    ranks = np.empty(len(session), dtype=np.int64)
+    ranks[np.lexsort((session, begun_ns))] = np.arange(len(session))
+    return ranks[inverse]
+
+
+def _clusters(ms: FloatArray, counts: IntColumn) -> Clusters:
+    ns = np.rint(ms * _NS_PER_MS).astype(np.int64)
+    return Clusters(counts, (len(counts),), lambda: [(ns, counts)], _NS_PER_MS)
+
+
+def _share(runs: Sequence[Records], column: str, *, seed: int, level: float) -> Estimate:
+    """Σ of a column / Σ input tokens, over sessions. Undefined where a request has no count."""
+    n = sum(map(len, runs))
+    lacking = sum(int(((getattr(run, column) == MISSING) | (run.input_tokens <= 0)).sum()) for run in runs)
+    if not n or lacking:
+        why = f"{lacking} of {n} turns have no count of {column} or of input tokens" if n else "no such turns"
+        return Estimate.undefined(unit="ratio", method=f"not measurable: {why}", level=level, n=n)
+    tops, bottoms = [], []
+    for run in runs:
+        rank = _ranks(run)
+        tokens = np.bincount(rank, weights=run.input_tokens)
+        counted = np.bincount(rank, weights=getattr(run, column))
+        tops.append(np.asarray(counted[tokens > 0], dtype=np.float64))
+        bottoms.append(np.asarray(tokens[tokens > 0], dtype=np.float64))
+    return ratio_of_sums(tops, bottoms, unit="ratio", seed=seed, level=level)

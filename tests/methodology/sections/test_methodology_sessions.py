@@ -1,0 +1,222 @@
+"""The test of sessions: what it sends, what it judges, what voids it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from replayed_sut import ReplayedSUT
+
+from pytest_llmbench.compare.gate import gate
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.sections import goodput, sessions, ttft
+from pytest_llmbench.model.judgement import GateVerdict, ValidityVerdict
+from pytest_llmbench.model.objective import metric, ms
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import SessionSlots, SessionStarts
+from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.workloads.catalogue import workload
+from pytest_llmbench.workloads.lengths import Choice, Fixed, LogNormal, Uniform
+from pytest_llmbench.workloads.sessions import SessionWorkload
+from pytest_llmbench.workloads.specification import check_specification
+
+SHORT = {"sessions": {"turns": (1, 5), "input_tokens": (20, 60), "output_tokens": 20, "pause_s": (0.1, 1.0)}}
+CACHED = "fast?prefix_caching=true"
+
+
+def measured(scenario: str = CACHED, **given: Any) -> TestResult:
+    given = {"workload": SHORT, "total_sessions": 120, "rate": 2.0} | given
+    return ReplayedSUT(scenario).measure(sessions.TEST, **given)
+
+
+def test_a_run_has_its_sessions_and_figures() -> None:
+    sut = ReplayedSUT(CACHED)
+    result = sut.measure(
+        sessions.TEST,
+        workload=SHORT,
+        total_sessions=300,
+        rate=3.0,
+        job_p50_s=60.0,
+        turn_ttft_p95_ms={1: 200, "2+": 200},
+        min_session_goodput=0.9,
+        ttft_ms=500,
+    )
+    (plan,) = (each for each in sut.plans if each.label == "measure")
+    (seen,) = result.observations
+    assert plan.load == SessionStarts(3.0)
+    assert len(set(seen.records.session.tolist())) == 300
+    assert plan.requests == len(seen.records)
+    judged = gate(result.objectives, result.metrics)
+    assert [each.verdict for each in judged.objectives] == [GateVerdict.PASS] * 4
+    assert result.metrics["job_time.p50"].unit == "s"
+    assert result.metrics["session_goodput"].point == 1.0
+    assert validity(result.observations, Budget()).verdict is ValidityVerdict.VALID
+    tables = {table.id: table for table in result.tables}
+    assert tables["session_results"].rows[0][1] == "300 of 300"
+    assert tables["session_turns"].rows[0][0] == "1"
+    assert result.plots[0].id == "ttft_by_turn"
+    assert result.facts.value("load.session_rate") == 3.0
+
+
+def test_job_time_is_the_sum_of_its_parts_on_average() -> None:
+    metrics = measured().metrics
+    parts = [metrics[f"job_{part}.mean"].point for part in ("llm_time", "pause_time", "generator_wait")]
+    assert metrics["job_time.mean"].point == pytest.approx(sum(part or 0.0 for part in parts))
+    assert metrics["job_generator_wait.max"].point == 0.0
+
+
+def test_runs_have_sessions_of_their_own() -> None:
+    sut = ReplayedSUT(CACHED)
+    result = sut.measure(sessions.TEST, workload=SHORT, total_sessions=20, rate=3.0, runs=3)
+    seeds = {run.plan.seed for run in result.observations}
+    assert len(seeds) == len(result.observations) == 3
+    assert len(result.by_run["job_time.p50"]) == 3
+    assert all(run.plan.load == SessionStarts(3.0) for run in result.observations)
+
+
+def test_sessions_that_are_cut_off_void_a_run_beyond_its_budget() -> None:
+    result = measured("fast?fault=http_error&fault_from=520&fault_count=4", max_error_share=0.02)
+    found = validity(result.observations, Budget(0.02))
+    by_check = {finding.check: finding for finding in found.findings}
+    # Of turns 4 in some hundreds failed, of sessions 4 in 120.
+    assert by_check["error_budget"].ok
+    assert not by_check["sessions_cut_off"].ok
+    assert "4 of 120 sessions were cut off" in by_check["sessions_cut_off"].message
+    assert by_check["all_requests_recorded"].ok
+    assert "never sent since their session was cut off" in by_check["all_requests_recorded"].message
+    assert found.verdict is ValidityVerdict.INVALID
+    assert any("4 of 120 sessions were cut off" in note for note in result.notes)
+    assert result.metrics["session_goodput"].point == pytest.approx(116 / 120)
+
+
+def test_turns_that_got_lost_without_a_failure_are_missing_records() -> None:
+    def lose(seen: Observation) -> Observation:
+        return replace(seen, records=seen.records.select(seen.records.turn < 4))
+
+    result = ReplayedSUT(CACHED, change=lose).measure(
+        sessions.TEST, workload=SHORT, total_sessions=40, rate=2.0
+    )
+    by_check = {finding.check: finding for finding in validity(result.observations, Budget(1.0)).findings}
+    assert not by_check["all_requests_recorded"].ok
+
+
+def test_turns_that_left_late_void_the_run() -> None:
+    def late(seen: Observation) -> Observation:
+        return replace(seen, selfcheck=replace(seen.selfcheck, send_lag_p99_ns=3_000_000_000))
+
+    result = ReplayedSUT(CACHED, change=late).measure(
+        sessions.TEST, workload=SHORT, total_sessions=40, sessions=4
+    )
+    assert result.observations[0].plan.load == SessionSlots(4)
+    assert result.facts.value("load.sessions") == 4
+    by_check = {finding.check: finding for finding in validity(result.observations, Budget()).findings}
+    assert not by_check["send_lag"].ok
+    assert by_check["send_lag"].voids
+
+
+def test_a_cache_that_serves_sessions_is_no_cause_for_a_warning() -> None:
+    result = measured()
+    assert result.metrics["turn_cached_share[2+]"].point > 0.2  # type: ignore[operator]
+    assert "prefix_cache_hits" not in {f.check for f in validity(result.observations, Budget()).findings}
+
+
+def test_sessions_beyond_the_models_context_are_refused_before_anything_is_sent() -> None:
+    sut = ReplayedSUT("fast?context_limit_tokens=2048")
+    parameters = build(sessions.Parameters, {"workload": "session:chat", "total_sessions": 50})
+    (needed,) = sessions.needs(parameters, sut.setting("session:chat"))
+    assert "a model with a longer context, or a workload with context_tokens=2048: session " in needed
+    assert "tokens of context with the reply, the model has 2048" in needed
+    assert (
+        sessions.needs(parameters, ReplayedSUT("fast?context_limit_tokens=131072").setting("session:chat"))
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"rate": 1.0, "sessions": 2}, "exclude each other"),
+        ({"arrival": "gamma"}, "arrival needs rate"),
+        ({"rate": 1.0, "arrival": "gamma"}, "needs burstiness"),
+        ({"rate": 1.0, "burstiness": 0.5}, "needs arrival='gamma'"),
+        ({"workload": "synthetic-uniform"}, "name one of sessions"),
+        ({"workload": "session:chatt"}, "did you mean 'session:chat'"),
+        ({"turn_ttft_p95_ms": {"0": 5}}, "turns are given as"),
+        ({"turn_ttft_p95_ms": {1: -5}}, "must be greater than zero"),
+        ({"turn_ttft_p95_ms": {}}, "must map numbers of turns"),
+        ({"turn_ttft_p95_ms": 300}, "must map numbers of turns"),
+        ({"compliance": "conditional"}, "no test of the draft"),
+        ({"min_session_goodput": 1.5}, "between 0 and 1"),
+        ({"workload": {"sessions": {"turns": 3}}}, "input_tokens is missing"),
+        ({"workload": {"sessions": 3}}, "describes no workload"),
+        ({"workload": {"chats": {}}}, "describes no workload"),
+        ({"workload": {"sessions": {"turn": 3}}}, "did you mean turns"),
+        ({"workload": {"sessions": SHORT["sessions"] | {"pause_s": -1}}}, "pause_s is -1"),
+        ({"workload": {"sessions": SHORT["sessions"] | {"pause_s": float("nan")}}}, "pause_s is nan"),
+        (
+            {"workload": {"sessions": SHORT["sessions"] | {"groups": 2.5}}},
+            "groups is 2.5: give a whole number",
+        ),
+        ({"workload": {"sessions": SHORT["sessions"] | {"turns": "many"}}}, "turns is 'many'"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_sent(given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SuiteError) as caught:
+        build(sessions.Parameters, given)
+    assert complaint in str(caught.value)
+
+
+def test_all_mistakes_of_a_described_workload_are_told_at_once() -> None:
+    with pytest.raises(SuiteError) as caught:
+        workload({"sessions": {"turns": 0, "input_tokens": "x", "pause_s": "long", "spin": 1}})
+    for part in ("turns", "input_tokens is 'x'", "output_tokens is missing", "pause_s is 'long'", "'spin'"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("module", [ttft, goodput])
+def test_other_tests_refuse_a_workload_of_sessions(module: Any) -> None:
+    with pytest.raises(SuiteError, match=r"which @llmbench\.sessions sends"):
+        build(
+            module.Parameters, {"workload": "session:chat", "ttft_ms": 5} if module is goodput else SHORT_TTFT
+        )
+
+
+SHORT_TTFT = {"workload": SHORT, "p99_ms": 500}
+
+
+def test_limits_by_turn_may_be_written_like_any_other() -> None:
+    given = {"workload": SHORT, "slo": [metric("turn_ttft[3].p50", "ms") <= 200 * ms]}
+    parameters = build(sessions.Parameters, given)
+    assert [str(each) for each in parameters.classes] == ["1", "2+", "3"]
+    result = measured(**given)
+    assert gate(result.objectives, result.metrics).verdict is GateVerdict.PASS
+
+
+def test_named_shapes_are_what_they_are_said_to_be() -> None:
+    chat, research = workload("session:chat"), workload("session:deep-research")
+    assert isinstance(chat, SessionWorkload)
+    assert isinstance(research, SessionWorkload)
+    assert (chat.system_tokens, research.system_tokens) == (1_000, 2_000)
+    assert isinstance(chat.turns, LogNormal)
+    for one in (chat, research):
+        assert check_specification(one) == []
+    lengths = [len(session.turns) for _, session in zip(range(4000), chat.shapes(1), strict=False)]
+    assert sum(lengths) / len(lengths) == pytest.approx(4.0, abs=0.3)
+    described = workload(
+        {"sessions": {"name": "mine", "turns": 2, "input_tokens": [5, 9], "output_tokens": (1, 3)}}
+    )
+    assert described == SessionWorkload("mine", Fixed(2), Choice((5, 9)), Uniform(1, 3))
+
+
+def test_the_plan_is_known_beforehand() -> None:
+    parameters = build(sessions.Parameters, {"workload": SHORT, "total_sessions": 30, "rate": 1.0})
+    setting = ReplayedSUT().setting(SHORT)
+    (plan,) = sessions.plans(parameters, setting)
+    *_, measured_load = sessions.bounds(parameters, setting)
+    assert measured_load.most == measured_load.least == plan.requests
+    quick = replace(setting, scale="quick")
+    (small,) = sessions.plans(parameters, quick)
+    assert small.requests < plan.requests
