@@ -286,7 +286,9 @@ class LoadGenerator:
     def _session_load(self, plan: LoadPlan, supply: SessionSupply) -> Load:
         load = plan.load
         starts: Iterator[int] = iter(())
-        if isinstance(load, SessionStarts):
+        if isinstance(load, SessionStarts) and isinstance(plan.workload, DealtWorkload):
+            starts = plan.workload.instants_ns(plan.requests)
+        elif isinstance(load, SessionStarts):
             starts = starts_ns(load, supply.first_number, arrival_seed(plan.seed))
 
         async def load_(dispatcher: Dispatcher, start_ns: int) -> int:

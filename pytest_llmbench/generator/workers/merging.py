@@ -14,7 +14,7 @@ from pytest_llmbench.generator.workers.coordinator import Coordinator
 from pytest_llmbench.generator.workers.protocol import Done
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
-from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.plan import LoadPlan, SessionLoad
 from pytest_llmbench.model.records import BLOCK, MISSING, IntColumn, Records
 from pytest_llmbench.workloads.sequence import drawn_sha256, slices_sha256
 
@@ -47,7 +47,7 @@ def merged_observation(plan: LoadPlan, coordinator: Coordinator, anchor: ClockAn
         else merged_selfcheck([each.selfcheck for each in done], records),
         in_flight_at_end=sum(each.in_flight_at_end for each in done),
         interrupted=coordinator.cause or _interrupted(done, coordinator.stopped),
-        sequence_sha256=_digest(plan, records.index),
+        sequence_sha256=_digest(plan, _begun(plan, records)),
         facts=facts | Facts.of(Origin.GENERATOR, own, "load generator"),
         load_ended_ns=max(ends, default=start_ns) if plan.duration_s is not None else None,
         stopped=coordinator.stopped,
@@ -123,6 +123,18 @@ def _interrupted(done: Sequence[Done], stopped: str | None) -> str | None:
     """What a worker says of itself, such as the session deadline; not what its coordinator told it."""
     reasons = [each.interrupted for each in done if each.interrupted is not None]
     return next((reason for reason in reasons if reason != stopped), None)
+
+
+def _begun(plan: LoadPlan, records: Records) -> IntColumn:
+    """Indices of the requests that were sent; of sessions those of all turns of each that was begun."""
+    if not isinstance(plan.load, SessionLoad) or not len(records):
+        return records.index
+    firsts, rows = np.unique(records.index - (records.turn - 1), return_index=True)
+    turns = records.session_turns[rows]
+    every = np.concatenate(
+        [np.arange(first, first + count) for first, count in zip(firsts, turns, strict=True)]
+    )
+    return np.asarray(every[every < plan.first + plan.requests], dtype=np.int64)
 
 
 def _digest(plan: LoadPlan, index: IntColumn) -> str:

@@ -9,6 +9,9 @@ worker gets requests in proportion to its slots, and all run out at about the sa
 belongs to is known beforehand, so of a load that a duration ends the last few positions may have gaps: a
 worker that was faster has gone further. ``requests`` and the ceiling are split in the same way, exactly.
 
+Sessions are dealt whole, in the same two ways: a session stays on its worker, since its turns wait for one
+another.
+
 Requests are handed out while they are drawn, in blocks, so that they never exist together.
 """
 
@@ -25,10 +28,19 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals.sessions import starts_ns, turn_of
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.records.supply import DealtWorkload
 from pytest_llmbench.generator.workers.protocol import UNSAYABLE, Requests, refusal
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import (
+    ClosedLoop,
+    Load,
+    LoadPlan,
+    OpenLoop,
+    SessionLoad,
+    SessionSlots,
+    SessionStarts,
+)
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.prompts import text_of
 from pytest_llmbench.workloads.sequence import passing
@@ -58,6 +70,7 @@ class Deal:
         self._as_text = as_text
         self._shares = [_Share() for _ in range(self.workers)]
         self._offsets_ns = _offsets_ns(plan, plan.load) if isinstance(plan.load, OpenLoop) else None
+        self._sessions = _Sessions(plan, plan.load) if isinstance(plan.load, SessionLoad) else None
         self._block_bytes = min(BLOCK_BYTES, _ALL_BLOCKS_BYTES // self.workers)
         self._tokens = 0
 
@@ -65,15 +78,18 @@ class Deal:
         """Goes through the sequence and gives what each worker is to be told. ``wanted``: asked before each
         request. Raises SuiteError for requests that cannot be handed over, and for a sequence that ends."""
         plan, dealt = self._plan, 0
-        cycle = plan.load.concurrency if isinstance(plan.load, ClosedLoop) else self.workers
+        cycle = _slots(plan.load) or self.workers
         for request in passing(plan.workload, plan.first, plan.most_requests, plan.seed):
             if not wanted():
                 return
-            number = dealt % cycle % self.workers
+            place = dealt if self._sessions is None else self._sessions.place(request)
+            number = place % cycle % self.workers
             share = self._shares[number]
             share.frames += packed(request, as_text=self._as_text)
             if self._offsets_ns is not None:
                 share.instants.append(int(self._offsets_ns[dealt]))
+            elif self._sessions is not None:
+                share.instants.extend(self._sessions.starts_of(request))
             share.count += 1
             share.least += dealt < plan.requests
             self._tokens += request.max_tokens
@@ -109,10 +125,42 @@ class Deal:
         changes["watched"] = plan.watched and self.workers == 1
         if isinstance(load, OpenLoop):  # its instants are with the requests
             changes["load"] = OpenLoop(load.rate / self.workers, arrival="trace")
-        elif isinstance(load, ClosedLoop):
+        elif isinstance(load, SessionStarts):
+            changes["load"] = SessionStarts(load.rate / self.workers, arrival="trace")
+        elif isinstance(load, SessionSlots):
+            changes["load"] = SessionSlots(split(load.sessions, self.workers)[number])
+        else:
             changes["load"] = ClosedLoop(split(load.concurrency, self.workers)[number])
             changes["max_requests"] = share.count if plan.duration_s is not None else None
         return plan.with_(**changes)
+
+
+class _Sessions:
+    """The sessions of a plan as they come by: all turns of one go to one worker, with the instant of its
+    start."""
+
+    def __init__(self, plan: LoadPlan, load: SessionLoad) -> None:
+        self._load, self._seed = load, arrival_seed(plan.seed)
+        self._first: int | None = None
+        self._last: int | None = None
+        self._starts_ns: Iterator[int] = iter(())
+
+    def place(self, request: PlannedRequest) -> int:
+        """The number of its session in the plan, from 0. Raises SuiteError for a request of none."""
+        session = turn_of(request).session
+        if self._first is None:
+            self._first = session
+            if isinstance(self._load, SessionStarts):
+                self._starts_ns = starts_ns(self._load, session, self._seed)
+        return session - self._first
+
+    def starts_of(self, request: PlannedRequest) -> tuple[int, ...]:
+        """The start of its session, with the first turn of it that comes by; of an open loop."""
+        session = turn_of(request).session
+        if session == self._last or not isinstance(self._load, SessionStarts):
+            return ()
+        self._last = session
+        return (next(self._starts_ns),)
 
 
 class _Share:
@@ -136,8 +184,14 @@ class _Share:
 
 def active_workers(plan: LoadPlan, workers: int) -> int:
     """How many of ``workers`` there is something to do for: no more than slots, nor than requests."""
-    slots = plan.load.concurrency if isinstance(plan.load, ClosedLoop) else workers
-    return max(1, min(workers, slots, plan.requests))
+    return max(1, min(workers, _slots(plan.load) or workers, plan.requests))
+
+
+def _slots(load: Load) -> int | None:
+    """The slots of a closed loop, of requests or of sessions."""
+    if isinstance(load, ClosedLoop):
+        return load.concurrency
+    return load.sessions if isinstance(load, SessionSlots) else None
 
 
 def split(total: int, parts: int) -> list[int]:
@@ -162,6 +216,8 @@ def packed(request: PlannedRequest, *, as_text: bool) -> bytes:
     values = list(_values(request))
     if as_text:
         values[_TEXT], values[_IDS] = text_of(request), None
+    elif isinstance(request.token_ids, memoryview):  # a prompt of a session, part of a longer array
+        values[_IDS] = array("I", request.token_ids.tobytes())
     elif type(request.token_ids) not in _PLAIN:
         values[_IDS] = [int(token) for token in request.token_ids or ()]
     values[_LABEL] = str(request.class_label)

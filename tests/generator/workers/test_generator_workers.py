@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,11 @@ from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerat
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.generator.workers.sharding import Deal
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP, Observation
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.workloads.lengths import Fixed, Uniform
+from pytest_llmbench.workloads.sequence import drawn_sha256
+from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 
 Serve = Callable[..., ScriptedServer]
 MakePlan = Callable[..., LoadPlan]
@@ -125,6 +129,38 @@ def test_workers_send_what_a_single_generator_sends(
             assert many.selfcheck.reads >= each.requests
             assert set(many.facts) == {*one.facts, "generator.workers"}
     assert len(worker_pids()) == 2
+
+
+@pytest.mark.parametrize("load", [SessionStarts(30.0), SessionSlots(3)], ids=["open", "closed"])
+def test_workers_share_the_sessions_of_a_load(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan, load: Load
+) -> None:
+    """Each stays on its worker. One is cut off, and the identity is that of all that were begun."""
+    bad, script = count(), reply()
+
+    def one_fails(conversation: Conversation) -> None:
+        if next(bad) == 7:
+            conversation.send(plain_reply("500 Internal Server Error", b"{}"))
+        else:
+            script(conversation)
+
+    talks = SessionWorkload("talks", Uniform(2, 4), Fixed(9), Fixed(4), Fixed(20), system_tokens=5)
+    wanted = plan(turns_of(talks, 9, 1), workload=talks, load=load)
+    seen = workers_for(serve(one_fails)).run(wanted)
+    records = seen.records
+    assert seen.interrupted is None
+    assert int((~records.ok).sum()) == 1
+    assert sorted(set(records.session.tolist())) == list(range(9))
+    assert seen.sequence_sha256 == drawn_sha256(talks, 0, wanted.requests, 1)
+    for session in range(9):
+        own = records.select(records.session == session)
+        assert own.turn.tolist() == list(range(1, len(own) + 1))
+        assert (own.scheduled_ns[1:] == own.finished_ns[:-1] + 20_000_000).all()
+        assert len(own) == int(own.session_turns[0]) or not own.ok[-1]
+    if isinstance(load, SessionStarts):
+        starts = seen.started_ns + schedule_ns(OpenLoop(30.0), 9, arrival_seed(1))
+        firsts = records.select(records.turn == 1)
+        assert firsts.scheduled_ns[np.argsort(firsts.session)].tolist() == starts.tolist()
 
 
 def _chat() -> Any:

@@ -16,14 +16,18 @@ from planned_load import TextWorkload
 from scipy import stats
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
+from pytest_llmbench.arrivals.sessions import sessions_of, turn_of
 from pytest_llmbench.errors import GeneratorError, StoreError, SuiteError
 from pytest_llmbench.generator.records.supply import DealtWorkload, Supply
 from pytest_llmbench.generator.workers import sharding
 from pytest_llmbench.generator.workers.protocol import Requests
 from pytest_llmbench.generator.workers.sharding import BLOCK_BYTES, Deal, active_workers, packed, split
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.session import Turn
+from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import AT_ONCE
+from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 from pytest_llmbench.workloads.stream import StreamedWorkload
 
 MakePlan = Callable[..., LoadPlan]
@@ -180,7 +184,7 @@ def test_a_plan_that_cannot_be_dealt_is_told_in_words(plan: MakePlan) -> None:
         Deal(plan(3, load=OpenLoop(-1.0), workload=TextWorkload()), 2)
 
 
-FULL = PlannedRequest(7, 8, 9, [1, 2], "text", 0.5, "label", 3, 4)
+FULL = PlannedRequest(7, 8, 9, [1, 2], "text", 0.5, "label", 3, 4, Turn(5, 2, 6, (1,), 9, 3))
 
 
 def test_a_request_arrives_as_it_was(tmp_path: Path) -> None:
@@ -328,3 +332,41 @@ def test_a_disk_that_is_full_is_told_before_the_load(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"(?s)No space left.*TMPDIR"):
         supply.check(10)
     supply.close()
+
+
+SESSIONS = SessionWorkload("talks", Uniform(1, 6), Fixed(9), Fixed(4), Uniform(10, 90), system_tokens=5)
+
+
+@pytest.mark.parametrize("load", [SessionStarts(3.0), SessionSlots(4)], ids=["open", "closed"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_session_stays_on_its_worker(deal: DealTo, plan: MakePlan, load: Load, workers: int) -> None:
+    first, count = turns_of(SESSIONS, 2, 7), turns_of(SESSIONS, 20, 7, first=2)
+    whole = plan(count, workload=SESSIONS, load=load, seed=7, first=first)
+    shards = deal(whole, workers)
+    starts = schedule_ns(OpenLoop(3.0), 22, arrival_seed(7))
+    seen: dict[int, int] = {}
+    for number, shard in enumerate(shards):
+        assert isinstance(shard.workload, DealtWorkload)
+        requests = list(shard.workload.stream(shard.requests))
+        assert len(requests) == shard.requests
+        sessions = list(sessions_of(requests))
+        numbers = [turn_of(session[0]).session for session in sessions]
+        assert all(len(session) == turn_of(session[0]).turns for session in sessions)
+        assert not set(numbers) & set(seen)
+        seen |= dict.fromkeys(numbers, number)
+        if isinstance(load, SessionStarts):
+            assert instants_ns(shard) == [int(starts[session] - starts[1]) for session in numbers]
+            assert shard.load == SessionStarts(3.0 / workers, "trace")
+        else:
+            assert shard.load == SessionSlots(split(4, workers)[number])
+            assert {(session - 2) % 4 % workers for session in numbers} <= {number}
+    assert sorted(seen) == list(range(2, 22))
+    assert sum(shard.requests for shard in shards) == count
+
+
+def test_a_session_is_dealt_with_its_turns_and_its_whole_context(deal: DealTo, plan: MakePlan) -> None:
+    (shard,) = deal(plan(12, workload=SESSIONS, load=SessionSlots(2), seed=7), 1)
+    assert isinstance(shard.workload, DealtWorkload)
+    for dealt, drawn in zip(shard.workload.stream(12), SESSIONS.requests(12, 7), strict=True):
+        assert replace(dealt, token_ids=()) == replace(drawn, token_ids=())
+        assert list(dealt.token_ids or ()) == list(drawn.token_ids or ())
