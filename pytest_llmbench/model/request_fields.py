@@ -52,7 +52,12 @@ INPUT_FIELDS = frozenset(
     {
         "prompt",
         "messages",
+        "input",
+        "inputs",
         "input_ids",
+        "text_input",
+        "system",
+        "instructions",
         "suffix",
         "tools",
         "documents",

@@ -37,7 +37,8 @@ _SECRET_BEARING = ("headers", "api_key_env", "api_key_file", "api_key")
 """Somebody may have put a key there by mistake, so what stands there is never repeated."""
 
 _TAKE_TOKEN_IDS = ("auto", "openai-completions", "sglang-generate")
-_OURS = ("model", "messages", "prompt", "stream", "temperature", "n", *sorted(OUTPUT_LIMITS))
+_PROMPTS = ("messages", "prompt", "input", "inputs", "input_ids", "text_input")
+_OURS = ("model", *_PROMPTS, "stream", "temperature", "n", *sorted(OUTPUT_LIMITS))
 """Fields of a request body that the workload and the load generator decide."""
 
 _REMEDY = "the keys and their values are listed in docs/reference/sut-file.md"

@@ -143,13 +143,25 @@ def read_stream(
     if summary.first_reasoning_ns is not None:
         _set_end_of_thinking(summary, chunks, ends_ns)
     _set_reasoning_tokens(summary, usage, content, count_text)
-    summary.finish_reason = next(
-        (chunk.finish_reason for chunk in reversed(chunks) if chunk.finish_reason), None
-    )
+    summary.finish_reason = _finish(chunks)
     _set_server_figures(summary, chunks)
     summary.outcome, problem = _outcome(chunks, summary, ended)
     summary.error = problem or None
     return summary
+
+
+def _finish(chunks: Sequence[Chunk]) -> str | None:
+    """The last finish reason. Of several choices the worst: none, if one of them has none."""
+    ended = [chunk for chunk in chunks if chunk.finish_reason]
+    if not ended:
+        return None
+    choices = {chunk.choice for chunk in chunks} - {None}
+    if len(choices) > 1:
+        reasons = {chunk.choice: chunk.finish_reason for chunk in ended}
+        if not choices <= reasons.keys():
+            return None
+        return next((one for one in reasons.values() if one not in NORMAL_FINISH), ended[-1].finish_reason)
+    return ended[-1].finish_reason
 
 
 def _usage(chunks: Sequence[Chunk]) -> tuple[Usage, bool]:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.open_sut import worker_notes
+from pytest_llmbench.harness.sut.open_sut import api_notes, worker_notes
 
 
 def test_the_number_of_workers_is_an_option_like_others() -> None:
@@ -88,3 +88,11 @@ def test_two_workers_measure_the_embedded_engine(
     measured = [row for row in map(json.loads, lines) if row["phase"] == "measure"]
     assert len(measured) == 50 * (1 + len(entry["void_loads"]))
     assert {row["outcome"] for row in measured} == {"ok"}
+
+
+def test_an_unusual_dialect_that_was_found_is_noted() -> None:
+    assert api_notes("auto", "openai-chat") == ()
+    assert api_notes("openai-responses", "openai-responses") == ()
+    (note,) = api_notes("auto", "openai-responses")
+    assert "openai-responses" in note
+    assert "--llm-api=NAME" in note

@@ -380,6 +380,34 @@ TWO_CHOICES = Reply(
     ["a", "b", "c"],
 )
 
+ONE_CHOICE_UNFINISHED = Reply(
+    "two choices, one of them without an end",
+    "openai-completions",
+    sse(
+        text("a"),
+        {"choices": [{"index": 1, "text": "b", "finish_reason": None}]},
+        text("c", "stop"),
+        {"choices": [], **usage(7, 3)},
+        DONE,
+    ),
+    {"outcome": "truncated", "finish_reason": None, "output_tokens": 3, "chunk_tokens": [1, 1, 1]},
+    ["a", "b", "c"],
+)
+
+ONE_CHOICE_FILTERED = Reply(
+    "two choices, the first taken over by a filter, with refusal and a call by its old name",
+    "openai-chat",
+    sse(
+        chat({"refusal": "I"}),
+        {"choices": [{"index": 1, "delta": {"function_call": {"name": "f", "arguments": "{}"}}}]},
+        chat({}, "content_filter"),
+        {"choices": [{"index": 1, "delta": {}, "finish_reason": "function_call"}]},
+        DONE,
+    ),
+    {"outcome": "refused", "finish_reason": "content_filter", "text": "If{}", "output_tokens": 2},
+    ["I", "f{}"],
+)
+
 BYTES_NOT_TEXT = Reply(
     "an event that is not UTF-8",
     "openai-completions",
@@ -391,5 +419,5 @@ BYTES_NOT_TEXT = Reply(
 REPLIES = [
     *(VLLM_CHAT, VLLM_COMPLETIONS, VLLM_CONTINUOUS, VLLM_TOKEN_IDS, VLLM_ALL_SPECIAL, LLAMA_CPP),
     *(LLAMA_CPP_TIMINGS, LITELLM, DEEPSEEK, REASONING_ONLY, CRLF_COMMENTS, TRUNCATED, ERROR_THEN_DONE),
-    *(TOOL_CALL, TWO_CHOICES, BYTES_NOT_TEXT),
+    *(TOOL_CALL, TWO_CHOICES, ONE_CHOICE_UNFINISHED, ONE_CHOICE_FILTERED, BYTES_NOT_TEXT),
 ]

@@ -152,7 +152,7 @@ def _real(
         sink=callbacks.on_record,
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.servers),
-        notes=worker_notes(approach.ray or approach.workers),
+        notes=(*api_notes(approach.api, reached.api), *worker_notes(approach.ray or approach.workers)),
         counter=_counter(approach, reached),
         client=lambda: _client(approach, reached, url),
     )
@@ -273,6 +273,13 @@ def _client(approach: SUTAccess, reached: Reached, url: Callable[[], str]) -> LL
     from pytest_llmbench.harness.client import Destination, LLMClient
 
     return LLMClient(Destination(url, reached.model, reached.api), approach.access, approach.asking)
+
+
+def api_notes(asked: str, found: str) -> tuple[str, ...]:
+    """What has to be said where ``auto`` found another dialect than the usual one."""
+    if asked != "auto" or found == "openai-chat":
+        return ()
+    return (f"the endpoint is asked by {found}, which --llm-api=auto found; --llm-api=NAME chooses another",)
 
 
 def worker_notes(
