@@ -21,6 +21,7 @@ from pytest_llmbench.wire.catalogue import DIALECTS, dialect
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for, path_for
+from pytest_llmbench.wire.server_figures import server_figures
 from pytest_llmbench.wire.stream import chunks_of
 
 _SMALL = PlannedRequest(0, max_tokens=4, input_tokens=1, text="Hello", token_ids=(9906,))
@@ -141,6 +142,15 @@ def chunks_in(spoken: Dialect, answer: Answer) -> list[Chunk]:
 def is_completion(chunks: Sequence[Chunk]) -> bool:
     """Whether a dialect found anything of a reply in them."""
     return any(chunk.choice is not None for chunk in chunks)
+
+
+def model_load_ms(chunks: Sequence[Chunk]) -> float | None:
+    """The time that the server took until the model was there, where it tells: Ollama does, in nanoseconds.
+
+    Seconds are a cold start, which the first request of a session often is.
+    """
+    load_ns = server_figures(chunks).server_timings.get("load_duration")
+    return None if load_ns is None else load_ns / 1e6
 
 
 def looks_like(answer: Answer, but: Dialect) -> str:

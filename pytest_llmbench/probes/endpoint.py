@@ -66,6 +66,7 @@ class _Stream:
     answer: Answer
     fingerprint: str
     counts_tokens: bool
+    model_load_ms: float | None
 
 
 def examine(
@@ -170,9 +171,9 @@ def _find_stream(
     raise _wrong_path(control, failures[0], endpoint)
 
 
-def _check_stream(spoken: Dialect, answer: Answer) -> tuple[str, bool]:
-    """The fingerprint in a streamed reply, or ``""``; and whether it told its tokens. Raises SUTError if
-    nothing was streamed."""
+def _check_stream(spoken: Dialect, answer: Answer) -> tuple[str, bool, float | None]:
+    """The fingerprint in a streamed reply, or ``""``; whether it told its tokens; how long the model was
+    loaded for it, if it says so. Raises SUTError if nothing was streamed."""
     if not is_stream(answer.headers, spoken.protocol):
         raise errors.not_streamed(answer, detection.looks_like(answer, spoken))
     chunks = detection.chunks_in(spoken, answer)
@@ -184,8 +185,9 @@ def _check_stream(spoken: Dialect, answer: Answer) -> tuple[str, bool]:
     if not any(chunk.finish_reason for chunk in chunks):
         raise errors.unfinished(answer, len(chunks))
     events = events_of([(answer.body, 0)], protocol=spoken.protocol)
-    counts = any(chunk.usage is not None for chunk in chunks)
-    return next(filter(None, map(_fingerprint, events)), ""), counts
+    counts = any(chunk.usage is not None and chunk.usage.output_tokens is not None for chunk in chunks)
+    fingerprint = next(filter(None, map(_fingerprint, events)), "")
+    return fingerprint, counts, detection.model_load_ms(chunks)
 
 
 def _fingerprint(event: SSEEvent) -> str:
@@ -233,6 +235,8 @@ def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList
     }
     if found.base_url.startswith("https:"):
         values["endpoint.certificate_checked"] = not control.insecure
+    if found.model_load_ms is not None:
+        values["endpoint.model_load_ms"] = found.model_load_ms
     values |= engine_facts(listed.entry(model), server, found.fingerprint)
     facts = Facts.of(Origin.DETECTED, values, without_query(found.base_url))
     return EndpointReport(

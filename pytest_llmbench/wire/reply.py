@@ -152,16 +152,14 @@ def read_stream(
 
 def _finish(chunks: Sequence[Chunk]) -> str | None:
     """The last finish reason. Of several choices the worst: none, if one of them has none."""
-    ended = [chunk for chunk in chunks if chunk.finish_reason]
-    if not ended:
-        return None
+    last = next((chunk.finish_reason for chunk in reversed(chunks) if chunk.finish_reason), None)
     choices = {chunk.choice for chunk in chunks} - {None}
-    if len(choices) > 1:
-        reasons = {chunk.choice: chunk.finish_reason for chunk in ended}
-        if not choices <= reasons.keys():
-            return None
-        return next((one for one in reasons.values() if one not in NORMAL_FINISH), ended[-1].finish_reason)
-    return ended[-1].finish_reason
+    if last is None or len(choices) < 2:
+        return last
+    reasons = {chunk.choice: chunk.finish_reason for chunk in chunks if chunk.finish_reason}
+    if not choices <= reasons.keys():
+        return None
+    return next((reason for reason in reasons.values() if reason not in NORMAL_FINISH), last)
 
 
 def _usage(chunks: Sequence[Chunk]) -> tuple[Usage, bool]:

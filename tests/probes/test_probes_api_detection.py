@@ -86,6 +86,7 @@ OLLAMA_CHAT = lines(
         "done": True,
         "done_reason": "stop",
         "eval_count": 1,
+        "load_duration": 2_500_000_000,
         "prompt_eval_count": 2,
     },
 )
@@ -98,6 +99,7 @@ def test_the_api_of_an_engine_begins_at_the_root(serve, suffix):
     report = examine(server.url + suffix, api="ollama-chat")
     assert (report.base_url, report.model) == (server.url, "small:latest")
     assert report.facts["streaming.protocol"].value == "ndjson"
+    assert report.facts["endpoint.model_load_ms"].value == 2_500.0
     assert report.counts_tokens
     assert [seen.path for seen in server.seen] == ["/api/tags", "/api/chat"]
 

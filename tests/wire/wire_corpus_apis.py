@@ -390,6 +390,7 @@ OLLAMA_CHAT = Reply(
         "token_source": "server_usage",
         "chunk_tokens": [1, 1, 1, 1],
         "attribution": "exact",
+        "queue_wait_ns": None,  # the load of the model is no queue, and the queue is not told
         "prefill_ns": 300_000_000,
         "server_timings": {name: float(value) for name, value in TIMES.items()},
     },
