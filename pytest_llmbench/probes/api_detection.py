@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.request import PlannedRequest
@@ -72,8 +73,15 @@ def to_try(api: str, asking: Asking) -> list[Dialect]:
 
 
 def base_of(spoken: Dialect, base: str) -> str:
-    """The URL that the paths of the dialect begin at, where the API begins at ``base``."""
-    return server_root(base) if spoken.rooted else base
+    """The URL that the paths of the dialect begin at, where the API begins at ``base``.
+
+    A base that holds the first part of the path, as ``http://host/api`` does for Ollama, is given without.
+    """
+    if not spoken.rooted:
+        return base
+    parts = urlsplit(server_root(base))
+    first = "/" + spoken.path.split("/")[1]
+    return parts._replace(path=parts.path.removesuffix(first)).geturl()
 
 
 def common_headers(control: ControlPlane, dialects: Sequence[Dialect]) -> Mapping[str, str]:
@@ -87,7 +95,7 @@ def own_model_list(control: ControlPlane, base: str, dialects: Sequence[Dialect]
     page = _PAGES.get(dialects[0].name) if len(dialects) == 1 else None
     if page is None:
         return None
-    answer = control.get_or_failure(below(server_root(base), page.path))
+    answer = control.get_or_failure(below(base_of(dialects[0], base), page.path))
     if isinstance(answer, SUTError) or answer.status != 200:
         return None
     entries = tuple({"id": name} for name in page.names(answer))

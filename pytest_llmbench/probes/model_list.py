@@ -16,7 +16,7 @@ from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.probes.control_plane import Answer
 
 _VERSIONED = re.compile(r"/v\d\w*$")
-_METHOD_PATHS = re.compile(r"/(chat/completions|completions|models)$")
+_METHOD_PATHS = re.compile(r"/(chat/completions|completions|responses|messages|models)$")
 _LISTED_AT_MOST = 20
 _LONGEST_NAME = 300
 

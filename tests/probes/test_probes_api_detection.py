@@ -8,7 +8,8 @@ import pytest
 from canned_http import STREAM, Canned, chat_chunk, told
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.probes.access import Asking
+from pytest_llmbench.probes.access import Access, Asking
+from pytest_llmbench.probes.credentials import Credentials
 from pytest_llmbench.probes.endpoint import examine
 from pytest_llmbench.probes.sut_schema import Endpoint
 from pytest_llmbench.wire.catalogue import DIALECTS
@@ -69,6 +70,36 @@ def test_however_little_is_there_few_requests_are_sent(serve, named_model):
     assert len(server.seen) <= 12
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/v1/chat/completions"])
+def test_a_path_that_is_given_whole_is_told_its_base(serve, engine, path):
+    server = serve(engine)
+    assert f"the API is at {server.url}/v1" in told(SUTError, server.url + path)
+
+
+def test_a_key_goes_to_anthropic_under_its_name_too_and_is_shown_nowhere(serve, engine):
+    key = "sk-canary-0123456789"
+    credentials = Credentials({"Authorization": f"Bearer {key}"}, frozenset({key}), "file key")
+    message = named(
+        {"type": "message_start", "message": {"usage": {"input_tokens": 2}}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    )
+    server = serve({MODELS: engine[MODELS], "POST /v1/messages": message})
+    report = examine(server.url, api="anthropic-messages", access=Access(credentials))
+    assert report.counts_tokens
+    assert [seen.path for seen in server.seen] == ["/v1/models", "/v1/messages"]
+    for seen in server.seen:
+        sent = {name.lower(): value for name, value in seen.headers.items()}
+        assert sent["x-api-key"] == key
+        assert sent["anthropic-version"] == "2023-06-01"
+    refusal = {"type": "error", "error": {"type": "invalid_request_error", "message": f"what is {key}?"}}
+    server = serve({MODELS: engine[MODELS], "POST /v1/messages": Canned.json(refusal, 400)})
+    text = told(SUTError, server.url, api="anthropic-messages", access=Access(credentials))
+    assert "what is" in text
+    assert key not in text
+
+
 # --- the API of one engine
 
 TAGS = Canned.json({"models": [{"name": "small:latest"}, {"name": 7}, "x"]})
@@ -93,7 +124,7 @@ OLLAMA_CHAT = lines(
 OLLAMA = {"GET /api/tags": TAGS, "POST /api/chat": OLLAMA_CHAT}
 
 
-@pytest.mark.parametrize("suffix", ["", "/v1", "/"])
+@pytest.mark.parametrize("suffix", ["", "/v1", "/", "/api", "/api/v1"])
 def test_the_api_of_an_engine_begins_at_the_root(serve, suffix):
     server = serve(OLLAMA)
     report = examine(server.url + suffix, api="ollama-chat")
