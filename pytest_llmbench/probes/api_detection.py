@@ -158,7 +158,7 @@ def model_load_ms(chunks: Sequence[Chunk]) -> float | None:
     Seconds are a cold start, which the first request of a session often is.
     """
     load_ns = server_figures(chunks).server_timings.get("load_duration")
-    return None if load_ns is None else load_ns / 1e6
+    return None if load_ns is None or load_ns < 0 else load_ns / 1e6
 
 
 def looks_like(answer: Answer, but: Dialect) -> str:
@@ -195,5 +195,4 @@ def other_that_answers(
 
 def _plain(options: EncodeOptions) -> EncodeOptions:
     """Without the fields that were meant for another dialect."""
-    nothing: Mapping[str, object] = {}
-    return replace(options, ignore_eos=False, extra_body=nothing)
+    return replace(options, ignore_eos=False, extra_body={})

@@ -63,6 +63,12 @@ def read_error(chunk: Chunk, payload: dict[str, Any]) -> bool:
     return True
 
 
+def type_of(payload: dict[str, Any], event_name: str) -> str:
+    """The type of an event, which stands in its payload and often is its name too."""
+    kind = payload.get("type", event_name)
+    return kind if kind.__class__ is str else ""
+
+
 def finish_reason(value: Any) -> str | None:
     """A finish reason as it is kept; ``None`` for none, which some gateways write as ``""``."""
     return (shorten(str(value), _FINISH_LIMIT) or "no readable text") if value else None

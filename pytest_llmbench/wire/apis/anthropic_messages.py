@@ -13,7 +13,14 @@ from typing import Any
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk, Usage
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
-from pytest_llmbench.wire.event_payload import finish_reason, payload_of, read_error, set_error, text_in
+from pytest_llmbench.wire.event_payload import (
+    finish_reason,
+    payload_of,
+    read_error,
+    set_error,
+    text_in,
+    type_of,
+)
 from pytest_llmbench.wire.openai_request import text_prompt, write_body
 from pytest_llmbench.wire.openai_stream import as_count, read_timings
 from pytest_llmbench.wire.sse import SSEEvent
@@ -56,18 +63,18 @@ class AnthropicMessages(DialectDefaults):
 
 
 def _read(chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
-    kind = payload.get("type", event_name)
+    kind = type_of(payload, event_name)
     if kind == "content_block_delta":
         _read_block(chunk, payload.get("delta"), "a delta")
     elif kind == "content_block_start":
         _read_block(chunk, payload.get("content_block"), "a content block")
         chunk.blank = False  # it opens a block; its text, if any, counts
     elif kind in _KNOWN:
-        _read_frame(chunk, payload, str(kind))
+        _read_frame(chunk, payload, kind)
     elif not read_error(chunk, payload):
         if event_name == "error":
             set_error(chunk, payload)
-        elif event_name == "message" and "type" not in payload:
+        elif kind in ("", "message"):  # no type, and an event without a name
             chunk.problem = "an event without a type of the Messages API"
     read_timings(chunk, payload)
 

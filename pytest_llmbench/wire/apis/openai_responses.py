@@ -11,7 +11,14 @@ from typing import Any
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
-from pytest_llmbench.wire.event_payload import finish_reason, payload_of, read_error, set_error, text_in
+from pytest_llmbench.wire.event_payload import (
+    finish_reason,
+    payload_of,
+    read_error,
+    set_error,
+    text_in,
+    type_of,
+)
 from pytest_llmbench.wire.openai_request import text_prompt, write_body
 from pytest_llmbench.wire.openai_stream import read_timings, read_usage
 from pytest_llmbench.wire.sse import SSEEvent
@@ -60,15 +67,15 @@ class OpenAIResponses(DialectDefaults):
 
 
 def _read(chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
-    kind = payload.get("type", event_name)
+    kind = type_of(payload, event_name)
     if kind in _TEXT_DELTAS or kind in _REASONING_DELTAS:
         _read_delta(chunk, payload, reasons=kind in _REASONING_DELTAS)
     elif kind in _TERMINAL:
-        _read_end(chunk, payload.get("response"), str(kind))
+        _read_end(chunk, payload.get("response"), kind)
     elif not read_error(chunk, payload):
         if event_name == "error":
             set_error(chunk, payload)
-        elif not str(kind).startswith("response.") and event_name == "message":
+        elif not kind.startswith("response.") and event_name == "message":
             chunk.problem = "an event without a type of the Responses API"
     read_timings(chunk, payload)
 
