@@ -81,8 +81,9 @@ def examine(
     """Reach the endpoint, read its model list, choose the model, and have one small reply streamed.
 
     ``api`` is a dialect's name, or ``auto``: chat, else completions, else what there is. Raises SuiteError
-    for settings that cannot be right, SUTError for an endpoint that cannot be measured. At most twelve
-    requests; five more ask who answers. ``transport``: another way to the endpoint than a connection.
+    for settings that cannot be right, SUTError for an endpoint that cannot be measured. At most thirteen
+    requests, where nearly every path is missing; five more ask who answers. ``transport``: another way to the
+    endpoint than a connection.
     """
     bases, asking = base_candidates(endpoint), asking or Asking()
     dialects = detection.to_try(api, asking)

@@ -121,6 +121,11 @@ BODIES = (
         "M-4.3.1-output-length-spec",
         with_columns(finish_reason=lambda column: ["length"] * len(column)),
     ),
+    gateway(
+        "the same under the name of another API",
+        "M-4.3.1-output-length-spec",
+        with_columns(finish_reason=lambda column: ["max_output_tokens"] * len(column)),
+    ),
     Cheat(
         "a custom workload with another temperature",
         "M-4.3-custom-fully-specified",

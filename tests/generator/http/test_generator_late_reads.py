@@ -12,6 +12,7 @@ from itertools import chain, repeat
 
 import pytest
 
+from pytest_llmbench.generator.http.http1 import _holds_several
 from pytest_llmbench.generator.http.kernel_times import Ancillary, KernelTimes, kernel_times
 from pytest_llmbench.generator.http.links import Link, SocketLink
 from pytest_llmbench.generator.http.sockets import LATE_NS, Sockets
@@ -202,3 +203,17 @@ def test_what_a_reply_loses(
     row = record(instants, first)
     note_late_reads(row, exchange(stamps, late))
     assert (row.unresolved_chunks, row.first_content_early_ns) == (unresolved, early)
+
+
+@pytest.mark.parametrize(
+    ("data", "several"),
+    [
+        (b"data: {}\n\n", False),
+        (b"data: {}\n\ndata: [DONE]\n\n", True),
+        (b'{"done":false}\n', False),
+        (b'10\r\n{"done":false}\n\r\n10\r\n{"done":false}\n\r\n', True),
+        (b"", False),
+    ],
+)
+def test_events_of_both_framings_are_told(data: bytes, several: bool) -> None:
+    assert _holds_several(data) is several
