@@ -17,8 +17,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.stats import order_statistics
+from pytest_llmbench.model.estimate import ONLY_BOUND, Estimate
+from pytest_llmbench.stats import moments, order_statistics
 from pytest_llmbench.stats.moments import bound_by_mean, moment_bound, nearest
 from pytest_llmbench.stats.percentile_intervals import (
     Worth,
@@ -93,7 +93,7 @@ class _Sample:
         found = [self._ends(q, worth) for q, worth in zip(qs, worths, strict=True)]
         ends = in_order([interval for interval, _ in found])
         methods = [
-            f"{method}, upper end of a higher percentile"
+            f"{method}, {ONLY_BOUND} of a higher percentile"
             if own.upper is None and interval.upper is not None
             else method
             for (own, method), interval in zip(found, ends, strict=True)
@@ -112,11 +112,15 @@ class _Sample:
         )
         if bound is None:
             return interval, method
-        return Interval(interval.lower, bound.end), f"{method}, upper end by {bound}"
+        return Interval(interval.lower, bound.end), f"{method}, {ONLY_BOUND} by {bound}"
 
     def _percentile(self, q: float, worth: Worth, interval: Interval, method: str) -> Estimate:
         independent = order_statistics.samples_required(q, self.level)
         required = worth.required(independent, len(self.ordered), self.level)
+        if interval.lower is not None:
+            bounded = moments.samples_required(q, lags=self.lags)
+            # What a moment of these many does not bound, more of them need not either.
+            required = min(required, bounded) if bounded > len(self.ordered) else required
         return self._estimate(ordered_percentile(self.ordered, q), interval, method, required)
 
     def observed(self, value: float) -> Estimate:

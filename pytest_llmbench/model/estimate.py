@@ -11,6 +11,9 @@ from typing import Any
 LOWER_BOUND = "a lower bound"
 """Words in the method of an estimate that is open upwards since nothing above it was tested: no larger sample
 would close it."""
+ONLY_BOUND = "upper end"
+"""Words in the method of a percentile whose upper end is a bound from something else than its own order
+statistics: farther away than its error, and nearer with more samples by another law."""
 EXHAUSTED = "range exhausted"
 """Words in the method of an estimate whose search ended with its range, not with a level that failed."""
 

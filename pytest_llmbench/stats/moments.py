@@ -1,14 +1,16 @@
 """An upper bound of a percentile where order statistics give none: Markov's inequality on a high moment.
 
-For samples X ≥ 0, P(X > u) ≤ E[Xᵏ] / uᵏ. So the q-th percentile is at most (E[Xᵏ] / (1 - q/100))^(1/k), and
-at most the same with an upper limit of that moment: mean of the powers + t · error, t and error those of the
-means of B consecutive batches. The bound is loose (1.8 times the P99 of exponential latencies for k = 3, at
-best) and needs far fewer samples than the percentile's own interval, so it decides limits that are far away.
+For Y = X - min X ≥ 0, P(Y > u) ≤ E[Yᵏ] / uᵏ. So the q-th percentile of X is at most
+min X + (E[Yᵏ] / (1 - q/100))^(1/k), and at most the same with an upper limit of that moment: mean of the
+powers + t · error, t and error those of the means of 16 consecutive batches, the error lengthened where the
+sample is a few memories long (:func:`~pytest_llmbench.stats.spectral.stretched`). The bound is loose (1.8
+times the P99 of exponential latencies for k = 3, at best, and 1.5 times for k = 4) and needs far fewer
+samples than the percentile's own interval, so it decides limits that are far away.
 
-B = n / (4 m), from 3 to 16, m the memory of the series: batches must be nearly independent. k is 3, and 4
-where the sample is 64 memories long. The sample may be a quiet stretch: the fourth moment of a thousand
-requests then misses the true percentile of a queue at 80 to 90 % load in up to 30 of a hundred samples, and
-any moment of a few hundred does. Hence no bound below 500 samples, nor below 16 memories, nor for a
+k = 3 + ½ ln(n / 24 m), from 3 to 4, m the memory of the series. A higher power is nearer and takes a longer
+sample: a thousand requests of a queue at 80 to 90 % load may be a quiet stretch, and nothing in them tells it
+from a calm system. The fourth moment then misses the true percentile in up to 30 of a hundred samples, and
+any moment of a few hundred requests does. Hence no bound below 500 samples, nor below 16 memories, nor for a
 percentile with fewer than five samples beyond it. How often it holds: docs/reference/statistics.md.
 """
 
@@ -20,23 +22,21 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_llmbench.stats.runs import FloatArray, Runs
-from pytest_llmbench.stats.spectral import student_quantile
+from pytest_llmbench.stats.spectral import stretched, student_quantile
 
 FEWEST, FEWEST_BEYOND, FEWEST_MEMORIES = 500, 5, 16
 """Samples in all, samples beyond the percentile, and lengths of the memory that a bound takes."""
-_POWER, _HIGHER_POWER = 3, 4
-_MEMORIES_OF_HIGHER = 64
-_FEWEST_BATCHES, _MOST_BATCHES = 3, 16
-_MEMORIES = 4
-"""The memories that a batch is long."""
+_LOWEST_POWER, _HIGHEST_POWER = 3.0, 4.0
+_MEMORIES_OF_LOWEST = 24
+_FEWEST_BATCHES, _BATCHES = 3, 16
 
 
 class MomentBound(NamedTuple):
     end: float
-    power: int
+    power: float
 
     def __str__(self) -> str:
-        return "the mean (Markov)" if self.power == 1 else f"the moment E[X^{self.power}]"
+        return "the mean (Markov)" if self.power == 1 else f"the moment E[(X - min)^{self.power:.2g}]"
 
 
 def bound_by_mean(mean_upper: float | None, least: float, q: float) -> MomentBound | None:
@@ -53,6 +53,13 @@ def nearest(*bounds: MomentBound | None) -> MomentBound | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
+def samples_required(q: float, *, lags: int) -> int:
+    """Samples of that memory from which on the q-th percentile has a bound."""
+    # 5 / (1 - q/100) is 500.000…04 for P99.
+    beyond = math.ceil(FEWEST_BEYOND / (1 - q / 100) - 1e-6)
+    return max(FEWEST, FEWEST_MEMORIES * lags, beyond)
+
+
 def moment_bound(runs: Runs, q: float, *, lags: int, level: float = 0.95) -> MomentBound | None:
     """Upper end of the q-th percentile at ``level`` (two-sided, as the ends of intervals are), and the power
     of its moment; ``None`` for too few samples, see above, and for negative ones. It grows with q.
@@ -61,23 +68,30 @@ def moment_bound(runs: Runs, q: float, *, lags: int, level: float = 0.95) -> Mom
     """
     n = sum(map(len, runs))
     beyond = 1 - q / 100
-    # n (1 - q/100) is 4.999… for 500 samples and P99.
-    if n < max(FEWEST, FEWEST_MEMORIES * lags) or n * beyond < FEWEST_BEYOND - 1e-9:
+    if n < samples_required(q, lags=lags):
         return None
-    if min(float(run.min()) for run in runs) < 0:
+    least = min(float(run.min()) for run in runs)
+    stretch = stretched((lags - 1) / n, level)
+    if least < 0 or stretch is None:
         return None
-    power = _HIGHER_POWER if n >= _MEMORIES_OF_HIGHER * lags else _POWER
-    scale = max(float(run.max()) for run in runs)
+    power = _power(n / lags)
+    scale = max(float(run.max()) for run in runs) - least
     if scale == 0.0:
-        return MomentBound(0.0, power)
-    powers = tuple((run / scale) ** power for run in runs)
-    means = _batch_means(powers, n, max(_FEWEST_BATCHES, min(_MOST_BATCHES, n // (_MEMORIES * lags))))
+        return MomentBound(least, power)
+    powers = tuple(((run - least) / scale) ** power for run in runs)
+    means = _batch_means(powers, n, _BATCHES)
     if len(means) < _FEWEST_BATCHES:
         return None
     moment = sum(float(own.sum()) for own in powers) / n
-    error = float(np.std(means, ddof=1)) / math.sqrt(len(means))
+    error = stretch * float(np.std(means, ddof=1)) / math.sqrt(len(means))
     highest = moment + student_quantile(len(means) - 1, level) * error
-    return MomentBound(float(scale * (highest / beyond) ** (1 / power)), power)
+    return MomentBound(float(least + scale * (highest / beyond) ** (1 / power)), power)
+
+
+def _power(memories: float) -> float:
+    """From 3 to 4, for a sample that is so many memories long."""
+    power = _LOWEST_POWER + math.log(memories / _MEMORIES_OF_LOWEST) / 2
+    return min(_HIGHEST_POWER, max(_LOWEST_POWER, power))
 
 
 def _batch_means(runs: Runs, n: int, batches: int) -> FloatArray:

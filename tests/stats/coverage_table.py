@@ -274,7 +274,7 @@ def models(engine_requests: int) -> Iterator[Model]:
     for kind in SERVICES:
         for load in _LOADS:
             yield queue(kind, load)
-    for slots, load in ((8, 0.8), (8, 0.9), (32, 0.8), (32, 0.9), (64, 0.9)):
+    for slots, load in ((8, 0.8), (8, 0.9), (32, 0.8), (32, 0.9), (64, 0.8), (64, 0.9)):
         yield many_slots(slots, load)
     yield closed_loop()
     yield bursty()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from queue_models import mm1_percentile, mm1_waits
@@ -8,13 +10,36 @@ from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.stats.moments import MomentBound, bound_by_mean, moment_bound, nearest
 
 
-def test_the_bound_of_a_constant_is_markovs() -> None:
-    """E[X⁴] / 0.01 = 3⁴ · 100."""
-    found = moment_bound((np.full(1000, 3.0),), 99.0, lags=1)
-    assert found == pytest.approx((3 * 100**0.25, 4))
-    longer = moment_bound((np.full(1000, 3.0),), 99.0, lags=16)
-    assert longer == pytest.approx((3 * 100 ** (1 / 3), 3))
-    assert moment_bound((np.zeros(1000),), 99.0, lags=1) == (0.0, 4)
+def test_the_bound_of_two_values_is_markovs() -> None:
+    """Every batch has as many of 1 and 3, so there is no error: E[(X - 1)⁴] = 2⁴ / 2."""
+    samples = np.tile([1.0, 3.0], 800)
+    found = moment_bound((samples,), 99.0, lags=1)
+    assert found == pytest.approx((1 + (16 / 2 * 100) ** (1 / 4), 4.0))
+    shorter = moment_bound((samples,), 99.0, lags=67)
+    assert shorter == pytest.approx((1 + 400 ** (1 / 3), 3.0))
+    between = moment_bound((samples,), 99.0, lags=20)
+    assert between is not None
+    assert between.power == pytest.approx(3 + math.log(80 / 24) / 2)
+    assert moment_bound((np.full(1000, 3.0),), 99.0, lags=1) == (3.0, 4.0)
+
+
+def test_a_sample_of_few_memories_has_a_farther_bound() -> None:
+    """The power is 3 for both; of 16 memories the error is 1.96 times as long."""
+    samples = np.random.default_rng(5).exponential(size=1600)
+    long, short = (moment_bound((samples,), 99.0, lags=lags) for lags in (70, 100))
+    assert long is not None
+    assert short is not None
+    assert short.power == long.power == 3.0
+    assert short.end > long.end
+
+
+def test_what_all_latencies_have_in_common_is_not_multiplied() -> None:
+    """Latencies of 1000 ms and a little: the bound counts from the smallest."""
+    samples = np.random.default_rng(6).exponential(size=1000)
+    plain, shifted = (moment_bound((one,), 99.0, lags=1) for one in (samples, samples + 1000.0))
+    assert plain is not None
+    assert shifted is not None
+    assert shifted.end == pytest.approx(plain.end + 1000.0)
 
 
 def test_it_grows_with_the_percentile_and_with_the_unit() -> None:
@@ -62,7 +87,7 @@ def test_the_estimate_says_how_its_end_was_found() -> None:
     waits = mm1_waits(0.7, 1000, np.random.default_rng([21, 1]))
     found = distribution("x", waits)["x.p99"]
     assert found.upper is not None
-    assert "upper end by the moment E[X^" in found.method
+    assert "upper end by the moment E[(X - min)^" in found.method
     assert "moment" not in distribution("x", waits)["x.p50"].method
 
 

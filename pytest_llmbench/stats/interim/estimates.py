@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.estimate import ONLY_BOUND, Estimate
 from pytest_llmbench.model.looks import Watched
 from pytest_llmbench.stats.block_bootstrap import chosen
 from pytest_llmbench.stats.dependence import exceedances
@@ -105,7 +105,7 @@ def _percentile(watched: Watched, values: FloatArray, tail: float, q: float, siz
                 bound_by_mean(mean_upper if mean_worth >= FEWEST_EFFECTIVE else None, float(ordered[0]), q),
             )
         if bound is not None:
-            upper, how = bound.end, f", upper end by {bound}"
+            upper, how = bound.end, f", {ONLY_BOUND} by {bound}"
         needed = of.required(samples_required(q, level), len(values), level)
     else:
         worth = size(exceedances(finite, q)[0], tail)

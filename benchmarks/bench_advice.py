@@ -1,0 +1,223 @@
+"""What a thousand requests decide about P99, and what following the advice decides where they do not.
+
+    python benchmarks/bench_advice.py [--sessions 200] [--only M/M/1] [--replay]
+
+The first table is in docs/reference/statistics.md: how often the upper end of P99 lies above the true one,
+and how often it lies below limits of 2, 3 and 5 times the true one. The second is in
+docs/explanation/undecided-p99.md: sessions of 1000 requests with a limit near the true value. An undecided
+one is followed by a session of as many requests as it asks for, and that one by another if it is undecided
+too. Compared with the least number at which 85 of 100 sessions decide. ``--replay`` adds the tutorial's:
+TTFT of ``replay:h100-8b`` at 20 requests per second, limit 100 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / each) for each in ("stats", "methodology")]
+
+from coverage_table import constant, exponential, log_normal, times_in_system  # noqa: E402
+from queue_models import times_of_bursts, times_of_slots, times_of_users  # noqa: E402
+
+from pytest_llmbench.compare.gate import judge  # noqa: E402
+from pytest_llmbench.metrics.summary import distribution  # noqa: E402
+from pytest_llmbench.model.estimate import Estimate  # noqa: E402
+from pytest_llmbench.model.judgement import GateVerdict, JudgedObjective  # noqa: E402
+from pytest_llmbench.model.objective import Objective  # noqa: E402
+
+Floats = npt.NDArray[np.float64]
+Draw = Callable[[int, int, np.random.Generator], Floats]
+"""``draw(n, rows, random)``: the latencies of so many sessions of n requests."""
+DEFAULT, LARGEST, SERIES, DECIDED = 1000, 32_000, 40, 0.85
+SIZES = tuple(round(DEFAULT * 2 ** (step / 2)) for step in range(11))
+FAR, NEAR = (2.0, 3.0, 5.0), (0.7, 1.3, 1.6, 2.0)
+
+
+def queue(kind: Callable[[np.random.Generator, tuple[int, int]], Floats], load: float) -> Draw:
+    return lambda n, rows, random: times_in_system(kind, load, n, rows, random)
+
+
+def slots(count: int, load: float) -> Draw:
+    return lambda n, rows, random: times_of_slots(count, load, n, rows, random)
+
+
+SYSTEMS: dict[str, Draw] = {
+    "independent, exponential": lambda n, rows, random: random.exponential(size=(rows, n)),
+    "independent, log-normal": lambda n, rows, random: random.lognormal(size=(rows, n)),
+    "independent, Pareto 2.5": lambda n, rows, random: 1 + random.pareto(2.5, size=(rows, n)),
+    "closed loop, 24 users of 8 slots": lambda n, rows, random: times_of_users(24, 8, n, rows, random),
+    "M/D/1 at 70%": queue(constant, 0.7),
+    "M/M/1 at 50%": queue(exponential, 0.5),
+    "M/M/1 at 60%": queue(exponential, 0.6),
+    "M/M/1 at 70%": queue(exponential, 0.7),
+    "M/G/1 (log-normal) at 50%": queue(log_normal, 0.5),
+    "M/G/1 (log-normal) at 70%": queue(log_normal, 0.7),
+    "M/M/8 at 70%": slots(8, 0.7),
+    "M/M/8 at 80%": slots(8, 0.8),
+    "M/M/32 at 80%": slots(32, 0.8),
+    "MMPP/M/1 at 40%": lambda n, rows, random: times_of_bursts(0.4, n, rows, random),
+    "MMPP/M/1 at 60%": lambda n, rows, random: times_of_bursts(0.6, n, rows, random),
+    "M/M/1 at 85%": queue(exponential, 0.85),
+    "M/G/1 (log-normal) at 85%": queue(log_normal, 0.85),
+    "M/M/1 at 90%": queue(exponential, 0.9),
+}
+FOLLOWED = (
+    "independent, exponential", "closed loop, 24 users of 8 slots", "M/M/1 at 50%", "M/M/1 at 70%",
+    "M/G/1 (log-normal) at 50%", "M/M/8 at 70%", "M/M/8 at 80%", "MMPP/M/1 at 40%",
+)  # fmt: skip
+REPLAYED = "replay:h100-8b at 20 req/s"
+
+
+def replayed() -> Draw:
+    """Sessions cut out of one long run."""
+    from pytest_llmbench.methodology.sections import ttft
+
+    sut = import_module("replayed_sut").ReplayedSUT("h100-8b")
+    result = sut.measure(ttft.TEST, rate=20, requests=200_000)
+    records = result.observations[-1].records
+    latencies = (records.first_content_ns - records.submitted_ns) / 1e6
+
+    def draw(n: int, rows: int, random: np.random.Generator) -> Floats:
+        first = random.integers(len(latencies) - n, size=rows)
+        return np.stack([latencies[at : at + n] for at in first])
+
+    return draw
+
+
+def p99(latencies: Floats) -> Estimate:
+    return distribution("ttft", latencies)["ttft.p99"]
+
+
+@dataclass(frozen=True)
+class System:
+    name: str
+    draw: Draw
+    sessions: int
+    limits: tuple[float, ...] = ()
+    """Near the true value; default NEAR times it."""
+
+    def random(self, stream: int) -> np.random.Generator:
+        return np.random.default_rng([stream, *self.name.encode()])
+
+    @cached_property
+    def true(self) -> float:
+        """Of two million requests."""
+        return float(np.percentile(self.draw(20_000, 100, self.random(1)), 99))
+
+    @cached_property
+    def usual(self) -> list[Estimate]:
+        """Sessions with the default number of requests."""
+        return [p99(one) for one in self.draw(DEFAULT, self.sessions, self.random(2))]
+
+    @cached_property
+    def larger(self) -> list[list[Estimate]]:
+        """Of each size, the same sessions from their beginning."""
+        long = self.draw(max(SIZES), SERIES, self.random(3))
+        return [[p99(one[:n]) for one in long] for n in SIZES]
+
+
+def judged(estimate: Estimate, limit: float) -> JudgedObjective:
+    return judge(Objective("ttft.p99", "<=", limit, "ms"), estimate)
+
+
+def is_decided(estimate: Estimate, limit: float) -> bool:
+    return judged(estimate, limit).verdict is not GateVerdict.INCONCLUSIVE
+
+
+def far_limits(system: System) -> str:
+    ends = np.array([math.inf if one.upper is None else one.upper for one in system.usual])
+    cells = [f"{np.mean(ends <= times * system.true):.0%}" for times in FAR]
+    return f"| {system.name} | {np.mean(ends >= system.true):.1%} | " + " | ".join(cells) + " |"
+
+
+def least(system: System, limit: float) -> float:
+    """The least number with which 85 of 100 decide, between two sizes by its logarithm; ∞ for more."""
+    shares = [np.mean([is_decided(one, limit) for one in some]) for some in system.larger]
+    shares = list(np.maximum.accumulate(shares))
+    place = int(np.searchsorted(shares, DECIDED))
+    if place in (0, len(SIZES)):
+        return float(DEFAULT) if place == 0 else math.inf
+    below, above = shares[place - 1], shares[place]
+    return float(SIZES[place - 1] * 2 ** (0.5 * (DECIDED - below) / (above - below)))
+
+
+@dataclass(frozen=True)
+class Followed:
+    asked: float
+    """Requests of the first advice."""
+    rounds: int
+    """Sessions after the first one until it is decided; 0 for none of two."""
+
+
+def follow(system: System, first: Estimate, limit: float, random: np.random.Generator) -> Followed:
+    estimate, requests, asked = first, float(DEFAULT), math.nan
+    for rounds in (1, 2):
+        growth = judged(estimate, limit).growth
+        requests *= math.inf if growth is None else growth
+        asked = requests if rounds == 1 else asked
+        if requests > max(SIZES):
+            break
+        place = int(np.argmin([abs(math.log(requests / n)) for n in SIZES]))
+        estimate = system.larger[place][random.integers(SERIES)]
+        if is_decided(estimate, limit):
+            return Followed(asked, rounds)
+    return Followed(asked, 0)
+
+
+def near_limits(system: System) -> Iterator[str]:
+    for limit in system.limits or [times * system.true for times in NEAR]:
+        random = system.random(4)
+        undecided = [one for one in system.usual if not is_decided(one, limit)]
+        if len(undecided) < 5:
+            continue
+        found = [follow(system, one, limit, random) for one in undecided]
+        enough, asked = least(system, limit), float(np.median([one.asked for one in found]))
+        yield "| " + " | ".join((
+            system.name, f"{limit / system.true:.2g} x", f"{len(undecided) / system.sessions:.0%}",
+            f"{np.mean([one.rounds == 1 for one in found]):.0%}",
+            f"{np.mean([one.rounds > 0 for one in found]):.0%}", f"{asked:,.0f}",
+            f"> {max(SIZES):,}" if math.isinf(enough) else f"{enough:,.0f}",
+            "" if math.isinf(enough) else f"{asked / enough:.1f}",
+        )) + " |"  # fmt: skip
+
+
+def systems(sessions: int, only: str, replay: bool) -> Sequence[System]:
+    found = [System(name, draw, sessions) for name, draw in SYSTEMS.items() if only in name]
+    if replay:
+        found.append(System(REPLAYED, replayed(), sessions, limits=(100.0,)))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What is decided about P99 by 1000 requests and by advice.")
+    parser.add_argument("--sessions", type=int, default=200)
+    parser.add_argument("--only", default="", help="systems whose name holds this")
+    parser.add_argument("--replay", action="store_true", help="and the engine of the tutorial")
+    parser.add_argument("--table", choices=("far", "near", "both"), default="both")
+    asked = parser.parse_args()
+    chosen = systems(asked.sessions, asked.only, asked.replay)
+    if asked.table != "near":
+        print("| latencies | holds | " + " | ".join(f"{times:g} x" for times in FAR) + " |")
+        print("|---|" + "---:|" * (1 + len(FAR)))
+        for system in chosen:
+            print(far_limits(system), flush=True)
+    if asked.table != "far":
+        print("\n| latencies | limit | undecided | followed once | twice | asked | least | asked / least |")
+        print("|---|" + "---:|" * 7)
+        for system in chosen:
+            if system.name in (*FOLLOWED, REPLAYED):
+                print("\n".join(near_limits(system)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
