@@ -100,9 +100,7 @@ class LoadGenerator:
         transport: Transport | None = None,
         thread: LoopThread | None = None,
     ) -> None:
-        self._target = target
-        self._dialect = dialect
-        self._model = model
+        self._target, self._dialect, self._model = target, dialect, model
         self._prompt_form = prompt_form
         self._extra_body = dict(extra_body or {})
         self._clock = MonotonicClock() if clock is None else clock

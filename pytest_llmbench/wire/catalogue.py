@@ -1,33 +1,53 @@
-"""The dialects by name."""
+"""The dialects by name. The module of a dialect is imported when the dialect is asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from typing import Final
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.wire.apis.anthropic_messages import AnthropicMessages
-from pytest_llmbench.wire.apis.ollama import OllamaChat, OllamaGenerate
-from pytest_llmbench.wire.apis.openai_responses import OpenAIResponses
-from pytest_llmbench.wire.apis.sglang_generate import SGLangGenerate
-from pytest_llmbench.wire.apis.tgi_generate import TGIGenerate
-from pytest_llmbench.wire.apis.triton_generate import TritonGenerate
 from pytest_llmbench.wire.dialect import Dialect
-from pytest_llmbench.wire.openai_chat import OpenAIChat
-from pytest_llmbench.wire.openai_completions import OpenAICompletions
 
-_KNOWN: tuple[Dialect, ...] = (
-    OpenAIChat(),
-    OpenAICompletions(),
-    OpenAIResponses(),
-    AnthropicMessages(),
-    OllamaChat(),
-    OllamaGenerate(),
-    SGLangGenerate(),
-    TGIGenerate(),
-    TritonGenerate(),
-)
-DIALECTS = {known.name: known for known in _KNOWN}
-"""In the order in which ``auto`` tries them."""
+_CLASSES: Final = {
+    "openai-chat": ("openai_chat", "OpenAIChat"),
+    "openai-completions": ("openai_completions", "OpenAICompletions"),
+    "openai-responses": ("apis.openai_responses", "OpenAIResponses"),
+    "anthropic-messages": ("apis.anthropic_messages", "AnthropicMessages"),
+    "ollama-chat": ("apis.ollama", "OllamaChat"),
+    "ollama-generate": ("apis.ollama", "OllamaGenerate"),
+    "sglang-generate": ("apis.sglang_generate", "SGLangGenerate"),
+    "tgi-generate": ("apis.tgi_generate", "TGIGenerate"),
+    "triton-generate": ("apis.triton_generate", "TritonGenerate"),
+}
+
+
+class _Dialects(Mapping[str, Dialect]):
+    """The dialects, in the order in which ``auto`` tries them."""
+
+    def __getitem__(self, name: str) -> Dialect:
+        return _made(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _CLASSES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+@cache
+def _made(name: str) -> Dialect:
+    module, kind = _CLASSES[name]
+    made: Dialect = getattr(import_module(f"pytest_llmbench.wire.{module}"), kind)()
+    return made
+
+
+DIALECTS: Final[Mapping[str, Dialect]] = _Dialects()
 _ALIASES = {
     "chat": "openai-chat",
     "completions": "openai-completions",

@@ -19,7 +19,6 @@ from pytest_llmbench.workloads.lengths import Choice, Fixed
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, Mixture, Part
 from pytest_llmbench.workloads.profiles import PREFIX, ProfileWorkload, profile_workload, profiles
-from pytest_llmbench.workloads.session_shapes import SESSION, described_sessions, named_sessions
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.synthetic import (
     RESERVED_NAMES,
@@ -68,7 +67,11 @@ def workload(wanted: str | Workload | Mix) -> Workload:
     (METHODOLOGY §4.1), and with all mistakes of a mixture.
     """
     if isinstance(wanted, Mapping):
-        return described_sessions(wanted) if "sessions" in wanted else mixed(wanted)
+        if "sessions" not in wanted:
+            return mixed(wanted)
+        from pytest_llmbench.workloads.session_shapes import described_sessions
+
+        return described_sessions(wanted)
     return _named(wanted) if isinstance(wanted, str) else _checked(wanted)
 
 
@@ -149,7 +152,9 @@ def _named(name: str) -> Workload:
         return WORKLOADS[name]
     if name.startswith(PREFIX):
         return profile_workload(name)
-    if name.startswith(SESSION):
+    if name.startswith("session:"):
+        from pytest_llmbench.workloads.session_shapes import named_sessions
+
         return named_sessions(name)
     available = f"available: {', '.join(WORKLOADS)}, {PREFIX}{{{','.join(profiles())}}}"
     if name in FROM_DATASETS:
