@@ -25,6 +25,7 @@ from pytest_llmbench.probes.control_plane import explain, tls_context, without_q
 from pytest_llmbench.probes.model_list import below
 from pytest_llmbench.redaction import outward
 from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.unix_sockets import over_http, socket_path
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions
@@ -197,7 +198,11 @@ class LLMClient:
         }
         # The preflight has refused endpoints that the environment has a proxy for.
         timeout = httpx.Timeout(None, connect=self._access.connect_s)
-        return httpx.AsyncClient(headers=headers, verify=self._tls, trust_env=False, timeout=timeout)
+        path = socket_path(self._to.url())
+        way = httpx.AsyncHTTPTransport(uds=path) if path else None
+        return httpx.AsyncClient(
+            headers=headers, verify=self._tls, trust_env=False, timeout=timeout, transport=way
+        )
 
     def _encoded(
         self, prompt: Prompt, max_tokens: int, temperature: float, extra: Mapping[str, Any]
@@ -274,7 +279,8 @@ class ReplyStream:
     async def _received(self) -> AsyncIterator[Chunk]:
         exchange, spoken = self._exchange, self._client.dialect
         async with self._client.connected() as http:
-            request = http.build_request("POST", self._client.endpoint, content=exchange.request.wire)
+            url = over_http(self._client.endpoint)
+            request = http.build_request("POST", url, content=exchange.request.wire)
             request.extensions["trace"] = self._note
             response = await self._in_time(http.send(request, stream=True))
             exchange.status, exchange.headers = response.status_code, list(response.headers.raw)

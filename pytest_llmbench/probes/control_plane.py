@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
-from urllib.parse import urlsplit
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -26,6 +26,7 @@ from pytest_llmbench import trust
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import known_secrets
+from pytest_llmbench.unix_sockets import SCHEME, over_http, socket_path
 from pytest_llmbench.wire.error_text import shorten
 
 _MOST_BYTES = 4 * 1024 * 1024
@@ -68,12 +69,15 @@ class ControlPlane:
 
     def __init__(self, endpoint: str, access: Access, transport: httpx.BaseTransport | None = None) -> None:
         self._access = access
+        self._socket = socket_path(endpoint)
         self._transport = transport
+        if transport is None and self._socket:
+            self._transport = httpx.HTTPTransport(uds=self._socket)
         self.insecure = access.insecure
         self.key_source = access.credentials.source
         self.headers = access.credentials.headers
         """What every request carries beside the usual; holds secrets."""
-        self.proxy = proxy_for(endpoint)
+        self.proxy = None if self._socket else proxy_for(endpoint)
         """URL of the proxy that is used, or ``None``. Never one for a loopback endpoint."""
         self._tls = tls_context(access)
         self._client = self._made()
@@ -133,11 +137,11 @@ class ControlPlane:
         self._client.close()
 
     def get(self, url: str) -> Answer:
-        return self._exchange(self._client.build_request("GET", url))
+        return self._exchange(self._request("GET", url))
 
     def get_or_failure(self, url: str, headers: Mapping[str, str] | None = None) -> Answer | SUTError:
         """The answer; where the server ended the connection without one, the error that says so."""
-        request = self._client.build_request("GET", url, headers=headers)
+        request = self._request("GET", url, headers=headers)
         try:
             return self._taken(request)
         except _ENDED as error:
@@ -151,19 +155,28 @@ class ControlPlane:
         ``headers``: further ones, which a dialect wants.
         """
         usual = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
-        both = {**usual, **(headers or {})}
-        return self._exchange(self._client.build_request("POST", url, content=body, headers=both))
+        return self._exchange(self._request("POST", url, content=body, headers={**usual, **(headers or {})}))
 
     def call(self, method: str, url: str, body: bytes | None = None) -> Answer:
         """The answer to an administrative call, with a JSON body if there is one."""
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        return self._exchange(self._client.build_request(method, url, content=body, headers=headers))
+        return self._exchange(self._request(method, url, content=body, headers=headers))
+
+    def _request(self, method: str, url: str, **parts: Any) -> httpx.Request:
+        return self._client.build_request(method, over_http(url), **parts)
+
+    def _shown(self, request: httpx.Request) -> str:
+        """The URL that was asked for, as the user knows it."""
+        url = without_query(str(request.url))
+        if not self._socket:
+            return url
+        return urlsplit(url)._replace(scheme=SCHEME, netloc=quote(self._socket, safe="")).geturl()
 
     def _exchange(self, request: httpx.Request) -> Answer:
         try:
             return self._taken(request)
         except httpx.RequestError as error:
-            raise self._failure(without_query(str(request.url)), error) from error
+            raise self._failure(self._shown(request), error) from error
 
     def _taken(self, request: httpx.Request) -> Answer:
         with self._within_the_time(str(request.url)):
@@ -176,9 +189,11 @@ class ControlPlane:
         # Servers repeat a wrong key in their error texts; from here on it is not there.
         text = known_secrets().text(body.decode("utf-8", errors="surrogateescape"))
         raw = text.encode("utf-8", errors="surrogateescape")
-        return Answer(without_query(str(request.url)), response.status_code, response.headers, raw, ended)
+        return Answer(self._shown(request), response.status_code, response.headers, raw, ended)
 
     def _sent(self, request: httpx.Request) -> httpx.Response:
+        if self._socket:
+            self._try_socket()
         try:
             response = self._client.send(request, stream=True)
         except _ENDED:
@@ -189,6 +204,15 @@ class ControlPlane:
             response = self._client.send(request, stream=True)
         self._answered = True
         return response
+
+    def _try_socket(self) -> None:
+        """httpcore leaves its socket open where a Unix socket refuses it: that is found out beforehand."""
+        try:
+            with socket.socket(socket.AF_UNIX) as attempt:
+                attempt.settimeout(self._access.connect_s)
+                attempt.connect(self._socket)
+        except OSError as error:
+            raise httpx.ConnectError(str(error)) from error
 
     def _read(self, response: httpx.Response) -> tuple[bytes, bool]:
         """The body, up to its end, the end marker of a stream, or a limit; and whether that was no limit."""
@@ -240,6 +264,8 @@ def explain(
         return what, "check the host name in --llm-endpoint, and the DNS of this host"
     if isinstance(cause, ssl.SSLError):
         return trust.explain(cause, url)
+    if isinstance(cause, FileNotFoundError):
+        return "there is no such socket", "start the server, or correct the path of its socket"
     if isinstance(cause, ConnectionRefusedError):
         return "connection refused: nothing listens there", "start the server, or correct the port"
     if isinstance(error, httpx.ConnectTimeout):
@@ -261,7 +287,7 @@ def _may_pass(error: httpx.RequestError) -> bool:
     cause = _root_cause(error)
     if isinstance(cause, ssl.SSLError):
         return False
-    absent = isinstance(cause, socket.gaierror | ConnectionRefusedError)
+    absent = isinstance(cause, socket.gaierror | ConnectionRefusedError | FileNotFoundError)
     unreachable = isinstance(cause, OSError) and cause.errno in _UNREACHABLE
     return absent or unreachable or isinstance(error, (httpx.TimeoutException, *_ENDED))
 

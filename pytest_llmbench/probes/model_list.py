@@ -14,6 +14,7 @@ import httpx
 
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.probes.control_plane import Answer
+from pytest_llmbench.unix_sockets import SCHEME, over_http, socket_mistakes, socket_path
 
 _VERSIONED = re.compile(r"/v\d\w*$")
 _METHOD_PATHS = re.compile(r"/(chat/completions|completions|responses|messages|models)$")
@@ -49,10 +50,13 @@ def base_candidates(endpoint: str) -> list[str]:
     try:
         parts = urlsplit(endpoint.strip())
         port = parts.port
-        httpx.URL(endpoint.strip())
+        httpx.URL(over_http(endpoint.strip()))
     except (ValueError, httpx.InvalidURL) as error:
         raise _no_url(endpoint, str(error)) from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+    unix = parts.scheme == SCHEME
+    if unix and (mistakes := socket_mistakes(socket_path(endpoint))):
+        raise _no_url(endpoint, mistakes[0])
+    if not unix and (parts.scheme not in ("http", "https") or not parts.hostname or port == 0):
         raise _no_url(endpoint, "an endpoint is http(s)://host[:port][/path]")
     if parts.username is not None or parts.password is not None:
         safe = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -18,6 +18,7 @@ LAYERS: dict[str, int] = {
     "errors": 0,
     "input_files": 0,
     "trust": 1,
+    "unix_sockets": 0,
     "model": 1,
     "tokens": 2,
     "stats": 2,
@@ -54,6 +55,7 @@ FURTHER_LIMITS = {
     "generator": {
         "errors",
         "trust",
+        "unix_sockets",
         "model",
         "stats",
         "workloads",
@@ -69,6 +71,7 @@ FURTHER_LIMITS = {
         "redaction",
         "input_files",
         "trust",
+        "unix_sockets",
         "model",
         "stats",
         "workloads",

@@ -341,7 +341,8 @@ class Http1Transport:
         """``kernel_stamps``: use them where there are any; else reads are stamped in user space."""
         self._target = target
         self._clock = clock
-        self._times = kernel_times(clock) if kernel_stamps else None
+        # The kernel stamps packets, and a Unix socket has none.
+        self._times = kernel_times(clock) if kernel_stamps and not target.unix_path else None
         self._sockets: Sockets | None = None
         self._addresses: list[str] = []
         self._connections: set[Http1Connection] = set()
@@ -477,7 +478,7 @@ class Http1Transport:
             connection = await self._open()
         except OSError as error:
             end = End.EXHAUSTED if self._is_exhaustion(error) else End.UNREACHABLE
-            where = f"{self._target.host}:{self._target.port}"
+            where = self._target.place
             exchange.finish(end, self._clock.monotonic_ns(), f"cannot connect to {where}: {_reason(error)}")
             return
         connection.submit(exchange, reused=False)
@@ -514,7 +515,10 @@ class Http1Transport:
             await SocketLink.connect(connection, address, port, self._sockets)
         else:
             link = LoopLink(connection, self._clock.monotonic_ns)
-            await loop.create_connection(lambda: link, address, port)
+            if self._target.unix_path:
+                await loop.create_unix_connection(lambda: link, self._target.unix_path)
+            else:
+                await loop.create_connection(lambda: link, address, port)
         try:
             await ready
         except BaseException:  # cancellation included: a connection that nobody will use must not stay open
@@ -526,6 +530,8 @@ class Http1Transport:
 
     async def _resolved(self) -> list[str]:
         """The host's addresses, looked up once."""
+        if self._target.unix_path:
+            return [self._target.unix_path]
         if not self._addresses:
             found = await asyncio.get_running_loop().getaddrinfo(
                 self._target.host, self._target.port, type=socket.SOCK_STREAM

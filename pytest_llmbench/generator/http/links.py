@@ -106,7 +106,9 @@ class LoopLink(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         # With a high-water mark of 0 the loop reports every byte that the kernel did not take at once.
         transport.set_write_buffer_limits(high=0)
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        below = transport.get_extra_info("socket")
+        if below.family != socket.AF_UNIX:
+            below.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._linked.attach(self)
 
     def data_received(self, data: bytes) -> None:

@@ -6,14 +6,15 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.trust import ClientCertificate, client_context
+from pytest_llmbench.unix_sockets import SCHEME, socket_mistakes, socket_path
 
-SUPPORTED = ("http://", "https://", "sim", "replay", "python:module:attr")
+SUPPORTED = ("http://", "https://", "sim", "replay", "python:module:attr", "http+unix://")
 NOT_YET = ("ws", "wss", "grpc", "grpcs")
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": 80, "https": 443, SCHEME: 80}
 _RESERVED_HEADERS = frozenset(
     {
         "host",
@@ -43,6 +44,8 @@ class Target:
     ssl_context: ssl.SSLContext | None = field(default=None, compare=False)
     insecure: bool = False
     """True: the server's certificate is not checked."""
+    unix_path: str = ""
+    """The socket that is connected to in place of host and port."""
 
     @classmethod
     def parse(
@@ -54,7 +57,7 @@ class Target:
         insecure: bool = False,
         client: ClientCertificate | None = None,
     ) -> Target:
-        """A target from ``http(s)://host[:port][/base][?query]``.
+        """A target from ``http(s)://host[:port][/base][?query]``, or ``http+unix://%2Fsocket[/base]``.
 
         Raises :class:`SuiteError`, listing everything that is wrong, for a scheme we do not speak, a missing
         host, a bad port, credentials in the URL, header text that is not header text, an unreadable CA file.
@@ -72,13 +75,14 @@ class Target:
             raise SuiteError.from_mistakes(mistakes, where=_shown(parts), remedy="correct --llm-endpoint")
         return cls(
             scheme=parts.scheme,
-            host=parts.hostname or "",
+            host="localhost" if parts.scheme == SCHEME else parts.hostname or "",
             port=parts.port or _DEFAULT_PORTS[parts.scheme],
             base_path=parts.path.rstrip("/"),
             query=parts.query,
             headers=tuple((headers or {}).items()),
             ssl_context=context,
             insecure=insecure and parts.scheme == "https",
+            unix_path=socket_path(url),
         )
 
     @property
@@ -88,8 +92,14 @@ class Target:
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
+    def place(self) -> str:
+        """Where connections go, for messages."""
+        return self.unix_path or f"{self.host}:{self.port}"
+
+    @property
     def url(self) -> str:
-        return f"{self.scheme}://{self.authority}{self.base_path}"
+        where = quote(self.unix_path, safe="") or self.authority
+        return f"{self.scheme}://{where}{self.base_path}"
 
     def request_target(self, path: str) -> str:
         """``path`` of a dialect below the base path; segments that both have are not repeated.
@@ -120,6 +130,8 @@ def _url_mistakes(parts: SplitResult) -> list[str]:
         return [f"not supported yet: {parts.scheme}; supported are {', '.join(SUPPORTED)}"]
     if parts.scheme not in _DEFAULT_PORTS:
         return [f"{_shown(parts)!r} is no endpoint we can speak to; supported are {', '.join(SUPPORTED)}"]
+    if parts.scheme == SCHEME:
+        return socket_mistakes(unquote(parts.netloc))
     mistakes = []
     if parts.username is not None or parts.password is not None:
         mistakes.append("the URL holds credentials; give them as a header, from the environment or a file")

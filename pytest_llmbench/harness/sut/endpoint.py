@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.harness.execution.executor import Executor
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.model.facts import Facts
@@ -54,8 +55,6 @@ class Reached:
 def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
     """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
     from pytest_llmbench.harness.sut.probed import with_engine_metrics
-    from pytest_llmbench.probes.host import host_facts
-    from pytest_llmbench.probes.rtt import probe_rtt
 
     approach.target(url)  # what we cannot speak to is said before any traffic
     seen = _examined(url, approach, callbacks.on_progress)
@@ -73,7 +72,7 @@ def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
         base_url=seen.base_url,
         model=seen.model,
         api=seen.api,
-        facts=seen.facts | host_facts(target.host) | probe_rtt(target.host, target.port),
+        facts=seen.facts | _whereabouts(target),
         executor=with_engine_metrics(generator, seen.base_url, approach.access, approach.series),
     )
 
@@ -95,6 +94,15 @@ def _in_process(approach: SUTAccess, seen: EndpointReport, callbacks: RunCallbac
         count_text=reference_tokenizer().count,
         reasoning=approach.reasoning,
     )
+
+
+def _whereabouts(target: Target) -> Facts:
+    """Where the endpoint lies from here. Through a Unix socket there is no network."""
+    from pytest_llmbench.probes.host import host_facts
+    from pytest_llmbench.probes.rtt import probe_rtt
+
+    found = host_facts(target.host)
+    return found if target.unix_path else found | probe_rtt(target.host, target.port)
 
 
 def _examined(url: str, approach: SUTAccess, say: Callable[[str], None]) -> EndpointReport:

@@ -60,6 +60,17 @@ def clock_facts(machines: Sequence[Mapping[str, Any]], known: Facts) -> Facts:
     return Facts.of(Origin.MEASURED, values, "round trips to the workers")
 
 
+def _refuse_what_stays_here(approach: SUTAccess, seen: EndpointReport) -> None:
+    """Raise SuiteError for what other machines do not have, and are not to have."""
+    what = ""
+    if approach.target(seen.base_url).unix_path:
+        what = "a Unix socket is of this machine alone, and the load is to come from others"
+    elif approach.access.client is not None:
+        what = "a client certificate does not go to other machines, since its key would"
+    if what:
+        raise SuiteError(what, where="--llm-workers=ray", remedy="measure from this machine: leave it out")
+
+
 def distributed(
     approach: SUTAccess,
     seen: EndpointReport,
@@ -85,12 +96,7 @@ def distributed(
         "reasoning": approach.reasoning,
     }
     if approach.ray is not None:
-        if access.client is not None:
-            raise SuiteError(
-                "a client certificate does not go to other machines: its key would",
-                where="--llm-workers=ray",
-                remedy="measure from this machine, or leave out client_cert_file",
-            )
+        _refuse_what_stays_here(approach, seen)
         generator = RayLoadGenerator(address, seen.api, cluster=approach.ray, **options)
         host = approach.target(seen.base_url).host
         return ClockedExecutor(generator, approach.told(host_facts(host), {}))
