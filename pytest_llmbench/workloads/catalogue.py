@@ -17,7 +17,7 @@ from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
 from pytest_llmbench.workloads.conversation import ConversationWorkload
 from pytest_llmbench.workloads.lengths import Choice, Fixed
 from pytest_llmbench.workloads.long_context import LONG_CONTEXT, LONG_CONTEXT_UNIFORM, LongContextWorkload
-from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, Mixture, Part
+from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING, LARGEST_WEIGHT, Mixture, Part
 from pytest_llmbench.workloads.profiles import PREFIX, ProfileWorkload, profile_workload, profiles
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.synthetic import (
@@ -83,32 +83,32 @@ def mixed(parts: Mix, name: str = "") -> Mixture:
     made, mistakes = mixture_parts(parts)
     if mistakes:
         raise SuiteError.from_mistakes(mistakes, where="mixture of workloads")
-    return Mixture(name or " + ".join(f"{part.weight:g} {part.name}" for part in made), tuple(made))
+    # A whole number may be too large to be written as any other; the mixture refuses it.
+    weights = [max(-LARGEST_WEIGHT, min(part.weight, LARGEST_WEIGHT)) for part in made]
+    called = " + ".join(f"{weight:g} {part.name}" for weight, part in zip(weights, made, strict=True))
+    return Mixture(name or called, tuple(made))
 
 
 def mixture_parts(parts: Mix) -> tuple[list[Part], list[str]]:
     """The parts of :func:`mixed`, and what is wrong with the others, in words."""
     made: list[Part] = []
     mistakes: list[str] = []
-    for label, entry in parts.items():
+    given: Mapping[Any, Any] = parts  # a marker is not typed
+    for label, entry in given.items():
         pair = isinstance(entry, tuple | list) and len(entry) == 2
-        wanted, weight = entry if pair else (label, entry)  # type: ignore[misc]
+        wanted, weight = entry if pair else (label, entry)
         if isinstance(weight, bool) or not isinstance(weight, int | float):
             mistakes.append(f"part {shown(label)} is {shown(entry)}: give (workload, weight), or a weight")
             continue
+        if not isinstance(label, str):
+            mistakes.append(f"part {shown(label)}: the label has to be a text")
+            continue
         try:
-            made.append(Part(_label(label), workload(wanted), float(weight)))
+            made.append(Part(label, workload(wanted), weight))
         except SuiteError as error:
             remedy = f" ({error.remedy})" if error.remedy else ""
             mistakes.append(f"part {shown(label)}: {error.what}{remedy}")
     return made, mistakes
-
-
-def _label(label: object) -> str:
-    """It stands in the names of metrics, ``ttft[label].p99``."""
-    if not isinstance(label, str) or not label.strip() or set("[]") & set(label):
-        raise SuiteError("the label has to be a text without brackets")
-    return label
 
 
 def reference_variant(name: str, specification: Mapping[str, Any]) -> Workload | None:

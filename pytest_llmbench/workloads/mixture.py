@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import name_mistakes
@@ -145,6 +146,8 @@ def _profiles(stated: list[Mapping[str, Any]]) -> dict[str, Any]:
     return {"profiles": found} if found else {}
 
 
+LARGEST_WEIGHT = 1e9
+_RANGE = re.compile(r"\d+(-\d+|\+)")
 _DATASET_KEYS = ("name", "version", "subset", "subset_method", "file_sha256")
 
 
@@ -159,9 +162,16 @@ def _part_mistakes(parts: tuple[Part, ...]) -> list[str]:
     names = [part.name for part in parts]
     if len(set(names)) < len(names) or "" in names:
         found.append(f"the parts are called {names}: give each a name of its own")
+    # They stand in the names of metrics: ttft[label].p99, beside ttft[0-256].p99 of a range of lengths.
+    found += [
+        f"a part is called {name!r}: give it a name without brackets that is no range of numbers"
+        for name in names
+        if set("[]") & set(name) or _RANGE.fullmatch(name)
+    ]
     for part in parts:
-        if not (part.weight > 0 and math.isfinite(part.weight)):
-            found.append(f"the weight of {part.name!r} is {part.weight}: give a number above 0")
+        if not 0 < part.weight <= LARGEST_WEIGHT:
+            told = f"the weight of {part.name!r} is {shown(part.weight)}"
+            found.append(f"{told}: give a number above 0, at most {LARGEST_WEIGHT:g}")
         found += [f"part {part.name!r}: {mistake}" for mistake in check_specification(part.workload)]
     return found or _disagreements(parts)
 

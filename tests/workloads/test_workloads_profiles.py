@@ -257,7 +257,7 @@ def test_a_mixture_tells_all_its_mistakes() -> None:
                 "profile:CHIT": 1,
                 "profile:EMBED": 2,
                 "synthetic-uniform": "half",
-                "a[b]": 1,
+                3: 1,
                 "profile:CHAT": True,
             }
         )
@@ -265,11 +265,14 @@ def test_a_mixture_tells_all_its_mistakes() -> None:
         "'profile:CHIT'",
         "/v1/embeddings",
         "'half'",
-        "without brackets",
+        "part 3: the label has to be a text",
         "True: give (workload, weight)",
     ):
         assert told in str(caught.value)
-    for weight in (0, -1, math.nan, math.inf):
+    for label in ("a[b]", "0-256", "4096+"):
+        with pytest.raises(SuiteError, match="without brackets that is no range"):
+            workload({label: ("synthetic-uniform", 1), "profile:CHAT": 1})
+    for weight in (0, -1, math.nan, math.inf, 10**400, -(10**400)):
         with pytest.raises(SuiteError, match="give a number above 0"):
             workload({"profile:CHAT": weight, "profile:RAGN": 1})
     with pytest.raises(SuiteError, match="at least two"):

@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from pytest_llmbench.methodology.measuring.by_run import by_run
-from pytest_llmbench.methodology.measuring.cells import NOT_MEASURED, cell, tail
+from pytest_llmbench.methodology.measuring.cells import cell, tail
 from pytest_llmbench.methodology.measuring.samples import samples_of
+from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
@@ -47,10 +48,12 @@ def with_classes(result: TestResult, workload: Workload, seed: int) -> TestResul
 
 
 def class_labels(workload: Workload) -> tuple[str, ...]:
-    """The labels of the parts that the workload states, whether a request had them or not."""
+    """The labels of the parts that the workload states, whether a request had them or not; without those
+    that are the name of a range of lengths, whose figures have these names already."""
     stated = workload.specification()
     parts = stated.get("parts") or stated.get("classes") or ()
-    return tuple(str(part["name"]) for part in parts if isinstance(part, Mapping) and "name" in part)
+    names = (str(part["name"]) for part in parts if isinstance(part, Mapping) and "name" in part)
+    return tuple(name for name in names if name not in LABELS)
 
 
 def _metrics(seen: Sequence[Observation], labels: Sequence[str], seed: int) -> dict[str, Estimate]:
@@ -97,4 +100,4 @@ def _cells(metrics: Mapping[str, Estimate], qualifier: str) -> tuple[str, ...]:
     completed, output = (
         metrics.get(f"{name}{qualifier}") for name in ("completion_rate", "output_token_throughput")
     )
-    return (cell(completed) if completed is not None else NOT_MEASURED, *percentiles, cell(output))
+    return (cell(completed), *percentiles, cell(output))
