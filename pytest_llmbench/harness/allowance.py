@@ -16,7 +16,7 @@ import numpy as np
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.observation import TIME_IS_UP, ClockAnchor, Observation
 from pytest_llmbench.model.outcome import Phase
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.workloads.stream import stream_of
@@ -65,6 +65,13 @@ class Budgets:
         if isinstance(load, ClosedLoop) and load.concurrency > self.concurrency:
             wanted = load.concurrency
             return f"{wanted} in flight is more than {raised('concurrency', self.concurrency, wanted)}"
+        if isinstance(load, SessionStarts) and load.rate > self.rate:
+            return f"{load.rate:g} sessions/s are more than {raised('rate', self.rate, load.rate)}"
+        if isinstance(load, SessionSlots) and load.sessions > self.concurrency:
+            wanted = load.sessions
+            return (
+                f"{wanted} sessions at once are more than {raised('concurrency', self.concurrency, wanted)}"
+            )
         return None
 
 

@@ -19,7 +19,7 @@ from pytest_llmbench.workloads.dataset import name_mistakes
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, specification_of
 from pytest_llmbench.workloads.readable import as_ids, readable_ids, word_ids
 from pytest_llmbench.workloads.sharing import FLAG_BLOCK, SharesPrefixes, sharing_flags
-from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, stream_of
+from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, single_requests
 from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SHARING
 
 
@@ -54,7 +54,7 @@ class WithFixedOutput(StreamedWorkload):
         return draws_anew(self.base)
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
-        for request in stream_of(self.base, seed):
+        for request in single_requests(self.base, seed):
             yield replace(request, max_tokens=self.output_tokens)
 
     def specification(self) -> Mapping[str, Any]:
@@ -99,7 +99,7 @@ class Salted(StreamedWorkload):
         alphabet = range(highest_id(self.base) + 1) if _is_random(self.base) else word_ids().tolist()
         mark = [generator.choice(alphabet) for _ in range(3)]
         word = f"{generator.getrandbits(32):08x}"
-        for request in stream_of(self.base, seed):
+        for request in single_requests(self.base, seed):
             yield _salted(request, mark, alphabet, word)
 
     def specification(self) -> Mapping[str, Any]:
@@ -166,7 +166,7 @@ class SharedPrefix(StreamedWorkload):
         highest = highest_id(self.base) if _is_random(self.base) else None
         heads = [_head(generator, tokens, highest) for tokens in lengths]
         flags = sharing_flags(generator, self.fraction)
-        for request in stream_of(self.base, seed):
+        for request in single_requests(self.base, seed):
             rank = generator.randrange(self.prefixes) if next(flags) else None
             yield request if rank is None else _prefixed(request, heads[rank], rank)
 

@@ -15,7 +15,7 @@ from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import name_mistakes
 from pytest_llmbench.workloads.lengths import Uniform
 from pytest_llmbench.workloads.specification import check_specification
-from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, stream_of
+from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, single_requests
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 
@@ -57,7 +57,9 @@ class Mixture(StreamedWorkload):
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
-        streams = [stream_of(p.workload, derived_seed(seed, f"part {k}")) for k, p in enumerate(self.parts)]
+        streams = [
+            single_requests(p.workload, derived_seed(seed, f"part {k}")) for k, p in enumerate(self.parts)
+        ]
         cumulated = list(accumulate(self.shares))
         index = 0
         while True:

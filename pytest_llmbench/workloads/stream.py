@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -69,6 +70,13 @@ def stream_of(workload: Workload, seed: int) -> Iterator[PlannedRequest]:
             return
         yield from more
         given, length = given + len(more), length * 2
+
+
+def single_requests(workload: Workload, seed: int) -> Iterator[PlannedRequest]:
+    """:func:`stream_of` of a workload that is made into another one: turns of sessions are turns no more,
+    since what is changed about them is not what their session was made of."""
+    for request in stream_of(workload, seed):
+        yield request if request.turn is None else replace(request, turn=None)
 
 
 def derived_seed(seed: int, purpose: str) -> int:

@@ -22,7 +22,7 @@ from pytest_llmbench.model.looks import Looks, Watched
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed
@@ -154,9 +154,10 @@ def test_no_load_goes_on_beyond_the_seconds(plan: LoadPlan) -> None:
     [
         (OpenLoop(51.0), "51 req/s is more than --llm-max-rate=50 allows: raise it with --llm-max-rate=100"),
         (ClosedLoop(65), "65 in flight is more than --llm-max-concurrency=64 allows"),
+        (SessionSlots(65), "65 sessions at once are more than --llm-max-concurrency=64 allows"),
     ],
 )
-def test_a_load_that_is_too_wide_is_not_sent_at_all(load: OpenLoop | ClosedLoop, said: str) -> None:
+def test_a_load_that_is_too_wide_is_not_sent_at_all(load: Load, said: str) -> None:
     session = Session(rate=50, concurrency=64)
     seen = session.run(PLAN.with_(load=load))
     assert said in str(seen.interrupted)

@@ -8,10 +8,12 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import Session, SessionTurn
+from pytest_llmbench.model.session import OfSessions, Session, SessionTurn
 from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Choice, Fixed, Uniform
+from pytest_llmbench.workloads.mixture import Mixture, Part
 from pytest_llmbench.workloads.readable import readable_ids
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
 from pytest_llmbench.workloads.sessions import SessionWorkload, requests_of, turns_of
@@ -150,3 +152,13 @@ def test_mistakes_are_told_together_and_the_specification_is_complete() -> None:
         assert word in str(caught.value)
     assert check_specification(WORKLOAD) == []
     assert WORKLOAD.shared_prefixes(1) == (100, 100)
+
+
+def test_a_workload_that_is_made_of_one_of_sessions_is_of_single_requests() -> None:
+    """What is changed about a turn is not what the identity of its session is made of."""
+    mixed = Mixture("mixed", (Part("talk", WORKLOAD, 0.5), Part("again", WORKLOAD, 0.5)))
+    for made in (Salted(WORKLOAD, "one"), WithFixedOutput(WORKLOAD, 5), mixed):
+        assert not isinstance(made, OfSessions)
+        assert {request.turn for request in made.requests(8, 3)} == {None}
+    salted = [sequence_sha256(Salted(WORKLOAD, salt).requests(8, 3)) for salt in ("one", "two")]
+    assert salted[0] != salted[1]

@@ -74,6 +74,20 @@ class PrefixCache:
         self._stale.discard(block)  # somebody has computed it anew
         return count is not None
 
+    def acquire_computed(self, hashes: Sequence[int]) -> None:
+        """:meth:`acquire` of blocks one after the other, which are kept or not."""
+        references, unused, stale = self._references, self._unused, self._stale
+        for block in hashes:
+            count = references.get(block)
+            if count is None:
+                references[block] = 1
+                continue
+            references[block] = count + 1
+            if not count:
+                unused.pop(block, None)
+            if stale:
+                stale.discard(block)
+
     def acquire_kept(self, hashes: Sequence[int]) -> None:
         """Use blocks that :meth:`hits` has found."""
         references, unused = self._references, self._unused
@@ -236,9 +250,9 @@ class KVCache:
             return
         hashes = self._shareable(sequence)
         computed = min(sequence.prefilled_tokens // self.block_tokens, len(hashes))
-        for block in hashes[sequence.shared_blocks : computed]:
-            self.prefix.acquire(block)
-            self._private -= 1
+        fresh = hashes[sequence.shared_blocks : computed]
+        self.prefix.acquire_computed(fresh)
+        self._private -= len(fresh)
         sequence.shared_blocks = max(sequence.shared_blocks, computed)
 
     def free(self, sequence: EngineSequence, next_step: int) -> int:
