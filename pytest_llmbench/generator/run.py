@@ -173,10 +173,7 @@ class LoadGenerator:
             raise SuiteError.from_mistakes(mistakes, where=plan.label)
         sessions = self._sessions_of(plan) if isinstance(plan.load, SessionLoad) else None
         if sessions is not None:
-            load, connections = (
-                self._session_load(plan, sessions),
-                min(plan.requests, _MOST_OPEN_LOOP_CONNECTIONS),
-            )
+            load, connections = self._session_load(plan, sessions)
         else:
             load, connections = self._load_of(plan, self._requests_of(plan))
         taken_at = anchor(self._clock)
@@ -281,8 +278,9 @@ class LoadGenerator:
         refuse_too_much(peak_connections(plan, tokens), own_limits(), plan.label)
         return SessionSupply(sessions_of(planned), self._preparer(plan))
 
-    def _session_load(self, plan: LoadPlan, supply: SessionSupply) -> Load:
+    def _session_load(self, plan: LoadPlan, supply: SessionSupply) -> tuple[Load, int]:
         load = plan.load
+        slots = load.sessions if isinstance(load, SessionSlots) else 0
         starts: Iterator[int] = iter(())
         if isinstance(load, SessionStarts) and isinstance(plan.workload, DealtWorkload):
             starts = plan.workload.instants_ns(plan.requests)
@@ -293,7 +291,6 @@ class LoadGenerator:
             alarm = best_alarm(asyncio.get_running_loop(), self._clock)
             try:
                 pacer = Pacer(self._clock, alarm, most_behind_ns=MOST_BEHIND_NS)
-                slots = load.sessions if isinstance(load, SessionSlots) else 0
                 loop = SessionLoop(
                     dispatcher, supply, pacer, self._clock, start_ns, slots=slots, starts_ns=starts
                 )
@@ -301,7 +298,7 @@ class LoadGenerator:
             finally:
                 alarm.close()
 
-        return load_
+        return load_, min(plan.requests, slots or _LEAST_OPEN_LOOP_CONNECTIONS)
 
     def _preparer(self, plan: LoadPlan) -> Callable[[PlannedRequest], PreparedRequest]:
         options = EncodeOptions(
