@@ -65,8 +65,6 @@ _LOAD = {
     "load.rate_rps": "requests per second (open loop)",
     "load.burstiness": "shape of the gamma gaps (bursty arrivals)",
     "load.concurrency": "requests in flight (closed loop)",
-    "load.session_rate": "sessions that start per second (open loop of sessions)",
-    "load.sessions": "sessions at once (closed loop of sessions)",
     "load.rate_range": "list: lowest rate, highest rate, step of a search",
     "load.concurrency_range": "list: lowest (capacity: first) and highest concurrency, step of a search",
     "load.duration_s": "of a level, ramp-up included; of a search the level that is reported",
