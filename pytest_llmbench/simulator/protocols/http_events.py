@@ -116,9 +116,7 @@ class _HttpReply:
         return EventReply(self, events, texts, truth, chunk_tokens, self._driver.clock, timings=self._timings)
 
     async def send(self, text: str) -> None:
-        if not self._begun:
-            self._begun = True
-            await send_start(self._send, 200, self._headers)
+        await self._start()
         event = f"{text}\n" if self._api.lines else f"event: {json.loads(text)['type']}\ndata: {text}\n\n"
         await send_body(self._send, event.encode(), more=True)
 
@@ -127,10 +125,16 @@ class _HttpReply:
         gone.add_done_callback(lambda _: self.over.set())
         try:
             await self.over.wait()
-            if self._begun and not gone.done():
+            if not gone.done():
+                await self._start()
                 await send_body(self._send, b"")
         finally:
             gone.cancel()
+
+    async def _start(self) -> None:
+        if not self._begun:
+            self._begun = True
+            await send_start(self._send, 200, self._headers)
 
     def end(self) -> None:
         self.over.set()

@@ -1,4 +1,4 @@
-"""The ASGI application: OpenAI's endpoints, vLLM's pages, the engine's records, and the WebSocket face."""
+"""The ASGI application: endpoints of several APIs, vLLM's pages, the engine's records, the WebSocket face."""
 
 from __future__ import annotations
 
