@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
+from pytest_llmbench.model.estimate import LOWER_BOUND, ONLY_BOUND, Estimate
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective
 from pytest_llmbench.model.looks import judged_name
 from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.stats.deciding import MOST, times_to_close, times_to_decide
+from pytest_llmbench.stats.runs import Interval
 
 _MOST_SAMPLES_WORTH_NAMING = 10_000_000
 _USUAL = 0.95
@@ -57,8 +59,8 @@ def judge(objective: Objective, estimate: Estimate | None) -> JudgedObjective:
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason)
     if estimate.point is None:
         return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, _undefined(objective, estimate.n))
-    needed, reason = _what_would_decide(objective, estimate, good_end)
-    return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason + _level(estimate), needed)
+    times, reason = _what_would_decide(objective, estimate)
+    return _judged(objective, estimate, GateVerdict.INCONCLUSIVE, reason + _level(estimate), times)
 
 
 def _doubt(objective: Objective, estimate: Estimate) -> str | None:
@@ -104,38 +106,43 @@ def _undefined(objective: Objective, n: int) -> str:
     )
 
 
-def _what_would_decide(
-    objective: Objective, estimate: Estimate, unfavourable: float | None
-) -> tuple[int | None, str]:
+def _what_would_decide(objective: Objective, estimate: Estimate) -> tuple[float | None, str]:
+    """How many times the samples, and the reason in words."""
+    assert estimate.point is not None
+    n, limit = estimate.n, objective.limit
     if estimate.method.startswith(_SEARCHED):
         return None, f"the limit lies between two levels of the search ({estimate.method})"
-    if unfavourable is None:
+    if n == 0:
+        return None, f"the interval of {objective.metric} rests on no sample, so more of them say nothing"
+    # The end that has to pass the limit: of a point beyond it the other one.
+    towards = estimate.upper if limit > estimate.point else estimate.lower
+    if limit == estimate.point:
+        towards, _ = _ends(objective, estimate)
+    times = times_to_decide(estimate.point, _of_the_sample(estimate), limit, level=estimate.level)
+    if towards is None:
         if estimate.n_required is None:
-            return None, f"the interval is open: {estimate.n} samples do not bound {objective.metric}"
-        needed = max(estimate.n_required, estimate.n + 1)
-        more = needed - estimate.n
-        return more, (
-            f"{estimate.n} samples cannot bound {objective.metric}: at least {needed} are needed, {more} more"
-        )
-    more_needed = _samples_to_resolve(objective, estimate, unfavourable)
-    if more_needed is None:
+            return None, f"the interval is open: {n} samples do not bound {objective.metric}"
+        needed = max(estimate.n_required, n + 1)
+        times = max(times, times_to_close(needed, n))
+        more = f"at least {needed} are needed, about {further(times, n)} more"
+        return times, f"{n} samples cannot bound {objective.metric}: {more}"
+    if limit == estimate.point or further(times, n) >= _MOST_SAMPLES_WORTH_NAMING:
         return None, "the limit lies so close to the measured value that no reasonable sample decides it"
-    return more_needed, f"the interval straddles the limit: about {more_needed} more samples would decide it"
+    more = f"about {further(times, n)} more samples would decide it"
+    if times >= MOST:
+        more += ", or say how many do"
+    return times, f"the interval straddles the limit: {more}"
 
 
-def _samples_to_resolve(objective: Objective, estimate: Estimate, unfavourable: float) -> int | None:
-    """Intervals shrink with 1/√n: the n at which this end would just touch the limit, less the present n."""
-    assert estimate.point is not None
-    distance = abs(estimate.point - objective.limit)
-    halfwidth = abs(unfavourable - estimate.point)
-    # A point beyond the limit is decided when the other end passes the limit.
-    if not objective.holds(estimate.point):
-        other = estimate.lower if objective.is_ceiling else estimate.upper
-        halfwidth = abs(estimate.point - other) if other is not None else halfwidth
-    if distance == 0:
-        return None
-    needed = math.ceil(estimate.n * (halfwidth / distance) ** 2) - estimate.n
-    return max(needed, 1) if needed < _MOST_SAMPLES_WORTH_NAMING else None
+def further(times: float, n: int) -> int:
+    """Samples, or requests, beyond the n that there are."""
+    return math.ceil(round((times - 1.0) * n, 6))
+
+
+def _of_the_sample(estimate: Estimate) -> Interval:
+    """The interval without an upper end that is only a bound, unless there is no other."""
+    only_bound = ONLY_BOUND in estimate.method and estimate.lower is not None
+    return Interval(estimate.lower, None if only_bound else estimate.upper)
 
 
 def _judged(
@@ -143,7 +150,7 @@ def _judged(
     estimate: Estimate | None,
     verdict: GateVerdict,
     reason: str,
-    samples_needed: int | None = None,
+    times: float | None = None,
 ) -> JudgedObjective:
     """A sample is taken for a request; whoever knows how many requests there were says it better (advice)."""
     n = 0 if estimate is None else estimate.n
@@ -155,8 +162,8 @@ def _judged(
         n=n,
         verdict=verdict,
         reason=reason,
-        requests_needed=samples_needed,
-        growth=None if samples_needed is None or n == 0 else 1.0 + samples_needed / n,
+        requests_needed=None if times is None else further(times, n),
+        growth=times,
         too_high_by=0.0 if estimate is None else estimate.too_high_by,
         too_low_by=0.0 if estimate is None else estimate.too_low_by,
     )

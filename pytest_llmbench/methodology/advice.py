@@ -16,9 +16,6 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.result import TestResult
 
-LEAST_MARGIN, OF_FEW = 1.25, 5.0
-"""More than the samples ask for: how much they depend on each other is an estimate too, and a poor one while
-they are few."""
 _SHORTEST_S = 1.0
 _NS = 1e9
 
@@ -38,12 +35,11 @@ def _advised(
         return judged
     # A metric of some of the requests, or of their tokens, needs as many times the load as samples.
     sent = sum(len(load.records) for load in loads)
-    growth = judged.growth * (LEAST_MARGIN + OF_FEW / math.sqrt(judged.n))
-    needed = math.ceil((growth - 1.0) * sent)
-    advice = _keyword(loads, parameters, growth)
+    needed = math.ceil(round((judged.growth - 1.0) * sent, 6))
+    advice = _keyword(loads, parameters, judged.growth)
     if advice is not None and scale == "quick":
         advice = f"--llm-scale=standard and {advice}"
-    return replace(judged, requests_needed=needed, growth=growth, advice=advice)
+    return replace(judged, requests_needed=needed, advice=advice)
 
 
 def _loads(metric: str, result: TestResult) -> Sequence[Observation]:

@@ -104,16 +104,17 @@ def stretched(recalled: float, level: float) -> float | None:
 
     z is at most that of 95 %: beyond it, at the levels of early looks, nothing would ever be bounded.
     """
-    relative = _normal_quantile(min(level, _USUAL)) * math.sqrt(recalled)
+    relative = normal_quantile(min(level, _USUAL)) * math.sqrt(recalled)
     return 1 / (1 - relative) if relative <= _FARTHEST else None
 
 
 def memories_required(recalled: float, level: float) -> float:
     """How many times as many samples it takes until an end is not open for their memory alone."""
-    return (_normal_quantile(min(level, _USUAL)) / _FARTHEST) ** 2 * recalled
+    return (normal_quantile(min(level, _USUAL)) / _FARTHEST) ** 2 * recalled
 
 
-def _normal_quantile(level: float) -> float:
+def normal_quantile(level: float) -> float:
+    """The two-sided quantile z_{(1 + level)/2}."""
     from scipy.special import ndtri
 
     return float(ndtri((1 + level) / 2))

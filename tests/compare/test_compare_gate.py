@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,8 @@ from pytest_llmbench.compare.gate import gate, judge
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import GateVerdict
 from pytest_llmbench.model.objective import Objective, Op
+from pytest_llmbench.stats.deciding import times_to_decide
+from pytest_llmbench.stats.runs import Interval
 
 
 def estimate(
@@ -59,14 +62,42 @@ def test_an_absent_metric_is_inconclusive() -> None:
 
 def test_an_open_interval_says_how_many_more() -> None:
     judged = judge(Objective("ttft.p99_9", "<=", 100, "ms"), estimate(50, 40, None, n=100, n_required=3688))
-    assert judged.requests_needed == 3588
-    assert "3588 more" in judged.reason
+    # 1.75 times the 3688, since a hundred tell little of how they depend on each other.
+    assert judged.requests_needed == 6354
+    assert "at least 3688 are needed, about 6354 more" in judged.reason
 
 
 def test_a_straddling_interval_says_how_many_more() -> None:
-    # half-width 10 at n=1000, distance 5: four times the sample
-    judged = judge(Objective("ttft.p99", "<=", 100, "ms"), estimate(95, 88, 105))
-    assert judged.requests_needed == 3000
+    judged = judge(Objective("ttft.p99", "<=", 100, "ms"), estimate(95, 88, 102))
+    assert judged.growth == times_to_decide(95, Interval(88, 102), 100)
+    assert judged.growth is not None
+    assert judged.requests_needed == math.ceil((judged.growth - 1) * 1000)
+    assert f"about {judged.requests_needed} more samples would decide it" in judged.reason
+
+
+def test_a_limit_beside_the_figure_asks_for_sixteen_times_the_samples_and_no_more() -> None:
+    judged = judge(Objective("ttft.p99", "<=", 100, "ms"), estimate(99.9, 88, 105))
+    assert judged.requests_needed == 15_000
+    assert judged.reason.endswith("about 15000 more samples would decide it, or say how many do")
+
+
+def test_an_upper_end_that_is_only_a_bound_is_not_extrapolated() -> None:
+    """A bound by a moment lies far away for another reason than few samples: the lower end tells."""
+    limit = Objective("ttft.p99", "<=", 100, "ms")
+    near, far = (
+        judge(limit, replace(estimate(70, 63, upper), method="order statistics, upper end by a moment"))
+        for upper in (120, 1200)
+    )
+    assert near.growth == far.growth == times_to_decide(70, Interval(63, None), 100)
+
+
+def test_a_point_beyond_the_limit_needs_its_lower_end() -> None:
+    """That the upper one is open does not matter."""
+    limit = Objective("ttft.p99", "<=", 100, "ms")
+    opened = judge(limit, estimate(120, 95, None, n_required=100_000))
+    assert opened.growth == judge(limit, estimate(120, 95, 200)).growth
+    assert opened.growth is not None
+    assert opened.growth < 10
 
 
 def test_on_the_limit_no_sample_decides() -> None:
