@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_llmbench.metrics.catalogue import is_metric
 from pytest_llmbench.metrics.chunking import single_token_share
 from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import SINGLE_TOKEN_SHARE, ItlSamples, itl_samples
@@ -28,6 +29,8 @@ from pytest_llmbench.model.records import IN_RAGGED, MISSING, TOKEN_SOURCES, Boo
 from pytest_llmbench.stats.proportion import share_of
 
 NOT_REPORTED = "not measurable: the server does not report it"
+MOST_REASONS = 8
+"""Reasons that are told one by one, the most frequent ones; a server may have as many words as replies."""
 NATURAL_END_REASONS = ("converged",)
 """Reasons by which a model ends its reasoning itself, where the SUT file names no others."""
 
@@ -64,7 +67,8 @@ def think_tokens(records: Records) -> FloatArray:
 
 def think_share(runs: Sequence[Records], *, seed: int) -> Estimate:
     """Reasoning tokens / output tokens, summed over requests. Undefined where reasoning was not counted: a
-    share of what was counted would be too small."""
+    share of what was counted would be too small. Likewise where no reply showed any reasoning and the server
+    counted none: it may be hidden."""
     uncounted = sum(
         int((block.ok & reasoned(block) & (block.reasoning_tokens == MISSING)).sum())
         for run in runs
@@ -72,6 +76,9 @@ def think_share(runs: Sequence[Records], *, seed: int) -> Estimate:
     )
     if uncounted:
         method = f"not measurable: the reasoning of {uncounted} replies was not counted"
+        return Estimate.undefined(unit="ratio", method=method)
+    if not any(bool((run.ok & (reasoned(run) | (run.reasoning_tokens != MISSING))).any()) for run in runs):
+        method = "not measurable: no reply held reasoning, and the server counts none"
         return Estimate.undefined(unit="ratio", method=method)
     tops, bottoms = [], []
     for run in runs:
@@ -184,13 +191,20 @@ def budget_force_rate(
     from none of them to all of them. Undefined where it says it of none.
     """
     told = end_reasons(runs)
-    forced = sorted(reason for reason in told if reason not in natural)
+    forced = [reason for reason, _ in told.most_common() if reason not in natural]
     if not told:
         return {"budget_force_rate": Estimate.undefined(unit="ratio", method=NOT_REPORTED, level=level)}
     found = {"budget_force_rate": _forced_share(runs, frozenset(forced), level)}
-    for reason in forced:
-        found[f"budget_force_rate[{reason}]"] = _forced_share(runs, frozenset([reason]), level)
+    for reason in forced[:MOST_REASONS]:
+        found[_of_reason(reason)] = _forced_share(runs, frozenset([reason]), level)
     return found
+
+
+def _of_reason(reason: str) -> str:
+    """The metric of one reason: the server's word, kept from being another metric or none."""
+    word = reason.replace("[", "(").replace("]", ")").replace("\n", " ")
+    name = f"budget_force_rate[{word}]"
+    return name if is_metric(name) else f"budget_force_rate[reason {word}]"
 
 
 def _forced_share(runs: Sequence[Records], reasons: frozenset[str], level: float) -> Estimate:

@@ -32,7 +32,10 @@ def table() -> RequestTable:
         0, first_content_ns=9_007_199_254_740_993 + 7 * MS, output_tokens=0, outcome=Outcome.OK,
         chunk_ns=[5, 6], chunk_tokens=[1, 2],
     )  # fmt: skip
-    failed = request(1, outcome=Outcome.HTTP_ERROR, http_status=500, error="=cmd|' /C calc'!A0 \ud800")
+    failed = request(
+        1, outcome=Outcome.HTTP_ERROR, http_status=500, error="=cmd|' /C calc'!A0 \ud800",
+        thinking_end_reason="=1+1",
+    )  # fmt: skip
     parts = [("a", [good]), ("b", [failed])]
     return RequestTable(
         [Part(2 * number, label, Records.from_rows(rows)) for number, (label, rows) in enumerate(parts)]
@@ -71,6 +74,8 @@ def test_what_a_server_wrote_is_text_in_the_file(tmp_path: Path) -> None:
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["error"] for row in rows] == ["", "'=cmd|' /C calc'!A0 \ufffd"]
+    assert [row["thinking_end_reason"] for row in rows] == ["", "'=1+1"]
+    assert [row["reasoning_token_source"] for row in rows] == ["none", "none"]
 
 
 def test_nothing_is_a_table_too() -> None:

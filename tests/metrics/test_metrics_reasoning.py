@@ -9,6 +9,7 @@ import pytest
 from metric_rows import instant, row
 
 from pytest_llmbench.metrics import reasoning
+from pytest_llmbench.metrics.catalogue import is_metric
 from pytest_llmbench.metrics.itl import itl_distribution
 from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.outcome import Outcome, TokenSource
@@ -81,6 +82,10 @@ def test_the_share_of_thoughts() -> None:
         "not measurable: the reasoning of 1 replies was not counted",
     )
     assert reasoning.think_share([Records.from_rows([])], seed=1).point is None
+    unseen = reasoning.think_share([Records.from_rows([PLAIN])], seed=1)
+    assert unseen.point is None, "it may be hidden"
+    said = reasoning.think_share([Records.from_rows([row(1, reasoning_tokens=0)])], seed=1)
+    assert said.point == 0.0
 
 
 def test_every_reply_is_of_a_kind_that_is_told() -> None:
@@ -125,6 +130,16 @@ def test_a_server_that_tells_only_some_may_have_forced_the_others() -> None:
     silent = reasoning.budget_force_rate([ended(None, None)])
     assert silent["budget_force_rate"].point is None
     assert silent["budget_force_rate"].method == reasoning.NOT_REPORTED
+
+
+def test_whatever_words_a_server_has_there_are_few_metrics_and_all_are_known() -> None:
+    odd = ["5-10", "a]b[c", "two\nlines", ".p99", "x" * 80]
+    found = reasoning.budget_force_rate([ended(*odd)])
+    assert all(is_metric(name) for name in found)
+    assert len(found) == 6
+    many = reasoning.budget_force_rate([ended(*[f"reason {n}" for n in range(100)])])
+    assert len(many) == 1 + reasoning.MOST_REASONS
+    assert many["budget_force_rate"].point == 1.0
 
 
 def readings(before: float | None, after: float | None) -> EngineReadings:

@@ -102,13 +102,13 @@ def test_reasoning_from_marker_to_reports(suite: Suite) -> None:
     kept, broken = entries(suite).values()
     assert kept["compliance"]["requirements"] == []
     assert broken["metrics"]["think_tokens.mean"]["point"] > 20
-    told = {
+    shown = {
         "report.md": "Reasoning Results",
         "report.html": "Distribution of TTOT",
         "summary.md": "think_tokens.mean <= 20",
         "minimum.txt": "chat-and-reasoning",
     }
-    for name, text in told.items():
+    for name, text in shown.items():
         assert text in (suite.path / "out" / name).read_text("utf-8"), name
 
 

@@ -317,3 +317,18 @@ def test_environment_values_are_not_repeated(read):
     told = mistakes_of(read, 'variants.x = { command = ["s", "{port}"], env = { KEY = ["sk-canary-1"] } }')
     assert "variants.x.env.KEY" in told
     assert "sk-canary" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("reasoning.starts_thinking = true", "set reasoning.tags to one by name"),
+        ('reasoning = { tags = "none", starts_thinking = true }', "set reasoning.tags to one by name"),
+        ('reasoning.tags = "thinking"', "choose one of auto, think, kimi, gpt-oss, none"),
+        ('reasoning.end_reason = "metric:x"', "write one of field:NAME, header:NAME"),
+        ('reasoning.critical_evictions = "x_total"', "field:NAME, header:NAME, metric:NAME"),
+        ('reasoning.critical_evictions = "field: "', "field:NAME, header:NAME, metric:NAME"),
+    ],
+)
+def test_mistakes_about_reasoning(read, text, told):
+    assert told in mistakes_of(read, text)

@@ -447,3 +447,14 @@ def test_nothing_is_parsed_while_load_is_running(serve) -> None:
     assert seen is not None
     assert "cannot be read" in (seen.gap or "")
     assert seen.totals_after == {"preemptions": 6}
+
+
+def test_a_series_that_is_declared_is_read_beside_those_that_are_known() -> None:
+    own = {"critical_evictions": "engine:late_evictions_total"}
+    line = 'engine:late_evictions_total{engine="0"} 3\n'
+    assert read_page(line, own) == {"critical_evictions": 3.0}
+    assert read_page(VLLM + line, own) == read_page(VLLM) | {"critical_evictions": 3.0}
+    assert read_page(VLLM + "vllm:critical_evictions_total 9\n", own) == read_page(VLLM), (
+        "not the declared one"
+    )
+    assert "critical_evictions" not in read_page(VLLM, own), "absence is not zero"

@@ -34,7 +34,10 @@ NO_PANDAS = "pip install 'pytest-llmbench[pandas]', or use the arrays"
 
 LATENCIES = tuple(f"{family}_ms" for family in FAMILIES)
 """Milliseconds, by the definitions of the metrics of that name; NaN for a request that has none."""
-TEXTS = ("label", "request_id", "phase", "class_label", "outcome", "token_source", "error", "finish_reason")
+TEXTS = (
+    "label", "request_id", "phase", "class_label", "outcome", "token_source", "reasoning_token_source",
+    "error", "finish_reason", "thinking_end_reason",
+)  # fmt: skip
 COLUMNS = (
     "load",
     "label",
@@ -181,7 +184,12 @@ class RequestTable:
         return numbers
 
 
-_KINDS: dict[str, Sequence[Any]] = {"phase": PHASES, "outcome": OUTCOMES, "token_source": TOKEN_SOURCES}
+_KINDS: dict[str, Sequence[Any]] = {
+    "phase": PHASES,
+    "outcome": OUTCOMES,
+    "token_source": TOKEN_SOURCES,
+    "reasoning_token_source": TOKEN_SOURCES,
+}
 
 
 def _texts(values: Sequence[Any]) -> TextColumn:

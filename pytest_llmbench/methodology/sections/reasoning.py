@@ -9,6 +9,7 @@ thinking splits a reply into a phase that nobody reads and one that somebody doe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -219,7 +220,7 @@ def _share(estimate: Estimate) -> tuple[str, str]:
 
 
 def _kinds_table(
-    kinds: measured.ReplyKinds, reasons: Mapping[str, int], natural: Sequence[str], submitted: int
+    kinds: measured.ReplyKinds, reasons: Counter[str], natural: Sequence[str], submitted: int
 ) -> Table:
     rows = [
         ("Requests", f"{submitted}"),
@@ -236,8 +237,11 @@ def _kinds_table(
     rows += [(f"Think tokens from {source}", f"{count}") for source, count in kinds.sources]
     rows += [
         (f"Reasoning ended: {reason}{'' if reason in natural else ' (forced)'}", f"{count}")
-        for reason, count in sorted(reasons.items())
+        for reason, count in reasons.most_common(measured.MOST_REASONS)
     ]
+    others = sum(reasons.values()) - sum(count for _, count in reasons.most_common(measured.MOST_REASONS))
+    if others:
+        rows.append(("Reasoning ended: other reasons", f"{others}"))
     return Table("reasoning_replies", "Replies by Their Reasoning", ("Replies", "Number"), tuple(rows))
 
 

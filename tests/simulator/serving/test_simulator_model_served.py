@@ -12,9 +12,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from served_load import TOKENS, load, raw_chat, serve_and_load
 
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.wire.openai_chat import OpenAIChat
+from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 
 def post(engine: EmbeddedEngine, path: str = "/v1/completions", **body: Any) -> httpx.Response:
@@ -75,6 +81,23 @@ def test_a_model_that_thinks() -> None:
     assert row.first_reasoning_ns is not None
     assert row.first_content_ns - row.first_reasoning_ns >= 40e6
     assert "reasoning_content" not in quiet["choices"][0]["message"]
+
+
+def test_replies_page_and_ground_truth_agree_on_critical_evictions() -> None:
+    pressed = (
+        "fast?think_mean_tokens=60&kv_blocks=40&context_limit_tokens=512&max_num_seqs=16&scheduler=phase"
+    )
+    work = LoadPlan("pressed", SyntheticWorkload("w", Fixed(40), Fixed(200)), ClosedLoop(16), 30, seed=7)
+    with EmbeddedEngine.start(pressed) as engine:
+        with LoadGenerator(Target.parse(engine.url), OpenAIChat(), model=engine.model) as generator:
+            records = generator.run(work).records
+        truths = {truth.request_id: truth for truth in engine.ground_truth()}
+        counted = samples(engine)["critical_evictions_total"]
+    assert records.ok.all()
+    told = dict(zip(records.request_id, records.critical_evictions.tolist(), strict=True))
+    assert told == {name: truth.critical_evictions for name, truth in truths.items()}
+    assert counted == sum(told.values()) > 0
+    assert list(records.thinking_end_reason) == [truths[name].think_reason for name in records.request_id]
 
 
 _CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "sea"}], "max_tokens": 4}
