@@ -32,8 +32,8 @@ MOST_COUNTED = 2_000_000
 """Characters of a reply that the reference tokenizer counts, in one step: half a million tokens. No model
 that keeps to a limit writes more; where one did, chunks are counted."""
 
-_WHOLE = {"sse": 0, "ndjson": 1}
-"""Chunks that a reply in one piece, which is JSON and no stream, would be read as."""
+_WHOLE = {"ndjson": 1}
+"""Chunks that a reply in one piece, which is JSON and no stream, would be read as: none where events are."""
 
 _OUTCOMES = {
     End.UNREACHABLE: Outcome.DISCONNECTED,
@@ -136,7 +136,7 @@ class ReplyReader:
                 return
         chunks = yield from self._chunks(exchange)
         protocol = self.dialect.protocol
-        if whole and len(chunks) <= _WHOLE[protocol] and not is_stream(headers, protocol):
+        if whole and len(chunks) <= _WHOLE.get(protocol, 0) and not is_stream(headers, protocol):
             body = b"".join(exchange.bodies)
             record.outcome, record.error = classify_unstreamed(headers, body, protocol)
             return

@@ -6,7 +6,8 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -28,7 +29,9 @@ from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.unix_sockets import over_http, socket_path
 from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.dialect import Dialect, EncodeOptions
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for, path_for
+from pytest_llmbench.wire.increments import increments
+from pytest_llmbench.wire.ndjson import NDJSONDecoder
 from pytest_llmbench.wire.sse import SSEDecoder
 
 T = TypeVar("T")
@@ -179,7 +182,7 @@ class LLMClient:
     @property
     def endpoint(self) -> str:
         """The URL that requests are posted to."""
-        return below(self._to.url(), self.dialect.path)
+        return below(self._to.url(), path_for(self.dialect, self.model))
 
     def explain(self, error: httpx.RequestError) -> str:
         """Why an exchange failed, in words."""
@@ -194,6 +197,7 @@ class LLMClient:
             "Accept-Encoding": "identity",
             "Content-Type": "application/json",
             "User-Agent": "pytest-llmbench",
+            **headers_for(self.dialect, self._access.credentials.headers),
             **self._access.credentials.headers,
         }
         # The preflight has refused endpoints that the environment has a proxy for.
@@ -222,6 +226,22 @@ class LLMClient:
                 f"{self.api} has no messages", where="llm_client", remedy="give the prompt as text"
             )
         return self.dialect.encode(planned, EncodeOptions(self.model, asked.ignore_eos, extra, form))
+
+
+class _Decoder:
+    """The chunks of a reply as its bytes come."""
+
+    def __init__(self, spoken: Dialect) -> None:
+        self._spoken = spoken
+        self._events = NDJSONDecoder() if spoken.protocol == "ndjson" else SSEDecoder()
+        self._decoded: deque[Chunk] = deque()
+        taken = iter(self._decoded.popleft, None)
+        self._reduced = increments(taken) if spoken.accumulates else taken
+
+    def feed(self, piece: bytes, stamp_ns: int, read: int) -> Iterator[Chunk]:
+        for event in self._events.feed(piece, stamp_ns, read):
+            self._decoded.append(self._spoken.decode(event))
+            yield next(self._reduced)
 
 
 class ReplyStream:
@@ -277,15 +297,15 @@ class ReplyStream:
         self._read()
 
     async def _received(self) -> AsyncIterator[Chunk]:
-        exchange, spoken = self._exchange, self._client.dialect
+        exchange = self._exchange
         async with self._client.connected() as http:
             url = over_http(self._client.endpoint)
             request = http.build_request("POST", url, content=exchange.request.wire)
             request.extensions["trace"] = self._note
             response = await self._in_time(http.send(request, stream=True))
             exchange.status, exchange.headers = response.status_code, list(response.headers.raw)
-            streams = 200 <= response.status_code < 300 and spoken.protocol == "sse"
-            decoder, pieces, received = SSEDecoder(), response.aiter_raw(), 0
+            streams = 200 <= response.status_code < 300
+            decoder, pieces, received = _Decoder(self._client.dialect), response.aiter_raw(), 0
             while piece := await self._in_time(anext(pieces, b"")):
                 now_ns, received = time.monotonic_ns(), received + len(piece)
                 exchange.stamps.append(now_ns)
@@ -293,8 +313,7 @@ class ReplyStream:
                 if received > MOST_BYTES:
                     self._end(End.GARBAGE, f"more than {MOST_BYTES >> 20} MiB")
                     return
-                for event in decoder.feed(piece, now_ns, len(exchange.stamps) - 1) if streams else ():
-                    chunk = spoken.decode(event)
+                for chunk in decoder.feed(piece, now_ns, len(exchange.stamps) - 1) if streams else ():
                     yield chunk
                     if chunk.done:
                         return

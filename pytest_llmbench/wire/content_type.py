@@ -13,7 +13,7 @@ _CONTENT_TYPES = {
     "sse": ("text/event-stream",),
     "ndjson": ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-lines"),
 }
-"""Content types of each framing of a stream, the usual one first."""
+"""Content types of each framing of a stream, the usual one first. What runs in process writes events too."""
 
 _REPLIES = frozenset({"choices", "output", "content", "done", "meta_info", "generated_text", "text_output"})
 """Keys of a reply in one piece, of which each dialect has one."""
@@ -22,7 +22,7 @@ _REPLIES = frozenset({"choices", "output", "content", "done", "meta_info", "gene
 def is_stream(headers: Mapping[str, str], protocol: str = "sse") -> bool:
     """Whether the content type is that of the framing; parameters such as a charset do not matter."""
     content_type = header(headers, "content-type") or ""
-    return content_type.partition(";")[0].strip().lower() in _CONTENT_TYPES[protocol]
+    return content_type.partition(";")[0].strip().lower() in _content_types(protocol)
 
 
 def classify_unstreamed(
@@ -34,7 +34,7 @@ def classify_unstreamed(
     a token can be taken from it. An error object sent with a success status is ``in_band_error`` (or
     ``refused``); an empty body is ``empty``.
     """
-    content_type, wanted = header(headers, "content-type") or "no content type", _CONTENT_TYPES[protocol][0]
+    content_type, wanted = header(headers, "content-type") or "no content type", _content_types(protocol)[0]
     if not body.strip():
         return Outcome.EMPTY, "the reply has an empty body"
     try:
@@ -51,3 +51,7 @@ def classify_unstreamed(
     return Outcome.UNDECODABLE, (
         f"the endpoint answered without streaming: {shorten(content_type, 80)} {answer}, not {wanted}"
     )
+
+
+def _content_types(protocol: str) -> tuple[str, ...]:
+    return _CONTENT_TYPES.get(protocol, _CONTENT_TYPES["sse"])

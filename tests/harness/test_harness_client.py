@@ -77,6 +77,40 @@ async def test_a_stream_gives_its_chunks_and_then_its_reply(serve: Serve) -> Non
         [piece async for piece in stream]
 
 
+def line(text: str, **more: object) -> bytes:
+    return json.dumps({"message": {"content": text}, "done": False, **more}).encode() + b"\n"
+
+
+def so_far(text: str, tokens: int, reason: str | None = None) -> bytes:
+    told = {"prompt_tokens": 7, "completion_tokens": tokens, "finish_reason": reason and {"type": reason}}
+    return b"data: " + json.dumps({"text": text, "meta_info": told}).encode() + b"\n\n"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("api", "path", "answer"),
+    [
+        (
+            "ollama-chat",
+            "/api/chat",
+            HEAD.replace(b"text/event-stream", b"application/x-ndjson")
+            + chunked([line("one"), line(" two"), line("", done=True, done_reason="stop", eval_count=2)]),
+        ),
+        (
+            "sglang-generate",
+            "/generate",
+            HEAD + chunked([so_far("one", 1), so_far("one two", 2, "stop"), DONE]),
+        ),
+    ],
+)
+async def test_other_framings_and_text_so_far(serve: Serve, api: str, path: str, answer: bytes) -> None:
+    server = serve(answer)
+    stream = client(server.url.removesuffix("/v1"), api).stream("Hello", max_tokens=8)
+    assert [piece.text async for piece in stream if piece.text] == ["one", " two"]
+    assert (stream.reply.ok, stream.reply.text, stream.reply.output_tokens) == (True, "one two", 2)
+    assert server.served[0].head.startswith(f"POST {path} HTTP/1.1")
+
+
 @pytest.mark.asyncio
 async def test_chunks_come_while_the_reply_goes_on(serve: Serve) -> None:
     server = serve(HEAD + chunk(text_event("one")), then_wait_s=20)

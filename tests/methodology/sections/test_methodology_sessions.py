@@ -152,7 +152,7 @@ def test_sessions_beyond_the_models_context_are_refused_before_anything_is_sent(
         ({"min_session_goodput": 1.5}, "between 0 and 1"),
         ({"workload": {"sessions": {"turns": 3}}}, "input_tokens is missing"),
         ({"workload": {"sessions": 3}}, "describes no workload"),
-        ({"workload": {"chats": {}}}, "describes no workload"),
+        ({"workload": {"chats": {}}}, "part 'chats' is {}"),
         ({"workload": {"sessions": {"turn": 3}}}, "did you mean turns"),
         ({"workload": {"sessions": SHORT["sessions"] | {"pause_s": -1}}}, "pause_s is -1"),
         ({"workload": {"sessions": SHORT["sessions"] | {"pause_s": float("nan")}}}, "pause_s is nan"),
