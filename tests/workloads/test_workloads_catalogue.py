@@ -60,11 +60,12 @@ def test_an_unknown_name_gets_the_list():
 
 
 def test_reference_workloads_are_generated_or_made_of_a_data_set():
-    assert {*WORKLOADS, *FROM_DATASETS} == {*STANDARD_NAMES, "long-context-uniform"}
+    beyond = {"long-context-uniform", "chat-and-reasoning"}
+    assert {*WORKLOADS, *FROM_DATASETS} == {*STANDARD_NAMES, *beyond}
     for name, known in WORKLOADS.items():
         assert workload(name) is known
         assert known.name == name
-        assert known.standard
+        assert known.standard == (name != "chat-and-reasoning")
         assert check_specification(known) == []
 
 

@@ -123,7 +123,8 @@ def test_the_metrics_page_has_all_that_readings_need() -> None:
         "prefill_s": "request_prefill_time_seconds_sum",
         "prefill_count": "request_prefill_time_seconds_count",
     }
-    assert {*series, "requests_finished"} == set(TOTALS)
+    # Critical evictions are counted by a scheduler that knows of phases.
+    assert {*series, "requests_finished", "critical_evictions"} == set(TOTALS)
     values = {name: found[f"vllm:{own}"][1] for name, own in series.items()}
     assert values["prefix_queries_tokens"] == 120
     assert values["prefix_hits_tokens"] == 2 * 32
