@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 import pytest
 import timing_tests
-from timing_tests import Disturbance, TimingTests
+from timing_tests import Disturbance, Instant, TimingTests
 
 SUITE = """
 import pytest
@@ -34,18 +32,14 @@ def outcomes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     """Of a suite whose timing test needs so many attempts, while so much of the CPU is stolen."""
 
     def run(needed: int, stolen: float) -> pytest.RunResult:
-        ticks = count()
         monkeypatch.setattr(timing_tests, "PAUSE_S", 0.0)
-        monkeypatch.setattr(
-            Disturbance, "now", classmethod(lambda cls: cls(stolen * cores * (t := next(ticks)), 0.0, t))
-        )
+        monkeypatch.setattr(Disturbance, "since", lambda _: Disturbance(stolen, 0.0))
         pytester.makeini(
             "[pytest]\nmarkers =\n    timing: x\nasyncio_default_fixture_loop_scope = function\n"
         )
         pytester.makepyfile(SUITE.replace("{needed}", str(needed)))
         return pytester.runpytest_inprocess("-p", "no:cacheprovider", plugins=[TimingTests()])
 
-    cores = timing_tests.psutil.cpu_count() or 1
     return run
 
 
@@ -66,7 +60,6 @@ def test_one_that_fails_every_time_fails(outcomes) -> None:
 
 
 def test_the_counters_of_this_machine() -> None:
-    before = Disturbance.now()
-    found = Disturbance.now().since(before)
+    found = Disturbance.since(Instant.now())
     assert 0.0 <= found.stolen <= 1.0
     assert found.waiting >= 0.0

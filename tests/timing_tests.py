@@ -10,41 +10,33 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 from _pytest.runner import runtestprotocol
+
+from pytest_llmbench.generator.host_cpu import HostCpu
 
 ATTEMPTS = 4
 PAUSE_S = 15.0
 STOLEN_SHARE = 0.02
 """Of the time of all cores, what the hypervisor took."""
 WAITING_SHARE = 0.5
-"""Of the time, that in which some program was ready to run and had no core. Of a timing test by itself it is
-below 0.3."""
+"""Of the time, that in which some program was ready to run and had no core."""
 RUN_AGAIN = "run again"
 _PRESSURE = Path("/proc/pressure/cpu")
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What others did to this machine: counters of the kernel in seconds, or shares of a time."""
+    """What others did to this machine between two instants, as shares of the time."""
 
     stolen: float
     waiting: float
-    at: float
 
     @classmethod
-    def now(cls) -> Disturbance:
-        waiting = 0.0
-        with suppress(OSError):  # a kernel that does not count it
-            waiting = int(_PRESSURE.read_text("ascii").split("total=")[1].split()[0]) / 1e6
-        return cls(getattr(psutil.cpu_times(), "steal", 0.0), waiting, time.monotonic())
-
-    def since(self, before: Disturbance) -> Disturbance:
-        wall = max(self.at - before.at, 1e-3)
-        cores = psutil.cpu_count() or 1
-        stolen, waiting = self.stolen - before.stolen, self.waiting - before.waiting
-        return Disturbance(stolen / wall / cores, waiting / wall, wall)
+    def since(cls, before: Instant) -> Disturbance:
+        now = Instant.now()
+        waiting = (now.waiting_s - before.waiting_s) / max(now.at_s - before.at_s, 1e-3)
+        return cls(now.host.stolen_share(before.host) or 0.0, waiting)
 
     @property
     def excuses(self) -> bool:
@@ -52,6 +44,22 @@ class Disturbance:
 
     def __str__(self) -> str:
         return f"{self.stolen:.0%} of the CPU stolen, {self.waiting:.0%} of the time a program without a core"
+
+
+@dataclass(frozen=True)
+class Instant:
+    """Counters of the kernel."""
+
+    at_s: float
+    waiting_s: float
+    host: HostCpu
+
+    @classmethod
+    def now(cls) -> Instant:
+        waiting = 0.0
+        with suppress(OSError):  # a kernel that does not count it
+            waiting = int(_PRESSURE.read_text("ascii").split("total=")[1].split()[0]) / 1e6
+        return cls(time.monotonic(), waiting, HostCpu.now())
 
 
 class TimingTests:
@@ -84,11 +92,11 @@ class TimingTests:
 def _attempts(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
     """The reports of the last attempt."""
     for attempt in range(1, ATTEMPTS + 1):
-        before = Disturbance.now()
+        before = Instant.now()
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         if attempt == ATTEMPTS or not any(report.failed for report in reports):
             break
-        found = Disturbance.now().since(before)
+        found = Disturbance.since(before)
         if not found.excuses:
             break
         # Forgets what fixtures of wider scopes made, or how they failed.
