@@ -136,7 +136,7 @@ def test_a_load_during_which_it_ends_is_void_and_later_ones_are_refused() -> Non
         with closing(opened(server.url)) as sut:
             seen = load(sut, 2_000)
             assert seen.interrupted is not None
-            assert seen.interrupted.startswith("the launched server ")
+            assert seen.interrupted.startswith("the server of launched_server ")
             assert seen.interrupted.endswith("ended with exit code 7 while load was running")
             assert int(seen.records.ok.sum()) < 2_000
             with pytest.raises(SUTError, match="ended with exit code 7") as caught:

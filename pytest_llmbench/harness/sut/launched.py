@@ -34,35 +34,22 @@ _ASK_S = 5.0
 _STOP_S = 30.0
 """A large engine needs a while to free its accelerators; after that it is killed."""
 _KILL_S = 5.0
-
-
-_LOCAL = f"http://127.0.0.1:{PORT}/v1"
+LOCAL_URL = f"http://127.0.0.1:{PORT}/v1"
+"""Where a launched server answers, if nothing else is said."""
 
 
 @dataclass(frozen=True)
 class Launch:
     """What to start and where it answers. Nothing in it is a placeholder any more."""
 
-    name: str
-    """Of the variant; empty: a fixture launches it."""
+    where: str
+    """Who launches it: ``variant NAME``, or ``launched_server COMMAND``."""
     command: Sequence[str]
     health_url: str
     health_timeout_s: float
     cwd: Path | None = None
     env: Mapping[str, str] | None = None
     log: Path | None = None
-
-    @property
-    def where(self) -> str:
-        return f"variant {self.name}" if self.name else "launched_server"
-
-    @property
-    def server(self) -> str:
-        """The server in words."""
-        return f"the server of {self.where}" if self.name else f"the launched server {self.command[0]}"
-
-    def remedy(self, what: str) -> str:
-        return f"correct {what} in its table" if self.name else f"correct {what} of launched_server"
 
 
 _RUNNING: WeakSet[LaunchedServer] = WeakSet()
@@ -102,7 +89,7 @@ class LaunchedServer:
                 raise SUTError(
                     f"cannot be started: {error.strerror}: {' '.join(launch.command)}",
                     where=launch.where,
-                    remedy=launch.remedy("command or cwd"),
+                    remedy=f"correct command or cwd of {launch.where}",
                 ) from error
             undo.pop_all()
         server = cls(launch, child, log, guard)
@@ -125,7 +112,7 @@ class LaunchedServer:
         if status is None:
             return None
         how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
-        return f"{self._launch.server} {how}"
+        return f"the server of {self._launch.where} {how}"
 
     @property
     def stopped(self) -> bool:
@@ -212,7 +199,7 @@ class LaunchedServer:
 def launched_server(
     command: Sequence[str],
     *,
-    url: str = _LOCAL,
+    url: str = LOCAL_URL,
     health: str = "/health",
     timeout_s: float = 300.0,
     cwd: str | os.PathLike[str] | None = None,
@@ -234,9 +221,10 @@ def launched_server(
     _require_meant(command, url, health, timeout_s, env or {})
     port = str(free_port())
     address = urlsplit(url.replace(PORT, port))
+    words = [os.fspath(word).replace(PORT, port) for word in command]
     launch = Launch(
-        name="",
-        command=[os.fspath(word).replace(PORT, port) for word in command],
+        where=f"launched_server {words[0]}",
+        command=words,
         health_url=f"{address.scheme}://{address.netloc}{health}",
         health_timeout_s=timeout_s,
         cwd=None if cwd is None else Path(cwd),
@@ -300,7 +288,7 @@ def _open_log(launch: Launch) -> IO[bytes]:
         raise SUTError(
             f"its log {launch.log} cannot be written: {error.strerror}",
             where=launch.where,
-            remedy=launch.remedy("log"),
+            remedy=f"correct log of {launch.where}",
         ) from error
 
 

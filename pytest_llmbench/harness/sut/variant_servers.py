@@ -13,7 +13,7 @@ from pytest_llmbench.errors import SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.embedded import differing
 from pytest_llmbench.harness.sut.endpoint import Reached, RunCallbacks, reach
-from pytest_llmbench.harness.sut.launched import Launch, LaunchedServer, free_port
+from pytest_llmbench.harness.sut.launched import LOCAL_URL, Launch, LaunchedServer, free_port
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
 from pytest_llmbench.harness.sut.variants import Variant
 from pytest_llmbench.model.facts import Facts, Origin
@@ -55,9 +55,6 @@ def _origin(url: str) -> str:
     """The root of the server; of one of WebSockets, that of its HTTP."""
     parts = urlsplit(http_beside(url))
     return f"{parts.scheme}://{parts.netloc}"
-
-
-_LOCAL = "http://127.0.0.1:{port}/v1"
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ def _elsewhere(variant: Variant, around: Surroundings) -> VariantServer:
 def _launched(variant: Variant, around: Surroundings) -> VariantServer:
     def open_() -> RunningVariant:
         port = free_port()
-        url = variant.with_port(variant.table.url or _LOCAL, port)
+        url = variant.with_port(variant.table.url or LOCAL_URL, port)
         server = LaunchedServer.start(_launch(variant, url, port))
         try:
             reached = reach(url, around.approach, around.callbacks)
@@ -129,7 +126,7 @@ def _launched(variant: Variant, around: Surroundings) -> VariantServer:
 def _launch(variant: Variant, url: str, port: int) -> Launch:
     table = variant.table
     return Launch(
-        name=variant.name,
+        where=variant.where,
         command=[variant.with_port(word, port) for word in table.command or ()],
         health_url=f"{_origin(url)}{table.health.path}",
         health_timeout_s=table.health.timeout_s,
