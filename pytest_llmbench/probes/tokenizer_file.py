@@ -11,7 +11,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer, TokenizerFile, hugging_face_tokenizer
 
 MOST_BYTES: Final = 256 << 20
-"""The most bytes of a ``tokenizer.json``. A quarter of a million tokens take 35 MB."""
+"""The most bytes of a ``tokenizer.json``, far above what large vocabularies take."""
 NAME: Final = "tokenizer.json"
 CONFIG: Final = "tokenizer_config.json"
 

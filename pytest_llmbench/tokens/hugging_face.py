@@ -124,7 +124,7 @@ class HuggingFaceTokenizer:
 
 @lru_cache(maxsize=4)
 def hugging_face_tokenizer(file: TokenizerFile) -> HuggingFaceTokenizer:
-    """The tokenizer of a file: about a second the first time for 100,000 ids, then the same object.
+    """The tokenizer of a file: slow to make the first time, then the same object.
 
     Raises SuiteError where the extra is not installed, and for a file that is no tokenizer.
     """
