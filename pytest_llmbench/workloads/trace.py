@@ -48,8 +48,9 @@ class TraceWorkload(StreamedWorkload):
     An entry without hash ids takes its ids from one generator ``random.Random(seed)``. An entry with them
     is made of blocks of ``block_tokens`` ids, each from a seed of its own made of the seed, the repetition
     of the trace and the hash id, cut to the input length: prompts that began alike in the trace begin alike
-    here. ``prefix_id`` is the hash id of the last block shared with an earlier request. Lengths repeat when
-    the trace begins again, contents do not.
+    here. ``prefix_id`` numbers the last blocks that were shared with an earlier request, from 0: hash ids
+    themselves may be larger than any column of records holds. Lengths repeat when the trace begins again,
+    contents do not.
     """
 
     name: str
@@ -84,6 +85,7 @@ class TraceWorkload(StreamedWorkload):
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
         repetition = index = 0
+        numbers: dict[int, int] = {}
         while True:
             blocks = BlockContents(seed, repetition, self.block_tokens, self._block)
             for entry in self.entries:
@@ -93,12 +95,13 @@ class TraceWorkload(StreamedWorkload):
                     if entry.hash_ids
                     else self._ids(generator, entry.input_tokens)
                 )
+                last = entry.hash_ids[shared - 1] if shared else None
                 yield PlannedRequest(
                     index=index,
                     max_tokens=entry.output_tokens,
                     input_tokens=entry.input_tokens,
                     token_ids=ids,
-                    prefix_id=entry.hash_ids[shared - 1] if shared else None,
+                    prefix_id=None if last is None else numbers.setdefault(last, len(numbers)),
                     shared_prefix_tokens=min(shared * self.block_tokens, entry.input_tokens),
                 )
                 index += 1

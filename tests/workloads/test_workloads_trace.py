@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -47,12 +48,21 @@ def test_prompts_begin_alike_where_the_trace_says_so():
     assert fourth == first[:14]
     assert third[:8] != first[:8]
     shared = [(request.prefix_id, request.shared_prefix_tokens) for request in requests[:4]]
-    assert shared == [(None, 0), (1, 16), (None, 0), (1, 14)]
+    assert shared == [(None, 0), (0, 16), (None, 0), (0, 14)]
     # The next pass through the trace has the same structure and another content.
     again = requests[4:]
-    assert [request.prefix_id for request in again] == [None, 1, None, 1]
+    assert [request.prefix_id for request in again] == [None, 0, None, 0]
     assert list(again[0].token_ids) != first
     assert list(again[0].token_ids[:16]) == list(again[1].token_ids[:16])
+
+
+def test_hash_ids_may_be_as_large_as_hashes_are():
+    large = [
+        replace(entry, hash_ids=tuple((1 << 63) + block for block in entry.hash_ids)) for entry in HASHED
+    ]
+    found = trace(tuple(large)).requests(4, 3)
+    assert [request.prefix_id for request in found] == [None, 0, None, 0]
+    assert [list(r.token_ids[:8]) == list(found[0].token_ids[:8]) for r in found] == [True, True, False, True]
 
 
 def test_the_sequence_is_deterministic_and_extends():
