@@ -1,0 +1,163 @@
+"""vLLM's own counters and histograms beside our figures of the same requests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from vllm_server import MAX_NUM_SEQS, program, serving
+
+from pytest_llmbench import Fixed, SyntheticWorkload, Uniform
+from pytest_llmbench.harness.session import BenchSession
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.metrics.latency import tpot_ms, ttft_ms
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, SessionSlots
+from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.workloads.adapted import SharedPrefix
+from pytest_llmbench.workloads.sessions import SessionWorkload
+
+pytestmark = [pytest.mark.slow, pytest.mark.timing]
+HERE = Path(__file__).parent
+SHORT = SyntheticWorkload("short", Uniform(16, 64), Uniform(16, 32))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program()
+    folder = tmp_path_factory.mktemp("model")
+    subprocess.run([sys.executable, HERE / "tiny_safetensors.py", folder], check=True, timeout=120)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(model: Path) -> Iterator[str]:
+    """A server without prefix cache, which tells of cached tokens."""
+    with serving(model, "--no-enable-prefix-caching", "--enable-prompt-tokens-details") as url:
+        yield url
+
+
+def measured(
+    url: str, workload: Workload, load: Load, requests: int, *, sut: Path | None = None
+) -> Observation:
+    """One load, sent by hand, after one that nothing is asked of."""
+    session = BenchSession(Settings(endpoint=url, model="tiny", sut=sut, remeasure=6))
+    try:
+        session.execute(LoadPlan("before", SHORT, ClosedLoop(2), 8, seed=1), url)
+        return session.execute(LoadPlan("load", workload, load, requests, seed=42, ignore_eos=True), url)
+    finally:
+        session.close()
+
+
+def counters(url: str) -> dict[str, float]:
+    """Its metrics page, label sets summed."""
+    page = httpx.get(f"{url.removesuffix('/v1')}/metrics", timeout=30.0).raise_for_status().text
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            name = sample.name.removeprefix("vllm:")
+            found[name] = found.get(name, 0.0) + sample.value
+    return found
+
+
+def grown(url: str, before: Mapping[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0.0) for name, value in counters(url).items()}
+
+
+def mean_ms(counted: Mapping[str, float], histogram: str) -> float:
+    return 1e3 * counted[f"{histogram}_sum"] / counted[f"{histogram}_count"]
+
+
+def test_times_and_counts_are_those_of_its_histograms(plain: str) -> None:
+    before = counters(plain)
+    seen = measured(plain, SHORT, ClosedLoop(2), 60)
+    records, own = seen.records, grown(plain, before)
+    assert records.ok.all()
+    assert seen.selfcheck.transport == "http/1.1"
+    readings = seen.engine
+    assert readings is not None
+    assert readings.grown("requests_finished") == 60
+    assert readings.grown("generated_tokens") == records.output_tokens.sum()
+    assert readings.grown("prompt_tokens") == records.input_tokens.sum()
+    # Its histograms are of both loads, alike in law, and of the small request of the preflight.
+    assert own["time_to_first_token_seconds_count"] == 69
+    # Its TTFT ends in the server: ours has the way through the server's HTTP process and the wire on top.
+    beyond = float(ttft_ms(records).mean()) - mean_ms(own, "time_to_first_token_seconds")
+    assert -1.0 < beyond < max(25.0, mean_ms(own, "time_to_first_token_seconds")), beyond
+    ratio = float(tpot_ms(records).mean()) / mean_ms(own, "request_time_per_output_token_seconds")
+    assert 0.85 < ratio < 1.15, ratio
+
+
+@pytest.mark.parametrize("told", ["usage", "ids"])
+def test_tokens_of_each_chunk_where_a_chunk_has_several(model: Path, tmp_path: Path, told: str) -> None:
+    sut = tmp_path / "sut.toml"
+    sut.write_text(f'[request]\nchunk_tokens = "{told}"\n', "utf-8")
+    with serving(model, "--stream-interval", "4") as url:
+        records = measured(url, SHORT, ClosedLoop(2), 20, sut=sut).records
+    assert records.ok.all()
+    told_in_chunks = np.add.reduceat(records.chunk_tokens, records.chunk_offsets[:-1])
+    assert told_in_chunks.tolist() == records.output_tokens.tolist()
+    assert records.chunk_tokens.max() == 4
+
+
+def test_what_its_prefix_cache_hit(model: Path, plain: str) -> None:
+    shared = SharedPrefix("shared", SHORT, Fixed(96), fraction=1.0)
+    without = measured(plain, shared, ClosedLoop(2), 24)
+    assert without.engine is not None
+    assert without.engine.grown("prefix_queries_tokens") == 0
+    assert without.records.cached_tokens.max() <= 0
+    with serving(model, "--enable-prefix-caching", "--enable-prompt-tokens-details") as url:
+        seen = measured(url, shared, ClosedLoop(2), 24)
+    assert seen.engine is not None
+    cached = np.where(seen.records.cached_tokens == MISSING, 0, seen.records.cached_tokens)
+    assert seen.engine.grown("prefix_hits_tokens") == cached.sum() > 0
+    assert seen.engine.grown("prefix_queries_tokens") == seen.records.input_tokens.sum()
+    assert set(cached % 32) == {0}
+
+
+def test_preemptions_are_on_its_page(model: Path) -> None:
+    """768 tokens of KV cache, and eight streams that want 300 each."""
+    grows = SyntheticWorkload("grows", Fixed(40), Fixed(256))
+    with serving(model, "--num-gpu-blocks-override", "24", "--max-model-len", "512") as url:
+        seen = measured(url, grows, ClosedLoop(MAX_NUM_SEQS), 16)
+    assert seen.records.ok.all()
+    assert seen.engine is not None
+    assert (seen.engine.grown("preemptions") or 0) > 0
+
+
+def test_refused_admission_is_rate_limited_and_no_error_of_the_server(model: Path) -> None:
+    long = SyntheticWorkload("long", Fixed(16), Fixed(64))
+    with serving(model, "--max-num-queued-reqs", "4") as url:
+        before = counters(url)
+        records = measured(url, long, ClosedLoop(4 * MAX_NUM_SEQS), 120).records
+        refused = grown(url, before)["admission_rejections_total"]
+    assert refused > 0
+    assert records.has_outcome(Outcome.RATE_LIMITED).sum() == refused
+    assert records.ok.sum() == len(records) - refused
+
+
+def test_cached_tokens_by_turn_are_those_of_its_counters(model: Path) -> None:
+    """The context of a turn was computed by the turn before, up to its last whole block of 32."""
+    talk = SessionWorkload("talk", turns=Fixed(4), input_tokens=Fixed(48), output_tokens=Fixed(32))
+    with serving(model, "--enable-prefix-caching", "--enable-prompt-tokens-details") as url:
+        seen = measured(url, talk, SessionSlots(2), 40)
+    records = seen.records
+    assert records.ok.all()
+    assert seen.engine is not None
+    cached = np.where(records.cached_tokens == MISSING, 0, records.cached_tokens)
+    assert seen.engine.grown("prefix_hits_tokens") == cached.sum()
+    shares = [
+        cached[records.turn == turn].sum() / records.input_tokens[records.turn == turn].sum()
+        for turn in (1, 2, 3, 4)
+    ]
+    assert shares[0] < 0.35
+    assert shares == sorted(shares)
+    assert shares[3] > 0.5
