@@ -15,7 +15,8 @@ _PAGE_READ = 8 * 1024
 """Error bodies are read so far: some gateways send whole stack traces or pages."""
 _OVERLOAD = re.compile(
     r"overload|too many|rate.?limit|throttl|at capacity|over capacity|capacity exceeded|queue|in-flight"
-    r"|concurren|pending requests|no (?:available )?slot|server is busy|too busy",
+    r"|concurren|pending requests|no (?:available )?slot|(?:server is|currently|too) busy"
+    r"|cannot accept (?:new|more) requests|backlog",
     re.IGNORECASE,
 )
 _OVERLOADED = 529
