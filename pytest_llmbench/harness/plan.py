@@ -236,7 +236,10 @@ def foreseen(settings: Settings, offered: Callable[[str], Mapping[str, Any]] = l
     file = read_sut_file(settings.sut) if settings.sut is not None else None
     sut = SUT(settings.endpoint or "")
     engine = sut.is_embedded or sut.is_replay
-    facts = disclosure(parse_scenario(sut.preset).engine) if engine else Facts()
+    facts = Facts()
+    if engine:
+        scenario = parse_scenario(sut.preset)
+        facts = disclosure(scenario.engine, scenario.router)
     if file is not None:
         facts = facts | file.facts
     variants = declared_variants(sut, file, offered(sut.endpoint))

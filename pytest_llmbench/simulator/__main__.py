@@ -13,14 +13,17 @@ from dataclasses import asdict
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.faults import FaultOptions
+from pytest_llmbench.simulator.engine.router import RouterOptions
 from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
 from pytest_llmbench.simulator.scenario.presets import DEFAULT_PRESET, PRESETS
 from pytest_llmbench.simulator.scenario.presets import OPTIONS as ENGINE_OPTIONS
 from pytest_llmbench.simulator.scenario.scenario import (
     FAULT_OPTIONS,
+    ROUTER_OPTIONS,
     STREAM_OPTIONS,
     option_meanings,
     parse_scenario,
+    require_one_engine,
 )
 
 _DESCRIPTION = """\
@@ -65,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         scenario = parse_scenario(options.preset)
+        require_one_engine(scenario)
     except LLMBenchError as error:
         print(error, file=sys.stderr)
         return 2
@@ -136,6 +140,7 @@ def _describe_options() -> str:
         ("options of the engine (each a figure of the preset):", EngineConfig, ENGINE_OPTIONS),
         ("options of the stream:", StreamOptions, STREAM_OPTIONS),
         ("options of faults:", FaultOptions, FAULT_OPTIONS),
+        ("options of the router (in replay, not here):", RouterOptions, ROUTER_OPTIONS),
     ]
     blocks = []
     for title, kind, names in groups:
@@ -154,7 +159,7 @@ def _shown(value: object) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}"
-    return "none" if value == () else str(value)
+    return "none" if value in ((), None) else str(value)
 
 
 def _figures(config: EngineConfig) -> str:

@@ -89,6 +89,11 @@ class Engine:
         """Share of the KV blocks that sequences hold, 0 to 1."""
         return self._memory.used / self._memory.blocks
 
+    def cached_tokens(self, sequence: EngineSequence) -> int:
+        """How many of its prompt's first tokens the prefix cache holds. Looking makes no block younger."""
+        self._memory.identify(sequence)
+        return self._memory.found_tokens(sequence, sequence.prompt_tokens)
+
     def submit(self, sequence: EngineSequence) -> None:
         """Queue a sequence.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 
 from pytest_llmbench.simulator.engine.scheduling import Preemption
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
@@ -65,3 +66,12 @@ class EngineTotals:
     failed: int = 0
     """Sequences that ended for want of memory."""
     crashes: int = 0
+
+    @classmethod
+    def summed(cls, totals: Iterable[EngineTotals]) -> EngineTotals:
+        """The counts of several engines together."""
+        whole = cls()
+        for own in totals:
+            for each in fields(cls):
+                setattr(whole, each.name, getattr(whole, each.name) + getattr(own, each.name))
+        return whole

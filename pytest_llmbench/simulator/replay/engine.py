@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.facts import Facts, Origin
@@ -22,10 +24,12 @@ from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import FaultSchedule
+from pytest_llmbench.simulator.engine.router import Router, replica_seed
 from pytest_llmbench.simulator.engine.step_result import EngineTotals
 from pytest_llmbench.simulator.replay.faults import require_replayable
 from pytest_llmbench.simulator.replay.load import Arrivals, Delays, arrivals_of, planned_of
 from pytest_llmbench.simulator.replay.records import FlightLog, Recording
+from pytest_llmbench.simulator.replay.replica import readings_of
 from pytest_llmbench.simulator.replay.run import ReplayRun
 from pytest_llmbench.simulator.scenario.disclosure import disclosure
 from pytest_llmbench.simulator.scenario.scenario import Scenario
@@ -34,14 +38,15 @@ from pytest_llmbench.simulator.scenario.variants import standard_overrides, vari
 _SOURCE = "replay in virtual time"
 
 
-def protocol(config: EngineConfig) -> str:
+def protocol(scenario: Scenario) -> str:
     """The face that the replay stands for: an engine by itself streams a gRPC message per token, a gateway
-    with filters around it server-sent events (the draft's advice for either, section 4.6.1)."""
-    filters = (config.input_filter, config.output_filter)
-    return "grpc" if filters == ("absent", "absent") else "sse"
+    with filters or a router before it server-sent events (the draft's advice for either, section 4.6.1)."""
+    filters = (scenario.engine.input_filter, scenario.engine.output_filter)
+    alone = filters == ("absent", "absent") and scenario.router.policy is None
+    return "grpc" if alone else "sse"
 
 
-def replay_facts(config: EngineConfig, delays: Delays) -> Facts:
+def replay_facts(scenario: Scenario, delays: Delays) -> Facts:
     """The SUT's facts. All of them have the origin ``simulated``: none was seen on a wire."""
     own = {
         "sut.simulated": "replay",
@@ -49,20 +54,20 @@ def replay_facts(config: EngineConfig, delays: Delays) -> Facts:
         "replay.write_to_read_us": delays.write_to_read_us,
         "clock.topology": "single_machine",
         "clock.method": "one virtual clock",
-        "streaming.protocol": protocol(config),
+        "streaming.protocol": protocol(scenario),
         "endpoint.server": "none: virtual time",
     }
-    return disclosure(config) | Facts.of(Origin.SIMULATED, own, _SOURCE)
+    return disclosure(scenario.engine, scenario.router) | Facts.of(Origin.SIMULATED, own, _SOURCE)
 
 
-def run_facts(config: EngineConfig) -> Facts:
+def run_facts(scenario: Scenario) -> Facts:
     """What a load generator would say about the wire and its stamps."""
-    grpc = protocol(config) == "grpc"
+    grpc = protocol(scenario) == "grpc"
     return Facts.of(
         Origin.SIMULATED,
         {
             "sut.simulated": "replay",
-            "streaming.protocol": protocol(config),
+            "streaming.protocol": protocol(scenario),
             "wire.prompt_form": "token_ids",
             "timing.submit_point": "message_sent" if grpc else "last_request_byte",
             "timing.first_point": "first_token_message" if grpc else "parsed_data_event",
@@ -74,11 +79,13 @@ def run_facts(config: EngineConfig) -> Facts:
     )
 
 
-def replay_note(config: EngineConfig, delays: Delays) -> str:
+def replay_note(scenario: Scenario, delays: Delays) -> str:
     """The note for everyone who reads a result of a replay."""
+    policy, replicas = scenario.router.policy, scenario.router.replicas
+    routed = "" if policy is None else f", {replicas} replicas behind a router ({policy}),"
     return (
-        f"replay: preset {config.name} in virtual time. Nothing was sent and no time passed; client and "
-        f"network are constants ({delays.submit_to_received_us:g} µs to the engine, "
+        f"replay: preset {scenario.engine.name}{routed} in virtual time. Nothing was sent and no time "
+        f"passed; client and network are constants ({delays.submit_to_received_us:g} µs to the engine, "
         f"{delays.write_to_read_us:g} µs back)"
     )
 
@@ -146,7 +153,8 @@ class VirtualClock:
 
 
 class ReplayEngine:
-    """Runs one LoadPlan after another on one engine and one virtual clock: warm-up, probes, measured load.
+    """Runs one LoadPlan after another on one virtual clock and one engine, or replicas of it behind a router:
+    warm-up, probes, measured load.
 
     A plan with ``fresh_state`` gets a new engine, as after a restart: cache, counters and the laws drawn from
     the seed begin anew. ``plan.variant`` is not looked at: :meth:`variant` gives an engine for each.
@@ -174,8 +182,7 @@ class ReplayEngine:
         self.delays = delays or Delays()
         self.clock = clock or VirtualClock()
         self._on_record = on_record
-        self._engine = Engine(self.config)
-        self._totals = ReplayTotals()
+        self._engines, self._totals = self._started(), ReplayTotals()
         self._faults = FaultSchedule(self.scenario.faults, self.config.seed)
         self._plans = 0
         self._busy = threading.Lock()
@@ -197,12 +204,12 @@ class ReplayEngine:
 
     def disclosure(self) -> Facts:
         """What the engine states about itself, and that it is a replay."""
-        return replay_facts(self.config, self.delays)
+        return replay_facts(self.scenario, self.delays)
 
     @property
     def note(self) -> str:
         """The note for everyone who reads a result."""
-        return replay_note(self.config, self.delays)
+        return replay_note(self.scenario, self.delays)
 
     def run(self, plan: LoadPlan) -> Observation:
         """What came of the plan. Deadlines hold as on a real wire; Ctrl-C ends the plan, which then says so.
@@ -229,15 +236,14 @@ class ReplayEngine:
         arrivals = arrivals_of(plan, requests, started_ns, self.delays)
         if plan.fresh_state:
             self._restart()
-        phases = self.config.scheduler == "phase"
-        before = self._totals.read(self._engine.totals, phases=phases)
+        before = self._read_totals()
         log = self._log(plan)
         run = self._begun(plan, arrivals, log, started_ns)
         run.play()
         interrupted = run.interrupted
         records = log.records()
         self._totals.note(records)
-        readings = run.gauges.readings(before, self._totals.read(self._engine.totals, phases=phases))
+        readings = readings_of(run.replicas, before, self._read_totals())
         if interrupted == INTERRUPTED_BY_CTRL_C:
             self._restart()  # Ctrl-C may have come in the middle of a step
         ended_ns = int(records.finished_ns.max()) if len(records) else started_ns
@@ -252,7 +258,7 @@ class ReplayEngine:
             in_flight_at_end=run.left_in_flight,
             interrupted=interrupted,
             sequence_sha256=requests.sha256(),
-            facts=run_facts(self.config) | (variant_facts(self.scenario) if self.name else Facts()),
+            facts=run_facts(self.scenario) | (variant_facts(self.scenario) if self.name else Facts()),
             engine=readings,
             load_ended_ns=_load_ended_ns(
                 plan, records, started_ns, cut_short=interrupted is not None or run.stopped is not None
@@ -261,18 +267,28 @@ class ReplayEngine:
         )
 
     def _begun(self, plan: LoadPlan, arrivals: Arrivals, log: FlightLog, start_ns: int) -> ReplayRun:
-        return ReplayRun(
-            self._engine,
-            arrivals,
-            plan,
-            faults=self._faults,
-            delays=self.delays,
-            start_ns=start_ns,
-            keep=log.keep,
-        )
+        given: dict[str, Any] = {
+            "faults": self._faults,
+            "delays": self.delays,
+            "start_ns": start_ns,
+            "keep": log.keep,
+        }
+        if len(self._engines) == 1:
+            return ReplayRun(self._engines, arrivals, plan, **given)
+        from pytest_llmbench.simulator.replay.routed import RoutedRun  # few replays have several replicas
+
+        return RoutedRun(self._engines, arrivals, plan, router=Router(self.scenario.router), **given)
 
     def _restart(self) -> None:
-        self._engine, self._totals = Engine(self.config), ReplayTotals()
+        self._engines, self._totals = self._started(), ReplayTotals()
+
+    def _started(self) -> tuple[Engine, ...]:
+        seeds = (replica_seed(self.config.seed, number) for number in range(self.scenario.router.replicas))
+        return tuple(Engine(replace(self.config, seed=seed)) for seed in seeds)
+
+    def _read_totals(self) -> dict[str, float]:
+        whole = EngineTotals.summed(engine.totals for engine in self._engines)
+        return self._totals.read(whole, phases=self.config.scheduler == "phase")
 
     def _log(self, plan: LoadPlan) -> FlightLog:
         self._plans += 1

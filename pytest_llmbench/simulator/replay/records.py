@@ -46,6 +46,8 @@ class Flight:
     read_ns: IntColumn | None = None
     """The instants at which the client reads each token, where that is not just after the step that made
     it."""
+    replica: int = 0
+    """The number of the engine that took it in."""
     reply_number: int = 0
     """The number among the replies of this engine."""
     fate: FaultKind | None = None
@@ -109,17 +111,18 @@ class Chunks:
 class Steps:
     """The steps of a plan, as the client could see them."""
 
-    first: int
-    """Number of the plan's first step."""
+    firsts: tuple[int, ...]
+    """For each replica the number that a step of it would have at place 0 of ``read_ns``: of a single engine
+    that of the plan's first step."""
     read_ns: IntColumn
-    """The instants at which the client reads what each step made."""
+    """The instants at which the client reads what each step made, replica after replica."""
     to_client_ns: int
     """The time from the making of a token until the client reads it."""
 
 
 def chunks_of(flights: Sequence[Flight], steps: Steps, stream: StreamOptions, seed: int) -> Chunks:
     """All chunks that were read. ``seed`` is that of speculative decoding."""
-    made_in, offsets = _token_steps(flights, steps.first)
+    made_in, offsets = _token_steps(flights, steps.firsts)
     stamps_ns, lengths = steps.read_ns[made_in], np.diff(offsets)
     server_ns = stamps_ns - steps.to_client_ns if stream.server_timestamps else np.empty(0, dtype=np.int64)
     held = [(i, flight.read_ns) for i, flight in enumerate(flights) if flight.read_ns is not None]
@@ -169,9 +172,9 @@ def _held_back(
     return np.concatenate(parts), np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
 
 
-def _token_steps(flights: Sequence[Flight], first_step: int) -> tuple[IntColumn, IntColumn]:
+def _token_steps(flights: Sequence[Flight], firsts: Sequence[int]) -> tuple[IntColumn, IntColumn]:
     """The step of every token, request after request, and where each request begins in that list."""
-    spans = [flight.spans(first_step) for flight in flights]
+    spans = [flight.spans(firsts[flight.replica]) for flight in flights]
     bounds = np.array([span for rows in spans for span in rows], dtype=np.int64).reshape(-1, 2)
     lengths = bounds[:, 1] - bounds[:, 0] + 1
     begins = np.cumsum(lengths) - lengths
@@ -328,10 +331,7 @@ def _of_thinking(flights: Sequence[Flight], chunks: Chunks, recording: Recording
 def _of_engine(flights: Sequence[Flight], steps: Steps) -> dict[str, Any]:
     """What the engine notes about each request that it took in, whatever became of it afterwards."""
     admitted_ns, accepted_ns = _column(flights, "admitted_ns"), _column(flights, "accepted_ns")
-    firsts = [None if flight.sequence is None else flight.sequence.first_step for flight in flights]
-    first_step = np.array(
-        [MISSING if step is None else step - steps.first for step in firsts], dtype=np.int64
-    )
+    first_step = np.array([_first_place(flight, steps) for flight in flights], dtype=np.int64)
     # Ctrl-C may have come before the end of the step was noted.
     begun = (first_step != MISSING) & (first_step < len(steps.read_ns))
     first_ns = np.full(len(flights), MISSING, dtype=np.int64)
@@ -345,6 +345,14 @@ def _of_engine(flights: Sequence[Flight], steps: Steps) -> dict[str, Any]:
             [MISSING if s is None else s.lost_tokens for s in in_engine], dtype=np.int64
         ),
     }
+
+
+def _first_place(flight: Flight, steps: Steps) -> int:
+    """The place of its first token's step among ``steps``."""
+    sequence = flight.sequence
+    if sequence is None or sequence.first_step is None:
+        return MISSING
+    return sequence.first_step - steps.firsts[flight.replica]
 
 
 def _of_reply(

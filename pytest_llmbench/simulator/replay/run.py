@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import heapq
 import json
-from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
@@ -32,56 +30,12 @@ from pytest_llmbench.simulator.replay.faults import (
 )
 from pytest_llmbench.simulator.replay.load import Arrivals, Delays
 from pytest_llmbench.simulator.replay.records import Flight, Steps
+from pytest_llmbench.simulator.replay.replica import Replica, steps_of
 from pytest_llmbench.simulator.serving.request_body import GenerationRequest, RefusalError
 from pytest_llmbench.stats.failing import STREAK, FailureWatch
 from pytest_llmbench.stats.interim.looks import look_taker
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.http_status import classify_status
-
-SAMPLE_NS = 250_000_000
-"""The time between two samples."""
-SOURCE = "the embedded engine's model"
-
-
-class GaugeSampler:
-    """One sample every :data:`SAMPLE_NS` from the start of a plan. The cost is per sample, not per token."""
-
-    def __init__(self, engine: Engine, start_ns: int) -> None:
-        self._engine = engine
-        self.due_ns = start_ns
-        """The next sample is of this instant."""
-        self._at_ns = array("q")
-        self._gauges = {name: array("d") for name in ("running", "waiting", "kv_use")}
-
-    def idle_until(self, now_ns: int) -> None:
-        """Note that nothing was in the engine up to this instant, which is not included."""
-        self._note(now_ns - 1, 0, 0, 0.0)
-
-    def during(self, finished: Sequence[EngineSequence], until_ns: int) -> None:
-        """A step ends at this instant, which belongs to the next one. Who ends with it is running."""
-        engine = self._engine
-        self._note(until_ns - 1, engine.running + len(finished), engine.waiting, engine.kv_usage)
-
-    def _note(self, until_ns: int, running: int, waiting: int, kv_use: float) -> None:
-        gauges = self._gauges
-        while self.due_ns <= until_ns:
-            self._at_ns.append(self.due_ns)
-            gauges["running"].append(running)
-            gauges["waiting"].append(waiting)
-            gauges["kv_use"].append(kv_use)
-            self.due_ns += SAMPLE_NS
-
-    def readings(self, before: dict[str, float], after: dict[str, float]) -> EngineReadings:
-        """The samples, with the counters around them."""
-        return EngineReadings(
-            at_ns=np.array(self._at_ns, dtype=np.int64),
-            gauges={name: np.array(values, dtype=np.float64) for name, values in self._gauges.items()},
-            totals_before=before,
-            totals_after=after,
-            max_num_seqs=self._engine.config.max_num_seqs,
-            source=SOURCE,
-        )
-
 
 _NEVER_NS = 2**63 - 1
 
@@ -220,7 +174,7 @@ class ReplayRun:
 
     def __init__(
         self,
-        engine: Engine,
+        engines: Sequence[Engine],
         arrivals: Arrivals,
         plan: LoadPlan,
         *,
@@ -229,38 +183,33 @@ class ReplayRun:
         start_ns: int,
         keep: Callable[[Sequence[Flight], Steps], Records],
     ) -> None:
-        self._engine = engine
+        self.replicas = tuple(Replica(number, engine, start_ns) for number, engine in enumerate(engines))
+        self._config, self._guardrails = engines[0].config, engines[0].guardrails
         self._keep = keep
         self._arrivals = arrivals
         self._ignore_eos = plan.ignore_eos
         self._faults = faults
         self._to_client_ns = delays.to_client_ns
-        self._in_flight: dict[EngineSequence, Flight] = {}
         self._screened: list[tuple[int, int, Flight]] = []
         """A heap of those that are with the input filter: when they join the queue, their number."""
         self._held_until_ns: list[int] = []  # a heap: ends of replies that the engine alone is through with
-        self._strikes: dict[int, list[Flight]] = {}
-        """Step number: replies to which a fault happens then, if they have come far enough."""
-        self._down_until_ns = 0
         self._stops_when_failing = plan.stop_when_failing
         self._watch = FailureWatch.of(plan)
         self._deadline_ns = 2**63 - 1 if plan.most_s is None else start_ns + round(plan.most_s * 1e9)
         self._looks = look_taker(plan)
         self._batch = BATCH if plan.looks is None else max(1, plan.looks.every // _HEARD_PER_LOOK)
-        self._patience, self._hashes = ClientDeadlines(plan.deadlines, delays), TurnHashes(engine.config)
-        self.gauges = GaugeSampler(engine, start_ns)
-        self.first_step = engine.next_step
+        self._patience, self._hashes = ClientDeadlines(plan.deadlines, delays), TurnHashes(self._config)
         self.now_ns = start_ns
         self._flights: dict[Flight, None] = {}
         """The flights not handed over, in order of arrival; ``_ended`` of them have ended."""
         self._ended = self._received = 0
         self._last_ns = start_ns
         """Submission of the last one."""
-        self.step_ends_ns = array("q")
-        """The ends of the steps from ``first_step`` on."""
 
     def play(self) -> None:
         """Play until every request has ended; Ctrl-C cuts it short."""
+        if self._watch is not None:
+            self._watch.begin(self.now_ns)
         try:
             self._play()
         except KeyboardInterrupt:
@@ -270,13 +219,11 @@ class ReplayRun:
             self._hand_over(list(self._flights))
 
     def _play(self) -> None:
-        if self._watch is not None:
-            self._watch.begin(self.now_ns)
-        engine, arrivals, patience = self._engine, self._arrivals, self._patience
-        in_flight, screened, gauges = self._in_flight, self._screened, self.gauges
+        replica, arrivals, patience = self.replicas[0], self._arrivals, self._patience
+        engine, in_flight, gauges = replica.engine, replica.in_flight, replica.gauges
+        screened = self._screened
         while True:
-            if self._ended >= self._batch:
-                self._hand_over([flight for flight in self._flights if flight.ended])
+            self._hand_over_ended()
             arrives_ns = arrivals.next_ns()
             if not in_flight:
                 joins_ns = screened[0][0] if screened else None
@@ -286,7 +233,7 @@ class ReplayRun:
                 if gauges.due_ns < self.now_ns:
                     gauges.idle_until(self.now_ns)
             elif not self._faults.options.fault:  # a fault may happen at any token
-                self._glide(arrives_ns)
+                self._glide(replica, arrives_ns)
             if self.now_ns >= self._deadline_ns and self.interrupted is None:
                 self._give_up()
                 continue
@@ -298,21 +245,23 @@ class ReplayRun:
             if self.now_ns >= patience.look_ns:
                 self._look()
             if in_flight:
-                self._step(engine.step())
+                step = engine.step()
+                self.now_ns = self._begin(replica, step)
+                self._complete(replica, step)
+
+    def _hand_over_ended(self) -> None:
+        if self._ended >= self._batch:
+            self._hand_over([flight for flight in self._flights if flight.ended])
 
     def _hand_over(self, flights: Sequence[Flight]) -> None:
         """Hand over flights that have come to their end, and drop what they alone were made of."""
-        ends_ns = np.array(self.step_ends_ns, dtype=np.int64)
         for flight in flights:
             del self._flights[flight]
         self._ended = 0
-        kept = self._keep(flights, Steps(self.first_step, ends_ns + self._to_client_ns, self._to_client_ns))
+        kept = self._keep(flights, steps_of(self.replicas, self._to_client_ns))
         self._take_look(kept)
-        begun = [s.first_step for s in self._in_flight if s.first_step is not None]
-        # Kept: the steps of those that run. One that runs now has its first token from the present step on.
-        needless = min(begun, default=self._engine.next_step) - self.first_step
-        del self.step_ends_ns[:needless]
-        self.first_step += needless
+        for replica in self.replicas:
+            replica.forget_needless()
 
     def _take_look(self, ended: Records) -> None:
         """Take the looks at what has ended, if the plan has looks: it is handed over as often as it is looked
@@ -330,9 +279,9 @@ class ReplayRun:
         self._flights[flight] = None
         self._received += 1
         self._last_ns = flight.submitted_ns
-        planned, config = flight.planned, self._engine.config
+        planned, config = flight.planned, self._config
         try:
-            if flight.received_ns < self._down_until_ns:
+            if flight.received_ns < self._down_until_ns():
                 raise RefusalError(503, "the engine has crashed and is being started again")
             asked = _as_asked(planned.max_tokens, self._ignore_eos)
             ceiling = asked.ceiling(planned.input_tokens, config)
@@ -343,7 +292,7 @@ class ReplayRun:
             self._refuse(flight, refusal, flight.received_ns)
             return
         flight.sequence = self._sequence(planned, ceiling)
-        screening = self._engine.guardrails.screen(planned.input_tokens)
+        screening = self._guardrails.screen(planned.input_tokens)
         joins_ns = flight.accepted_ns = flight.received_ns + screening.delay_ns
         if screening.refused:
             self._refuse(flight, input_refused(), joins_ns)
@@ -359,22 +308,35 @@ class ReplayRun:
             planned.input_tokens,
             ceiling,
             ignore_eos=self._ignore_eos,
-            token_ids=_ids_of(planned, self._engine.config),
+            token_ids=_ids_of(planned, self._config),
             prefix_hashes=None if planned.turn is None else self._hashes.of(planned),
         )
 
     def _queue(self, flight: Flight) -> None:
         sequence = flight.sequence
         assert sequence is not None
+        replica = self._route(flight, sequence)
         try:
-            self._engine.submit(sequence)
+            replica.engine.submit(sequence)
         except QueueFullError:
-            self._refuse(flight, queue_full(self._engine.config, self._faults.options), self.now_ns)
+            self._refuse(flight, queue_full(self._config, self._faults.options), self.now_ns)
             return
-        flight.http_status = 200
-        self._in_flight[sequence] = flight
+        flight.http_status, flight.replica = 200, replica.number
+        replica.in_flight[sequence] = flight
         self._patience.watch(flight)
         self._note_peak()
+
+    def _route(self, flight: Flight, sequence: EngineSequence) -> Replica:  # noqa: ARG002 - several need them
+        """The replica that is to take it."""
+        return self.replicas[0]
+
+    def _down_until_ns(self) -> int:
+        """No replica is up before this instant."""
+        return min(replica.down_until_ns for replica in self.replicas)
+
+    def _running(self) -> int:
+        """Requests that are in an engine."""
+        return sum(replica.requests for replica in self.replicas)
 
     def _note_peak(self) -> None:
         """Note the peak of requests in flight for the client.
@@ -384,7 +346,7 @@ class ReplayRun:
         held = self._held_until_ns
         while held and held[0] <= self.now_ns:
             heapq.heappop(held)
-        self.peak_in_flight = max(self.peak_in_flight, len(self._in_flight) + len(self._screened) + len(held))
+        self.peak_in_flight = max(self.peak_in_flight, self._running() + len(self._screened) + len(held))
 
     def _refuse(self, flight: Flight, refusal: RefusalError, at_ns: int) -> None:
         """What a client sees of a refusal, by the same rules as on a real wire."""
@@ -395,47 +357,52 @@ class ReplayRun:
 
     # Working.
 
-    def _glide(self, arrives_ns: int | None) -> None:
+    def _glide(self, replica: Replica, arrives_ns: int | None) -> None:
         """Let the engine work until something may happen: an arrival, a deadline, an end."""
         until_ns = min(self._patience.look_ns, self._deadline_ns)
         if arrives_ns is not None:
             until_ns = min(until_ns, arrives_ns)
         if self._screened:
             until_ns = min(until_ns, self._screened[0][0])
-        gauges = self.gauges
+        engine, gauges, ends_ns = replica.engine, replica.gauges, replica.step_ends_ns
         while self.now_ns < until_ns:
-            self.now_ns = self._engine.glide(self.now_ns, until_ns, gauges.due_ns, self.step_ends_ns)
+            self.now_ns = engine.glide(self.now_ns, until_ns, gauges.due_ns, ends_ns)
             if gauges.due_ns >= self.now_ns:
                 return
             gauges.during((), self.now_ns)
 
-    def _step(self, step: StepResult) -> None:
+    def _begin(self, replica: Replica, step: StepResult) -> int:
+        """A step begins now: when it will end."""
         for sequence in step.admitted:
-            self._in_flight[sequence].admitted_ns = self.now_ns
+            replica.in_flight[sequence].admitted_ns = self.now_ns
         if step.failed:
-            self._fail(step)
-        self.now_ns += step.duration_ns
-        self.step_ends_ns.append(self.now_ns)
-        if self.gauges.due_ns < self.now_ns:
-            self.gauges.during(step.finished, self.now_ns)
+            self._fail(replica, step)
+        ends_ns = self.now_ns + step.duration_ns
+        replica.step_ends_ns.append(ends_ns)
+        if replica.gauges.due_ns < ends_ns:
+            replica.gauges.during(step.finished, ends_ns)
+        return ends_ns
+
+    def _complete(self, replica: Replica, step: StepResult) -> None:
+        """A step ends now."""
         if self._faults.options.fault:
-            self._strike(step)
+            self._strike(replica, step)
         for sequence in step.finished:
-            flight = self._in_flight.pop(sequence, None)
+            flight = replica.in_flight.pop(sequence, None)
             if flight is not None:  # a fault of this very step may have ended it
                 self._finish(flight, sequence)
 
-    def _fail(self, step: StepResult) -> None:
+    def _fail(self, replica: Replica, step: StepResult) -> None:
         """Memory ran out as the step was to begin: the clients hear of it at once."""
         if step.crashed:
-            self._down_until_ns = self.now_ns + step.duration_ns
+            replica.down_until_ns = self.now_ns + step.duration_ns
         for sequence in step.failed:
-            self._finish(self._in_flight.pop(sequence), sequence)
+            self._finish(replica.in_flight.pop(sequence), sequence)
 
     def _finish(self, flight: Flight, sequence: EngineSequence) -> None:
         """The engine is through with it; what is held back is read later than that."""
         at_ns = self.now_ns + self._to_client_ns
-        if self._engine.guardrails.holds or flight.fate in DELAYS:
+        if self._guardrails.holds or flight.fate in DELAYS:
             at_ns = self._hold_back(flight, sequence)
             given_up_ns = self._patience.given_up_ns(flight)
             heapq.heappush(self._held_until_ns, at_ns if given_up_ns is None else given_up_ns)
@@ -457,7 +424,7 @@ class ReplayRun:
         """
         ns = self._token_ns(flight)
         if len(ns):
-            ns = self._engine.guardrails.released_ns(ns)
+            ns = self._guardrails.released_ns(ns)
         end_ns = max(self.now_ns, int(ns.max(initial=0))) + self._to_client_ns
         ns = ns[: len(ns) - sequence.withheld_tokens] + self._to_client_ns
         if flight.fate in DELAYS and len(ns):
@@ -468,8 +435,9 @@ class ReplayRun:
 
     def _token_ns(self, flight: Flight) -> IntColumn:
         """The ends of the steps that made its tokens."""
-        ends_ns = self.step_ends_ns
-        rows = [ends_ns[first : last + 1] for first, last in flight.spans(self.first_step)]
+        replica = self.replicas[flight.replica]
+        ends_ns = replica.step_ends_ns
+        rows = [ends_ns[first : last + 1] for first, last in flight.spans(replica.first_step)]
         return np.array([ns for row in rows for ns in row], dtype=np.int64)
 
     def _end(
@@ -490,7 +458,7 @@ class ReplayRun:
         requests in a row say so.
         """
         if self._stops_when_failing:
-            if watch.streak >= STREAK and at_ns < self._down_until_ns:
+            if watch.streak >= STREAK and at_ns < self._down_until_ns():
                 self._arrivals.stop()
                 self.stopped = self.stopped or (
                     f"the engine is down, and the last {watch.streak} requests that ended were not answered"
@@ -498,8 +466,8 @@ class ReplayRun:
             return
         if self.stopped is not None or self.interrupted is not None or self._arrivals.all_sent(self.now_ns):
             return
-        moves_ns = self.now_ns if self._in_flight else None
-        cut = watch.judge(len(self._in_flight), moves_ns, at_ns)
+        running = self._running()
+        cut = watch.judge(running, self.now_ns if running else None, at_ns)
         if cut is None:
             return
         self._arrivals.stop()
@@ -510,22 +478,25 @@ class ReplayRun:
 
     # Faults in mid-stream.
 
-    def _strike(self, step: StepResult) -> None:
-        after = self._faults.options.fault_after_tokens
+    def _strike(self, replica: Replica, step: StepResult) -> None:
+        after, in_flight, strikes = (
+            self._faults.options.fault_after_tokens,
+            replica.in_flight,
+            replica.strikes,
+        )
         for sequence in step.first_tokens:
-            flight = self._in_flight.get(sequence)
+            flight = in_flight.get(sequence)
             if flight is not None and flight.fate in STRIKES:
-                self._strikes.setdefault(step.index + max(after - 1, 0), []).append(flight)
-        for flight in self._strikes.pop(step.index, ()):
+                strikes.setdefault(step.index + max(after - 1, 0), []).append(flight)
+        for flight in strikes.pop(step.index, ()):
             struck = flight.sequence
-            if struck is None or struck not in self._in_flight:
+            if struck is None or struck not in in_flight:
                 continue
             short = after - struck.given_tokens(step.index + 1)
             if short > 0:  # it was preempted in between
-                self._strikes.setdefault(step.index + short, []).append(flight)
+                strikes.setdefault(step.index + short, []).append(flight)
             elif struck not in step.finished:
-                del self._in_flight[struck]
-                self._engine.abort(struck)
+                replica.give_up(struck)
                 self._hit(flight)
 
     def _hit(self, flight: Flight) -> None:
@@ -535,10 +506,10 @@ class ReplayRun:
             flight.read_ns = np.empty(0, dtype=np.int64)
         self._end(flight, outcome, self.now_ns + self._to_client_ns, error)
         if flight.fate == "crash":
-            self._down_until_ns = self.now_ns + round(self._engine.config.recovery_ms * 1e6)
-            for sequence, other in list(self._in_flight.items()):
-                del self._in_flight[sequence]
-                self._engine.abort(sequence)
+            replica = self.replicas[flight.replica]
+            replica.down_until_ns = self.now_ns + round(self._config.recovery_ms * 1e6)
+            for sequence, other in list(replica.in_flight.items()):
+                replica.give_up(sequence)
                 self._end(other, outcome, self.now_ns + self._to_client_ns, error)
 
     # Deadlines: a client that gives up.
@@ -546,29 +517,33 @@ class ReplayRun:
     def _look(self) -> None:
         for flight, at_ns, why in self._patience.overdue(self.now_ns):
             assert flight.sequence is not None
-            del self._in_flight[flight.sequence]
-            self._engine.abort(flight.sequence)
+            self.replicas[flight.replica].give_up(flight.sequence)
             read_ns = self._token_ns(flight) + self._to_client_ns
             flight.read_ns = read_ns[read_ns <= at_ns]  # the rest came when nobody read any more
             self._end(flight, Outcome.TIMEOUT, at_ns, why)
         if self._arrivals.all_sent(self.now_ns) and self._patience.drain_is_over(self.now_ns, self._last_ns):
-            self.left_in_flight = len(self._in_flight)
-            for sequence in self._in_flight:
-                self._engine.abort(sequence)
+            self.left_in_flight = self._running()
+            self._abort_all()
             self._cancel(self._patience.drain_text)
 
     def _give_up(self) -> None:
         """The time that the plan may take is up."""
         self.interrupted = TIME_IS_UP
         self._arrivals.stop()
-        for sequence in self._in_flight:
-            self._engine.abort(sequence)
+        self._abort_all()
         self._cancel(TIME_IS_UP)
 
+    def _abort_all(self) -> None:
+        for replica in self.replicas:
+            for sequence in replica.in_flight:
+                replica.engine.abort(sequence)
+
     def _cancel(self, why: str) -> None:
-        for flight in (*self._in_flight.values(), *(entry[2] for entry in self._screened)):
+        flights = [flight for replica in self.replicas for flight in replica.in_flight.values()]
+        for flight in (*flights, *(entry[2] for entry in self._screened)):
             flight.end(Outcome.CANCELLED, self.now_ns + self._to_client_ns, error=why)
-        self._in_flight.clear()
+        for replica in self.replicas:
+            replica.in_flight.clear()
         self._screened.clear()
 
 

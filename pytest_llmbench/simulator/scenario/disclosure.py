@@ -8,6 +8,7 @@ from importlib import metadata
 
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.simulator.engine.config import EngineConfig, PreemptionMode, Scheduler
+from pytest_llmbench.simulator.engine.router import RouterOptions
 
 DISTRIBUTION = "pytest-llmbench"
 ENGINE = "pytest-llmbench embedded engine"
@@ -24,38 +25,37 @@ def _version(distribution: str) -> str:
     return metadata.version(distribution)
 
 
-def disclosure(config: EngineConfig) -> Facts:
+def disclosure(config: EngineConfig, router: RouterOptions | None = None) -> Facts:
     """All that a tester would have to declare for a real engine; the origin says that it is simulated.
 
-    The model's version carries a digest of the figures, so that engines with different figures never pass
-    for the same SUT.
+    The model's version carries a digest of the figures, and the router before several replicas, so that
+    engines with different figures never pass for the same SUT. Load balancing lies outside the boundary of a
+    model engine (METHODOLOGY §2): with a router it is a gateway.
     """
+    router = router or RouterOptions()
+    replicas = router.replicas
+    gateway = _systems(config) or replicas > 1
     return Facts.of(
         Origin.SIMULATED,
         {
-            "sut.boundary": "application_gateway" if _systems(config) else "model_engine",
-            "sut.components": _components(config),
+            "sut.boundary": "application_gateway" if gateway else "model_engine",
+            "sut.components": _components(config) + _routing(router),
             "sut.model.name": config.model,
-            "sut.model.version": f"figures {config.figures_sha256[:12]}",
+            "sut.model.version": ", ".join([f"figures {config.figures_sha256[:12]}", *_routing(router)]),
             "sut.model.quantization": "none",
             "sut.hardware.accelerator_type": "simulated",
-            "sut.hardware.accelerator_count": config.accelerator_count,
+            "sut.hardware.accelerator_count": config.accelerator_count * replicas,
             "sut.hardware.accelerator_memory_gib": config.accelerator_memory_gib,
             "sut.software.engine": ENGINE,
             "sut.software.version": software_version(),
+            "sut.replicas": replicas,
+            "sut.router": router.policy or "none",
             "sut.prefix_caching": "enabled" if config.prefix_caching else "disabled",
             "sut.context_limit_tokens": config.context_limit_tokens,
             "guardrails.input_filter": config.input_filter,
             "guardrails.output_filter": config.output_filter,
             "guardrails.systems": _systems(config),
-            "tokenizer.name": "cl100k_base",
-            "tokenizer.version": f"tiktoken {_version('tiktoken')}",
-            "tokenizer.vocab_size": 100277,
-            "tokenizer.source": "tiktoken:cl100k_base",
-            "tokenizer.counting_option": "A",
-            "tokenizer.special.bos_eos": "excluded",
-            "tokenizer.special.system_prompt": "none",
-            "tokenizer.special.tool_format": "not_used",
+            **_tokenizer(),
             "warmup.model_loaded": True,
             "isolation.isolated_system": True,
             "isolation.recovery_plan": f"the engine starts again by itself in {config.recovery_ms:g} ms",
@@ -64,12 +64,33 @@ def disclosure(config: EngineConfig) -> Facts:
     )
 
 
+def _tokenizer() -> dict[str, str | int]:
+    return {
+        "tokenizer.name": "cl100k_base",
+        "tokenizer.version": f"tiktoken {_version('tiktoken')}",
+        "tokenizer.vocab_size": 100277,
+        "tokenizer.source": "tiktoken:cl100k_base",
+        "tokenizer.counting_option": "A",
+        "tokenizer.special.bos_eos": "excluded",
+        "tokenizer.special.system_prompt": "none",
+        "tokenizer.special.tool_format": "not_used",
+    }
+
+
 def _components(config: EngineConfig) -> list[str]:
     prefill = "chunked prefill" if config.chunked_prefill else "whole-prompt prefill"
     shortage = _SHORTAGE[config.preemption]
     components = ["step-time model", "continuous batching", prefill, f"paged KV cache ({shortage})"]
     components.append(_QUEUES[config.scheduler])
     return components + _systems(config)
+
+
+def _routing(router: RouterOptions) -> list[str]:
+    """The router and what it stands before; nothing for a single engine."""
+    if router.policy is None:
+        return []
+    lead = f", lead {router.router_max_lead}" if router.policy == "prefix" else ""
+    return [f"router ({router.policy}{lead}) before {router.replicas} replicas"]
 
 
 def _systems(config: EngineConfig) -> list[str]:

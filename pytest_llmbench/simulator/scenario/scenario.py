@@ -1,6 +1,6 @@
-"""A whole scenario, ``fast?max_num_seqs=64&fault=reset&fault_rate=0.1``: engine, stream and faults.
+"""A whole scenario, ``fast?max_num_seqs=64&fault=reset&fault_rate=0.1``: engine, stream, faults, router.
 
-The options of the three parts share one string; each name belongs to one part only.
+The options of the four parts share one string; each name belongs to one part only.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine.config import EngineConfig, impossible_figures
 from pytest_llmbench.simulator.engine.faults import FaultOptions
+from pytest_llmbench.simulator.engine.router import RouterOptions
 from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
 from pytest_llmbench.simulator.scenario.presets import OPTIONS as ENGINE_OPTIONS
 from pytest_llmbench.simulator.scenario.presets import PRESETS, parse_preset, read_options
 
-Part = TypeVar("Part", StreamOptions, FaultOptions)
+Part = TypeVar("Part", StreamOptions, FaultOptions, RouterOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,13 @@ class Scenario:
     engine: EngineConfig
     stream: StreamOptions = field(default_factory=StreamOptions)
     faults: FaultOptions = field(default_factory=FaultOptions)
+    router: RouterOptions = field(default_factory=RouterOptions)
 
 
 STREAM_OPTIONS: tuple[str, ...] = tuple(each.name for each in fields(StreamOptions))
 FAULT_OPTIONS: tuple[str, ...] = tuple(each.name for each in fields(FaultOptions))
-OPTIONS: tuple[str, ...] = (*ENGINE_OPTIONS, *STREAM_OPTIONS, *FAULT_OPTIONS)
+ROUTER_OPTIONS: tuple[str, ...] = tuple(each.name for each in fields(RouterOptions))
+OPTIONS: tuple[str, ...] = (*ENGINE_OPTIONS, *STREAM_OPTIONS, *FAULT_OPTIONS, *ROUTER_OPTIONS)
 
 
 def parse_scenario(text: str) -> Scenario:
@@ -51,14 +54,25 @@ def parse_scenario(text: str) -> Scenario:
     engine = _engine(f"{preset}?{theirs}" if theirs else preset, mistakes)
     stream = _part(StreamOptions(), given, mistakes)
     faults = _part(FaultOptions(), given, mistakes)
-    if engine is None or stream is None or faults is None or mistakes:
+    router = _part(RouterOptions(), given, mistakes)
+    if engine is None or stream is None or faults is None or router is None or mistakes:
         raise SuiteError.from_mistakes(
             mistakes,
             where=f"scenario {text!r}",
             remedy=f"presets: {', '.join(PRESETS)}; options, as in fast?max_num_seqs=32&fault=reset: "
             f"{', '.join(OPTIONS)} (python -m pytest_llmbench.simulator --help explains them)",
         )
-    return Scenario(engine, stream, faults)
+    return Scenario(engine, stream, faults, router)
+
+
+def require_one_engine(scenario: Scenario) -> None:
+    """SuiteError for replicas where the engine is served in real time: there it is one."""
+    if scenario.router.policy is not None:
+        raise SuiteError(
+            f"replicas is {scenario.router.replicas}, and only replay has several replicas behind a router",
+            where=f"scenario of preset {scenario.engine.name}",
+            remedy="measure replay:… with this option, or leave it out",
+        )
 
 
 def overridden(scenario: Scenario, options: Mapping[str, str]) -> Scenario:
@@ -70,10 +84,11 @@ def overridden(scenario: Scenario, options: Mapping[str, str]) -> Scenario:
     mistakes += impossible_figures(asdict(scenario.engine) | figures)
     stream = _part(scenario.stream, given, mistakes)
     faults = _part(scenario.faults, given, mistakes)
-    if stream is None or faults is None or mistakes:
+    router = _part(scenario.router, given, mistakes)
+    if stream is None or faults is None or router is None or mistakes:
         where = f"options over those of a scenario of preset {scenario.engine.name}"
         raise SuiteError.from_mistakes(mistakes, where=where, remedy=f"options: {', '.join(OPTIONS)}")
-    return Scenario(replace(scenario.engine, **figures), stream, faults)
+    return Scenario(replace(scenario.engine, **figures), stream, faults, router)
 
 
 def _split(listed: str, mistakes: list[str]) -> dict[str, str]:
@@ -119,6 +134,8 @@ def _part(before: Part, given: dict[str, str], mistakes: list[str]) -> Part | No
 
 def _read(kind: Any, text: str) -> Any:
     """``text`` as a value of ``kind``; ValueError says what it has to be."""
+    if type(None) in get_args(kind):
+        return None if text == "none" else _read(get_args(kind)[0], text)
     if get_origin(kind) is tuple:
         return tuple(_read(get_args(kind)[0], part) for part in text.split(",") if part)
     if get_origin(kind) is Literal:
@@ -156,7 +173,7 @@ def option_meanings(kind: type) -> dict[str, str]:
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
-    if get_origin(hint) is tuple:
+    if get_origin(hint) is tuple or type(None) in get_args(hint):
         hint = get_args(hint)[0]
     return get_args(hint) if get_origin(hint) is Literal else ()
 

@@ -31,6 +31,9 @@ _VARIANT_FACTS = (
     "sut.boundary",
     "sut.components",
     "sut.model.version",
+    "sut.hardware.accelerator_count",
+    "sut.replicas",
+    "sut.router",
     "sut.prefix_caching",
     "guardrails.input_filter",
     "guardrails.output_filter",
@@ -70,5 +73,5 @@ def with_overrides(scenario: Described, overrides: Mapping[str, str]) -> Describ
 def variant_facts(scenario: str | Scenario) -> Facts:
     """What a variant states about itself over the facts of its base: boundary, cache, filters, figures."""
     parsed = scenario if isinstance(scenario, Scenario) else parse_scenario(scenario)
-    stated = disclosure(parsed.engine)
+    stated = disclosure(parsed.engine, parsed.router)
     return Facts({name: stated[name] for name in _VARIANT_FACTS})

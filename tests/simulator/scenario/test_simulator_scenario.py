@@ -9,12 +9,14 @@ import pytest
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.faults import FaultOptions
+from pytest_llmbench.simulator.engine.router import RouterOptions
 from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
 from pytest_llmbench.simulator.scenario.presets import OPTIONS as ENGINE_OPTIONS
 from pytest_llmbench.simulator.scenario.presets import PRESETS
 from pytest_llmbench.simulator.scenario.scenario import (
     FAULT_OPTIONS,
     OPTIONS,
+    ROUTER_OPTIONS,
     STREAM_OPTIONS,
     Scenario,
     option_meanings,
@@ -27,17 +29,20 @@ def test_a_preset_alone_has_plain_streams_and_no_faults() -> None:
     assert parse_scenario("").engine.name == "fast"
 
 
-def test_options_of_all_three_parts_in_one_string() -> None:
+def test_options_of_all_parts_in_one_string() -> None:
     found = parse_scenario(
         "h100-8b?max_num_seqs=64&fault=reset,stall&fault_rate=0.1&usage=finish&done_marker=false&seed=7"
+        "&replicas=4&router=prefix"
     )
     assert (found.engine.max_num_seqs, found.engine.seed) == (64, 7)
     assert found.faults == FaultOptions(fault=("reset", "stall"), fault_rate=0.1)
     assert found.stream == StreamOptions(usage="finish", done_marker=False)
+    assert found.router == RouterOptions(replicas=4, router="prefix")
 
 
 def test_no_name_belongs_to_two_parts() -> None:
-    assert len(set(OPTIONS)) == len(OPTIONS) == len(ENGINE_OPTIONS) + len(STREAM_OPTIONS) + len(FAULT_OPTIONS)
+    parts = (ENGINE_OPTIONS, STREAM_OPTIONS, FAULT_OPTIONS, ROUTER_OPTIONS)
+    assert len(set(OPTIONS)) == len(OPTIONS) == sum(map(len, parts))
 
 
 def test_every_mistake_of_every_part_is_said_at_once() -> None:
@@ -87,7 +92,7 @@ def test_values_that_cannot_be(options: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("part", [EngineConfig, StreamOptions, FaultOptions])
+@pytest.mark.parametrize("part", [EngineConfig, StreamOptions, FaultOptions, RouterOptions])
 def test_every_option_has_a_meaning(part: type) -> None:
     meanings = option_meanings(part)
     assert set(meanings) == {each.name for each in fields(part)}

@@ -1,0 +1,135 @@
+"""One engine of a replay: what is in flight there, when its steps ended, and its gauges."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytest_llmbench.model.engine_readings import EngineReadings, FloatArray
+from pytest_llmbench.model.records import IntColumn
+from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.sequence import EngineSequence
+from pytest_llmbench.simulator.engine.step_result import StepResult
+from pytest_llmbench.simulator.replay.records import Flight, Steps
+
+SAMPLE_NS = 250_000_000
+"""The time between two samples."""
+SOURCE = "the embedded engine's model"
+
+
+class GaugeSampler:
+    """One sample every :data:`SAMPLE_NS` from the start of a plan. The cost is per sample, not per token."""
+
+    def __init__(self, engine: Engine, start_ns: int) -> None:
+        self._engine = engine
+        self.due_ns = start_ns
+        """The next sample is of this instant."""
+        self._at_ns = array("q")
+        self._gauges = {name: array("d") for name in ("running", "waiting", "kv_use")}
+
+    def idle_until(self, now_ns: int) -> None:
+        """Note that nothing was in the engine up to this instant, which is not included."""
+        self._note(now_ns - 1, 0, 0, 0.0)
+
+    def during(self, finished: Sequence[EngineSequence], until_ns: int) -> None:
+        """A step ends at this instant, which belongs to the next one. Who ends with it is running."""
+        engine = self._engine
+        self._note(until_ns - 1, engine.running + len(finished), engine.waiting, engine.kv_usage)
+
+    def _note(self, until_ns: int, running: int, waiting: int, kv_use: float) -> None:
+        gauges = self._gauges
+        while self.due_ns <= until_ns:
+            self._at_ns.append(self.due_ns)
+            gauges["running"].append(running)
+            gauges["waiting"].append(waiting)
+            gauges["kv_use"].append(kv_use)
+            self.due_ns += SAMPLE_NS
+
+    def readings(self, samples: int) -> dict[str, FloatArray]:
+        """So many samples of each gauge; after the last one nothing was in the engine."""
+        idle = samples - len(self._at_ns)
+        return {name: np.pad(np.array(values), (0, idle)) for name, values in self._gauges.items()}
+
+    @property
+    def at_ns(self) -> IntColumn:
+        return np.array(self._at_ns, dtype=np.int64)
+
+
+class Replica:
+    """An engine with the requests that are in it, during one plan."""
+
+    def __init__(self, number: int, engine: Engine, start_ns: int) -> None:
+        self.number = number
+        self.engine = engine
+        self.in_flight: dict[EngineSequence, Flight] = {}
+        self.strikes: dict[int, list[Flight]] = {}
+        """Step number: replies to which a fault happens then, if they have come far enough."""
+        self.down_until_ns = 0
+        """The engine recovers from a crash until then."""
+        self.gauges = GaugeSampler(engine, start_ns)
+        self.first_step = engine.next_step
+        self.step_ends_ns = array("q")
+        """The ends of the steps from ``first_step`` on."""
+        self.step: StepResult | None = None
+        """The step under way, where several replicas work beside each other."""
+        self.ends_ns = start_ns
+        """Its end."""
+
+    @property
+    def requests(self) -> int:
+        """Requests that were given to it and have not ended."""
+        return len(self.in_flight)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Their prompt tokens."""
+        return sum(sequence.prompt_tokens for sequence in self.in_flight)
+
+    def cached_tokens(self, sequence: EngineSequence) -> int:
+        """Tokens at the beginning of the prompt that its prefix cache holds."""
+        return self.engine.cached_tokens(sequence)
+
+    def give_up(self, sequence: EngineSequence) -> None:
+        """Free the place of a request that nobody waits for any more."""
+        del self.in_flight[sequence]
+        self.engine.abort(sequence)
+
+    def forget_needless(self) -> None:
+        """Forget the ends of steps that gave no token to a request that is in flight."""
+        begun = [s.first_step for s in self.in_flight if s.first_step is not None]
+        # Kept: the steps of those that run. One that runs now has its first token from the present step on.
+        needless = min(begun, default=self.engine.next_step) - self.first_step
+        del self.step_ends_ns[:needless]
+        self.first_step += needless
+
+
+def steps_of(replicas: Sequence[Replica], to_client_ns: int) -> Steps:
+    """The steps of all replicas that are remembered, as the client sees them."""
+    ends_ns = [np.array(replica.step_ends_ns, dtype=np.int64) for replica in replicas]
+    firsts, place = [], 0
+    for replica, own in zip(replicas, ends_ns, strict=True):
+        firsts.append(replica.first_step - place)
+        place += len(own)
+    return Steps(tuple(firsts), np.concatenate(ends_ns) + to_client_ns, to_client_ns)
+
+
+def readings_of(
+    replicas: Sequence[Replica], before: dict[str, float], after: dict[str, float]
+) -> EngineReadings:
+    """The samples with the counters around them. Over several replicas, requests and batches are added up,
+    and the share of the KV cache is that of all caches together."""
+    samplers = [replica.gauges for replica in replicas]
+    at_ns = max((sampler.at_ns for sampler in samplers), key=len)
+    own = [sampler.readings(len(at_ns)) for sampler in samplers]
+    gauges = {name: np.sum([values[name] for values in own], axis=0) for name in own[0]}
+    gauges["kv_use"] /= len(replicas)
+    return EngineReadings(
+        at_ns=at_ns,
+        gauges=gauges,
+        totals_before=before,
+        totals_after=after,
+        max_num_seqs=sum(replica.engine.config.max_num_seqs for replica in replicas),
+        source=SOURCE,
+    )

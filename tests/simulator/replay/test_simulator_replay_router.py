@@ -1,0 +1,310 @@
+"""Several replicas behind a router in virtual time: what one engine does, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import takewhile
+
+import numpy as np
+import pytest
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.facts import Origin
+from pytest_llmbench.model.observation import TIME_IS_UP, Observation
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop, SessionSlots, SessionStarts
+from pytest_llmbench.model.records import OUTCOMES, Records
+from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.faults import FaultSchedule
+from pytest_llmbench.simulator.engine.router import Router, RouterPolicy
+from pytest_llmbench.simulator.replay.engine import ReplayEngine
+from pytest_llmbench.simulator.replay.load import Delays, arrivals_of, planned_of
+from pytest_llmbench.simulator.replay.records import FlightLog, Recording
+from pytest_llmbench.simulator.replay.replica import readings_of
+from pytest_llmbench.simulator.replay.routed import RoutedRun
+from pytest_llmbench.simulator.replay.run import ReplayRun
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario, require_one_engine
+from pytest_llmbench.workloads.lengths import Fixed, Uniform
+from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
+from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+
+BLOCK = 16
+MIXED = SyntheticWorkload("mixed", Uniform(20, 300), Uniform(1, 120))
+EQUAL = SyntheticWorkload("equal", Fixed(64), Fixed(32))
+CHAT = SessionWorkload("chat", Uniform(2, 8), Uniform(10, 90), Uniform(5, 60), Uniform(100, 4000))
+WITH_SYSTEM = SessionWorkload(
+    "system", Uniform(2, 8), Uniform(10, 90), Uniform(5, 60), Uniform(100, 4000), system_tokens=330
+)
+CACHED = "fast?prefix_caching=true&kv_blocks=20000"
+
+
+def run(preset: str, plan: LoadPlan) -> Observation:
+    return ReplayEngine(parse_scenario(preset)).run(plan)
+
+
+def chats(workload: SessionWorkload, load: SessionSlots | SessionStarts, sessions: int) -> LoadPlan:
+    return LoadPlan("chats", workload, load, turns_of(workload, sessions, 3), seed=3)
+
+
+def columns(records: Records) -> dict[str, object]:
+    values = {column.name: getattr(records, column.name) for column in fields(records)}
+    return {k: v.tolist() if isinstance(v, np.ndarray) else list(v) for k, v in values.items()}
+
+
+def everything(seen: Observation) -> list[object]:
+    assert seen.engine is not None
+    gauges = {name: values.tolist() for name, values in seen.engine.gauges.items()}
+    counted = [gauges, seen.engine.totals_after, seen.engine.max_num_seqs, seen.selfcheck.peak_in_flight]
+    return [columns(seen.records), seen.ended_ns, seen.facts, *counted]
+
+
+def test_one_replica_is_what_there_is_without_the_option() -> None:
+    for plan in (LoadPlan("open", MIXED, OpenLoop(40.0), 120, seed=7), chats(CHAT, SessionSlots(3), 9)):
+        assert everything(run("fast?replicas=1", plan)) == everything(run("fast", plan))
+
+
+def played(kind: type[ReplayRun], preset: str, plan: LoadPlan) -> list[object]:
+    scenario = parse_scenario(preset)
+    engine, delays = Engine(scenario.engine), Delays()
+    log = FlightLog(Recording(plan.phase, "r", scenario.stream, 0, prefix_caching=True), None)
+    router = {"router": Router(scenario.router)} if kind is RoutedRun else {}
+    playing = kind(
+        (engine,),
+        arrivals_of(plan, planned_of(plan), 1000, delays),
+        plan,
+        faults=FaultSchedule(scenario.faults, scenario.engine.seed),
+        delays=delays,
+        start_ns=1000,
+        keep=log.keep,
+        **router,
+    )
+    playing.play()
+    readings = readings_of(playing.replicas, {}, {})
+    gauges = {name: values.tolist() for name, values in readings.gauges.items()}
+    return [columns(log.records()), gauges, engine.totals, playing.stopped, playing.interrupted]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "max_num_seqs=4&input_filter=enabled&input_filter_us=40000",
+        "kv_blocks=40&context_limit_tokens=512",
+        "kv_blocks=40&context_limit_tokens=512&preemption=off&out_of_memory=engine&recovery_ms=700",
+        "output_filter=enabled&output_filter_window_tokens=16&output_refusal_share=0.2",
+        "eos_mean_tokens=40&max_num_batched_tokens=128&prefix_caching=on",
+        "fault=reset,stall&fault_rate=0.1&fault_after_tokens=7",
+    ],
+)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        LoadPlan("busy", MIXED, OpenLoop(40.0), 120, seed=7),
+        LoadPlan("slots", MIXED, ClosedLoop(9), 80, seed=7),
+        LoadPlan("sessions", WITH_SYSTEM, SessionSlots(5), turns_of(WITH_SYSTEM, 12, 7), seed=7),
+    ],
+    ids=lambda plan: plan.label,
+)
+def test_a_router_before_one_engine_changes_nothing(options: str, plan: LoadPlan) -> None:
+    """The steps of several replicas and those of one engine are taken by different loops: same truth.
+
+    A crash is left out: one engine looks at what arrived during a step when the step is over.
+    """
+    preset = f"fast?step_base_us=9000&{options}"
+    assert played(RoutedRun, preset, plan) == played(ReplayRun, preset, plan)
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "least_loaded", "session", "prefix"])
+def test_saturated_replicas_do_so_many_times_the_work_of_one(policy: RouterPolicy) -> None:
+    """Equal requests fill all replicas alike: in the time of one engine, four do four times as many."""
+    one = run("fast?max_num_seqs=8", LoadPlan("one", EQUAL, ClosedLoop(8), 160, seed=1))
+    four = run(
+        f"fast?max_num_seqs=8&replicas=4&router={policy}",
+        LoadPlan("four", EQUAL, ClosedLoop(32), 640, seed=1),
+    )
+    assert four.records.ok.all()
+    assert four.ended_ns - four.started_ns == one.ended_ns - one.started_ns
+    assert four.engine is not None
+    assert four.engine.max_num_seqs == 32
+    assert four.engine.gauges["running"].max() == 32
+    assert four.engine.totals_after["generated_tokens"] == 640 * 32
+
+
+def test_an_overloaded_open_loop_drains_as_many_times_faster() -> None:
+    plan = LoadPlan("flood", MIXED, OpenLoop(20_000.0), 2000, seed=5, deadlines=Deadlines(600, 600, 600, 600))
+    one = run("fast?max_num_seqs=4", plan)
+    three = run("fast?max_num_seqs=4&replicas=3&router=least_loaded", plan)
+    lasted = [seen.ended_ns - seen.started_ns for seen in (one, three)]
+    assert lasted[0] / lasted[1] == pytest.approx(3, rel=0.03)
+
+
+def common_blocks(one: Sequence[int], other: Sequence[int]) -> int:
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) // BLOCK * BLOCK
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_cached_tokens_under_round_robin_are_those_of_a_model_by_hand(replicas: int) -> None:
+    """One session at a time: the k-th request goes to replica k modulo R, and finds there the most that its
+    prompt has in common with an earlier one of that replica."""
+    seen = run(f"{CACHED}&replicas={replicas}", chats(WITH_SYSTEM, SessionSlots(1), 12))
+    records = seen.records
+    prompts: list[list[Sequence[int]]] = [[] for _ in range(replicas)]
+    expected = []
+    for number, request in enumerate(WITH_SYSTEM.requests(len(records), 3)):
+        ids, earlier = request.token_ids, prompts[number % replicas]
+        assert ids is not None
+        most = (len(ids) - 1) // BLOCK * BLOCK
+        expected.append(min(most, max((common_blocks(ids, other) for other in earlier), default=0)))
+        earlier.append(ids)
+    assert records.cached_tokens.tolist() == expected
+
+
+@pytest.mark.parametrize("policy", ["prefix", "session"])
+@pytest.mark.parametrize("load", [SessionStarts(3.0), SessionSlots(9)], ids=["open", "closed"])
+def test_where_sessions_stay_cached_tokens_by_turn_equal_the_closed_form(
+    policy: RouterPolicy, load: SessionStarts | SessionSlots
+) -> None:
+    seen = run(f"{CACHED}&replicas=3&router={policy}", chats(CHAT, load, 40))
+    records = seen.records
+    rows = {
+        place: row
+        for row, place in enumerate(zip(records.session.tolist(), records.turn.tolist(), strict=True))
+    }
+    for request in CHAT.requests(len(records), 3):
+        assert request.turn is not None
+        most = min(request.shared_prefix_tokens, request.input_tokens - 1) // BLOCK * BLOCK
+        assert records.cached_tokens[rows[request.turn.session, request.turn.number]] == most
+    turned = run(f"{CACHED}&replicas=3", chats(CHAT, load, 40)).records
+    assert turned.cached_tokens.sum() < 0.8 * records.cached_tokens.sum()
+
+
+def test_a_shared_beginning_draws_sessions_together_until_one_replica_leads_too_far() -> None:
+    """Twelve sessions at once, all of one system prompt: how many replicas compute it."""
+    plan = LoadPlan("burst", WITH_SYSTEM, SessionStarts(1.0), turns_of(WITH_SYSTEM, 30, 3), seed=3)
+    missed = []
+    for lead in (0, 256):
+        records = run(f"{CACHED}&replicas=3&router=prefix&router_max_lead={lead}", plan).records
+        missed.append(int((records.cached_tokens == 0).sum()))
+    assert missed == [3, 1]
+
+
+def test_counters_add_up_over_the_replicas() -> None:
+    seen = run(f"{CACHED}&replicas=3", chats(WITH_SYSTEM, SessionSlots(5), 30))
+    records, readings = seen.records, seen.engine
+    assert readings is not None
+    assert readings.grown("prefix_queries_tokens") == records.input_tokens.sum()
+    assert readings.grown("prefix_hits_tokens") == records.cached_tokens.sum()
+    assert readings.grown("prompt_tokens") == (records.input_tokens - records.cached_tokens).sum()
+    assert readings.grown("generated_tokens") == records.output_tokens.sum()
+    assert readings.grown("requests_finished") == len(records)
+
+
+def test_gauges_are_those_of_all_replicas_at_each_instant() -> None:
+    """Two replicas with one long request each, the second one a second later."""
+    long = SyntheticWorkload("long", Fixed(1600), Fixed(400))
+    plan = LoadPlan("two", long, OpenLoop(1.0, "uniform"), 2, seed=1)
+    preset = "fast?step_base_us=10000&prefill_us_per_token=0&decode_us_per_sequence=0&kv_us_per_token=0"
+    seen = run(f"{preset}&replicas=2", plan)
+    assert seen.engine is not None
+    running = seen.engine.gauges["running"]
+    begun = (seen.records.submitted_ns - seen.started_ns) / 1e9
+    at_s = (seen.engine.at_ns - seen.started_ns) / 1e9
+    expected = [sum(bool(start < at <= start + 4.0) for start in begun) for at in at_s]
+    assert running.tolist() == expected
+    assert max(expected) == 2
+    both = running == 2
+    one = run(preset, plan.with_(requests=1)).engine
+    assert one is not None
+    assert seen.engine.gauges["kv_use"][both].max() == pytest.approx(one.gauges["kv_use"].max(), rel=0.1)
+
+
+def test_a_crash_takes_one_replica_and_the_router_goes_round_it() -> None:
+    crash = "fault=crash&fault_count=1&fault_from=20&recovery_ms=300000"
+    plan = LoadPlan("crash", MIXED, ClosedLoop(6), 100, seed=2)
+    records = run(f"fast?{crash}&replicas=2&router=least_loaded", plan).records
+    lost = records.outcome == OUTCOMES.index(Outcome.DISCONNECTED)
+    assert 1 <= lost.sum() <= 4  # the requests of one of two replicas
+    assert (records.outcome[~lost] == OUTCOMES.index(Outcome.OK)).all()
+    alone = run(f"fast?{crash}", plan.with_(stop_when_failing=False)).records
+    assert (alone.http_status == 503).any()
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {"most_s": 0.35},
+        {"deadlines": Deadlines(between_chunks_s=0.3, total_s=0.8, drain_s=0.05)},
+        {"deadlines": Deadlines(between_chunks_s=0.05, total_s=0.4, drain_s=30)},
+    ],
+    ids=["most_s", "drain", "deadlines"],
+)
+def test_nothing_is_read_after_a_request_was_given_up(cut: dict[str, object]) -> None:
+    plan = LoadPlan("cut", MIXED, OpenLoop(300.0), 200, seed=7).with_(**cut)
+    engine = ReplayEngine(parse_scenario("fast?step_base_us=40000&replicas=3&router=least_loaded"))
+    seen = engine.run(plan)
+    records = seen.records
+    given_up = np.isin(records.outcome, [OUTCOMES.index(Outcome.CANCELLED), OUTCOMES.index(Outcome.TIMEOUT)])
+    assert given_up.any()
+    if "most_s" in cut:
+        assert seen.interrupted == TIME_IS_UP
+    for row in range(len(records)):
+        chunks = records.chunk_ns[records.chunk_offsets[row] : records.chunk_offsets[row + 1]]
+        assert (chunks <= records.finished_ns[row]).all()
+        assert (np.diff(chunks) > 0).all()
+    # What was given up has left the replicas: the next plan finds them empty.
+    later = LoadPlan("later", EQUAL, ClosedLoop(3), 9, seed=1)
+    fresh = run("fast?step_base_us=40000&replicas=3&router=least_loaded", later).records
+    found = engine.run(later).records
+    assert (found.first_content_ns - found.submitted_ns).tolist() == (
+        fresh.first_content_ns - fresh.submitted_ns
+    ).tolist()
+
+
+def test_a_long_plan_hands_over_what_ended_and_keeps_its_stamps() -> None:
+    """More requests than are handed over at once; none meets another, so all have the same times."""
+    plan = LoadPlan(
+        "long", SyntheticWorkload("tiny", Fixed(8), Fixed(3)), OpenLoop(100.0, "uniform"), 9000, 1
+    )
+    preset = "fast?step_base_us=1000&prefill_us_per_token=0&decode_us_per_sequence=0&kv_us_per_token=0"
+    records = run(f"{preset}&replicas=3", plan).records
+    assert len(records) == 9000
+    assert set((records.first_content_ns - records.submitted_ns).tolist()) == {1_050_000}
+    assert set(np.diff(records.chunk_ns.reshape(-1, 3), axis=1).ravel().tolist()) == {1_000_000}
+
+
+def test_the_same_seed_gives_the_same_records_and_replicas_draw_lengths_of_their_own() -> None:
+    plan = LoadPlan("eos", MIXED, ClosedLoop(8), 64, seed=1)
+    preset = "fast?eos_mean_tokens=30&replicas=2"
+    one, again = run(preset, plan), run(preset, plan)
+    assert everything(one) == everything(again)
+    lengths = one.records.output_tokens
+    assert lengths[0:16:2].tolist() != lengths[1:16:2].tolist()
+
+
+def test_what_is_routed_is_disclosed() -> None:
+    engine = ReplayEngine(parse_scenario("h100-70b-tp4?replicas=4&router=prefix"))
+    facts = engine.disclosure()
+    assert (facts.value("sut.replicas"), facts.value("sut.router")) == (4, "prefix")
+    assert facts["sut.router"].origin is Origin.SIMULATED
+    assert facts.value("sut.hardware.accelerator_count") == 16
+    assert facts.value("sut.boundary") == "application_gateway"  # load balancing is outside of an engine
+    assert "router (prefix, lead 16) before 4 replicas" in facts.value("sut.components")
+    assert facts.value("streaming.protocol") == "sse"
+    assert "4 replicas behind a router (prefix)" in engine.note
+    versions = {
+        ReplayEngine(parse_scenario(f"fast{options}")).disclosure().value("sut.model.version")
+        for options in ("", "?replicas=2", "?replicas=2&router=prefix", "?replicas=3")
+    }
+    assert len(versions) == 4
+    variant = engine.variant("turns", {"router": "round_robin"})
+    stated = variant.run(LoadPlan("v", EQUAL, ClosedLoop(2), 4, seed=1)).facts
+    assert stated.value("sut.router") == "round_robin"
+    alone = ReplayEngine(parse_scenario("fast")).disclosure()
+    assert (alone.value("sut.replicas"), alone.value("sut.router")) == (1, "none")
+
+
+def test_the_served_engine_refuses_replicas() -> None:
+    with pytest.raises(SuiteError, match="replicas is 4, and only replay has several"):
+        require_one_engine(parse_scenario("fast?replicas=4"))
+    require_one_engine(parse_scenario("fast"))
