@@ -36,6 +36,9 @@ WITH: dict[Path, tuple[str, ...]] = {
         f"--llm-sut={ROOT / 'docs/examples/own-tokenizer/sut.toml'}",
     ),
     ROOT / "docs/how-to/ab-test-two-builds.md": ("--llm-baseline-endpoint=replay",),
+    ROOT / "docs/how-to/compare-routers.md": (
+        "--llm-baseline-endpoint=replay:h100-70b-tp4?prefix_caching=on&replicas=4&router=round_robin",
+    ),
     ROOT / "docs/how-to/compare-systems.md": ("--llm-endpoint=other=replay:h100-8b",),
 }
 """Options without which the examples of a page are mistakes."""
