@@ -26,7 +26,8 @@ class RoutedRun(ReplayRun):
 
     def _play(self) -> None:
         while True:
-            self._hand_over_ended()
+            if self._ended >= self._batch:
+                self._hand_over_ended()
             due_ns = self._next_ns()
             if due_ns is None:
                 return
@@ -81,6 +82,12 @@ class RoutedRun(ReplayRun):
         session = None if turn is None else turn.session
         numbers = up or range(len(self.replicas))
         return self.replicas[self._router.choose(self.replicas, numbers, sequence, session)]
+
+    def _down_until_ns(self) -> int:
+        return min(replica.down_until_ns for replica in self.replicas)
+
+    def _running(self) -> int:
+        return sum(replica.requests for replica in self.replicas)
 
     def _cancel(self, why: str) -> None:
         """Steps under way do not come to their end any more, so neither do their tokens."""

@@ -223,7 +223,8 @@ class ReplayRun:
         engine, in_flight, gauges = replica.engine, replica.in_flight, replica.gauges
         screened = self._screened
         while True:
-            self._hand_over_ended()
+            if self._ended >= self._batch:
+                self._hand_over_ended()
             arrives_ns = arrivals.next_ns()
             if not in_flight:
                 joins_ns = screened[0][0] if screened else None
@@ -250,8 +251,7 @@ class ReplayRun:
                 self._complete(replica, step)
 
     def _hand_over_ended(self) -> None:
-        if self._ended >= self._batch:
-            self._hand_over([flight for flight in self._flights if flight.ended])
+        self._hand_over([flight for flight in self._flights if flight.ended])
 
     def _hand_over(self, flights: Sequence[Flight]) -> None:
         """Hand over flights that have come to their end, and drop what they alone were made of."""
@@ -326,17 +326,19 @@ class ReplayRun:
         self._patience.watch(flight)
         self._note_peak()
 
+    # Asked for every request: one replica is not looked at as if there might be more.
+
     def _route(self, flight: Flight, sequence: EngineSequence) -> Replica:  # noqa: ARG002 - several need them
         """The replica that is to take it."""
         return self.replicas[0]
 
     def _down_until_ns(self) -> int:
         """No replica is up before this instant."""
-        return min(replica.down_until_ns for replica in self.replicas)
+        return self.replicas[0].down_until_ns
 
     def _running(self) -> int:
         """Requests that are in an engine."""
-        return sum(replica.requests for replica in self.replicas)
+        return len(self.replicas[0].in_flight)
 
     def _note_peak(self) -> None:
         """Note the peak of requests in flight for the client.

@@ -8,6 +8,8 @@ from itertools import takewhile
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.facts import Origin
@@ -308,3 +310,49 @@ def test_the_served_engine_refuses_replicas() -> None:
     with pytest.raises(SuiteError, match="replicas is 4, and only replay has several"):
         require_one_engine(parse_scenario("fast?replicas=4"))
     require_one_engine(parse_scenario("fast"))
+
+
+@given(
+    replicas=st.integers(2, 5),
+    policy=st.sampled_from(["round_robin", "least_loaded", "prefix", "session"]),
+    places=st.integers(1, 6),
+    stages=st.sampled_from(
+        [
+            "",
+            "&max_waiting=1",
+            "&input_filter=enabled&output_filter=enabled&input_refusal_share=0.1&output_refusal_share=0.1",
+            "&fault=reset,http_error,crash,stall&fault_rate=0.2&recovery_ms=200",
+            "&kv_blocks=40&context_limit_tokens=512",
+            "&kv_blocks=40&context_limit_tokens=512&preemption=off&out_of_memory=engine&recovery_ms=300",
+        ]
+    ),
+    plan=st.sampled_from(
+        [
+            LoadPlan("open", MIXED, OpenLoop(120.0), 60, seed=3),
+            LoadPlan("slots", MIXED, ClosedLoop(11), 60, seed=3),
+            LoadPlan("chats", WITH_SYSTEM, SessionSlots(6), turns_of(WITH_SYSTEM, 10, 3), seed=3),
+        ]
+    ),
+)
+@settings(max_examples=40, deadline=None)
+def test_every_request_ends_once_and_the_counters_know_all_of_it(
+    replicas: int, policy: str, places: int, stages: str, plan: LoadPlan
+) -> None:
+    preset = f"fast?prefix_caching=on&max_num_seqs={places}&replicas={replicas}&router={policy}{stages}"
+    seen = run(preset, plan.with_(most_failures=10_000))
+    records, readings = seen.records, seen.engine
+    assert readings is not None
+    if not isinstance(plan.load, SessionSlots):  # a failed turn ends its session
+        assert len(records) == plan.requests
+    assert len(set(records.request_id)) == len(records)
+    assert seen.in_flight_at_end == 0
+    assert (records.finished_ns >= records.submitted_ns).all()
+    assert readings.gauges["running"].max(initial=0) <= places * replicas
+    assert readings.gauges["kv_use"].max(initial=0) <= 1
+    ok = records.ok
+    assert (np.diff(records.chunk_offsets)[ok] == records.output_tokens[ok]).all()
+    assert readings.totals_after["generated_tokens"] >= records.output_tokens[ok].sum()
+    if ok.all() and not stages:
+        assert readings.totals_after["generated_tokens"] == records.output_tokens.sum()
+        assert readings.totals_after["prefix_hits_tokens"] == records.cached_tokens.sum()
+    assert everything(run(preset, plan.with_(most_failures=10_000))) == everything(seen)
