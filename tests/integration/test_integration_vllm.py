@@ -139,9 +139,14 @@ def test_refused_admission_is_rate_limited_and_no_error_of_the_server(model: Pat
         before = counters(url)
         records = measured(url, long, ClosedLoop(4 * MAX_NUM_SEQS), 120).records
         refused = grown(url, before)["admission_rejections_total"]
-    assert refused > 0
-    assert records.has_outcome(Outcome.RATE_LIMITED).sum() == refused
-    assert records.ok.sum() == len(records) - refused
+    limited, given_up = (
+        int(records.has_outcome(outcome).sum()) for outcome in (Outcome.RATE_LIMITED, Outcome.CANCELLED)
+    )
+    assert records.ok.any()
+    assert limited > 0
+    assert limited + given_up + records.ok.sum() == len(records)
+    # Where nearly all are refused the load ends early: some refusals were on their way to us.
+    assert limited <= refused <= limited + given_up
 
 
 def test_cached_tokens_by_turn_are_those_of_its_counters(model: Path) -> None:
