@@ -61,8 +61,9 @@ class Dialect(Protocol):
 
     @property
     def protocol(self) -> str:
-        """How the reply is framed: ``sse``, ``ndjson`` for a JSON object per line, or ``websocket`` for a
-        message per event, which its transport hands on as events of ``sse``."""
+        """How the reply is framed: ``sse``, ``ndjson`` for a JSON object per line, ``grpc`` for messages with
+        their lengths before them, or ``websocket`` for a message per event, which its transport hands on as
+        events of ``sse``."""
 
     @property
     def accepts_token_ids(self) -> bool:
@@ -119,6 +120,18 @@ class MessageDialect(Dialect, Protocol):
 
     def refusal_status(self, message: bytes) -> int | None:
         """The HTTP status that an error names; ``None``: it names none, or is no error. Never raises."""
+
+
+@runtime_checkable
+class CallDialect(Dialect, Protocol):
+    """A wire format of gRPC: one call for each reply, with one message there and a stream of messages back.
+
+    ``protocol`` is ``grpc``. Each message of the stream is an event, whose data are its bytes as Latin-1. The
+    status of the call is the transport's business, and its end is the end of the reply.
+    """
+
+    def message(self, body: bytes, request_id: str) -> bytes:
+        """The message that asks for a reply: ``body`` as encoded, with the id of this request in it."""
 
 
 class DialectDefaults:
