@@ -12,6 +12,7 @@ from pytest_llmbench.wire.http_status import header
 _CONTENT_TYPES = {
     "sse": ("text/event-stream",),
     "ndjson": ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-lines"),
+    "grpc": ("application/grpc", "application/grpc+proto"),
 }
 """Content types of each framing of a stream, the usual one first. What runs in process writes events too."""
 

@@ -5,10 +5,11 @@ Lazy, so that whoever measures beside it can do a little at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.grpc.messages import MessageDecoder
 from pytest_llmbench.wire.increments import increments
 from pytest_llmbench.wire.ndjson import NDJSONDecoder
 from pytest_llmbench.wire.reply import STREAM_END
@@ -17,6 +18,13 @@ from pytest_llmbench.wire.text_template import TextTemplate, learn
 
 _LESSONS = 8
 """Attempts per stream at finding a template, so that a stream that has none pays little for the search."""
+
+
+_DECODERS: Mapping[str, Callable[[int], NDJSONDecoder | SSEDecoder | MessageDecoder]] = {
+    "ndjson": NDJSONDecoder,
+    "grpc": MessageDecoder,
+}
+"""By the framing of a reply; any other is that of server-sent events."""
 
 
 def chunks_of(
@@ -34,7 +42,7 @@ def events_of(
     reads: Iterable[tuple[bytes, int]], max_line_bytes: int = DEFAULT_MAX_LINE_BYTES, protocol: str = "sse"
 ) -> Iterator[SSEEvent]:
     """The events of one body, that which its end cut off included. ``protocol`` is that of a dialect."""
-    decoder = NDJSONDecoder(max_line_bytes) if protocol == "ndjson" else SSEDecoder(max_line_bytes)
+    decoder = _DECODERS.get(protocol, SSEDecoder)(max_line_bytes)
     for number, (data, stamp_ns) in enumerate(reads):
         yield from decoder.feed(data, stamp_ns, number)
     yield from decoder.close()

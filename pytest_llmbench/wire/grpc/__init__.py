@@ -1,0 +1,1 @@
+"""gRPC without a socket: the messages of a call, and dialects of them."""

@@ -1,0 +1,383 @@
+"""The client's side of an HTTP/2 connection with one call at a time: bytes in, bytes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
+from h2.settings import SettingCodes
+from hpack import Encoder
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+    PriorityFrame,
+    PushPromiseFrame,
+    RstStreamFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.wire.grpc.call import Call, CallConnection, code_name, header_block, request_frames
+from pytest_llmbench.wire.grpc.messages import prefixed
+
+SETTINGS = SettingsFrame(0).serialize()
+HEADERS = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/s/M"),
+    (":authority", "h:1"),
+    ("te", "trailers"),
+]
+REQUEST = request_frames(header_block(HEADERS, first=True), prefixed(b"ask"))
+
+
+class Server:
+    """An HTTP/2 server that is as it should be, which hears everything that the client sends."""
+
+    def __init__(self, **settings: int) -> None:
+        self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        self.h2.initiate_connection()
+        if settings:
+            self.h2.update_settings({SettingCodes[name]: value for name, value in settings.items()})
+        self.heard: list[Event] = []
+
+    def hear(self, data: bytes) -> None:
+        self.heard += self.h2.receive_data(data)
+
+    def says(self) -> bytes:
+        return self.h2.data_to_send()
+
+    def got(self, kind: type[Event]) -> list[Event]:
+        return [event for event in self.heard if isinstance(event, kind)]
+
+
+def connected(server: Server) -> CallConnection:
+    client = CallConnection()
+    server.hear(client.opening())
+    assert not client.is_ready
+    client.feed(server.says())
+    assert client.is_ready
+    server.hear(client.to_send())
+    server.says()
+    return client
+
+
+def headers(*pairs: tuple[str, str], end: bool = False, stream: int = 1) -> bytes:
+    """A frame of headers of a server, which keeps no table either."""
+    block = header_block(pairs)
+    return HeadersFrame(stream, block, flags=["END_HEADERS", *(["END_STREAM"] if end else [])]).serialize()
+
+
+def data(payload: bytes, *flags: str, stream: int = 1) -> bytes:
+    return DataFrame(stream, payload, flags=list(flags)).serialize()
+
+
+OK = headers((":status", "200"), ("content-type", "application/grpc"))
+END = headers(("grpc-status", "0"), end=True)
+
+
+def calling() -> tuple[CallConnection, Call]:
+    client = CallConnection()
+    client.opening()
+    client.feed(SETTINGS)
+    client.begin(REQUEST)
+    client.to_send()
+    assert client.call is not None
+    return client, client.call
+
+
+def test_what_is_sent_is_http2_for_a_server_of_another_maker() -> None:
+    server = Server()
+    client = connected(server)
+    for number in range(3):
+        block = header_block(HEADERS, first=True) + header_block([("x-session-id", f"s{number}")])
+        server.hear(client.begin(request_frames(block, prefixed(b"m%d" % number))))
+        stream = 1 + 2 * number
+        server.h2.send_headers(stream, [(":status", "200")])
+        server.h2.send_data(stream, b"part")
+        server.h2.send_headers(stream, [("grpc-status", "0")], end_stream=True)
+        assert client.feed(server.says()).data == b"part"
+        assert client.call is not None
+        assert (client.call.is_over, client.call.trailers) == (True, [(b"grpc-status", b"0")])
+        server.hear(client.to_send())
+    asked = server.got(RequestReceived)
+    assert [event.headers for event in asked if isinstance(event, RequestReceived)] == [
+        [*HEADERS, ("x-session-id", f"s{number}")] for number in range(3)
+    ]
+    bodies = [event.data for event in server.got(DataReceived) if isinstance(event, DataReceived)]
+    assert bodies == [prefixed(b"m%d" % number) for number in range(3)]
+    assert len(server.got(StreamEnded)) == 3
+    server.hear(client.closing())
+    assert not server.got(StreamReset)
+
+
+def test_a_header_block_needs_no_table_and_is_the_same_on_any_connection() -> None:
+    """The peer may allow no table at all: then a block that does not say so would be an error."""
+    server = Server(HEADER_TABLE_SIZE=0)
+    client = connected(server)
+    server.hear(client.begin(REQUEST))
+    (asked,) = server.got(RequestReceived)
+    assert isinstance(asked, RequestReceived)
+    assert asked.headers == HEADERS
+
+
+def test_long_headers_and_long_messages_come_in_several_frames() -> None:
+    server = Server()
+    client = connected(server)
+    long = ("authorization", "k" * 40_000)
+    server.h2.decoder.max_header_list_size = 100_000
+    server.hear(client.begin(request_frames(header_block([*HEADERS, long], first=True), b"x" * 40_000)))
+    (asked,) = server.got(RequestReceived)
+    assert isinstance(asked, RequestReceived)
+    assert asked.headers[-1] == long
+    assert client.all_sent
+    bodies = [event.data for event in server.got(DataReceived) if isinstance(event, DataReceived)]
+    assert list(map(len, bodies)) == [16_384, 16_384, 7_232]
+
+
+@pytest.mark.parametrize(("size", "window"), [(100_000, 65_535), (70_000, 100), (10, 0), (65_536, 65_535)])
+def test_a_message_larger_than_the_windows_is_sent_as_they_open(size: int, window: int) -> None:
+    server = Server(INITIAL_WINDOW_SIZE=window)
+    client = connected(server)
+    message = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    server.hear(client.begin(request_frames(header_block(HEADERS, first=True), message)))
+    rounds = 0
+    while not client.all_sent:
+        rounds += 1
+        server.h2.increment_flow_control_window(1000)
+        server.h2.increment_flow_control_window(1000, 1)
+        client.feed(server.says())
+        server.hear(client.to_send())
+    assert rounds >= (size - window) // 1000
+    assert b"".join(e.data for e in server.got(DataReceived) if isinstance(e, DataReceived)) == message
+    assert len(server.got(StreamEnded)) == 1
+
+
+def test_settings_that_come_later_open_and_shut_the_window() -> None:
+    client = CallConnection()
+    client.feed(SettingsFrame(0, settings={SettingsFrame.INITIAL_WINDOW_SIZE: 10}).serialize())
+    client.begin(request_frames(b"\x82", b"x" * 30))
+    assert not client.all_sent
+    for size, sent in ((5, 0), (20, 10), (40, 10)):
+        client.to_send()
+        client.feed(SettingsFrame(0, settings={SettingsFrame.INITIAL_WINDOW_SIZE: size}).serialize())
+        assert client.to_send().count(b"x") == sent
+    assert client.all_sent
+
+
+REPLIES = OK + data(prefixed(b"one")) + data(prefixed(b"two")[:3]) + data(prefixed(b"two")[3:]) + END
+BESIDE = (
+    PingFrame(0, b"12345678").serialize(),
+    SettingsFrame(0, settings={SettingsFrame.MAX_CONCURRENT_STREAMS: 1}).serialize(),
+    WindowUpdateFrame(0, window_increment=5).serialize(),
+    b"\x00\x00\x01\xf0\x00\x00\x00\x00\x00?",  # of a kind that nobody knows
+    PriorityFrame(7).serialize(),
+)
+
+
+@given(st.lists(st.sampled_from(BESIDE), max_size=3), st.data())
+def test_a_reply_does_not_depend_on_the_reads(beside: list[bytes], draw: st.DataObject) -> None:
+    whole = b"".join(beside) + OK + b"".join(beside) + REPLIES[len(OK) :]
+    for place in range(0, len(whole) + 1, draw.draw(st.integers(1, 5))):
+        client, call = calling()
+        first, second = client.feed(whole[:place]), client.feed(whole[place:])
+        assert first.data + second.data == prefixed(b"one") + prefixed(b"two")
+        assert (call.status, call.is_over, call.reset, client.problem) == (200, True, "", "")
+        assert call.headers == [(b"content-type", b"application/grpc")]
+        assert call.trailers == [(b"grpc-status", b"0")]
+
+
+def test_bytes_of_a_message_are_handed_on_before_their_frame_is_whole() -> None:
+    client, _ = calling()
+    frame = data(prefixed(b"one") + prefixed(b"two"))
+    assert client.feed(OK + frame[:17]).data == prefixed(b"one")
+    assert client.feed(frame[17:]).data == prefixed(b"two")
+
+
+def test_padding_is_no_message() -> None:
+    client, _ = calling()
+    padded = DataFrame(1, prefixed(b"one"), pad_length=9, flags=["PADDED"]).serialize()
+    assert client.feed(OK + padded[:12]).data == b""
+    assert client.feed(padded[12:] + END).data == prefixed(b"one")
+
+
+@pytest.mark.parametrize("frame", BESIDE)
+def test_what_is_beside_the_call_is_no_progress_of_it(frame: bytes) -> None:
+    client, _ = calling()
+    assert not client.feed(frame).of_call
+    assert client.feed(OK).of_call
+    assert not client.feed(frame).of_call
+
+
+def test_parts_of_a_message_are_progress() -> None:
+    client, _ = calling()
+    client.feed(OK)
+    frame = data(prefixed(b"one"))
+    assert client.feed(frame[:11]).of_call
+    assert client.feed(frame[11:]).of_call
+
+
+def test_pings_and_settings_are_answered() -> None:
+    client, _ = calling()
+    client.feed(BESIDE[0] + BESIDE[1] + PingFrame(0, b"answered", flags=["ACK"]).serialize())
+    ping, settings = PingFrame(0, b"12345678", flags=["ACK"]), SettingsFrame(0, flags=["ACK"])
+    assert client.to_send() == ping.serialize() + settings.serialize()
+
+
+def test_windows_are_given_back() -> None:
+    client, _ = calling()
+    client.feed(OK)
+    for _ in range(1024):
+        client.feed(data(b"x" * 16_384))
+    assert client.to_send() == WindowUpdateFrame(0, window_increment=1 << 24).serialize()
+
+
+def test_an_answer_of_trailers_only() -> None:
+    client, call = calling()
+    client.feed(headers((":status", "200"), ("grpc-status", "8"), ("grpc-message", "no"), end=True))
+    assert (call.is_over, call.status) == (True, 200)
+    assert call.trailers == call.headers == [(b"grpc-status", b"8"), (b"grpc-message", b"no")]
+
+
+def test_informational_headers_are_passed_over() -> None:
+    client, call = calling()
+    client.feed(headers((":status", "103")) + headers((":status", "503")) + data(b"page", "END_STREAM"))
+    assert (call.status, call.is_over, call.trailers) == (503, True, [])
+
+
+def test_headers_in_several_frames_with_a_table() -> None:
+    client, call = calling()
+    encoder = Encoder()
+    for stream in (1, 3):
+        block = encoder.encode([(":status", "200"), ("server", "abc")])
+        client.feed(HeadersFrame(stream, block[:2]).serialize())
+        assert call.status is None
+        client.feed(ContinuationFrame(stream, block[2:], flags=["END_HEADERS"]).serialize())
+        assert (call.status, call.headers) == (200, [(b"server", b"abc")])
+        client.feed(headers(("grpc-status", "0"), end=True, stream=stream))
+        if stream == 1:
+            client.begin(REQUEST)
+            assert client.call is not None
+            call = client.call
+
+
+def test_resets() -> None:
+    client, call = calling()
+    client.feed(RstStreamFrame(1, error_code=2).serialize())
+    assert (call.is_over, call.reset, call.unprocessed) == (True, "INTERNAL_ERROR", False)
+    client, call = calling()
+    client.feed(RstStreamFrame(1, error_code=7).serialize())
+    assert (call.reset, call.unprocessed) == ("REFUSED_STREAM", True)
+    client, call = calling()
+    client.feed(OK + END + RstStreamFrame(1).serialize())
+    assert (call.reset, client.problem) == ("", "")
+    assert code_name(99) == "error code 99"
+
+
+def test_a_server_that_goes_away_ends_what_it_has_begun() -> None:
+    client, call = calling()
+    client.feed(GoAwayFrame(0, last_stream_id=(1 << 31) - 1).serialize())
+    client.feed(GoAwayFrame(0, last_stream_id=1, additional_data=b"max_age").serialize())
+    assert client.going_away == "NO_ERROR max_age"
+    assert not call.is_over
+    assert client.feed(REPLIES).data == prefixed(b"one") + prefixed(b"two")
+    assert (call.is_over, call.unprocessed) == (True, False)
+
+
+def test_a_server_that_goes_away_says_what_it_has_not_begun() -> None:
+    client, call = calling()
+    client.feed(GoAwayFrame(0, last_stream_id=0, error_code=11).serialize())
+    assert (call.is_over, call.unprocessed, client.going_away) == (True, True, "ENHANCE_YOUR_CALM")
+
+
+def test_closing() -> None:
+    assert CallConnection().closing() == b""
+    client, call = calling()
+    cancel, away = RstStreamFrame(1, error_code=8).serialize(), GoAwayFrame(0, last_stream_id=0).serialize()
+    assert client.closing() == cancel + away
+    assert call.is_over
+    client, _ = calling()
+    client.feed(OK + END)
+    assert client.closing() == away
+
+
+HEADS = "not HTTP/2: a header block that"
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        (data(b"x"), "data on stream 1, which nothing is expected on"),
+        (OK + data(b"x", stream=3), "data on stream 3"),
+        (OK + END + data(b"x"), "data on stream 1"),
+        (OK + END + END, "headers on stream 1"),
+        (headers((":status", "200"), stream=5), "headers on stream 5"),
+        (OK + headers(("grpc-status", "0")), "headers in the midst of a reply"),
+        (headers(("server", "x")), "headers without a status"),
+        (headers((":status", "abc")), "headers without a status"),
+        (HeadersFrame(1, b"\xff\xff\xff", flags=["END_HEADERS"]).serialize(), "not HTTP/2: "),
+        (HeadersFrame(1, b"").serialize() + BESIDE[0], f"{HEADS} is not continued"),
+        (ContinuationFrame(1, b"").serialize(), f"{HEADS} was not begun"),
+        (PushPromiseFrame(1, 2, b"", flags=["END_HEADERS"]).serialize(), "the server pushes"),
+        (b"\x00\x40\x01\x00\x00\x00\x00\x00\x01", "a frame of 16385 bytes, more than 16384"),
+        (b"\x00\x00\x04\x08\x00\x00\x00\x00\x00\0\0\0\0", "not HTTP/2: "),
+        (WindowUpdateFrame(0, window_increment=(1 << 31) - 1).serialize(), "a window beyond the largest"),
+        (b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\xff\xff\xff\xff", "not HTTP/2: "),
+        (HeadersFrame(1, b"").serialize() + 5 * ContinuationFrame(1, b"\0" * 16_000).serialize(),
+         "headers of more than 65536 bytes"),
+    ],
+)  # fmt: skip
+def test_what_is_no_http2_or_not_for_us(frames: bytes, said: str) -> None:
+    client, _ = calling()
+    found = client.feed(frames)
+    assert said in client.problem
+    assert b"x" not in found.data
+    assert client.feed(REPLIES).data == b""
+    assert client.closing().endswith(GoAwayFrame(0, last_stream_id=0, error_code=1).serialize())
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+            "answers with HTTP/1.1 (HTTP/1.1 400 Bad Request)",
+        ),
+        (b"SSH-2.0-OpenSSH\r\n", "not HTTP/2: the server begins with b'SSH-2.0-O'"),
+        (b"HTTPS-2.0-OpenSSH\r\n", "not HTTP/2: the server begins with b'HTTPS-2.0'"),
+        (BESIDE[0], "not HTTP/2: the server begins with"),
+    ],
+)
+def test_servers_of_another_protocol(answer: bytes, said: str) -> None:
+    for step in (1, 3, len(answer)):
+        client = CallConnection()
+        for start in range(0, len(answer), step):
+            client.feed(answer[start : start + step])
+        assert said in client.problem
+        assert client.closing() == b""
+
+
+def _any_frame(draw: Callable[..., bytes]) -> bytes:
+    kind, flags = draw(st.integers(0, 10)), draw(st.integers(0, 255))
+    payload = draw(st.binary(max_size=24))
+    stream = draw(st.sampled_from([0, 1, 1, 3]))
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+@given(st.lists(st.composite(_any_frame)() | st.sampled_from([OK, END, *BESIDE, data(b"\0\0")]), max_size=6))
+def test_nothing_that_a_server_sends_raises(frames: list[bytes]) -> None:
+    client, _ = calling()
+    for frame in frames:
+        client.feed(frame)
+        client.to_send()
+    client.closing()
+    begun = CallConnection()
+    begun.feed(b"".join(frames))
