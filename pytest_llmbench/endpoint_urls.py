@@ -35,6 +35,9 @@ def over_http(url: str) -> str:
     return parts._replace(scheme="http", netloc="localhost").geturl() if parts.scheme == SCHEME else url
 
 
+GRPC_SCHEMES = {"grpc": "http", "grpcs": "https"}
+"""Schemes of gRPC, each with that of the HTTP/2 which its calls are."""
+
 WEBSOCKET_SCHEMES = {"ws": "http", "wss": "https"}
 """Schemes of WebSockets, each with that of the HTTP which their handshake is."""
 
@@ -50,3 +53,8 @@ def http_beside(url: str) -> str:
         return url
     parts = urlsplit(url.strip())
     return parts._replace(scheme=WEBSOCKET_SCHEMES[parts.scheme]).geturl()
+
+
+def is_grpc(url: str) -> bool:
+    """Whether it is the URL of a gRPC server, ``grpc://host:port``."""
+    return urlsplit(url.strip()).scheme in GRPC_SCHEMES

@@ -8,8 +8,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
+from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.wire.dialect import Dialect, MessageDialect
+from pytest_llmbench.wire.dialect import CallDialect, Dialect, MessageDialect
 
 _CLASSES: Final = {
     "openai-chat": ("openai_chat", "OpenAIChat"),
@@ -27,6 +28,14 @@ _CLASSES: Final = {
 _OVER_WEBSOCKET: Final = {
     "openai-responses": ("websocket.openai_responses", "ResponsesOverWebSocket"),
 }
+_OVER_GRPC: Final = {
+    "vllm-grpc": ("grpc.vllm", "VLLMOverGrpc"),
+    "sglang-grpc": ("grpc.sglang", "SGLangOverGrpc"),
+    "kserve-grpc": ("grpc.kserve", "KServeOverGrpc"),
+}
+OVER_GRPC: Final = tuple(_OVER_GRPC)
+"""The dialects that are spoken over gRPC, and nowhere else, in the order in which ``auto`` tries them."""
+_GRPC_PACKAGES: Final = ("google", "grpc", "smg_grpc_proto", "tritonclient")
 
 
 class _Dialects(Mapping[str, Dialect]):
@@ -67,8 +76,14 @@ _ALIASES = {
 def dialect(name: str) -> Dialect:
     """The dialect called ``name``; ``chat``, ``completions``, ``responses`` and ``messages`` are short.
 
-    :raises SuiteError: there is none.
+    :raises SuiteError: there is none, or it is one of gRPC.
     """
+    if name in _OVER_GRPC:
+        raise SuiteError(
+            f"{name} is spoken over gRPC alone",
+            where="--llm-api",
+            remedy="give the server's gRPC port, --llm-endpoint=grpc://host:port, or another dialect",
+        )
     found = DIALECTS.get(_ALIASES.get(name, name))
     if found is None:
         known = [*DIALECTS, *_ALIASES]
@@ -93,3 +108,39 @@ def over_websocket(name: str) -> MessageDialect:
         )
     made: MessageDialect = _instance(*_OVER_WEBSOCKET[known])
     return made
+
+
+def over_grpc(name: str) -> CallDialect:
+    """The dialect of gRPC called ``name``; of ``auto`` the usual one.
+
+    :raises SuiteError: there is no such dialect, or the packages that it needs are not installed.
+    """
+    known = OVER_GRPC[0] if name == "auto" else name
+    if known not in _OVER_GRPC:
+        raise SuiteError(
+            f"{known} is not spoken over gRPC",
+            where="--llm-api",
+            remedy=f"leave it out, or choose one of {', '.join(OVER_GRPC)}; or measure over http:// "
+            "(--llm-endpoint)",
+        )
+    try:
+        made: CallDialect = _instance(*_OVER_GRPC[known])
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _GRPC_PACKAGES:
+            raise
+        raise SuiteError(
+            f"{known} needs a package that is not installed: {error.name}",
+            where="--llm-endpoint",
+            remedy='pip install "pytest-llmbench[grpc]"',
+        ) from error
+    return made
+
+
+def dialect_at(url: str, name: str) -> Dialect:
+    """The dialect called ``name`` in the form that an endpoint at ``url`` takes.
+
+    :raises SuiteError: there is none, or it is not spoken there.
+    """
+    if is_grpc(url):
+        return over_grpc(name)
+    return over_websocket(name) if is_websocket(url) else dialect(name)

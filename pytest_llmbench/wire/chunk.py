@@ -38,6 +38,8 @@ class Chunk:
     """Output field present and empty: either a token without text or no token at all. See attribution."""
     tokens: int | None = None
     """Tokens of this event alone, by the token ids in it."""
+    ids_alone: bool = False
+    """Its tokens come as ids, by an API that has no text beside them: they are visible output."""
     tokens_cumulative: int | None = None
     """Output tokens of the reply up to and including this event."""
     finish_reason: str | None = None

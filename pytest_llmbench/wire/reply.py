@@ -1,8 +1,9 @@
 """One reply as a whole: its instants, its tokens and how it ended.
 
 First token (METHODOLOGY §10, AMB-29): T_first is the first chunk with visible text that is not whitespace
-only. Reasoning, in a field of its own or between tags, is not content for TTFT, but it is output: it counts
-in tokens and content chunks. A reply of reasoning alone has no T_first and ends as ``empty``.
+only; of an API that sends token ids and no text, the first with a token (B.1). Reasoning, in a field of its
+own or between tags, is not content for TTFT, but it is output: it counts in tokens and content chunks. A
+reply of reasoning alone has no T_first and ends as ``empty``.
 
 End of thinking: the last chunk of reasoning before T_first; where tags mark it, the chunk that completed the
 closing tag before T_first, if that came later. Where T_first has the same instant (one chunk carries both, or
@@ -224,7 +225,9 @@ def _content(chunks: Sequence[Chunk], summary: StreamSummary, count_text: CountT
 def _set_instants(summary: StreamSummary, chunks: Sequence[Chunk], content: ContentChunks) -> None:
     if chunks:
         summary.first_event_ns = chunks[0].stamp_ns
-    visible = (chunk.stamp_ns for chunk in chunks if chunk.text and not chunk.text.isspace())
+    visible = (
+        chunk.stamp_ns for chunk in chunks if (chunk.text and not chunk.text.isspace()) or chunk.ids_alone
+    )
     summary.first_content_ns = next(visible, None)
     if summary.reasoning and not summary.reasoning.isspace():  # an empty block of thoughts is none
         summary.first_reasoning_ns = next(chunk.stamp_ns for chunk in chunks if chunk.reasoning)

@@ -1,0 +1,51 @@
+"""vLLM's own gRPC service: ``vllm.grpc.engine.VllmEngine/Generate``, from text or token ids to token ids.
+
+Sampling parameters that are not set have the defaults of vLLM's ``SamplingParams``; temperature and
+``max_tokens`` are always set. A ``max_tokens`` beyond the context is cut without a word.
+
+Source: vllm_engine.proto of the package smg-grpc-proto, 0.4.28; the servicer of smg-grpc-servicer.
+"""
+
+from __future__ import annotations
+
+from smg_grpc_proto.generated import vllm_engine_pb2 as pb
+
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions
+from pytest_llmbench.wire.grpc.protobuf import add_fields, utf8_prompt
+from pytest_llmbench.wire.grpc.token_stream import ids_in
+from pytest_llmbench.wire.openai_request import token_prompt
+from pytest_llmbench.wire.sse import SSEEvent
+
+_OWN = ("request_id", "text", "tokenized")
+
+
+class VLLMOverGrpc(DialectDefaults):
+    """There is no chat template, and no name of a model: a server has one."""
+
+    name = "vllm-grpc"
+    path = "/vllm.grpc.engine.VllmEngine/Generate"
+    rooted = True
+    protocol = "grpc"
+    accepts_token_ids = True
+
+    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
+        body = pb.GenerateRequest(stream=True)
+        sampling = body.sampling_params
+        sampling.max_tokens, sampling.temperature = request.max_tokens, request.temperature
+        sampling.ignore_eos = options.ignore_eos
+        if options.prompt_form == "text":
+            body.text = utf8_prompt(request)
+        else:
+            body.tokenized.input_ids.extend(token_prompt(request))
+        if options.extra_body:
+            add_fields(body, sampling, options.extra_body, _OWN, self.name)
+        return bytes(body.SerializeToString())
+
+    def message(self, body: bytes, request_id: str) -> bytes:
+        # Serialized messages that follow one another are one, with the fields of both.
+        return body + bytes(pb.GenerateRequest(request_id=request_id).SerializeToString())
+
+    def decode(self, event: SSEEvent) -> Chunk:
+        return ids_in(event, pb.GenerateResponse)
