@@ -19,7 +19,7 @@ from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.claims import is_modest, refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
 from pytest_llmbench.wire.dialect import Dialect
-from pytest_llmbench.wire.error_text import shorten
+from pytest_llmbench.wire.error_text import is_policy_error, shorten
 from pytest_llmbench.wire.http_status import classify_status, header
 from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 from pytest_llmbench.wire.reply import Ended, StreamSummary, read_stream
@@ -32,8 +32,8 @@ MOST_COUNTED = 2_000_000
 """Characters of a reply that we count ourselves, in one step: half a million tokens. No model that keeps to a
 limit writes more; where one did, chunks are counted."""
 
-_WHOLE = {"ndjson": 1}
-"""Chunks that a reply in one piece, which is JSON and no stream, would be read as: none where events are."""
+_WHOLE = {"ndjson": 1, "grpc": 1}
+"""Chunks that a reply in one piece, which is no stream, would be read as: none where events are."""
 
 _OUTCOMES = {
     End.UNREACHABLE: Outcome.DISCONNECTED,
@@ -176,6 +176,10 @@ class ReplyReader:
         while step := list(islice(decoded, _CHUNKS_PER_STEP)):
             chunks += step
             yield
+        if exchange.end is End.COMPLETE and exchange.error is not None:  # the status of a call
+            refused = is_policy_error(exchange.error)
+            last = len(exchange.stamps) - 1
+            chunks.append(Chunk(exchange.stamps[last], last, error=exchange.error, refused=refused))
         return chunks
 
     def _sent_tokens(self, request: PreparedRequest) -> int | None:

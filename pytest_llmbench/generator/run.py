@@ -55,13 +55,14 @@ from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.stats.interim.looks import look_taker
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns
-from pytest_llmbench.wire.catalogue import over_websocket
+from pytest_llmbench.wire.catalogue import over_grpc, over_websocket
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm, headers_for, path_for
 from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
 
 if TYPE_CHECKING:
+    from pytest_llmbench.generator.grpc.request_head import CallHead
     from pytest_llmbench.generator.websocket.request_frame import RequestFrame
 
 _LEAST_OPEN_LOOP_CONNECTIONS = 16
@@ -80,7 +81,7 @@ class LoadGenerator:
     run keeps what it measured: keep both quick. ``kernel_stamps``: reads have the kernel's receive times
     where there are any (Linux). ``count_text`` counts what the server does not, by the tokenizer that
     ``counted_by`` names. ``spool``: what ``on_record`` writes the records of a plan to, if it does; a long
-    run is read back from it. A ``target`` of WebSockets wants a dialect with a form for them; any other
+    run is read back from it. A ``target`` of WebSockets or gRPC wants a dialect with a form for it; any other
     raises SuiteError. ``transport``: what carries requests in place of HTTP, in the loop of
     ``thread``, which is closed with the generator. Use as a context manager, or :meth:`close` it.
 
@@ -406,14 +407,16 @@ class _Way:
     """The way to a target: what requests look like on it, and what carries them."""
 
     dialect: Dialect
-    head: RequestHead | RequestFrame
+    head: RequestHead | RequestFrame | CallHead
     transport: Callable[[Clock, bool], Transport]
     """Makes the transport; the second argument: use the kernel's stamps."""
 
 
 def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -> _Way:
-    """The way over HTTP, or over WebSocket; raises SuiteError for a dialect that has no form for that."""
+    """The way over HTTP, WebSocket or gRPC; raises SuiteError for a dialect that has no form for that."""
     path = path_for(dialect, model)
+    if target.is_grpc:
+        return _way_over_grpc(target, dialect, path, session_header)
     if not target.is_websocket:
         head = RequestHead(target, path, headers_for(dialect, dict(target.headers)), session_header)
         return _Way(dialect, head, lambda clock, kernel: Http1Transport(target, clock, kernel_stamps=kernel))
@@ -427,6 +430,24 @@ def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -
         RequestFrame(spoken),
         lambda clock, kernel: WebSocketTransport(target, clock, spoken, path, kernel_stamps=kernel),
     )
+
+
+def _way_over_grpc(target: Target, dialect: Dialect, path: str, session_header: str) -> _Way:
+    """The way over gRPC; raises SuiteError also where its packages are not installed."""
+    spoken = over_grpc(dialect.name)
+    try:
+        from pytest_llmbench.generator.grpc.request_head import CallHead
+        from pytest_llmbench.generator.grpc.transport import GrpcTransport
+    except ModuleNotFoundError as error:
+        if error.name not in ("hpack", "hyperframe"):
+            raise
+        raise SuiteError(
+            f"gRPC needs a package that is not installed: {error.name}",
+            where="--llm-endpoint",
+            remedy='pip install "pytest-llmbench[grpc]"',
+        ) from error
+    head = CallHead(target, spoken, path, session_header)
+    return _Way(spoken, head, lambda clock, kernel: GrpcTransport(target, clock, kernel_stamps=kernel))
 
 
 def _numbers(instants_ns: npt.NDArray[np.int64], base_ns: int) -> Iterator[int]:

@@ -12,7 +12,7 @@ from pytest_llmbench.wire.http_status import header
 _CONTENT_TYPES = {
     "sse": ("text/event-stream",),
     "ndjson": ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-lines"),
-    "grpc": ("application/grpc", "application/grpc+proto"),
+    "grpc": ("application/grpc",),
 }
 """Content types of each framing of a stream, the usual one first. What runs in process writes events too."""
 
@@ -21,9 +21,10 @@ _REPLIES = frozenset({"choices", "output", "content", "done", "meta_info", "gene
 
 
 def is_stream(headers: Mapping[str, str], protocol: str = "sse") -> bool:
-    """Whether the content type is that of the framing; parameters such as a charset do not matter."""
+    """Whether the content type is that of the framing; parameters such as a charset do not matter, nor does
+    what stands behind a plus (``application/grpc+proto``)."""
     content_type = header(headers, "content-type") or ""
-    return content_type.partition(";")[0].strip().lower() in _content_types(protocol)
+    return content_type.partition(";")[0].partition("+")[0].strip().lower() in _content_types(protocol)
 
 
 def classify_unstreamed(

@@ -344,6 +344,13 @@ def test_what_is_no_http2_or_not_for_us(frames: bytes, said: str) -> None:
     assert client.closing().endswith(GoAwayFrame(0, last_stream_id=0, error_code=1).serialize())
 
 
+def test_what_came_before_it_in_the_same_read_counts() -> None:
+    client, call = calling()
+    found = client.feed(REPLIES + data(b"more"))
+    assert found.data == prefixed(b"one") + prefixed(b"two")
+    assert (call.is_over, found.of_call, client.problem != "") == (True, True, True)
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -89,7 +89,7 @@ class Http1Connection:
         self._chunked = False
         exchange.channel = self
         exchange.connecting_ns = None
-        wire = exchange.request.wire
+        wire = self._outgoing(exchange)
         payload = wire if self._tls is None else self._tls.encrypt(wire)
         before_ns = self._now()
         if self._link.write(payload):
@@ -293,7 +293,11 @@ class Http1Connection:
         self._answered_ns = answered_ns
         self._owner.release(self)
 
-    # What is different over WebSocket.
+    # What is different over WebSocket or gRPC.
+
+    def _outgoing(self, exchange: Exchange) -> bytes:
+        """The bytes of the request on this connection."""
+        return exchange.request.wire
 
     def _tell_head(self, exchange: Exchange) -> None:
         """Tell a response that is not complete its status and headers."""

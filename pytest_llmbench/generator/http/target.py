@@ -8,22 +8,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from pytest_llmbench.endpoint_urls import SCHEME, WEBSOCKET_SCHEMES, socket_mistakes, socket_path
+from pytest_llmbench.endpoint_urls import (
+    GRPC_SCHEMES,
+    SCHEME,
+    WEBSOCKET_SCHEMES,
+    socket_mistakes,
+    socket_path,
+)
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request_fields import OWN_HEADERS
 from pytest_llmbench.trust import ClientCertificate, client_context
 
-SUPPORTED = ("http://", "https://", "sim", "replay", "python:module:attr", "http+unix://", "ws://", "wss://")
-NOT_YET = ("grpc", "grpcs")
+SUPPORTED = (
+    "http://", "https://", "sim", "replay", "python:module:attr", "http+unix://", "ws://", "wss://", "grpc://",
+    "grpcs://",
+)  # fmt: skip
 _DEFAULT_PORTS = {"http": 80, "https": 443, SCHEME: 80, "ws": 80, "wss": 443}
-_TLS = ("https", "wss")
+_TLS = ("https", "wss", "grpcs")
 _OF_HANDSHAKES = ("upgrade", "sec-websocket-")
 """Headers of a WebSocket's handshake begin like this."""
+_OF_CALLS = ("te", "trailer", "upgrade", "keep-alive", "proxy-connection", "http2-settings")
+"""Headers that HTTP/2 has not, or that a gRPC call has one value for."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Target:
-    """An HTTP endpoint, or one of WebSockets.
+    """An HTTP endpoint, or one of WebSockets or gRPC.
 
     Header values (keys, tokens) never appear in its ``repr`` or in an error.
     """
@@ -51,7 +61,8 @@ class Target:
         insecure: bool = False,
         client: ClientCertificate | None = None,
     ) -> Target:
-        """A target from ``http(s)://host[:port][/base][?query]``, ``ws(s)://…`` or ``http+unix://%2Fsocket…``.
+        """A target from ``http(s)://host[:port][/base][?query]``, ``ws(s)://…``, ``grpc(s)://host:port`` or
+        ``http+unix://%2Fsocket…``.
 
         Raises :class:`SuiteError`, listing everything that is wrong, for a scheme we do not speak, a missing
         host, a bad port, credentials in the URL, header text that is not header text, an unreadable CA file.
@@ -62,7 +73,7 @@ class Target:
         if parts.scheme in _TLS:
             try:
                 context = client_context(ca_file, insecure=insecure, client=client)
-                context.set_alpn_protocols(["http/1.1"])
+                context.set_alpn_protocols(["h2" if parts.scheme in GRPC_SCHEMES else "http/1.1"])
             except OSError as error:
                 mistakes.append(f"the CA file {ca_file} cannot be used: {error.strerror or error}")
         if mistakes:
@@ -70,7 +81,7 @@ class Target:
         return cls(
             scheme=parts.scheme,
             host="localhost" if parts.scheme == SCHEME else parts.hostname or "",
-            port=parts.port or _DEFAULT_PORTS[parts.scheme],
+            port=parts.port or _DEFAULT_PORTS.get(parts.scheme, 0),
             base_path=parts.path.rstrip("/"),
             query=parts.query,
             headers=tuple((headers or {}).items()),
@@ -85,10 +96,15 @@ class Target:
         return self.scheme in WEBSOCKET_SCHEMES
 
     @property
+    def is_grpc(self) -> bool:
+        """Whether requests are calls of gRPC."""
+        return self.scheme in GRPC_SCHEMES
+
+    @property
     def authority(self) -> str:
         """Value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host.encode("idna").decode("ascii")
-        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+        return host if self.port == _DEFAULT_PORTS.get(self.scheme) else f"{host}:{self.port}"
 
     @property
     def place(self) -> str:
@@ -125,9 +141,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _url_mistakes(parts: SplitResult) -> list[str]:
-    if parts.scheme in NOT_YET:
-        return [f"not supported yet: {parts.scheme}; supported are {', '.join(SUPPORTED)}"]
-    if parts.scheme not in _DEFAULT_PORTS:
+    if parts.scheme not in _DEFAULT_PORTS and parts.scheme not in GRPC_SCHEMES:
         return [f"{_shown(parts)!r} is no endpoint we can speak to; supported are {', '.join(SUPPORTED)}"]
     if parts.scheme == SCHEME:
         return socket_mistakes(unquote(parts.netloc))
@@ -141,10 +155,14 @@ def _url_mistakes(parts: SplitResult) -> list[str]:
             parts.hostname.encode("idna")
         if parts.port == 0:
             mistakes.append("port 0 is not a port")
+        elif parts.port is None and parts.scheme in GRPC_SCHEMES:
+            mistakes.append(f"the URL names no port, and gRPC has no usual one: {parts.scheme}://host:port")
     except UnicodeError:
         mistakes.append(f"{parts.hostname!r} is not a host name")
     except ValueError as error:
         mistakes.append(str(error))
+    if parts.scheme in GRPC_SCHEMES and (parts.path.strip("/") or parts.query):
+        mistakes.append(f"a gRPC server has no path below it: {parts.scheme}://host:port")
     return mistakes
 
 
@@ -152,9 +170,10 @@ def _header_mistakes(headers: Mapping[str, str], scheme: str) -> list[str]:
     mistakes = []
     for name, value in headers.items():
         of_handshake = scheme in WEBSOCKET_SCHEMES and name.lower().startswith(_OF_HANDSHAKES)
+        of_call = scheme in GRPC_SCHEMES and (name.lower() in _OF_CALLS or name.lower().startswith("grpc-"))
         if not name or not all(char.isalnum() or char in "!#$%&'*+-.^_`|~" for char in name):
             mistakes.append(f"{name!r} is not a header name")
-        elif name.lower() in OWN_HEADERS or of_handshake:
+        elif name.lower() in OWN_HEADERS or of_handshake or of_call:
             mistakes.append(f"header {name!r} is set by the load generator itself")
         # The value may be a key: say that it is wrong, never what it is.
         if any(char in value for char in "\r\n\0") or not value.isascii():

@@ -17,7 +17,7 @@ class End(Enum):
     """How an exchange ended, as the transport sees it."""
 
     COMPLETE = auto()
-    """The whole response is here, whatever its status."""
+    """The whole response is here, whatever its status. With an error it has that behind all it holds."""
     UNREACHABLE = auto()
     """No connection could be made."""
     BROKEN = auto()

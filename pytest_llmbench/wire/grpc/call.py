@@ -39,8 +39,8 @@ _USUAL_WINDOW = 65_535
 _GIVE_BACK = 1 << 24
 _LARGEST = (1 << 31) - 1
 _MOST_HEADER_BYTES = 65_536
-_HEADERS, _DATA, _CONTINUATION, _RST_STREAM, _SETTINGS = 1, 0, 9, 3, 4
-_OF_A_CALL = (_HEADERS, _DATA, _CONTINUATION, _RST_STREAM)
+_DATA, _HEADERS, _SETTINGS, _CONTINUATION = 0, 1, 4, 9
+_OF_A_CALL = (_DATA, _HEADERS, _CONTINUATION)
 _STREAM_ID = struct.Struct(">I")
 _CODES = (
     "NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT",
@@ -63,8 +63,8 @@ class Received:
     data: bytes = b""
     """The bytes of messages in it."""
     of_call: bool = False
-    """Whether it brought anything of the call, be it a part: headers, messages, its end. Pings, settings and
-    windows are of no call."""
+    """Whether it brought anything of the reply, be it a part: headers, messages, trailers. Pings, settings,
+    windows and resets are of no reply."""
 
 
 @dataclass(slots=True)
@@ -161,15 +161,16 @@ class CallConnection:
 
     def feed(self, data: bytes) -> Received:
         """What this read brought."""
-        found = Received()
+        found, pieces = Received(), list[bytes]()
         if self.problem:
             return found
         try:
-            self._consume(data, found)
+            self._consume(data, found, pieces)
         except _NotForUsError as error:
             self.problem = str(error)
         except (HyperframeError, HPACKError) as error:
             self.problem = shorten(f"not HTTP/2: {error}")
+        found.data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         return found
 
     def to_send(self) -> bytes:
@@ -191,10 +192,9 @@ class CallConnection:
 
     # Frames.
 
-    def _consume(self, data: bytes, found: Received) -> None:
+    def _consume(self, data: bytes, found: Received, pieces: list[bytes]) -> None:
         if not self.is_ready and self._frame is None and self._is_no_http2(data):
             return
-        pieces: list[bytes] = []
         at = 0
         while at < len(data):
             if self._frame is None:
@@ -208,7 +208,6 @@ class CallConnection:
             part = data[at : at + self._lacking]
             at += len(part)
             self._take(part, found, pieces)
-        found.data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _is_no_http2(self, data: bytes) -> bool:
         """An answer of HTTP/1.1 is told with its first line, as soon as that has come."""

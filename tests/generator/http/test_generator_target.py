@@ -36,6 +36,8 @@ KEY = "sk-canary-0123456789"
         ("ws://h/v1", "h", 80, "h", "/v1/chat/completions"),
         ("wss://h:8000", "h", 8000, "h:8000", "/chat/completions"),
         ("wss://h:443/v1", "h", 443, "h", "/v1/chat/completions"),
+        ("grpc://h:443", "h", 443, "h:443", "/chat/completions"),
+        ("grpcs://[::1]:50051/", "::1", 50051, "[::1]:50051", "/chat/completions"),
     ],
 )
 def test_urls(url: str, host: str, port: int, authority: str, path: str) -> None:
@@ -62,7 +64,12 @@ def test_segments_that_both_have_are_not_repeated(base: str, path: str, joined: 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("grpc://h:1", "not supported yet: grpc; supported are http://, https://, sim, replay"),
+        ("grpc://h", "names no port, and gRPC has no usual one: grpc://host:port"),
+        ("grpcs://h", "names no port, and gRPC has no usual one: grpcs://host:port"),
+        ("grpc://h:1/v1", "a gRPC server has no path below it: grpc://host:port"),
+        ("grpc://h:1/?a=b", "a gRPC server has no path below it: grpc://host:port"),
+        ("grpc://h:0", "port 0"),
+        ("grpc://:1", "names no host"),
         ("ws://:8000/v1", "names no host"),
         ("ftp://h", "supported are http://, https://, sim"),
         ("localhost:8000", "supported are http://, https://, sim"),
@@ -115,6 +122,17 @@ def test_headers_of_the_handshake_are_our_own() -> None:
     assert Target.parse("http://h/v1", headers={"Sec-WebSocket-Protocol": "x"}).headers
 
 
+def test_headers_of_a_call_are_our_own() -> None:
+    names = ("TE", "grpc-timeout", "Grpc-Encoding", "upgrade", "content-type", "keep-alive")
+    with pytest.raises(SuiteError) as caught:
+        Target.parse("grpc://h", headers=dict.fromkeys(names, "x"))
+    for said in (*(f"header '{name}' is set by the load generator" for name in names), "names no port"):
+        assert said in str(caught.value)
+    assert Target.parse("http://h/v1", headers={"grpc-timeout": "1S"}).headers
+    assert Target.parse("grpc://h:1").is_grpc
+    assert not Target.parse("ws://h:1").is_grpc
+
+
 def test_tls_settings(tmp_path: Path) -> None:
     assert Target.parse("http://h").ssl_context is None
     verified = Target.parse("https://h").ssl_context
@@ -123,6 +141,9 @@ def test_tls_settings(tmp_path: Path) -> None:
     assert Target.parse("ws://h").ssl_context is None
     assert Target.parse("wss://h").ssl_context is not None
     assert Target.parse("wss://h", insecure=True).insecure
+    assert Target.parse("grpc://h:1").ssl_context is None
+    assert Target.parse("grpcs://h:1", insecure=True).ssl_context is not None
+    assert Target.parse("grpcs://h:1", insecure=True).insecure
     insecure = Target.parse("https://h", insecure=True)
     assert insecure.ssl_context is not None
     assert insecure.ssl_context.verify_mode == ssl.CERT_NONE

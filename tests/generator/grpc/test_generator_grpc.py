@@ -1,0 +1,639 @@
+"""Load over gRPC: instants, connections, and what servers may do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from grpc_script import GRPC, REPLY, Opened, Talk, calls, chunk, complete, ping, replies
+from h2.events import ConnectionTerminated, PingAckReceived, StreamReset
+from planned_load import TextWorkload
+from scripted_server import Script, ScriptedServer, plain, reply
+from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
+
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.generator.grpc.connection import GrpcConnection
+from pytest_llmbench.generator.http.http1 import Http1Connection
+from pytest_llmbench.generator.http.known_replies import KnownReplies
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.http.transport import End, Exchange
+from pytest_llmbench.generator.loop_thread import LoopFactory
+from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
+from pytest_llmbench.model.records import MISSING, OUTCOMES
+from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+from pytest_llmbench.timing.clock import VirtualClock
+from pytest_llmbench.wire.catalogue import over_grpc
+from pytest_llmbench.wire.dialect import CallDialect
+from pytest_llmbench.wire.grpc.call import CallConnection, header_block, request_frames
+from pytest_llmbench.wire.grpc.messages import prefixed
+from pytest_llmbench.wire.openai_chat import OpenAIChat
+
+Serve = Callable[..., ScriptedServer]
+MakePlan = Callable[..., LoadPlan]
+Run = Callable[..., Observation]
+
+STEP_NS = 80_000_000
+IMPATIENT = Deadlines(connect_s=5.0, first_byte_s=0.5, between_chunks_s=0.5, total_s=15.0, drain_s=15.0)
+TOO_LONG = b"\0\x7f\xff\xff\xff"
+ZIPPED = b"\x01" + prefixed(b"zip")[1:]
+
+
+def url_of(server: ScriptedServer) -> str:
+    return server.url.replace("http", "grpc", 1).removesuffix("/v1")
+
+
+def spoken() -> CallDialect:
+    return over_grpc("vllm-grpc")
+
+
+@pytest.fixture
+def run(serve: Serve, plan: MakePlan) -> Run:
+    """The load of a plan on a server with this script."""
+
+    def load(script: Script, requests: int = 1, **options: Any) -> Observation:
+        server = serve(script, read_body=False, **options.pop("server", {}))
+        of_target = options.pop("target", {})
+        names = ("loop_factory", "kernel_stamps", "extra_body", "session_header")
+        of_generator = {name: options.pop(name) for name in names if name in options}
+        target = Target.parse(url_of(server), **of_target)
+        with LoadGenerator(target, spoken(), model="m", **of_generator) as generator:
+            seen = generator.run(plan(requests, **options))
+        server.stop()  # what it has noted is complete
+        return seen
+
+    return load
+
+
+def only(seen: Observation) -> tuple[str, str]:
+    """Outcome and error of the one request."""
+    (number,) = seen.records.outcome
+    return OUTCOMES[number].value, seen.records.error[0] or ""
+
+
+# --- what is measured
+
+
+@pytest.mark.parametrize("kernel_stamps", [True, False])
+def test_a_message_has_the_instant_of_its_last_byte(
+    run: Run, loop_factory: LoopFactory, kernel_stamps: bool
+) -> None:
+    """The server pauses within frames and within messages; both ends share the clock."""
+    sent_ns: list[int] = []
+
+    def turn(talk: Talk) -> None:
+        sent_ns.append(talk.read_ns)
+        first, second = chunk(1), chunk(2)
+        cut = talk.data(first[:3]) + talk.data(first[3:] + second)
+        for piece in (
+            talk.ok(),
+            cut[: -len(second) - 4],
+            cut[-len(second) - 4 : -2],
+            cut[-2:],
+            talk.data(complete()) + talk.end(),
+        ):
+            sent_ns.append(time.monotonic_ns())
+            talk.send(piece)
+            talk.conversation.wait(STEP_NS / 1e9)
+
+    records = run(calls(turn), loop_factory=loop_factory, kernel_stamps=kernel_stamps).records
+    assert records.counts()["ok"] == 1, records.error
+    asked, head, _, one, two, last = sent_ns
+    assert records.submitted_ns[0] <= asked
+    assert head <= records.first_byte_ns[0] < head + STEP_NS
+    assert one <= records.first_content_ns[0] < two
+    assert list(records.chunk_ns) == [records.first_content_ns[0], records.last_content_ns[0]]
+    assert two <= records.last_content_ns[0] < last
+    assert last <= records.finished_ns[0]
+    assert (records.output_tokens[0], records.input_tokens[0], records.http_status[0]) == (2, 7, 200)
+
+
+def test_the_request(run: Run) -> None:
+    opened = Opened()
+    seen = run(
+        calls(replies(), opened),
+        extra_body={"seed": 3},
+        target={"headers": {"Authorization": "Bearer k", "User-Agent": "mine", "X-Tenant": "t"}},
+    )
+    (talk,) = opened.talks
+    asked = vllm.GenerateRequest.FromString(talk.asked[5:])
+    assert talk.asked[:5] == prefixed(talk.asked[5:])[:5]
+    assert asked.request_id == seen.records.request_id[0]
+    assert (asked.stream, asked.sampling_params.max_tokens, asked.sampling_params.seed) == (True, 8, 3)
+    assert talk.headers == [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/vllm.grpc.engine.VllmEngine/Generate"),
+        (":authority", f"127.0.0.1:{talk.conversation.server.port}"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        ("grpc-accept-encoding", "identity"),
+        ("user-agent", "mine"),
+        ("authorization", "Bearer k"),
+        ("x-tenant", "t"),
+    ]
+    facts = seen.facts
+    assert facts.value("streaming.protocol") == "grpc"
+    assert facts.value("wire.dialect") == "vllm-grpc"
+    assert facts.value("timing.submit_point") == "last_request_byte"
+    assert seen.selfcheck.transport == "grpc"
+
+
+def test_connections_are_opened_before_the_load_and_kept(run: Run) -> None:
+    opened = Opened()
+    seen = run(calls(replies(), opened), 30, load=ClosedLoop(3))
+    assert seen.records.counts()["ok"] == 30
+    assert sum(opened.turns) == 30
+    assert len(opened.talks) == 3
+    assert (seen.selfcheck.connections_prewarmed, seen.selfcheck.connections_opened) == (3, 0)
+    assert len(opened.got(ConnectionTerminated)) == 3  # each is closed with a word
+    assert not opened.got(StreamReset)
+
+
+def test_a_connection_has_one_call_at_a_time(run: Run) -> None:
+    opened = Opened()
+
+    def lasting(talk: Talk) -> None:
+        talk.conversation.wait(0.3)
+        talk.reply()
+
+    seen = run(calls(lasting, opened), 20, load=OpenLoop(1_000.0))
+    assert seen.records.counts()["ok"] == 20
+    assert opened.turns == [1] * 20
+
+
+def test_over_tls(run: Run, tmp_path: Path, loop_factory: LoopFactory) -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["h2"])
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+    opened = Opened()
+    chosen: list[str | None] = []
+    options: dict[str, Any] = {"server": {"tls": context}, "loop_factory": loop_factory}
+
+    def pinging(talk: Talk) -> None:
+        sock = talk.conversation.sock
+        assert isinstance(sock, ssl.SSLSocket)
+        chosen.append(sock.selected_alpn_protocol())
+        talk.send(ping())
+        talk.reply()
+
+    seen = run(calls(pinging, opened), 12, load=ClosedLoop(3), target={"ca_file": ca_file}, **options)
+    assert seen.records.counts()["ok"] == 12
+    assert len(opened.talks) == 3
+    assert set(chosen) == {"h2"}
+    assert len(opened.got(PingAckReceived)) == 12
+    assert (":scheme", "https") in opened.talks[0].headers
+    outcome, error = only(run(calls(replies()), target={}, **options))
+    assert outcome == "disconnected"
+    assert "certificate" in error
+
+
+def test_chunks_that_one_read_brought_are_told(run: Run) -> None:
+    def turn(talk: Talk) -> None:
+        talk.send(talk.ok() + talk.data(b"".join(REPLY)) + talk.end())
+
+    records = run(calls(turn)).records
+    assert records.counts()["ok"] == 1
+    assert records.coalesced_chunks[0] == 1
+
+
+# --- requests larger than the windows
+
+
+@pytest.mark.parametrize("window", [65_535, 10])
+def test_a_message_larger_than_the_windows(run: Run, loop_factory: LoopFactory, window: int) -> None:
+    opened = Opened()
+    script = calls(replies(), opened, INITIAL_WINDOW_SIZE=window)
+    size = 3_000_000 if window > 10 else 5_000
+    seen = run(script, 2, workload=TextWorkload(text="x" * size), loop_factory=loop_factory)
+    assert seen.records.counts()["ok"] == 2, seen.records.error
+    (talk,) = opened.talks
+    assert len(vllm.GenerateRequest.FromString(talk.asked[5:]).text) > size
+    assert (seen.records.submitted_ns != MISSING).all()
+
+
+def test_the_submission_is_that_of_the_last_part(run: Run) -> None:
+    """The server makes room for the rest of a request after a while: until then it is not submitted."""
+    room_ns: list[int] = []
+    read_ns: list[int] = []
+
+    def make_room(talk: Talk) -> None:
+        if not room_ns and len(talk.asked) == 65_535:
+            talk.conversation.wait(2 * STEP_NS / 1e9)
+            room_ns.append(time.monotonic_ns())
+            talk.h2.increment_flow_control_window(100_000)
+            talk.h2.increment_flow_control_window(100_000, talk.stream)
+            talk.flush()
+
+    def turn(talk: Talk) -> None:
+        read_ns.append(talk.read_ns)
+        talk.reply()
+
+    script = calls(turn, generous=False, partly=make_room)
+    records = run(script, workload=TextWorkload(text="x" * 100_000)).records
+    assert records.counts()["ok"] == 1, records.error
+    assert room_ns[0] <= records.submitted_ns[0] <= read_ns[0]
+    assert records.submitted_ns[0] - records.dispatched_ns[0] > STEP_NS
+
+
+def test_a_request_that_is_never_taken_runs_into_the_deadline(run: Run) -> None:
+    opened = Opened()
+    deadlines = Deadlines(connect_s=5.0, first_byte_s=5.0, between_chunks_s=5.0, total_s=0.5, drain_s=15.0)
+    script = calls(replies(), opened, generous=False)
+    seen = run(script, workload=TextWorkload(text="x" * 100_000), deadlines=deadlines)
+    outcome, error = only(seen)
+    assert outcome == "timeout"
+    assert "total deadline" in error
+    assert seen.records.submitted_ns[0] == MISSING
+    (reset,) = opened.got(StreamReset)
+    assert reset.error_code == 8  # CANCEL
+
+
+def test_an_answer_to_half_a_request(run: Run) -> None:
+    """It is complete, but the connection is of no further use."""
+    opened = Opened()
+
+    def at_once(talk: Talk) -> None:
+        if len(talk.asked) == 65_535:
+            talk.send(talk.refusal(8, "message larger than max"))
+
+    script = calls(replies(), opened, generous=False, partly=at_once)
+    seen = run(script, 2, workload=TextWorkload(text="x" * 100_000))
+    assert seen.records.counts()["rate_limited"] == 2, seen.records.error
+    assert len(opened.talks) >= 2
+
+
+# --- control frames
+
+
+def test_pings_are_answered_in_the_midst_of_a_reply_and_between_two(
+    run: Run, loop_factory: LoopFactory
+) -> None:
+    opened = Opened()
+
+    def turn(talk: Talk) -> None:
+        whole = talk.data(chunk(2))
+        for piece in (
+            ping() + talk.ok() + ping(),
+            talk.data(chunk(1)) + ping() + whole[:7],
+            whole[7:],
+            ping(),
+            talk.data(complete()) + talk.end() + ping(),
+        ):
+            talk.send(piece)
+            talk.conversation.wait(0.01)
+
+    seen = run(calls(turn, opened), 2, loop_factory=loop_factory)
+    assert seen.records.counts()["ok"] == 2, seen.records.error
+    assert list(seen.records.output_tokens) == [2, 2]
+    assert opened.turns == [2]
+    assert len(opened.got(PingAckReceived)) >= 9  # after the last one the client closes
+
+
+@pytest.mark.parametrize(("begins", "named"), [(False, "first-byte"), (True, "between-chunks")])
+def test_pings_are_no_progress(run: Run, begins: bool, named: str) -> None:
+    """A server that pings for ever is one that has fallen silent."""
+
+    def turn(talk: Talk) -> None:
+        if begins:
+            talk.send(talk.ok() + talk.data(chunk(1)))
+        while not talk.conversation.server.stopping.is_set():
+            talk.send(ping())
+            talk.conversation.wait(0.02)
+
+    outcome, error = only(run(calls(turn), deadlines=IMPATIENT))
+    assert outcome == "timeout"
+    assert f"{named} deadline" in error
+
+
+def test_what_is_given_up_is_cancelled(run: Run) -> None:
+    """The server need not find out by itself that nobody waits any more."""
+    opened = Opened()
+    done = threading.Event()
+
+    def turn(talk: Talk) -> None:
+        talk.send(talk.ok() + talk.data(chunk(1)))
+        assert not talk.next()
+        done.set()
+
+    outcome, _ = only(run(calls(turn, opened), deadlines=IMPATIENT))
+    assert outcome == "timeout"
+    assert done.wait(5.0)
+    (reset,) = opened.got(StreamReset)
+    assert reset.error_code == 8  # CANCEL
+
+
+# --- servers that are not as they should be
+
+
+def says(*parts: Callable[[Talk], bytes], then: Callable[[Talk], None] = lambda talk: None) -> Script:
+    def turn(talk: Talk) -> None:
+        for part in parts:
+            talk.send(part(talk))
+        then(talk)
+
+    return calls(turn)
+
+
+def begun(talk: Talk) -> bytes:
+    return talk.ok() + talk.data(chunk(1))
+
+
+def ended(status: int = 0, message: str = "") -> Callable[[Talk], bytes]:
+    return lambda talk: talk.end(status, message)
+
+
+def refusal(status: int, message: str = "", *more: tuple[str, str]) -> Callable[[Talk], bytes]:
+    return lambda talk: talk.refusal(status, message, *more)
+
+
+def raw(payload: bytes, *flags: str) -> Callable[[Talk], bytes]:
+    return lambda talk: talk.data(payload, *flags)
+
+
+def page(status: str, body: bytes = b"", kind: str = "text/html") -> Callable[[Talk], bytes]:
+    return lambda talk: talk.head((":status", status), ("content-type", kind)) + talk.data(body, "END_STREAM")
+
+
+def hangs_up(talk: Talk) -> None:
+    talk.conversation.half_close()
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "said"),
+    [
+        (says(refusal(8, "slow down")), "rate_limited",
+         "HTTP 429 Too Many Requests: gRPC status 8 RESOURCE_EXHAUSTED: slow down"),
+        (says(refusal(14, "", ("grpc-retry-pushback-ms", "50"))), "rate_limited", "status 14 UNAVAILABLE"),
+        (says(refusal(14, "not yet")), "http_error", "HTTP 503 Service Unavailable: gRPC status 14"),
+        (says(refusal(3, "no such%3A thing")), "http_error",
+         "HTTP 400 Bad Request: gRPC status 3 INVALID_ARGUMENT: no such: thing"),
+        (says(refusal(3, "blocked by guardrail")), "refused", "blocked by guardrail"),
+        (says(refusal(13)), "http_error", "HTTP 500 Internal Server Error: gRPC status 13 INTERNAL"),
+        (says(Talk.ok, ended(12, "what")), "http_error",
+         "HTTP 501 Not Implemented: gRPC status 12 UNIMPLEMENTED: what"),
+        (says(begun, ended(13, "broke down")), "in_band_error", "gRPC status 13 INTERNAL: broke down"),
+        (says(begun, ended(9, "blocked by guardrail")), "refused", "blocked by guardrail"),
+        (says(begun, raw(complete()), ended(14)), "in_band_error", "gRPC status 14 UNAVAILABLE"),
+        (says(begun, raw(complete(), "END_STREAM")), "in_band_error", "ended without a gRPC status"),
+        (says(begun, raw(complete()), lambda talk: talk.head(("server", "x"), end=True)), "in_band_error",
+         "ended without a gRPC status"),
+        (says(lambda talk: talk.head((":status", "200"), GRPC, end=True)), "http_error",
+         "ended without a gRPC status"),
+        (says(begun, ended()), "truncated", "without a finish reason"),
+        (says(refusal(0)), "empty", "no event at all"),
+        (says(Talk.ok, ended()), "empty", "no event at all"),
+        (says(begun, raw(complete("abort")), ended()), "in_band_error", "finish reason abort"),
+        (says(begun, lambda talk: talk.reset(2)), "disconnected",
+         "reset the call (INTERNAL_ERROR) before the response was"),
+        (says(lambda talk: talk.reset(7)), "disconnected",
+         "reset the call (REFUSED_STREAM) before the first byte"),
+        (says(begun, raw(complete()), lambda talk: talk.reset(0)), "disconnected",
+         "reset the call (NO_ERROR)"),
+        (says(lambda talk: talk.away(0, 11, b"enough")), "disconnected",
+         "went away (ENHANCE_YOUR_CALM enough) without having begun the call before the first byte"),
+        (says(lambda talk: talk.away(1, 0, b"max_age"), begun, then=hangs_up), "disconnected",
+         "went away (NO_ERROR max_age) and closed the connection before the response was complete"),
+        (says(begun, then=hangs_up), "disconnected", "closed the connection before the response"),
+        (says(begun, raw(chunk(2)[:4]), then=hangs_up), "disconnected", "before the response was"),
+        (says(begun, then=lambda talk: talk.conversation.reset()), "disconnected", "broke the connection"),
+        (says(then=hangs_up), "disconnected", "before the first byte"),
+        (says(begun, raw(chunk(2)[:4]), ended()), "truncated", "without a finish reason"),
+        (says(begun, raw(TOO_LONG), ended()), "undecodable", "a message of 2147483647 bytes"),
+        (says(begun, raw(ZIPPED), raw(complete()), ended()), "undecodable", "a compressed message"),
+        (says(begun, raw(b"<html>"), ended()), "undecodable", "no gRPC message (its flag is 60"),
+        (says(begun, raw(prefixed(b"\xff\xff")), ended()), "undecodable",
+         "a message that is no GenerateResponse"),
+        (says(begun, lambda talk: talk.head(("a", "b"))), "undecodable", "headers in the midst of a reply"),
+        (says(raw(b"x")), "undecodable", "data on stream 1, which nothing is expected on"),
+        (says(begun, lambda talk: b"\xff\xff\xff" + bytes(6)), "undecodable", "a frame of 16777215 bytes"),
+        (says(page("503", b"<h1>overloaded</h1>")), "rate_limited",
+         "HTTP 503 Service Unavailable: overloaded"),
+        (says(page("404")), "http_error", "HTTP 404 Not Found"),
+        (says(page("200", b"<h1>hello</h1>")), "undecodable",
+         "the reply is text/html, not application/grpc: <h1>hello</h1>"),
+        (says(page("200")), "empty", "empty body"),
+    ],
+)  # fmt: skip
+def test_outcomes(run: Run, script: Script, outcome: str, said: str) -> None:
+    found, error = only(run(script))
+    assert (found, said in error) == (outcome, True), (found, error)
+
+
+def test_a_refusal_has_a_status_and_the_connection_stays(run: Run) -> None:
+    opened = Opened()
+    seen = run(calls(lambda talk: talk.send(talk.refusal(8, "no")), opened), 3)
+    assert list(seen.records.http_status) == [429] * 3
+    assert (seen.records.first_byte_ns != MISSING).all()
+    assert (seen.records.first_content_ns == MISSING).all()
+    assert opened.turns == [3]
+
+
+def test_an_error_behind_messages_keeps_what_was_measured_and_the_connection(run: Run) -> None:
+    opened = Opened()
+    seen = run(calls(lambda talk: talk.send(begun(talk) + talk.end(13, "no")), opened), 3)
+    assert seen.records.counts()["in_band_error"] == 3
+    assert (seen.records.first_content_ns != MISSING).all()
+    assert list(seen.records.http_status) == [200] * 3
+    assert opened.turns == [3]
+
+
+@pytest.mark.parametrize("answer", ["refused", "away"])
+def test_what_a_kept_connection_has_not_begun_is_sent_once_more(run: Run, answer: str) -> None:
+    opened = Opened()
+
+    def turn(talk: Talk) -> None:
+        if talk.turn == 0:
+            talk.reply()
+        else:
+            talk.send(talk.reset(7) if answer == "refused" else talk.away(1, 0))
+
+    seen = run(calls(turn, opened), 3)
+    assert seen.records.counts()["ok"] == 3, seen.records.error
+    assert seen.selfcheck.stale_retries == 2
+    assert opened.turns == [2, 2, 1]
+
+
+def test_a_server_that_goes_away_after_each_reply(run: Run) -> None:
+    opened = Opened()
+
+    def turn(talk: Talk) -> None:
+        talk.send(talk.away((1 << 31) - 1) + talk.away(talk.stream))
+        talk.reply()
+
+    seen = run(calls(turn, opened), 5)
+    assert seen.records.counts()["ok"] == 5, seen.records.error
+    assert opened.turns == [1] * 5
+    assert seen.selfcheck.stale_retries == 0
+
+
+def test_idle_connections_that_go_away_are_left_out(run: Run) -> None:
+    opened = Opened()
+
+    def turn(talk: Talk) -> None:
+        talk.reply()
+        talk.conversation.wait(0.05)
+        talk.send(talk.away(talk.stream))
+
+    seen = run(calls(turn, opened), 3, load=OpenLoop(4.0, arrival="uniform"))
+    assert seen.records.counts()["ok"] == 3
+    assert seen.selfcheck.stale_retries == 0
+
+
+def test_messages_that_nobody_asked_for_end_the_connection(run: Run) -> None:
+    opened = Opened()
+
+    def turn(talk: Talk) -> None:
+        whole = talk.ok() + talk.data(b"".join(REPLY)) + talk.end()
+        talk.send(whole + talk.data(chunk(9)))
+        talk.conversation.wait(0.02)
+
+    seen = run(calls(turn, opened), 3, load=OpenLoop(10.0, arrival="uniform"))
+    assert seen.records.counts()["ok"] == 3, seen.records.error
+    assert set(opened.turns) <= {0, 1}
+
+
+class Wire:
+    """The link and the owner of one connection, without a socket. Nothing is delivered."""
+
+    eager = False
+    too_early = 0
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.resent: list[Exchange] = []
+        self.known = KnownReplies()
+
+    def write(self, data: bytes) -> bool:
+        self.written.append(data)
+        return True
+
+    def came_apart(self) -> bool:
+        return False
+
+    def nothing_delivered(self) -> bool:
+        return True
+
+    def close(self) -> None: ...
+    def adopt(self, connection: Http1Connection) -> None: ...
+    def release(self, connection: Http1Connection) -> None: ...
+    def drop(self, connection: Http1Connection) -> None: ...
+    def hung_up(self) -> None: ...
+    def look_soon(self, connection: Http1Connection, exchange: Exchange) -> None: ...
+
+    def resend(self, exchange: Exchange) -> None:
+        self.resent.append(exchange)
+
+
+@pytest.mark.parametrize(("pinged", "stale"), [(False, True), (True, False)])
+def test_a_kept_connection_that_was_closed_before_the_request(pinged: bool, stale: bool) -> None:
+    """Once something was written after the request, nobody can tell whether that was delivered."""
+    wire, clock = Wire(), VirtualClock(1_000)
+    over: list[Exchange] = []
+    loop = asyncio.new_event_loop()
+    try:
+        connection = GrpcConnection(wire, clock, None, loop.create_future(), CallConnection())
+        connection.attach(wire)
+        connection.received(bytes.fromhex("000000040000000000"), 900)  # its settings
+        frames = request_frames(header_block([(":method", "POST")], first=True), prefixed(b"ask"))
+        exchange = Exchange(PreparedRequest("r", frames, 0, 1, 1), 1_000, 1_000, over.append)
+        connection.submit(exchange, reused=True)
+        assert exchange.submitted_ns is not None
+        if pinged:
+            connection.received(ping(), 1_100)
+        connection.ended(None)
+    finally:
+        loop.close()
+    assert (wire.resent == [exchange], len(over)) == (stale, 0 if stale else 1)
+    assert exchange.end is (None if stale else End.BROKEN)
+
+
+# --- what is no gRPC
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (plain("400 Bad Request", b"Invalid HTTP request received."),
+         "the server answers with HTTP/1.1 (HTTP/1.1 400 Bad Request), where gRPC is HTTP/2"),
+        (b"SSH-2.0-OpenSSH\r\n", "not HTTP/2: the server begins with"),
+    ],
+)  # fmt: skip
+def test_a_server_of_another_protocol(run: Run, answer: bytes, said: str) -> None:
+    seen = run(reply(answer), 2)
+    assert seen.records.counts()["undecodable"] == 2
+    assert all(said in (error or "") and "127.0.0.1:" in (error or "") for error in seen.records.error)
+    assert (seen.records.submitted_ns == MISSING).all()
+
+
+def test_a_server_that_ends_before_it_has_said_what_it_speaks(run: Run) -> None:
+    outcome, error = only(run(lambda conversation: conversation.close()))
+    assert outcome == "disconnected"
+    assert "cannot connect to 127.0.0.1:" in error
+
+
+def test_an_opening_that_is_never_answered_runs_into_the_deadline(run: Run) -> None:
+    deadlines = Deadlines(connect_s=0.3, first_byte_s=5.0, between_chunks_s=5.0, total_s=15.0, drain_s=15.0)
+    outcome, error = only(run(lambda conversation: conversation.wait(5.0), deadlines=deadlines))
+    assert outcome == "timeout"
+    assert "connect deadline" in error
+
+
+def test_a_dialect_of_http_is_refused() -> None:
+    with pytest.raises(SuiteError, match="--llm-api: openai-chat is not spoken over gRPC"):
+        LoadGenerator(Target.parse("grpc://127.0.0.1:1"), OpenAIChat(), model="m")
+
+
+# --- the embedded engine
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine.start("fast?context_limit_tokens=2000", grpc=True) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("name", ["vllm-grpc", "kserve-grpc"])
+def test_the_embedded_engine(engine: EmbeddedEngine, plan: MakePlan, name: str) -> None:
+    target = Target.parse(f"grpc://{engine.grpc_target}")
+    with LoadGenerator(target, over_grpc(name), model="sim-fast") as generator:
+        seen = generator.run(plan(24, load=ClosedLoop(4)))
+    records = seen.records
+    assert records.counts()["ok"] == 24, records.error
+    assert (seen.selfcheck.connections_prewarmed, seen.selfcheck.connections_opened) == (4, 0)
+    truth = {entry.request_id: entry for entry in engine.ground_truth()}
+    for row, request_id in enumerate(records.request_id):
+        true = truth[request_id]
+        assert records.output_tokens[row] == true.output_tokens == 8
+        instants = [
+            records.dispatched_ns[row],
+            records.submitted_ns[row],
+            true.received_ns,
+            true.first_write_ns,
+            records.first_content_ns[row],
+            records.last_content_ns[row],
+            records.finished_ns[row],
+        ]
+        assert instants == sorted(instants, key=int)
+        assert true.last_write_ns is not None
+        assert true.last_write_ns <= records.last_content_ns[row]
+
+
+def test_refusals_of_the_embedded_engine(engine: EmbeddedEngine, plan: MakePlan) -> None:
+    target = Target.parse(f"grpc://{engine.grpc_target}")
+    with LoadGenerator(target, over_grpc("kserve-grpc"), model="another") as generator:
+        outcome, error = only(generator.run(plan(1)))
+    assert outcome in ("http_error", "in_band_error")
+    assert "another" in error
