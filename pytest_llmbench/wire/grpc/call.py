@@ -42,6 +42,8 @@ _MOST_HEADER_BYTES = 65_536
 _DATA, _HEADERS, _SETTINGS, _CONTINUATION = 0, 1, 4, 9
 _OF_A_CALL = (_DATA, _HEADERS, _CONTINUATION)
 _STREAM_ID = struct.Struct(">I")
+_HEAD = struct.Struct(">IBI")
+"""Of a frame: three bytes of length and one of kind, flags, stream id."""
 _CODES = (
     "NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT",
     "STREAM_CLOSED", "FRAME_SIZE_ERROR", "REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR", "CONNECT_ERROR",
@@ -198,6 +200,9 @@ class CallConnection:
         at = 0
         while at < len(data):
             if self._frame is None:
+                if not self._head and (end := self._take_data(data, at, pieces)) > at:
+                    found.of_call, at = True, end
+                    continue
                 taken = _HEAD_BYTES - len(self._head)
                 self._head += data[at : at + taken]
                 at += taken
@@ -208,6 +213,28 @@ class CallConnection:
             part = data[at : at + self._lacking]
             at += len(part)
             self._take(part, found, pieces)
+
+    def _take_data(self, data: bytes, at: int, pieces: list[bytes]) -> int:
+        """Take frames of plain data of the call that are whole, which most are; returns where they end.
+
+        It is what ``_begin_frame`` and ``_take`` would do, without an object for each frame.
+        """
+        call = self.call
+        if call is None or call.is_over or call.status is None or self._block_of is not None:
+            return at
+        taken = 0
+        while len(data) - at >= _HEAD_BYTES:
+            size_and_kind, flags, stream_id = _HEAD.unpack_from(data, at)
+            size = size_and_kind >> 8
+            end = at + _HEAD_BYTES + size
+            plain = size_and_kind & 0xFF == _DATA and not flags and stream_id == call.stream_id
+            if not plain or not size or size > _MOST_FRAME_BYTES or end > len(data):
+                break
+            pieces.append(data[at + _HEAD_BYTES : end])
+            taken, at = taken + size, end
+        if taken:
+            self._return(taken)
+        return at
 
     def _is_no_http2(self, data: bytes) -> bool:
         """An answer of HTTP/1.1 is told with its first line, as soon as that has come."""
