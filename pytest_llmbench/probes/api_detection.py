@@ -21,12 +21,20 @@ from pytest_llmbench.probes.model_list import ModelList, below, is_name
 from pytest_llmbench.wire.catalogue import DIALECTS, dialect, over_websocket
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.content_type import is_stream
-from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, MessageDialect, headers_for, path_for
+from pytest_llmbench.wire.dialect import (
+    CallDialect,
+    Dialect,
+    EncodeOptions,
+    MessageDialect,
+    headers_for,
+    path_for,
+)
 from pytest_llmbench.wire.server_figures import server_figures
 from pytest_llmbench.wire.stream import chunks_of
 
 _SMALL = PlannedRequest(0, max_tokens=4, input_tokens=1, text="Hello", token_ids=(300,))
 """Its id is one of an ordinary token in small vocabularies too."""
+_REQUEST_ID = "preflight"
 _USUAL = ("openai-chat", "openai-completions")
 """Dialects that ``auto`` tries whatever the answer to the one before was."""
 
@@ -133,12 +141,17 @@ def is_worth_trying(spoken: Dialect, failures: Sequence[Answer]) -> bool:
 
 def ask(control: ControlPlane, base: str, spoken: Dialect, options: EncodeOptions) -> Answer:
     """The answer to one small request."""
+    return send(control, below(base, path_for(spoken, options.model)), spoken, small_body(spoken, options))
+
+
+def send(control: ControlPlane, url: str, spoken: Dialect, body: bytes) -> Answer:
+    """The answer to a request, ``body`` as encoded, in the way that the dialect is spoken."""
+    if isinstance(spoken, CallDialect) and spoken.protocol == "grpc":  # dialects of messages look like it
+        return control.invoke(url, spoken.message(body, _REQUEST_ID))
     headers = headers_for(spoken, control.headers)
-    path = below(base, path_for(spoken, options.model))
-    body = small_body(spoken, options)
     if isinstance(spoken, MessageDialect):
-        return control.converse(path, spoken, body, headers)
-    return control.post(path, body, headers)
+        return control.converse(url, spoken, body, headers)
+    return control.post(url, body, headers)
 
 
 def small_body(spoken: Dialect, options: EncodeOptions) -> bytes:

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from pytest_llmbench import trust
-from pytest_llmbench.endpoint_urls import SCHEME, http_beside, over_http, socket_path
+from pytest_llmbench.endpoint_urls import SCHEME, http_beside, is_grpc, over_http, socket_path
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import known_secrets
@@ -78,8 +78,9 @@ class ControlPlane:
         self.key_source = access.credentials.source
         self.headers = access.credentials.headers
         """What every request carries beside the usual; holds secrets."""
-        self.proxy = None if self._socket else proxy_for(http_beside(endpoint))
-        """URL of the proxy that is used, or ``None``. Never one for a loopback endpoint."""
+        direct = bool(self._socket) or is_grpc(endpoint)
+        self.proxy = None if direct else proxy_for(http_beside(endpoint))
+        """URL of the proxy that is used, or ``None``. Never one for a loopback endpoint, nor for gRPC."""
         self._tls = tls_context(access)
         self._client = self._made()
         self._answered = False
@@ -188,6 +189,21 @@ class ControlPlane:
             _safe(reply.body),
             reply.ended,
         )
+
+    def invoke(self, url: str, message: bytes) -> Answer:
+        """The answer to a gRPC call, whose method is the path of ``url``, told as that to a request over HTTP
+        would be: with the status that means the same."""
+        # Imported here: whoever measures over HTTP does not need the packages of gRPC.
+        from pytest_llmbench.probes.grpc_exchange import call
+
+        try:
+            reply = call(url, message, headers=self.headers, access=self._access, tls=self._tls)
+        except httpx.RequestError as error:
+            server = urlsplit(url)._replace(path="").geturl()
+            raise self._failure(server, error) from error
+        self._answered = True
+        headers = httpx.Headers(list(reply.headers))
+        return Answer(without_query(url), reply.status, headers, _safe(reply.body), reply.ended)
 
     def call(self, method: str, url: str, body: bytes | None = None) -> Answer:
         """The answer to an administrative call, with a JSON body if there is one."""
@@ -329,9 +345,10 @@ def _may_pass(error: httpx.RequestError) -> bool:
 
 def _explain_ended(url: str, error: httpx.RequestError, may_speak_tls: bool) -> tuple[str, str]:
     """TLS is named only where the port turns out to speak it: servers end connections for many reasons."""
-    what = f"connected, but no HTTP answer: {error or type(error).__name__}"
     scheme = urlsplit(url).scheme
-    if may_speak_tls and scheme in ("http", "ws") and _speaks_tls(url):
+    kind = "gRPC" if is_grpc(url) else "HTTP"
+    what = f"connected, but no {kind} answer: {error or type(error).__name__}"
+    if may_speak_tls and scheme in ("http", "ws", "grpc") and _speaks_tls(url):
         return f"{what}; {_SPEAKS_TLS}", f"write {url.replace(scheme, f'{scheme}s', 1)}"
     return what, "look at the server's log, and check that host and port are those of the API"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from pytest_llmbench.endpoint_urls import is_websocket
+from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.probes import api_detection as detection
@@ -29,6 +29,7 @@ from pytest_llmbench.probes.model_list import (
     suggested_bases,
     unknown_model,
 )
+from pytest_llmbench.wire.catalogue import OVER_GRPC, over_grpc
 from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions
 from pytest_llmbench.wire.sse import SSEEvent
@@ -86,6 +87,8 @@ def examine(
     requests, where nearly every path is missing; five more ask who answers. ``transport``: another way to the
     endpoint than a connection.
     """
+    if is_grpc(endpoint):
+        return _examine_grpc(endpoint, model, api, access or Access(), asking or Asking())
     bases, asking = base_candidates(endpoint), asking or Asking()
     dialects = detection.to_try(api, asking, websocket=is_websocket(endpoint))
     with ControlPlane(bases[0], access or Access(), transport) as control:
@@ -104,6 +107,26 @@ def examine(
     hasty = replace(access, answer_s=min(access.answer_s, _IDENTITY_S))
     with ControlPlane(bases[0], hasty, transport) as control:
         told = told_by_pages(control.get_or_failure, report.base_url, _values(report.facts))
+    return replace(report, facts=report.facts | told)
+
+
+def _examine_grpc(
+    endpoint: str, model: str | None, api: str, access: Access, asking: Asking
+) -> EndpointReport:
+    """The same over gRPC, where the server tells of itself by methods of its API."""
+    for name in OVER_GRPC:
+        over_grpc(name)  # which says what is not installed
+    # Imported here: whoever measures over HTTP does not need the packages of gRPC.
+    from pytest_llmbench.probes.grpc_services import introduced
+
+    (base,) = base_candidates(endpoint)
+    with ControlPlane(base, access) as control:
+        seen = introduced(control, base, api, model)
+        name = choose_model(seen.listed, model)
+        options = EncodeOptions(name, asking.ignore_eos, asking.extra_body, asking.prompt_form)
+        found = _find_stream(control, [base], [seen.dialect], options, seen.listed, endpoint)
+        report = _report(control, found, name, seen.listed)
+    told = Facts.of(Origin.DETECTED, seen.facts, without_query(seen.source))
     return replace(report, facts=report.facts | told)
 
 
@@ -174,6 +197,8 @@ def _find_stream(
         raise errors.no_websocket(failures[0])
     if telling:
         raise errors.unusable(telling[0])
+    if is_grpc(endpoint):
+        raise errors.no_grpc_service(failures[0], [spoken.name for spoken in dialects], "")
     if listed.entries:
         other = detection.other_that_answers(control, bases[0], dialects, options)
         raise errors.no_completions(failures[0], [spoken.path for spoken in dialects], other)
@@ -193,8 +218,13 @@ def _check_stream(spoken: Dialect, answer: Answer) -> tuple[str, bool, float | N
         raise errors.never_ends(answer, len(chunks), detection.most_tokens(spoken))
     if not any(chunk.finish_reason for chunk in chunks):
         raise errors.unfinished(answer, len(chunks))
+    if spoken.protocol == "grpc" and not any(
+        chunk.text or chunk.blank or chunk.ids_alone for chunk in chunks
+    ):
+        raise errors.in_one_piece(answer, len(chunks))
     events = events_of([(answer.body, 0)], protocol=spoken.protocol)
-    counts = any(chunk.usage is not None and chunk.usage.output_tokens is not None for chunk in chunks)
+    totals = any(chunk.usage is not None and chunk.usage.output_tokens is not None for chunk in chunks)
+    counts = totals or any(chunk.ids_alone for chunk in chunks)
     fingerprint = next(filter(None, map(_fingerprint, events)), "")
     return fingerprint, counts, detection.model_load_ms(chunks)
 
@@ -242,7 +272,7 @@ def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList
         "endpoint.server": server or None,
         "endpoint.proxy": proxy or "none",
     }
-    if found.base_url.startswith(("https:", "wss:")):
+    if found.base_url.startswith(("https:", "wss:", "grpcs:")):
         values["endpoint.certificate_checked"] = not control.insecure
     if found.model_load_ms is not None:
         values["endpoint.model_load_ms"] = found.model_load_ms

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.endpoint_urls import http_beside, is_websocket
+from pytest_llmbench.endpoint_urls import http_beside, is_grpc, is_websocket
 from pytest_llmbench.errors import NotReadyError, SUTError
 from pytest_llmbench.model.request_fields import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.probes.control_plane import Answer, without_query
+from pytest_llmbench.wire.grpc.status import CallStatus
 from pytest_llmbench.wire.http_status import read_error_body
 
 NO_SUCH_PATH = (404, 405, 501)
@@ -99,6 +100,14 @@ def no_websocket(answer: Answer) -> SUTError:
     return _error(answer, f"{_status(answer)}: no WebSocket there", remedy)
 
 
+def no_grpc_service(answer: Answer, tried: Sequence[str], other: str) -> SUTError:
+    """A gRPC server without the API of any dialect ``tried``. ``other``: one whose API it has."""
+    what = f"{_status(answer)}: it has not the API of {', '.join(tried)}"
+    if other:
+        return _error(answer, what, f"it speaks {other}: --llm-api={other}")
+    return _error(answer, what, "check the port; if it has an API over HTTP, measure that (--llm-endpoint)")
+
+
 def no_model_list(answer: Answer) -> SUTError:
     """An answer to the question for the model list, and it is none."""
     if not 200 <= answer.status < 300:
@@ -141,6 +150,13 @@ def no_completion(answer: Answer, events: int, said: str | None, other: str = ""
     return _error(answer, what, "check the path, and the dialect (--llm-api)")
 
 
+def in_one_piece(answer: Answer, events: int) -> SUTError:
+    """A reply that is complete, and none of whose messages brought a token by itself."""
+    what = f"the endpoint answers without streaming: no message ({events} in all) brings tokens as they come"
+    remedy = "every figure is taken from the stream: switch streaming on in the server or the gateway"
+    return _error(answer, what, remedy)
+
+
 def never_ends(answer: Answer, events: int, asked_tokens: int) -> SUTError:
     """A stream that went on until our patience was over."""
     what = f"the streamed reply does not end: still open after {events} events"
@@ -170,7 +186,7 @@ class RefusedField:
 
 def refused_fields(answer: Answer, sent: bytes) -> list[RefusedField]:
     """The fields of the body ``sent`` that a refusal for its form (400, 422) names as such."""
-    if answer.status not in (400, 422):
+    if answer.status not in (400, 422) or is_grpc(answer.url):  # of protobuf all fields are known to be there
         return []
     said = _said(answer)
     named = set(re.findall(r"\w+", said)) - _WORDS if _REFUSES_FIELD.search(said) else set()
@@ -224,7 +240,9 @@ def _said(answer: Answer) -> str:
 
 def _status(answer: Answer) -> str:
     said = _said(answer)
-    return f"HTTP {answer.status}" + (f" ({said})" if said else "")
+    code = answer.headers.get("grpc-status")
+    status = f"HTTP {answer.status}" if code is None else CallStatus(code).text
+    return status + (f" ({said})" if said else "")
 
 
 def _excerpt(answer: Answer) -> str:

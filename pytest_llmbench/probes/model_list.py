@@ -12,13 +12,21 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from pytest_llmbench.endpoint_urls import SCHEME, WEBSOCKET_SCHEMES, over_http, socket_mistakes, socket_path
+from pytest_llmbench.endpoint_urls import (
+    GRPC_SCHEMES,
+    SCHEME,
+    WEBSOCKET_SCHEMES,
+    is_grpc,
+    over_http,
+    socket_mistakes,
+    socket_path,
+)
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
 from pytest_llmbench.probes.control_plane import Answer
 
 _VERSIONED = re.compile(r"/v\d\w*$")
 _METHOD_PATHS = re.compile(r"/(chat/completions|completions|responses|messages|models)$")
-_SCHEMES = ("http", "https", *WEBSOCKET_SCHEMES)
+_SCHEMES = ("http", "https", *WEBSOCKET_SCHEMES, *GRPC_SCHEMES)
 _LISTED_AT_MOST = 20
 _LONGEST_NAME = 300
 
@@ -43,7 +51,8 @@ class ModelList:
 def base_candidates(endpoint: str) -> list[str]:
     """The URLs at which the API may begin, most likely first.
 
-    Raises SuiteError for what is no URL of an HTTP endpoint, nor of one of WebSockets.
+    Raises SuiteError for what is no URL of an HTTP endpoint, nor of one of WebSockets or gRPC, which has no
+    path.
 
     A path that ends in a version is taken as it is; any other is tried with ``/v1`` as well.
     """
@@ -57,7 +66,9 @@ def base_candidates(endpoint: str) -> list[str]:
     if unix and (mistakes := socket_mistakes(socket_path(endpoint))):
         raise _no_url(endpoint, mistakes[0])
     if not unix and (parts.scheme not in _SCHEMES or not parts.hostname or port == 0):
-        raise _no_url(endpoint, "an endpoint is http(s)://host[:port][/path], or ws(s)://…")
+        raise _no_url(
+            endpoint, "an endpoint is http(s)://host[:port][/path], ws(s)://… or grpc(s)://host:port"
+        )
     if parts.username is not None or parts.password is not None:
         safe = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         raise SuiteError(
@@ -66,6 +77,10 @@ def base_candidates(endpoint: str) -> list[str]:
             remedy="keep keys in the environment (LLM_API_KEY) or in a file, not on the command line",
         )
     path = parts.path.rstrip("/")
+    if is_grpc(endpoint):
+        if path or parts.query:
+            raise _no_url(endpoint, "a gRPC server is grpc(s)://host:port, without a path")
+        return [parts._replace(path="", fragment="").geturl()]
     paths = [path] if _VERSIONED.search(path) else [path, f"{path}/v1"]
     if not path:
         paths.reverse()  # some servers list models at both; the version is the documented one

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from pytest_llmbench.endpoint_urls import is_grpc
 from pytest_llmbench.errors import NotReadyError, SUTError
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane
 from pytest_llmbench.probes.engine_metrics import server_root
-from pytest_llmbench.probes.model_list import below
+from pytest_llmbench.probes.model_list import base_candidates, below
 
 T = TypeVar("T")
 
@@ -65,18 +66,33 @@ def refuse_while_loading(endpoint: str, access: Access) -> None:
 
     Raises NotReadyError for a status of 503. Any other answer is that of a server that is healthy, or has no
     such page; none within 5 s too, since some gateways try all their engines first. Whoever asks for more
-    meets a server that is not there at all, and can say more about it.
+    meets a server that is not there at all, and can say more about it. A gRPC server is asked by the method
+    of its API that tells whether it is ready.
     """
-    url = health_url(endpoint)
     hasty = replace(access, answer_s=min(access.answer_s, _HEALTH_S))
     with ControlPlane(endpoint, hasty) as control:
         try:
-            answer = control.get_or_failure(url)
+            answer = _says_it_is_loading(control, endpoint)
         except SUTError:
             return
-    if isinstance(answer, Answer) and answer.status == _LOADING:
+    if answer is not None:
         remedy = "look at the server's log: it says itself that it is not ready"
-        raise NotReadyError(f"HTTP {_LOADING} of its health page", where=answer.url, remedy=remedy)
+        said = (
+            "its health method says that it is not ready"
+            if is_grpc(endpoint)
+            else f"HTTP {_LOADING} of its health page"
+        )
+        raise NotReadyError(said, where=answer.url, remedy=remedy)
+
+
+def _says_it_is_loading(control: ControlPlane, endpoint: str) -> Answer | None:
+    if is_grpc(endpoint):
+        # Imported here: whoever measures over HTTP does not need the packages of gRPC.
+        from pytest_llmbench.probes.grpc_services import says_it_is_loading
+
+        return says_it_is_loading(control, base_candidates(endpoint)[0])
+    answer = control.get_or_failure(health_url(endpoint))
+    return answer if isinstance(answer, Answer) and answer.status == _LOADING else None
 
 
 def health_url(endpoint: str) -> str:

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_llmbench.endpoint_urls import http_beside, is_websocket
+from pytest_llmbench.endpoint_urls import http_beside, is_grpc
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import Access
+from pytest_llmbench.probes.api_detection import send
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query
 from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import below
-from pytest_llmbench.wire.catalogue import dialect, over_websocket
-from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, MessageDialect, headers_for, path_for
+from pytest_llmbench.wire.catalogue import dialect_at
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for, path_for
 from pytest_llmbench.wire.http_status import read_error_body
 from pytest_llmbench.wire.reply import read_stream
 from pytest_llmbench.wire.stream import chunks_of
@@ -70,7 +71,7 @@ class ServerTokenCount:
         most_calls: int = MOST_CALLS,
     ) -> None:
         self._base_url = base_url.rstrip("/")
-        self._dialect: Dialect = over_websocket(api) if is_websocket(base_url) else dialect(api)
+        self._dialect: Dialect = dialect_at(base_url, api)
         self._options = EncodeOptions(model, extra_body=extra_body or {})
         self._control = ControlPlane(self._base_url, access or Access())
         self._most_calls = most_calls
@@ -127,9 +128,9 @@ class ServerTokenCount:
                 remedy="use fewer different prompts of exact length, or send prompts as token ids",
             )
         self.calls += 1
+        if way.completes:
+            return way.read(send(self._control, way.url, self._dialect, way.body(text)))
         headers = headers_for(self._dialect, self._control.headers)
-        if way.completes and isinstance(self._dialect, MessageDialect):
-            return way.read(self._control.converse(way.url, self._dialect, way.body(text), headers))
         return way.read(self._control.post(way.url, way.body(text), headers))
 
     def _find_way(self) -> _Way:
@@ -170,6 +171,8 @@ class ServerTokenCount:
         )
 
     def _tokenizers(self) -> list[_Way]:
+        if is_grpc(self._base_url):
+            return []
         root = below(server_root(self._base_url), "/tokenize")
         urls = list(dict.fromkeys([root, below(http_beside(self._base_url), "/tokenize")]))
         if self._dialect.accepts_token_ids:

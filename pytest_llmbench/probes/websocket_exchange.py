@@ -7,12 +7,12 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import httpx
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Access
+from pytest_llmbench.probes.plain_socket import connected
 from pytest_llmbench.wire.dialect import MessageDialect
 from pytest_llmbench.wire.sse import as_event
 from pytest_llmbench.wire.websocket.messages import MessageReader, text_frame
@@ -20,7 +20,6 @@ from pytest_llmbench.wire.websocket.messages import MessageReader, text_frame
 _REQUEST_ID = "preflight"
 _READ_BYTES = 65536
 _MOST_BYTES = 4 * 1024 * 1024
-_PORTS = {"ws": 80, "wss": 443}
 _STREAM = (("content-type", "text/event-stream"),)
 _PLAIN = (("content-type", "application/json"),)
 
@@ -54,25 +53,9 @@ def converse(
     Raises httpx.RequestError, as a request over HTTP does, and SUTError for a server that speaks no
     WebSocket, or not ours.
     """
-    with _connected(url, access, tls) as sock:
+    with connected(url, access, tls) as sock:
         talk = _Talk(sock, url, MessageReader(url, headers.items()), time.monotonic() + access.answer_s)
         return talk.open() or talk.ask(spoken, body)
-
-
-def _connected(url: str, access: Access, tls: ssl.SSLContext) -> socket.socket:
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    try:
-        plain = socket.create_connection((host, parts.port or _PORTS[parts.scheme]), access.connect_s)
-        try:
-            return plain if parts.scheme == "ws" else tls.wrap_socket(plain, server_hostname=host)
-        except BaseException:
-            plain.close()
-            raise
-    except TimeoutError as error:
-        raise httpx.ConnectTimeout(str(error)) from error
-    except OSError as error:
-        raise httpx.ConnectError(str(error)) from error
 
 
 @dataclass(slots=True)

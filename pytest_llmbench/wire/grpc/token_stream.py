@@ -36,7 +36,7 @@ def ids_in(event: SSEEvent, response: type[Message]) -> Chunk:
     chunk.usage = Usage(said.prompt_tokens or None, None, said.cached_tokens, reasoning)
     if kind == "chunk":
         chunk.tokens = len(said.token_ids)
-        chunk.ids_alone = chunk.tokens > 0
+        chunk.ids_alone, chunk.blank = chunk.tokens > 0, chunk.tokens == 0
     else:
         chunk.finish_reason = finish_reason(said.finish_reason)
     return chunk

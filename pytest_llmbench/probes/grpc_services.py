@@ -1,0 +1,220 @@
+"""What a gRPC server says of itself: which API it has, its models, its engine, and whether it is ready.
+
+Methods that cost no tokens, asked once each. They are those of the services whose dialects we have; the
+standard ``grpc.health.v1.Health`` says nothing of an API and is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+from smg_grpc_proto.generated import sglang_scheduler_pb2 as sglang
+from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
+from tritonclient.grpc import service_pb2 as kserve
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.probes import endpoint_errors as errors
+from pytest_llmbench.probes.control_plane import Answer, ControlPlane
+from pytest_llmbench.probes.model_list import ModelList, below, is_name, unknown_model
+from pytest_llmbench.wire.catalogue import OVER_GRPC, over_grpc
+from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.grpc.messages import MessageDecoder
+
+_LONGEST_VERSION = 80
+_INPUT, _OUTPUT = "text_input", "text_output"
+
+
+@dataclass(frozen=True, slots=True)
+class Introduced:
+    """A server that has told who it is."""
+
+    dialect: Dialect
+    listed: ModelList
+    facts: Mapping[str, Any]
+    """By their dotted names, as the server says."""
+    source: str
+    """The URL of the method that told them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """One API, as methods that every server of it has."""
+
+    introduction: str
+    """The name of a method whose request is empty: a server without it is no server of this API."""
+    read: Callable[[_Asked, Answer], tuple[ModelList, dict[str, Any]]]
+    readiness: str
+    """The name of the method that says whether it is ready."""
+    is_ready: Callable[[bytes], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The server, and what is wanted of it."""
+
+    control: ControlPlane
+    base: str
+    model: str | None
+    service: str = field(default="")
+    """The beginning of the paths of its methods."""
+
+    def answer(self, method: str, message: bytes = b"") -> Answer:
+        return self.control.invoke(below(self.base, f"{self.service}/{method}"), message)
+
+    def told(self, method: str, kind: type[Message], message: bytes = b"") -> Any:
+        """What the method says; an empty message where there is no such method, or it says something else."""
+        answer = self.answer(method, message)
+        return _read(answer, kind) if answer.status == 200 else kind()
+
+
+def introduced(control: ControlPlane, base: str, api: str, model: str | None) -> Introduced:
+    """The API that the server has, ``api`` or with ``auto`` the first that it knows, and what it says.
+
+    Raises SuiteError for a dialect that is none of gRPC, SUTError for a server without this API or the model.
+    """
+    wanted = OVER_GRPC if api == "auto" else (over_grpc(api).name,)
+    refused: Answer | None = None
+    for name in wanted:
+        spoken, service, asked = over_grpc(name), _SERVICES[name], _asked(control, base, name, model)
+        answer = asked.answer(service.introduction)
+        if answer.status in errors.NO_SUCH_PATH:
+            refused = refused or answer
+            continue
+        _require_success(answer, control)
+        listed, facts = service.read(asked, answer)
+        return Introduced(spoken, listed, facts, answer.url)
+    assert refused is not None
+    others = (name for name in OVER_GRPC if name not in wanted and _has(control, base, name))
+    raise errors.no_grpc_service(refused, wanted, next(others, ""))
+
+
+def says_it_is_loading(control: ControlPlane, base: str) -> Answer | None:
+    """The answer with which the server says that it is not ready; ``None``: it does not say so.
+
+    The first API that the server has is asked.
+    """
+    for name in OVER_GRPC:
+        service, asked = _SERVICES[name], _asked(control, base, name, None)
+        answer = asked.answer(service.readiness)
+        if answer.status in errors.NO_SUCH_PATH:
+            continue
+        ready = answer.status == 200 and service.is_ready(answer.body)
+        return None if ready else answer
+    return None
+
+
+def _asked(control: ControlPlane, base: str, name: str, model: str | None) -> _Asked:
+    return _Asked(control, base, model, over_grpc(name).path.rpartition("/")[0])
+
+
+def _has(control: ControlPlane, base: str, name: str) -> bool:
+    answer = _asked(control, base, name, None).answer(_SERVICES[name].introduction)
+    return answer.status == 200
+
+
+def _require_success(answer: Answer, control: ControlPlane) -> None:
+    refusal = errors.outright_refusal(answer, control.key_source)
+    if refusal is not None:
+        raise refusal
+    if answer.status != 200:
+        raise errors.unusable(answer)
+
+
+def _read(answer: Answer, kind: type[Message]) -> Any:
+    """The only message of the answer; an empty one where it holds none of this kind."""
+    return _parsed(answer.body, kind)
+
+
+def _parsed(body: bytes, kind: type[Message]) -> Any:
+    events = MessageDecoder().feed(body, 0, 0)
+    if not events or events[0].problem:
+        return kind()
+    try:
+        return kind.FromString(events[0].data.encode("latin-1"))
+    except DecodeError:
+        return kind()
+
+
+def _vllm(asked: _Asked, answer: Answer) -> tuple[ModelList, dict[str, Any]]:
+    info = _read(answer, vllm.GetModelInfoResponse)
+    server = asked.told("GetServerInfo", vllm.GetServerInfoResponse)
+    owner = "vllm" if server.server_type.startswith("vllm") else ""
+    loads = asked.told("GetLoads", vllm.GetLoadsResponse)
+    return _one_model(asked, info, owner), _version(loads.version)
+
+
+def _sglang(asked: _Asked, answer: Answer) -> tuple[ModelList, dict[str, Any]]:
+    info = _read(answer, sglang.GetModelInfoResponse)
+    server = asked.told("GetServerInfo", sglang.GetServerInfoResponse)
+    return _one_model(asked, info, "sglang" if server.sglang_version else ""), _version(server.sglang_version)
+
+
+def _one_model(asked: _Asked, info: Any, owner: str) -> ModelList:
+    """The model of an engine that has one, by the name that it is served under, else by its path."""
+    names = [name for name in (info.served_model_name, info.model_path) if is_name(name)]
+    if not names:
+        return ModelList(asked.base, ())
+    name = asked.model if asked.model in names else names[0]
+    entry = {"id": name, "root": names[-1], "owned_by": owner, "max_model_len": info.max_context_length}
+    return ModelList(asked.base, (entry,))
+
+
+def _version(said: str) -> dict[str, Any]:
+    known = said.isprintable() and 0 < len(said) <= _LONGEST_VERSION
+    return {"sut.software.version": said} if known else {}
+
+
+def _kserve(asked: _Asked, _: Answer) -> tuple[ModelList, dict[str, Any]]:
+    server = asked.told("ServerMetadata", kserve.ServerMetadataResponse)
+    facts: dict[str, Any] = {}
+    if server.name.lower() == "triton":
+        facts = {"sut.software.engine": "Triton", **_version(server.version)}
+    wanted = kserve.ModelMetadataRequest(name=asked.model or "").SerializeToString()
+    about = asked.answer("ModelMetadata", wanted)
+    if said := errors.says_no_such_model(about):
+        if asked.model is not None:
+            raise unknown_model(asked.model, _repository(asked), asked.base, said)
+    elif about.status == 200:
+        told = _read(about, kserve.ModelMetadataResponse)
+        if is_name(told.name):
+            _require_text(told, about)
+            return ModelList(asked.base, ({"id": told.name},)), facts
+    return ModelList(asked.base, tuple({"id": name} for name in _repository(asked))), facts
+
+
+def _repository(asked: _Asked) -> list[str]:
+    """The names of the models that are ready, where the server has such a list."""
+    ready = kserve.RepositoryIndexRequest(ready=True).SerializeToString()
+    index = asked.told("RepositoryIndex", kserve.RepositoryIndexResponse, ready)
+    return [model.name for model in index.models if is_name(model.name)]
+
+
+def _require_text(told: Any, answer: Answer) -> None:
+    """Raises SUTError for a model that has not the tensors of text; one that tells of none may have them."""
+    inputs, outputs = ([tensor.name for tensor in tensors] for tensors in (told.inputs, told.outputs))
+    if (inputs and _INPUT not in inputs) or (outputs and _OUTPUT not in outputs):
+        raise SUTError(
+            f"the model {told.name} takes {', '.join(inputs) or 'nothing'} and gives "
+            f"{', '.join(outputs) or 'nothing'}, not {_INPUT} and {_OUTPUT}",
+            where=answer.url,
+            remedy="name the model that takes text, such as the ensemble (--llm-model)",
+        )
+
+
+def _healthy(kind: type[Message]) -> Callable[[bytes], bool]:
+    return lambda body: bool(_parsed(body, kind).healthy)
+
+
+_SERVICES: Mapping[str, _Service] = {
+    "vllm-grpc": _Service("GetModelInfo", _vllm, "HealthCheck", _healthy(vllm.HealthCheckResponse)),
+    "sglang-grpc": _Service("GetModelInfo", _sglang, "HealthCheck", _healthy(sglang.HealthCheckResponse)),
+    "kserve-grpc": _Service(
+        "ServerLive",
+        _kserve,
+        "ServerReady",
+        lambda body: bool(_parsed(body, kserve.ServerReadyResponse).ready),
+    ),
+}
