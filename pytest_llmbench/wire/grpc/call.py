@@ -141,23 +141,20 @@ class CallConnection:
         """
         stream_id, self._next_id = self._next_id, self._next_id + 2
         call = self.call = Call(stream_id, self._initial_window)
-        frames, parts, at = bytearray(request), [], 0
-        number, first_data = _STREAM_ID.pack(stream_id), len(request)
+        frames, bodies, at = bytearray(request), list[tuple[int, int]](), 0
         while at < len(frames):
-            length = int.from_bytes(frames[at : at + 3], "big")
-            frames[at + 5 : at + _HEAD_BYTES] = number
-            end = at + _HEAD_BYTES + length
-            if frames[at + 3] == _DATA:
-                first_data = min(first_data, at)
-                parts.append((at + _HEAD_BYTES, end))
-            at = end
-        size = sum(end - start for start, end in parts)
+            size_and_kind, _, _ = _HEAD.unpack_from(frames, at)
+            _STREAM_ID.pack_into(frames, at + 5, stream_id)
+            start, at = at, at + _HEAD_BYTES + (size_and_kind >> 8)
+            if size_and_kind & 0xFF == _DATA:
+                bodies.append((start + _HEAD_BYTES, at))
+        size = sum(end - start for start, end in bodies)
         if size <= min(call.window, self._window):
             call.window -= size
             self._window -= size
             return bytes(frames)
-        self._unsent = memoryview(b"".join(frames[start:end] for start, end in parts))
-        self._out += frames[:first_data]
+        self._unsent = memoryview(b"".join(frames[start:end] for start, end in bodies))
+        self._out += frames[: bodies[0][0] - _HEAD_BYTES]
         self._send_more(call)
         return self.to_send()
 
