@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.endpoint_urls import is_websocket
+from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.harness.comparison.ab import VARIANT
 from pytest_llmbench.harness.settings import Settings
@@ -44,8 +44,7 @@ def _check(sut: SUT, settings: Settings) -> None:
 
         approach.target(sut.endpoint)
         base_candidates(sut.endpoint)
-    if approach.api != "auto" or is_websocket(sut.endpoint):
-        from pytest_llmbench.wire.catalogue import dialect, over_websocket
+    if approach.api != "auto" or is_websocket(sut.endpoint) or is_grpc(sut.endpoint):
+        from pytest_llmbench.wire.catalogue import dialect_at
 
-        named = over_websocket if is_websocket(sut.endpoint) else dialect
-        named(approach.api)
+        dialect_at(sut.endpoint, approach.api)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from pytest_llmbench.endpoint_urls import is_websocket, over_http, socket_path
+from pytest_llmbench.endpoint_urls import is_grpc, is_websocket, over_http, socket_path
 from pytest_llmbench.errors import RequestFailedError, SuiteError
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.prepared import PreparedRequest
@@ -171,9 +171,10 @@ class LLMClient:
         """
         if max_tokens < 1 or not timeout_s > 0:
             raise SuiteError("max_tokens and timeout_s have to be more than 0", where="llm_client")
-        if is_websocket(self._to.url()):
+        if is_websocket(self._to.url()) or is_grpc(self._to.url()):
+            kind = "gRPC" if is_grpc(self._to.url()) else "WebSockets"
             raise SuiteError(
-                "llm_client asks over HTTP, and --llm-endpoint is one of WebSockets",
+                f"llm_client asks over HTTP, and --llm-endpoint is one of {kind}",
                 where=f"llm_client, {self.url}",
                 remedy="give the http:// URL of the server, if it has one, or ask with another client",
             )

@@ -35,10 +35,10 @@ class Option:
 OPTIONS = (
     Option(
         "endpoint",
-        "the system under test: https://host/v1, wss://host/v1, sim[:PRESET] for the embedded engine, "
-        "replay[:PRESET] for the same in virtual time, or python:module:attr for an async generator or an "
-        "ASGI application; marked tests are skipped without it; given several times, as URL or NAME=URL: "
-        "these systems are compared",
+        "the system under test: https://host/v1, wss://host/v1, grpc://host:port, sim[:PRESET] for the "
+        "embedded engine, replay[:PRESET] for the same in virtual time, or python:module:attr for an async "
+        "generator or an ASGI application; marked tests are skipped without it; given several times, as URL "
+        "or NAME=URL: these systems are compared",
         "URL",
         systems=True,
     ),

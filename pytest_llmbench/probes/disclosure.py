@@ -39,7 +39,7 @@ _WHOLE_FACTS = ("network.ttft_adjustment",)
 _SECRET_BEARING = ("headers", "api_key_env", "api_key_file", "api_key")
 """Somebody may have put a key there by mistake, so what stands there is never repeated."""
 
-_TAKE_TOKEN_IDS = ("auto", "openai-completions", "sglang-generate")
+_TAKE_TOKEN_IDS = ("auto", "openai-completions", "sglang-generate", "vllm-grpc", "sglang-grpc")
 _PROMPTS = ("messages", "prompt", "input", "inputs", "input_ids", "text_input")
 _OURS = ("model", *_PROMPTS, "stream", "temperature", "n", *sorted(OUTPUT_LIMITS))
 """Fields of a request body that the workload and the load generator decide."""
@@ -319,6 +319,8 @@ def _request_mistakes(request: Mapping[str, Any], endpoint: Mapping[str, Any]) -
             f"request.prompt is token_ids, which {endpoint['api']} cannot carry: endpoint.api = "
             '"openai-completions"'
         )
+    if request.get("prompt", "text") == "text" and endpoint.get("api") == "sglang-grpc":
+        found.append('endpoint.api is sglang-grpc, which takes no text: request.prompt = "token_ids"')
     omitted = request.get("omit")
     if isinstance(omitted, list) and any(name in extra for name in omitted if isinstance(name, str)):
         found.append("request.omit and request.extra_body name the same field: choose one")

@@ -87,9 +87,9 @@ def examine(
     requests, where nearly every path is missing; five more ask who answers. ``transport``: another way to the
     endpoint than a connection.
     """
-    if is_grpc(endpoint):
-        return _examine_grpc(endpoint, model, api, access or Access(), asking or Asking())
     bases, asking = base_candidates(endpoint), asking or Asking()
+    if is_grpc(endpoint):
+        return _examine_grpc(bases[0], model, api, access or Access(), asking)
     dialects = detection.to_try(api, asking, websocket=is_websocket(endpoint))
     with ControlPlane(bases[0], access or Access(), transport) as control:
         headers = detection.common_headers(control, dialects)
@@ -110,21 +110,18 @@ def examine(
     return replace(report, facts=report.facts | told)
 
 
-def _examine_grpc(
-    endpoint: str, model: str | None, api: str, access: Access, asking: Asking
-) -> EndpointReport:
+def _examine_grpc(base: str, model: str | None, api: str, access: Access, asking: Asking) -> EndpointReport:
     """The same over gRPC, where the server tells of itself by methods of its API."""
     for name in OVER_GRPC:
         over_grpc(name)  # which says what is not installed
     # Imported here: whoever measures over HTTP does not need the packages of gRPC.
     from pytest_llmbench.probes.grpc_services import introduced
 
-    (base,) = base_candidates(endpoint)
     with ControlPlane(base, access) as control:
         seen = introduced(control, base, api, model)
         name = choose_model(seen.listed, model)
         options = EncodeOptions(name, asking.ignore_eos, asking.extra_body, asking.prompt_form)
-        found = _find_stream(control, [base], [seen.dialect], options, seen.listed, endpoint)
+        found = _find_stream(control, [base], [seen.dialect], options, seen.listed, base)
         report = _report(control, found, name, seen.listed)
     told = Facts.of(Origin.DETECTED, seen.facts, without_query(seen.source))
     return replace(report, facts=report.facts | told)

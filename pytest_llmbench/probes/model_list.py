@@ -78,8 +78,8 @@ def base_candidates(endpoint: str) -> list[str]:
         )
     path = parts.path.rstrip("/")
     if is_grpc(endpoint):
-        if path or parts.query:
-            raise _no_url(endpoint, "a gRPC server is grpc(s)://host:port, without a path")
+        if path or parts.query or port is None:
+            raise _no_url(endpoint, "a gRPC server is grpc(s)://host:port, with a port and without a path")
         return [parts._replace(path="", fragment="").geturl()]
     paths = [path] if _VERSIONED.search(path) else [path, f"{path}/v1"]
     if not path:
@@ -159,7 +159,8 @@ def _enumerated(names: Sequence[str]) -> str:
 
 def _no_url(endpoint: str, reason: str) -> SuiteError:
     shown = endpoint.strip().rpartition("@")[2].partition("?")[0]
-    remedy = "write it like http://localhost:8000/v1"
-    return SuiteError(
-        f"{shown!r} is no URL of an HTTP endpoint: {reason}", where="--llm-endpoint", remedy=remedy
-    )
+    like, kind = ("http://localhost:8000/v1", "an HTTP endpoint")
+    if endpoint.strip().startswith("grpc"):
+        like, kind = "grpc://localhost:8033", "a gRPC server"
+    remedy = f"write it like {like}"
+    return SuiteError(f"{shown!r} is no URL of {kind}: {reason}", where="--llm-endpoint", remedy=remedy)

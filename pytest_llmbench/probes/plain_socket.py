@@ -10,7 +10,7 @@ import httpx
 
 from pytest_llmbench.probes.access import Access
 
-_PORTS = {"ws": 80, "wss": 443, "grpc": 80, "grpcs": 443}
+_PORTS = {"ws": 80, "wss": 443}
 _OVER_TLS = ("wss", "grpcs")
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from pytest_llmbench.endpoint_urls import is_grpc
 from pytest_llmbench.errors import NotReadyError, SUTError
@@ -83,6 +84,17 @@ def refuse_while_loading(endpoint: str, access: Access) -> None:
             else f"HTTP {_LOADING} of its health page"
         )
         raise NotReadyError(said, where=answer.url, remedy=remedy)
+
+
+def why_not_ready(endpoint: str, access: Access) -> str:
+    """Why a gRPC server is not ready, in words; ``""``: it is, as far as its API can say."""
+    root = urlsplit(endpoint)._replace(path="", query="", fragment="").geturl()
+    try:
+        with ControlPlane(root, access) as control:
+            answer = _says_it_is_loading(control, root)
+    except SUTError as error:
+        return error.what
+    return "" if answer is None else f"its health method says that it is not ready ({answer.status})"
 
 
 def _says_it_is_loading(control: ControlPlane, endpoint: str) -> Answer | None:

@@ -244,6 +244,9 @@ class Endpoint(Table):
         "sglang-generate",
         "tgi-generate",
         "triton-generate",
+        "vllm-grpc",
+        "sglang-grpc",
+        "kserve-grpc",
     ] = Field(
         default="auto",
         description="[Wire dialect](dialects.md); `auto` takes chat, else completions, else what there is.",
@@ -274,7 +277,8 @@ class Endpoint(Table):
 class Request(Table):
     prompt: Literal["text", "token_ids"] = Field(
         default="text",
-        description="How prompts are sent. `token_ids` needs the completions dialect (AMB-32).",
+        description="How prompts are sent. `token_ids` needs a dialect that takes them, such as completions "
+        "(AMB-32).",
     )
     ignore_eos: bool = Field(
         default=False,

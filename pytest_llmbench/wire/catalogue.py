@@ -35,7 +35,7 @@ _OVER_GRPC: Final = {
 }
 OVER_GRPC: Final = tuple(_OVER_GRPC)
 """The dialects that are spoken over gRPC, and nowhere else, in the order in which ``auto`` tries them."""
-_GRPC_PACKAGES: Final = ("google", "grpc", "smg_grpc_proto", "tritonclient")
+_GRPC_PACKAGES: Final = ("google", "grpc", "hpack", "hyperframe", "smg_grpc_proto", "tritonclient")
 
 
 class _Dialects(Mapping[str, Dialect]):
@@ -124,6 +124,7 @@ def over_grpc(name: str) -> CallDialect:
             "(--llm-endpoint)",
         )
     try:
+        import_module("pytest_llmbench.wire.grpc.call")  # which every call needs
         made: CallDialect = _instance(*_OVER_GRPC[known])
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _GRPC_PACKAGES:

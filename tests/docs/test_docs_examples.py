@@ -25,6 +25,7 @@ STARTS_A_SERVER = {
         "ask-by-hand.md",
         "bring-your-own-server.md",
         "measure-in-process.md",
+        "measure-over-grpc.md",
         "measure-over-websocket.md",
         "test-your-own-suite.md",
     )

@@ -13,13 +13,14 @@ import pytest
 from pytest_llmbench.harness.execution.shared import SharedRuns
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
-from pytest_llmbench.harness.sut.probed import ProbedExecutor
+from pytest_llmbench.harness.sut.probed import ProbedExecutor, with_engine_metrics
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.probes.access import Access
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed
@@ -229,3 +230,11 @@ def test_without_a_page_it_is_asked_once_and_the_reason_is_told(seen: Observatio
             "not measurable: no metrics page of the engine: HTTP 404"
         )
     assert probe.calls == ["before"]
+
+
+def test_over_grpc_there_is_no_page_to_be_asked_for(seen: Observation) -> None:
+    executor = with_engine_metrics(FakeGenerator(seen), "grpc://127.0.0.1:1", Access())
+    run = executor.run(PLAN)
+    assert run.engine is None
+    assert run.facts.value("engine.metrics") == "not measurable: a gRPC server has no metrics page"
+    executor.close()

@@ -372,9 +372,11 @@ def test_a_server_that_says_nothing_or_hangs_up() -> None:
         closing.stop()
 
 
-@pytest.mark.parametrize("url", ["grpc://h:1/v1", "grpc://h:1?a=b", "grpc://", "grpc://user:key@h:1"])
+@pytest.mark.parametrize(
+    "url", ["grpc://h:1/v1", "grpc://h:1?a=b", "grpc://h", "grpc://:1", "grpc://u:key@h:1", "grpc://[::1"]
+)
 def test_urls_that_are_none(url: str) -> None:
-    with pytest.raises(SuiteError):
+    with pytest.raises(SuiteError, match=r"--llm-endpoint|credentials"):
         examine(url)
 
 

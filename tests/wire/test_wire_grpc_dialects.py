@@ -396,7 +396,8 @@ def test_urls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "package"), [("vllm-grpc", "smg_grpc_proto"), ("kserve-grpc", "tritonclient")]
+    ("name", "package"),
+    [("vllm-grpc", "smg_grpc_proto"), ("kserve-grpc", "tritonclient"), ("sglang-grpc", "hpack")],
 )
 def test_without_the_packages_the_extra_is_named(name: str, package: str) -> None:
     code = f"""

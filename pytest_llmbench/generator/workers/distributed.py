@@ -31,7 +31,7 @@ from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
 from pytest_llmbench.tokens.hugging_face import TokenizerFile
-from pytest_llmbench.wire.catalogue import dialect as dialect_named
+from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.dialect import PromptForm
 from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 
@@ -89,7 +89,7 @@ class DistributedLoadGenerator:
         address.target()  # what is wrong with it is said here, not in a worker
         self._setup = Setup(
             address=address,
-            dialect=dialect_named(dialect).name,
+            dialect=dialect_at(address.url, dialect).name,
             model=model,
             prompt_form=prompt_form,
             extra_body=_plain(extra_body or {}),

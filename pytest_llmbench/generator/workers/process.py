@@ -51,7 +51,7 @@ from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import MonotonicClock
 from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer, TokenizerFile, hugging_face_tokenizer
 from pytest_llmbench.tokens.reference import ReferenceTokenizer, reference_tokenizer
-from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.wire.catalogue import dialect_at
 
 
 class Worker:
@@ -72,7 +72,7 @@ class Worker:
         self._clock = MonotonicClock()
         self._generator = LoadGenerator(
             setup.address.target(),
-            dialect(setup.dialect),
+            dialect_at(setup.address.url, setup.dialect),
             model=setup.model,
             prompt_form=setup.prompt_form,
             extra_body=setup.extra_body,

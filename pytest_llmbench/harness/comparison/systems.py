@@ -19,6 +19,7 @@ from pytest_llmbench.compare.equivalence import cache_apart, evidence, hardware_
 from pytest_llmbench.compare.limits import SHOWN_MARGIN
 from pytest_llmbench.compare.overlay import overlaid
 from pytest_llmbench.compare.systems import System, against_first, is_real, side_by_side, significance
+from pytest_llmbench.endpoint_urls import GRPC_SCHEMES, WEBSOCKET_SCHEMES
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.arms import Answered, Arm, ArmRuns, apart, cached_share, measure_arms
 from pytest_llmbench.harness.settings import Settings, named
@@ -32,6 +33,8 @@ from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import without_credentials
+
+_SCHEMES = tuple(f"{each}:" for each in ("http", "https", *WEBSOCKET_SCHEMES, *GRPC_SCHEMES))
 
 SEVERAL = "--llm-endpoint NAME=URL --llm-endpoint NAME=URL"
 
@@ -88,7 +91,7 @@ def listed_systems(settings: Settings) -> tuple[Listed, ...]:
 
 def _short(url: str) -> str:
     shown = without_credentials(url)
-    return shown.partition("://")[2] if shown.startswith(("http:", "https:", "ws:", "wss:")) else shown
+    return shown.partition("://")[2] if shown.startswith(_SCHEMES) else shown
 
 
 def compare_systems(

@@ -84,11 +84,11 @@ def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
 def _in_process(approach: SUTAccess, seen: EndpointReport, callbacks: RunCallbacks) -> Stoppable:
     """A generator that runs in this process."""
     from pytest_llmbench.generator.run import LoadGenerator
-    from pytest_llmbench.wire.catalogue import dialect
+    from pytest_llmbench.wire.catalogue import dialect_at
 
     return LoadGenerator(
         approach.target(seen.base_url),
-        dialect(seen.api),
+        dialect_at(seen.base_url, seen.api),
         model=seen.model,
         prompt_form=approach.asking.prompt_form,
         extra_body=approach.asking.extra_body,

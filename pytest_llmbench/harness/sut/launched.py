@@ -23,8 +23,10 @@ from weakref import WeakSet
 
 import httpx
 
+from pytest_llmbench.endpoint_urls import is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.group_guard import GroupGuard
+from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.variant_tables import PORT
 
 _LOG_TAIL_LINES = 20
@@ -166,15 +168,9 @@ class LaunchedServer:
                 raise self.failure(f"{ended} before it was healthy")
             if time.monotonic() > deadline:
                 raise self.failure(f"not healthy within {launch.health_timeout_s:g} s ({seen})")
-            try:
-                # trust_env: no proxy of the environment stands between us and a server of ours
-                answer = httpx.get(launch.health_url, timeout=_ASK_S, trust_env=False)
-            except httpx.HTTPError as error:
-                seen = str(error) or type(error).__name__
-            else:
-                if answer.is_success:
-                    return
-                seen = f"status {answer.status_code}"
+            seen = _unhealthy(launch.health_url)
+            if not seen:
+                return
             sleep(_PAUSE_S)
 
     def _signal(self, number: int) -> bool:
@@ -297,3 +293,18 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
+
+
+def _unhealthy(url: str) -> str:
+    """Why the server is not healthy yet, in words; ``""``: it is. A gRPC server is asked by a method."""
+    if is_grpc(url):
+        # Imported here: whoever measures over HTTP does not need the packages of gRPC.
+        from pytest_llmbench.probes.readiness import why_not_ready
+
+        return why_not_ready(url, Access(connect_s=_ASK_S, answer_s=_ASK_S))
+    try:
+        # trust_env: no proxy of the environment stands between us and a server of ours
+        answer = httpx.get(url, timeout=_ASK_S, trust_env=False)
+    except httpx.HTTPError as error:
+        return str(error) or type(error).__name__
+    return "" if answer.is_success else f"status {answer.status_code}"

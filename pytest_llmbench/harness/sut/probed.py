@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
+from pytest_llmbench.endpoint_urls import is_grpc
 from pytest_llmbench.harness.execution.executor import Executor
 from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.facts import Facts, Origin
@@ -34,6 +35,26 @@ class Probe(Protocol):
 class _PageProbe(EngineMetricsProbe):
     def close(self) -> None:
         self.__exit__(None, None, None)
+
+
+class _NoPage:
+    """In the place of a probe, for a server that has no page."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def before(self) -> str | None:
+        return self._why
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> EngineReadings | None:
+        """Nothing was read."""
+        return None
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class Stoppable(Executor, Protocol):
@@ -98,4 +119,6 @@ def with_engine_metrics(
 
     ``declared``: series of the page that the SUT file names, by our names.
     """
+    if is_grpc(base_url):
+        return ProbedExecutor(executor, lambda: _NoPage("a gRPC server has no metrics page"))
     return ProbedExecutor(executor, lambda: _PageProbe(page_urls(base_url), access, declared=declared))

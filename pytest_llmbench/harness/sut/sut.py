@@ -12,7 +12,7 @@ class SUT:
     """The address of the system under test and how to talk to it. Nothing is sent when a SUT is made."""
 
     endpoint: str
-    """``https://host/v1``, ``wss://host/v1``, ``sim[:PRESET]``, ``replay[:PRESET]`` or
+    """``https://host/v1``, ``wss://host/v1``, ``grpc://host:port``, ``sim[:PRESET]``, ``replay[:PRESET]`` or
     ``python:module:attr``."""
     model: str | None = None
     """Default: the only one that the endpoint lists."""

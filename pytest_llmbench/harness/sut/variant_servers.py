@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pytest_llmbench.endpoint_urls import http_beside
-from pytest_llmbench.errors import SUTError
+from pytest_llmbench.endpoint_urls import http_beside, is_grpc
+from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.embedded import differing
 from pytest_llmbench.harness.sut.endpoint import Reached, RunCallbacks, reach
@@ -27,7 +27,14 @@ _SHOWN = 200
 
 
 def perform(call: Call, server_url: str, access: Access, *, where: str) -> None:
-    """Make the call and see that it succeeded. Raises SUTError with the status and what the server said."""
+    """Make the call and see that it succeeded. Raises SUTError with the status and what the server said, and
+    SuiteError for a path of a gRPC server, which has none."""
+    if call.url is None and is_grpc(server_url):
+        raise SuiteError(
+            f"a gRPC server takes no {call.method} {call.path}",
+            where=where,
+            remedy="give the url of its HTTP in place of a path, or leave the call out",
+        )
     url = call.url if call.url is not None else _origin(server_url) + str(call.path)
     body = None if call.body is None else json.dumps(call.body).encode()
     if _origin(url) != _origin(server_url):
