@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,13 +14,16 @@ from typing import Any
 import pytest
 import trustme
 from grpc_script import GRPC, REPLY, Opened, Talk, calls, chunk, complete, ping, replies
-from h2.events import ConnectionTerminated, PingAckReceived, StreamReset
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import ConnectionTerminated, DataReceived, PingAckReceived, RequestReceived, StreamReset
 from planned_load import TextWorkload
 from scripted_server import Script, ScriptedServer, plain, reply
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.grpc.connection import GrpcConnection
+from pytest_llmbench.generator.grpc.request_head import CallHead
 from pytest_llmbench.generator.http.http1 import Http1Connection
 from pytest_llmbench.generator.http.known_replies import KnownReplies
 from pytest_llmbench.generator.http.target import Target
@@ -146,6 +150,20 @@ def test_the_request(run: Run) -> None:
     assert facts.value("wire.dialect") == "vllm-grpc"
     assert facts.value("timing.submit_point") == "last_request_byte"
     assert seen.selfcheck.transport == "grpc"
+
+
+def test_a_turn_says_which_session_it_is_of() -> None:
+    head = CallHead(Target.parse("grpc://h:1"), spoken(), "/s/M", "X-Session-Id")
+    for session, said in (("s7", [("x-session-id", "s7")]), (None, [])):
+        server = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        client = CallConnection()
+        server.receive_data(client.opening())
+        client.feed(b"\0\0\0\4\0\0\0\0\0")
+        asked, body, _ = server.receive_data(client.begin(head.wire("r1", b"", session)))
+        assert isinstance(asked, RequestReceived)
+        assert [pair for pair in asked.headers if pair[0] == "x-session-id"] == said
+        assert isinstance(body, DataReceived)
+        assert vllm.GenerateRequest.FromString(body.data[5:]).request_id == "r1"
 
 
 def test_connections_are_opened_before_the_load_and_kept(run: Run) -> None:
@@ -594,6 +612,17 @@ def test_an_opening_that_is_never_answered_runs_into_the_deadline(run: Run) -> N
 def test_a_dialect_of_http_is_refused() -> None:
     with pytest.raises(SuiteError, match="--llm-api: openai-chat is not spoken over gRPC"):
         LoadGenerator(Target.parse("grpc://127.0.0.1:1"), OpenAIChat(), model="m")
+
+
+@pytest.mark.parametrize("package", ["hpack", "hyperframe"])
+def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    known = spoken()
+    for name in list(sys.modules):
+        if name.startswith(("pytest_llmbench.generator.grpc", "pytest_llmbench.wire.grpc.call", package)):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SuiteError, match=rf"(?s)not installed: {package}.*pytest-llmbench\[grpc\]"):
+        LoadGenerator(Target.parse("grpc://127.0.0.1:1"), known, model="m")
 
 
 # --- the embedded engine
