@@ -19,6 +19,12 @@ _FIRST_CONTENT = "tests/generator/test_generator_instants.py::test_first_content
 _WEBSOCKET = (
     "tests/generator/websocket/test_generator_websocket.py::test_a_message_has_the_instant_of_its_last_byte"
 )
+_GRPC = "tests/generator/grpc/test_generator_grpc.py"
+_GRPC_MESSAGE = f"{_GRPC}::test_a_message_has_the_instant_of_its_last_byte"
+_GRPC_SUBMITTED = f"{_GRPC}::test_the_submission_is_that_of_the_last_part"
+_GRPC_FIRST_TOKEN = (
+    "tests/wire/test_wire_grpc_dialects.py::test_the_first_token_is_in_the_first_message_with_one"
+)
 _NO_CONTENT = (
     "tests/generator/test_generator_instants.py::test_whitespace_and_reasoning_are_not_first_content"
 )
@@ -52,12 +58,16 @@ CAPABILITIES: Mapping[str, Capability] = MappingProxyType(
         "arrival.poisson": Capability(True, (_POISSON, _SEEDED)),
         "arrival.uniform": Capability(True, (_UNIFORM,)),
         "arrival.bursty": Capability(True, (_GAMMA,)),
-        "streaming": Capability(("sse", "websocket"), (_FIRST_CONTENT, _WEBSOCKET)),
+        "streaming": Capability(("sse", "websocket", "grpc"), (_FIRST_CONTENT, _WEBSOCKET, _GRPC_MESSAGE)),
         "concurrency_model": Capability("asyncio", (_OPEN_LOOP,)),
         "generation_order": Capability(True, (_SYNTHETIC,)),
         "timestamp_precision_ns": Capability(1, (_NANOSECONDS,)),
-        "submit_points": Capability(("last_request_byte",), (_SUBMITTED, _WEBSOCKET)),
-        "first_points": Capability(("parsed_data_event",), (_FIRST_CONTENT,)),
+        "submit_points": Capability(
+            ("last_request_byte", "message_sent"), (_SUBMITTED, _WEBSOCKET, _GRPC_SUBMITTED)
+        ),
+        "first_points": Capability(
+            ("parsed_data_event", "first_token_message"), (_FIRST_CONTENT, _GRPC_FIRST_TOKEN)
+        ),
         "itl.gaps": Capability(
             True,
             (

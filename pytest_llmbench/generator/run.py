@@ -385,6 +385,7 @@ class LoadGenerator:
 
     def _facts(self, clock_resolution_ns: int, *, of_sessions: bool) -> Facts:
         told = {"wire.session_header": self._head.session_header or "none"} if of_sessions else {}
+        calls = self._dialect.protocol == "grpc"
         return Facts.of(
             Origin.GENERATOR,
             {
@@ -392,8 +393,8 @@ class LoadGenerator:
                 "wire.dialect": self._dialect.name,
                 "wire.prompt_form": self._prompt_form,
                 **told,
-                "timing.submit_point": "last_request_byte",
-                "timing.first_point": "parsed_data_event",
+                "timing.submit_point": "message_sent" if calls else "last_request_byte",
+                "timing.first_point": "first_token_message" if calls else "parsed_data_event",
                 "timing.first_token_kind": "content",
                 "timing.clock_resolution_ns": clock_resolution_ns,
                 "timing.timestamp_format": "epoch_ms",

@@ -126,7 +126,7 @@ def test_a_report_directory_that_cannot_be_written_is_said_before_the_run(suite:
     assert "ran" not in str(result.stdout)
 
 
-@pytest.mark.parametrize("scheme", ["grpc://h:1", "ftp://h"])
+@pytest.mark.parametrize("scheme", ["mqtt://h:1", "ftp://h"])
 def test_endpoints_we_do_not_speak_yet(suite: Suite, scheme: str) -> None:
     suite.write("from pytest_llmbench import llmbench\n@llmbench.ttft()\ndef test_x(): ...\n")
     result = suite.run(f"--llm-endpoint={scheme}")

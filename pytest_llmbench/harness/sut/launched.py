@@ -208,7 +208,8 @@ def launched_server(
     seconds at most. A load during which it ends is void and says so. It is ended with all its children, by
     force after 30 s, also when this process is killed. ``{port}`` in the program and its arguments, in
     ``url`` and in values of ``env`` is a free port of this host; ``server.url`` is ``url`` with it. ``log``:
-    a file for all that it writes; default: a temporary one, of which errors show the end.
+    a file for all that it writes; default: a temporary one, of which errors show the end. A server at
+    ``grpc://`` is asked for its health by a method, and ``health`` is not looked at.
 
     :raises SuiteError: the call cannot be meant.
     :raises SUTError: it cannot be started, ends early, is not healthy in time, or has ended by itself when
@@ -251,8 +252,8 @@ def _require_meant(
         mistakes.append('command: give program and arguments apart, ["vllm", "serve", "MODEL"]')
     elif PORT in url and not any(PORT in os.fspath(word) for word in (*command, *env.values())):
         mistakes.append(f"command: say where it answers, with {PORT} in it or in env, or with a url without")
-    if urlsplit(url).scheme not in ("http", "https"):
-        mistakes.append(f"url is {url!r}: give one that begins with http:// or https://")
+    if urlsplit(url).scheme not in ("http", "https") and not is_grpc(url):
+        mistakes.append(f"url is {url!r}: give one that begins with http://, https:// or grpc://")
     if not health.startswith("/"):
         mistakes.append(f"health is {health!r}: give a path, as /health")
     if not (math.isfinite(timeout_s) and timeout_s > 0):
