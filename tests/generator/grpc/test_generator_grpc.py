@@ -148,7 +148,8 @@ def test_the_request(run: Run) -> None:
     facts = seen.facts
     assert facts.value("streaming.protocol") == "grpc"
     assert facts.value("wire.dialect") == "vllm-grpc"
-    assert facts.value("timing.submit_point") == "last_request_byte"
+    assert facts.value("timing.submit_point") == "message_sent"
+    assert facts.value("timing.first_point") == "first_token_message"
     assert seen.selfcheck.transport == "grpc"
 
 
