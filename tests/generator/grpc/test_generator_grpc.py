@@ -8,9 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import trustme
 from grpc_script import GRPC, REPLY, Opened, Talk, calls, chunk, complete, ping, replies
@@ -20,6 +22,10 @@ from h2.events import ConnectionTerminated, DataReceived, PingAckReceived, Reque
 from planned_load import TextWorkload
 from scripted_server import Script, ScriptedServer, plain, reply
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
+from smg_grpc_proto.generated.vllm_engine_pb2_grpc import (
+    VllmEngineServicer,
+    add_VllmEngineServicer_to_server,
+)
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.grpc.connection import GrpcConnection
@@ -624,6 +630,34 @@ def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, packag
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SuiteError, match=rf"(?s)not installed: {package}.*pytest-llmbench\[grpc\]"):
         LoadGenerator(Target.parse("grpc://127.0.0.1:1"), known, model="m")
+
+
+# --- servers of grpcio
+
+
+class Slow(VllmEngineServicer):
+    """A reply of vLLM's within some 20 ms."""
+
+    def Generate(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        for message in REPLY:
+            time.sleep(0.007)
+            yield vllm.GenerateResponse.FromString(message[5:])
+
+
+def test_a_server_that_ends_connections_by_their_age(plan: MakePlan) -> None:
+    """It says that it goes away while replies are under way, and they are still to come."""
+    ages = [("grpc.max_connection_age_ms", 200), ("grpc.max_connection_age_grace_ms", 10_000)]
+    server = grpc.server(futures.ThreadPoolExecutor(8), options=ages)
+    add_VllmEngineServicer_to_server(Slow(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with LoadGenerator(Target.parse(f"grpc://127.0.0.1:{port}"), spoken(), model="m") as generator:
+            seen = generator.run(plan(40, load=OpenLoop(40.0), workload=TextWorkload(text="x" * 200_000)))
+    finally:
+        server.stop(None).wait()
+    assert seen.records.counts()["ok"] == 40, seen.records.error
+    assert seen.selfcheck.connections_opened > 0
 
 
 # --- the embedded engine
