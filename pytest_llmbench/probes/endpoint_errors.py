@@ -11,6 +11,7 @@ from pytest_llmbench.endpoint_urls import http_beside, is_grpc, is_websocket
 from pytest_llmbench.errors import NotReadyError, SUTError
 from pytest_llmbench.model.request_fields import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.probes.control_plane import Answer, without_query
+from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.wire.grpc.status import CallStatus
 from pytest_llmbench.wire.http_status import read_error_body
 
@@ -246,4 +247,4 @@ def _status(answer: Answer) -> str:
 
 
 def _excerpt(answer: Answer) -> str:
-    return " ".join(answer.body[:120].decode("utf-8", errors="replace").split()) or "empty"
+    return shorten(answer.body[:120].decode("utf-8", errors="replace"), 120) or "empty"
