@@ -29,6 +29,9 @@ class SessionMarks:
         e2e_ms: float | None = None,
         job_s: float | None = None,
         min_session_goodput: float | None = None,
+        max_slowdown: float | None = None,
+        max_llm_slowdown: float | None = None,
+        probe_sessions: int | None = None,
         rate: float | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
         speedup: float | None = None,
@@ -53,6 +56,10 @@ class SessionMarks:
         :param ttft_ms: what makes a session good: every turn keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``,
             and the job ``job_s``, as far as they are given.
         :param min_session_goodput: least share of good sessions among all.
+        :param max_slowdown: median of job time under load / job time of the same job alone, with pauses.
+        :param max_llm_slowdown: the same of its LLM time, without pauses.
+        :param probe_sessions: sessions of each run sent alone before the load, one at a time, to compare with
+            (default 40 where a limit is on the slowdown, else 0: it is not measured).
         :param rate: open loop, sessions that start per second; with ``arrival`` (default ``poisson``).
         :param arrival: ``trace``: without ``rate``, when the sessions of the workload's trace started.
         :param speedup: of ``arrival="trace"``: so many times as fast; pauses stay as they are.

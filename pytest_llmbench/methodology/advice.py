@@ -11,6 +11,7 @@ import numpy as np
 
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Scale
+from pytest_llmbench.metrics.sessions.jobs import SLOWDOWNS
 from pytest_llmbench.model.judgement import Gate, JudgedObjective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import OpenLoop, SessionStarts
@@ -33,6 +34,8 @@ def _advised(
     loads = _loads(judged.objective.metric, result)
     if judged.growth is None or not loads:
         return judged
+    if judged.objective.metric.partition(".")[0] in SLOWDOWNS:
+        return replace(judged, advice=_more_probes(judged.growth, loads, parameters, scale))
     # A metric of some of the requests, or of their tokens, needs as many times the load as samples.
     sent = sum(len(load.records) for load in loads)
     needed = math.ceil(round((judged.growth - 1.0) * sent, 6))
@@ -79,6 +82,19 @@ def _keyword(loads: Sequence[Observation], parameters: TestParameters, growth: f
     longest_s = getattr(parameters, "max_seconds", None)
     seconds = "" if longest_s is None else f", max_seconds={math.ceil(growth * longest_s)}"
     return f"max_requests={wanted}{seconds}"
+
+
+def _more_probes(
+    growth: float, loads: Sequence[Observation], parameters: TestParameters, scale: Scale
+) -> str | None:
+    """The pairs of a slowdown are as many as the probes, which are no more than the sessions."""
+    probes = math.ceil(growth * getattr(parameters, "probes", 0))
+    sessions = max(len(np.unique(load.records.session)) for load in loads)
+    if scale == "quick":
+        return "--llm-scale=standard"
+    if probes <= sessions:
+        return f"probe_sessions={probes}"
+    return f"total_sessions={probes}, probe_sessions={probes}"
 
 
 def _lasted_s(load: Observation) -> float:

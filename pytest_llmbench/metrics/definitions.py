@@ -417,6 +417,14 @@ _SESSIONS = (
         "job_generator_wait", "Wait of a job in the generator", "s", "lower",
         "time with nothing in flight and a turn due", "sessions", STATISTICS,
     ),
+    MetricDefinition(
+        "job_slowdown", "Slowdown of a job", "ratio", "lower",
+        "job time under load / job time alone, of pairs of sessions of one shape", "sessions", STATISTICS,
+    ),
+    MetricDefinition(
+        "job_llm_slowdown", "Slowdown of the LLM time of a job", "ratio", "lower",
+        "LLM time under load / LLM time alone, of pairs of sessions of one shape", "sessions", STATISTICS,
+    ),
     _scalar(
         "session_completion_rate", "Session completion rate", "ratio", "higher",
         "sessions all of whose turns ended well / all sessions", "sessions",

@@ -10,10 +10,10 @@ roles are not.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,26 @@ MOST_TURNS: Final = 10_000
 """The most turns of a session."""
 _TOKENIZER: Final = "cl100k_base"
 _NS_PER_MS: Final = 1_000_000
+
+
+@runtime_checkable
+class RewordsSessions(Protocol):
+    """A workload of sessions that can ask some of its sequence again in other words: of equal shape, with no
+    prompt in common."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shared_tokens(self) -> int: ...
+
+    def shapes(self, seed: int) -> Iterator[Session]: ...
+
+    def reworded(self, numbers: Sequence[int], seed: int, words_seed: int) -> Iterator[PlannedRequest]:
+        """The sessions ``numbers`` (ascending) of the sequence of ``seed``, in the words of another seed.
+        They are numbered from 0, and so are the requests."""
+
+    def specification(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +166,16 @@ class SessionWorkload(StreamedWorkload):
         return session
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        return self._worded(self.shapes(seed), seed)
+
+    def reworded(self, numbers: Sequence[int], seed: int, words_seed: int) -> Iterator[PlannedRequest]:
+        return self._worded(_chosen(self.shapes(seed), numbers), words_seed)
+
+    def _worded(self, sessions: Iterable[Session], seed: int) -> Iterator[PlannedRequest]:
         heads = _heads(self, seed)
         content = BulkRandom(derived_seed(seed, "session content"))
         first = 0
-        for number, session in enumerate(self.shapes(seed)):
+        for number, session in enumerate(sessions):
             yield from requests_of(
                 session,
                 heads[session.group],
@@ -198,6 +224,46 @@ class SessionWorkload(StreamedWorkload):
             "reset_every": self.reset_every,
             "context_tokens": self.context_tokens,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSessions(StreamedWorkload):
+    """Some sessions of another workload, in other words: what a load of that is compared with."""
+
+    base: RewordsSessions
+    shapes_seed: int
+    """Seed of the sequence of ``base`` that the sessions are of."""
+    numbers: tuple[int, ...]
+    """Their numbers in it, ascending."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.base.name} (probes)"
+
+    @property
+    def draws_anew(self) -> bool:
+        return True
+
+    @property
+    def shared_tokens(self) -> int:
+        return self.base.shared_tokens
+
+    def shapes(self, seed: int) -> Iterator[Session]:  # noqa: ARG002 - they are the same for every seed
+        return _chosen(self.base.shapes(self.shapes_seed), self.numbers)
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        return self.base.reworded(self.numbers, self.shapes_seed, seed)
+
+    def specification(self) -> Mapping[str, Any]:
+        base = dict(self.base.specification())
+        probes = {"numbers": list(self.numbers), "of_seed": self.shapes_seed}
+        return base | {"sessions": {**base.get("sessions", {}), "probes": probes}}
+
+
+def _chosen(shapes: Iterator[Session], numbers: Sequence[int]) -> Iterator[Session]:
+    chosen = set(numbers)
+    of_them = islice(shapes, max(chosen, default=-1) + 1)
+    return (session for number, session in enumerate(of_them) if number in chosen)
 
 
 def _law(law: LengthLaw, unit: str) -> dict[str, Any]:

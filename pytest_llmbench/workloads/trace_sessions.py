@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import cycle, takewhile
 from typing import Any, Final, NamedTuple
@@ -159,6 +159,24 @@ class TraceSessionWorkload(StreamedWorkload):
                     index += 1
                 number += 1
             repetition += 1
+
+    def reworded(
+        self,
+        numbers: Sequence[int],
+        seed: int,  # noqa: ARG002 - the sessions are the same for every seed
+        words_seed: int,
+    ) -> Iterator[PlannedRequest]:
+        """The sessions ``numbers`` (ascending), in the words of another seed, numbered from 0. What their
+        prompts share is that of the whole trace, also with sessions that are not among them."""
+        places = {number: place for place, number in enumerate(numbers)}
+        index = 0
+        for request in self._stream(words_seed):
+            turn = request.turn
+            if turn is None or turn.session > numbers[-1]:
+                return
+            if turn.session in places:
+                yield replace(request, index=index, turn=replace(turn, session=places[turn.session]))
+                index += 1
 
     def specification(self) -> Mapping[str, Any]:
         return dict(_specification(self))

@@ -161,6 +161,7 @@ PLANNED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("reasoning", {"rate": 20}),
     ("sessions", {"rate": 2}),
     ("sessions", {"sessions": 3, "total_sessions": 5, "runs": 2}),
+    ("sessions", {"rate": 2, "max_slowdown": 2}),
     ("throughput", {}),
     ("throughput", {"ttft_p99_ms": 100, "arrival": "gamma", "burstiness": 0.5}),
     ("throughput", {"load_model": "closed"}),

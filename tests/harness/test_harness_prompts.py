@@ -47,6 +47,7 @@ SUITE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("reasoning", {"rate": 20}),
     ("sessions", {"rate": 2}),
     ("sessions", {"sessions": 3, "total_sessions": 5}),
+    ("sessions", {"rate": 2, "max_slowdown": 2}),
     ("throughput", {}),
     ("throughput", {"ttft_p99_ms": 100}),
     ("throughput", {"load_model": "closed"}),

@@ -32,8 +32,9 @@ def test_as_recorded(llm_result):
 @llmbench.sessions(workload="agents", arrival="trace", speedup=2, job_p50_s=60)
 def test_twice_as_many(): ...
 
-@llmbench.sessions(workload="agents", sessions=2, total_sessions=5, job_p50_s=60)
-def test_two_at_once(): ...
+@llmbench.sessions(workload="agents", sessions=2, total_sessions=5, job_p50_s=60, probe_sessions=3)
+def test_two_at_once(llm_result):
+    assert 0.9 < llm_result.job_slowdown.p50.point < 2
 """
 
 

@@ -16,7 +16,13 @@ from pytest_llmbench.workloads.lengths import Choice, Fixed, Uniform
 from pytest_llmbench.workloads.mixture import Mixture, Part
 from pytest_llmbench.workloads.readable import readable_ids
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
-from pytest_llmbench.workloads.sessions import SessionWorkload, requests_of, turns_of
+from pytest_llmbench.workloads.sessions import (
+    ProbeSessions,
+    RewordsSessions,
+    SessionWorkload,
+    requests_of,
+    turns_of,
+)
 from pytest_llmbench.workloads.specification import check_specification
 
 WORKLOAD = SessionWorkload(
@@ -162,3 +168,27 @@ def test_a_workload_that_is_made_of_one_of_sessions_is_of_single_requests() -> N
         assert {request.turn for request in made.requests(8, 3)} == {None}
     salted = [sequence_sha256(Salted(WORKLOAD, salt).requests(8, 3)) for salt in ("one", "two")]
     assert salted[0] != salted[1]
+
+
+def test_probes_have_the_shapes_of_some_sessions_and_words_of_their_own() -> None:
+    assert isinstance(WORKLOAD, RewordsSessions)
+    probes = ProbeSessions(WORKLOAD, 3, (1, 4, 5))
+    assert isinstance(probes, OfSessions)
+    assert check_specification(probes) == []
+    shapes = list(islice(WORKLOAD.shapes(3), 6))
+    assert list(probes.shapes(9)) == [shapes[1], shapes[4], shapes[5]]
+    count = turns_of(probes, 3, 9)
+    made = probes.requests(count + 1, 9)
+    load = [each for each in WORKLOAD.requests(60, 3) if each.turn and each.turn.session in (1, 4, 5)]
+    assert len(made) == len(load) == count
+    assert [each.index for each in made] == list(range(count))
+    for probe, sent in zip(made, load, strict=True):
+        assert probe.turn is not None
+        assert sent.turn is not None
+        assert (1, 4, 5)[probe.turn.session] == sent.turn.session
+        for name in ("number", "turns", "wait_for", "pause_ns", "kept_tokens"):
+            assert getattr(probe.turn, name) == getattr(sent.turn, name)
+        assert (probe.input_tokens, probe.max_tokens) == (sent.input_tokens, sent.max_tokens)
+        assert ids(probe)[:8] != ids(sent)[:8]
+    assert made == probes.requests(count, 9)
+    assert ProbeSessions(WORKLOAD, 4, (1, 4, 5)).specification() != probes.specification()

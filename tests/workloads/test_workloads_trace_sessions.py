@@ -16,7 +16,7 @@ from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
-from pytest_llmbench.workloads.sessions import turns_of
+from pytest_llmbench.workloads.sessions import ProbeSessions, turns_of
 from pytest_llmbench.workloads.sharing import realised_sharing
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, TraceSessionWorkload
@@ -217,3 +217,17 @@ def test_mistakes_of_all_sessions_are_told_together() -> None:
         made(block_tokens=0)
     with pytest.raises(SuiteError, match="it has 10,001 turns: at most 10,000"):
         made([TracedSession((TracedTurn(1, 1),) * 10_001)])
+
+
+def test_probes_of_a_trace_are_its_sessions_in_other_words() -> None:
+    probes = ProbeSessions(made(), 1, (1, 3))
+    requests = probes.requests(100, 7)
+    load = [each for each in made().requests(ALL + 8, 1) if place(each).session in (1, 3)]
+    assert len(requests) == len(load) == turns_of(probes, 2, 7) == 10
+    assert [(place(each).session, place(each).number) for each in requests] == [
+        ((1, 3).index(place(each).session), place(each).number) for each in load
+    ]
+    for probe, sent in zip(requests, load, strict=True):
+        assert (probe.input_tokens, probe.max_tokens) == (sent.input_tokens, sent.max_tokens)
+        assert place(probe).pause_ns == place(sent).pause_ns
+        assert ids(probe)[:8] != ids(sent)[:8]

@@ -3,7 +3,8 @@
 No test of the draft, whose requests are independent. A load of sessions is sent: they start by a schedule, or
 so many go on at once; a turn is due when what it waits for has ended, after its pause. Judged are the time of
 the whole job, TTFT by the number of the turn, and the share of sessions that kept every limit. The sampling
-unit of all that is the session. The procedure is that of the TTFT test: warm up, send one load, judge.
+unit of all that is the session. The procedure is that of the TTFT test: warm up, send one load, judge. Where
+the slowdown is asked for, some of the sessions are sent before the load, one at a time and in other words.
 """
 
 from __future__ import annotations
@@ -27,13 +28,27 @@ from pytest_llmbench.methodology.measuring.one_load import (
 )
 from pytest_llmbench.methodology.measuring.over_time import bars, over_time_of_runs, parts_of
 from pytest_llmbench.methodology.measuring.seeds import part_of
+from pytest_llmbench.methodology.measuring.session_probes import (
+    PROBES,
+    QUICK_PROBES,
+    Probed,
+    probe_bounds,
+    probed,
+)
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
 from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.sections.ttft import value_and_interval
-from pytest_llmbench.metrics.sessions.jobs import Jobs, job_metrics, jobs_of, session_goodput
+from pytest_llmbench.metrics.sessions.jobs import (
+    SLOWDOWNS,
+    Jobs,
+    job_metrics,
+    jobs_of,
+    session_goodput,
+    slowdown_metrics,
+)
 from pytest_llmbench.metrics.sessions.turns import USUAL, TurnClass, turn_metrics
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
@@ -46,7 +61,7 @@ from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.session import OfSessions, session_mistakes
 from pytest_llmbench.workloads.catalogue import workload as find_workload
-from pytest_llmbench.workloads.sessions import turns_of
+from pytest_llmbench.workloads.sessions import RewordsSessions, turns_of
 
 NAME = "sessions"
 SECTION = ""
@@ -59,7 +74,10 @@ _TURNS_SHOWN = 12
 _TOO_LONG_SHOWN = 3
 _TURNS_DRAWN = 16
 """The rows that a picture has room for."""
+_SLOW = ("p50", "p95")
 _OUTSIDE = "sessions is no test of the draft: there are no clauses to comply with"
+Alone = Mapping[int, Probed]
+"""The probes of each run, by the seed of its load."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +98,12 @@ class Parameters(TestParameters):
     e2e_ms: float | None = parameter("positive")
     job_s: float | None = parameter("positive")
     min_session_goodput: float | None = parameter("share")
+    max_slowdown: float | None = parameter("positive")
+    """Of the job time, against the same job alone: its median."""
+    max_llm_slowdown: float | None = parameter("positive")
+    """Of its LLM time, without pauses."""
+    probe_sessions: int | None = parameter("amount")
+    """Sessions of each run that are sent alone before the load; 0: none, and no slowdown."""
     rate: float | None = parameter("positive")
     """Open loop: sessions that start per second."""
     arrival: str | None = parameter("arrival_or_trace")
@@ -117,6 +141,8 @@ class Parameters(TestParameters):
             ("job_time.p95", self.job_p95_s, "s"),
             ("ttft.p95", self.ttft_p95_ms, "ms"),
             ("ttft.p99", self.ttft_p99_ms, "ms"),
+            ("job_slowdown.p50", self.max_slowdown, "ratio"),
+            ("job_llm_slowdown.p50", self.max_llm_slowdown, "ratio"),
         )
         found = [Objective(name, "<=", limit, unit) for name, limit, unit in ceilings if limit is not None]
         found += [
@@ -126,6 +152,17 @@ class Parameters(TestParameters):
         if self.min_session_goodput is not None:
             found.append(Objective("session_goodput", ">=", self.min_session_goodput, "ratio"))
         return (*found, *self.slo)
+
+    @property
+    def probes(self) -> int:
+        """The sessions of each run that are sent alone: as asked for, else some where a limit needs them."""
+        if self.probe_sessions is not None:
+            return self.probe_sessions
+        return PROBES if self._limits_slowdown else 0
+
+    @property
+    def _limits_slowdown(self) -> bool:
+        return any(each.metric.partition(".")[0] in SLOWDOWNS for each in self.objectives)
 
     @property
     def at_once(self) -> int | None:
@@ -158,6 +195,7 @@ class Parameters(TestParameters):
             )
         if self.compliance is not None:
             found.append("compliance is not for this test: sessions is no test of the draft")
+        found += self._probe_mistakes()
         if self.arrival == "trace":
             return found + self._trace_mistakes()
         if self.speedup is not None:
@@ -174,6 +212,24 @@ class Parameters(TestParameters):
             found.append(f"burstiness needs arrival='gamma', not {self.arrival or 'poisson'!r}")
         elif self.arrival == "gamma" and self.burstiness is None:
             found.append("arrival='gamma' needs burstiness (1 is Poisson, smaller is burstier)")
+        return found
+
+    def _probe_mistakes(self) -> list[str]:
+        found, workload, asked = [], find_workload(self.workload), self.probe_sessions
+        if asked == 0 and self._limits_slowdown:
+            found.append(
+                "probe_sessions is 0, but a limit is on the slowdown: it is measured against sessions alone"
+            )
+        if asked is not None and asked > _usual_count(self):
+            found.append(
+                f"probe_sessions is {asked}, but only {_usual_count(self)} sessions are measured: a probe "
+                "stands beside one of them"
+            )
+        if self.probes and isinstance(workload, OfSessions) and not isinstance(workload, RewordsSessions):
+            found.append(
+                "the slowdown needs a workload with a method reworded, to probe its sessions in other "
+                f"words: {workload.name!r} has none"
+            )
         return found
 
     def _trace_mistakes(self) -> list[str]:
@@ -207,9 +263,19 @@ def _is_by_turn(objective: Objective) -> bool:
 
 def session_count(parameters: Parameters, setting: Setting) -> int:
     """The sessions of one run."""
-    usual = len(parameters.offsets_ns) if parameters.arrival == "trace" else GATE_SESSIONS
-    asked = parameters.total_sessions or usual
+    asked = _usual_count(parameters)
     return min(asked, QUICK_SESSIONS) if setting.scale == "quick" else asked
+
+
+def _usual_count(parameters: Parameters) -> int:
+    usual = len(parameters.offsets_ns) if parameters.arrival == "trace" else GATE_SESSIONS
+    return parameters.total_sessions or usual
+
+
+def _probe_count(parameters: Parameters, setting: Setting) -> int:
+    """The probes of one run."""
+    asked = min(parameters.probes, session_count(parameters, setting))
+    return min(asked, QUICK_PROBES) if setting.scale == "quick" else asked
 
 
 def _plan(parameters: Parameters, setting: Setting, run: int, attempt: int = 1) -> LoadPlan:
@@ -240,8 +306,10 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
 
 
 def bounds(parameters: Parameters, setting: Setting) -> Sequence[Bounds]:
-    loads = map(plan_bounds, plans(parameters, setting))
-    return [*warm_up_bounds(setting, concurrency=parameters.at_once), *loads]
+    loads, probes = plans(parameters, setting), _probe_count(parameters, setting)
+    count = session_count(parameters, setting)
+    alone = [probe_bounds(setting, load, probes, count) for load in loads if probes]
+    return [*warm_up_bounds(setting, concurrency=parameters.at_once), *alone, *map(plan_bounds, loads)]
 
 
 def needs(parameters: Parameters, setting: Setting) -> list[str]:
@@ -264,22 +332,44 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
 
 @patient
 def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
-    """The test's procedure: warm-up, the runs, the result. A run that this machine spoiled is measured again
-    with other sessions."""
+    """The test's procedure: warm-up, sessions alone where they are asked for, the runs, the result. A run
+    that this machine spoiled is measured again with other sessions."""
     warmup = yield from warm_up(setting, concurrency=parameters.at_once)
+    alone = yield from _probed(parameters, setting, plans(parameters, setting), {})
 
     def plan_of(run: int, attempt: int, before: Before) -> LoadPlan:  # noqa: ARG001 - the signature is shared
         return _plan(parameters, setting, run, attempt)
 
     runs = run_count(parameters, setting)
     seen, void = yield from measured_runs(runs, 1 + setting.remeasure, plan_of)
-    return with_void(result(parameters, setting, warmup, seen), void)
+    ended = [run.plan for run in seen if run.interrupted is None]
+    alone = yield from _probed(parameters, setting, ended, alone)
+    void += [each for probes in alone.values() for each in probes.void]
+    return with_void(result(parameters, setting, warmup, seen, alone), void)
+
+
+def _probed(
+    parameters: Parameters, setting: Setting, loads: Sequence[LoadPlan], alone: Alone
+) -> Procedure[Alone]:
+    """``alone``, with the probes of those loads that have none yet: of a load that was measured again the
+    sessions are others."""
+    probes, found = _probe_count(parameters, setting), dict(alone)
+    for load in loads:
+        if probes and load.seed not in found:
+            found[load.seed] = yield from probed(setting, load, probes, session_count(parameters, setting))
+    return found
 
 
 def result(
-    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
+    parameters: Parameters,
+    setting: Setting,
+    warmup: WarmupReport,
+    seen: Sequence[Observation],
+    alone: Alone | None = None,
 ) -> TestResult:
-    metrics = _metrics(parameters, seen, setting.seed)
+    """``alone``: the probes of each run, by the seed of its load."""
+    probes = alone or {}
+    metrics = _metrics(parameters, seen, probes, setting.seed)
     intended = (*(run.plan for run in seen), *plans(parameters, setting)[len(seen) :])
     facts = setting.facts | manifest(setting, intended, warmup, seen)
     jobs = [jobs_of(run.records, parameters.limits_ms) for run in seen]
@@ -296,15 +386,22 @@ def result(
         warmup=warmup,
         facts=facts,
         objectives=parameters.objectives,
-        notes=(*_notes(jobs), _OUTSIDE),
-        by_run=by_run([_metrics(parameters, [run], setting.seed) for run in seen] if len(seen) > 1 else ()),
+        notes=(*_notes(jobs), *_notes_of_probes(seen, probes), _OUTSIDE),
+        by_run=by_run(
+            [_metrics(parameters, [run], probes, setting.seed) for run in seen] if len(seen) > 1 else ()
+        ),
     )
 
 
-def _metrics(parameters: Parameters, seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
+def _metrics(
+    parameters: Parameters, seen: Sequence[Observation], alone: Alone, seed: int
+) -> dict[str, Estimate]:
     jobs = [jobs_of(run.records, parameters.limits_ms) for run in seen]
     metrics = turn_metrics([run.records for run in seen], parameters.classes, seed=seed)
     metrics |= job_metrics(jobs) | rates(seen, seed=seed)
+    probes = [alone.get(run.plan.seed) for run in seen]
+    pairs = [each.beside(own) for own, each in zip(jobs, probes, strict=True) if each is not None]
+    metrics |= slowdown_metrics(pairs, _no_pairs(probes))
     return metrics | {"session_goodput": session_goodput(jobs, parameters.job_s)}
 
 
@@ -313,6 +410,28 @@ def _notes(jobs: Sequence[Jobs]) -> tuple[str, ...]:
     if not cut:
         return ()
     return (f"{cut} of {every} sessions were cut off: they have no job time, and are not good",)
+
+
+def _no_pairs(probes: Sequence[Probed | None]) -> str:
+    """Why there may be no slowdown."""
+    if not any(probes):
+        return "no session was probed alone"
+    if not any(each.usable for each in probes if each is not None):
+        return "this machine spoiled the probes"
+    return "no session was completed both under load and alone"
+
+
+def _notes_of_probes(seen: Sequence[Observation], alone: Alone) -> tuple[str, ...]:
+    own = [probes for run in seen if (probes := alone.get(run.plan.seed)) is not None]
+    spoiled = sum(not probes.usable for probes in own)
+    jobs = [jobs_of(probes.seen.records) for probes in own if probes.usable]
+    every, cut = sum(map(len, jobs)), sum(each.cut_off for each in jobs)
+    notes = []
+    if spoiled:
+        notes.append(f"the probes of {spoiled} of {len(own)} runs were spoiled by this machine: left out")
+    if cut:
+        notes.append(f"{cut} of {every} probes were cut off: they have no slowdown")
+    return tuple(notes)
 
 
 def _jobs_table(
@@ -338,6 +457,8 @@ def _jobs_table(
         *((f"TTFT P95 of turn {each}", f"turn_ttft[{each}].p95") for each in parameters.classes),
         *((f"Cached share of turn {each}", f"turn_cached_share[{each}]") for each in parameters.classes),
         ("Session goodput", "session_goodput"),
+        *((f"Job time against the same job alone {name.upper()}", f"job_slowdown.{name}") for name in _SLOW),
+        *((f"… of it LLM {name.upper()}", f"job_llm_slowdown.{name}") for name in _SLOW),
     )
     rows += [(title, *value_and_interval(metrics[name])) for title, name in named]
     return Table("session_results", "Session Results", ("Metric", "Value", "95 % interval"), tuple(rows))

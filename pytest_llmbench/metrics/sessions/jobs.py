@@ -4,6 +4,19 @@ The time of a job runs from the instant its first turn was due to the end of its
 parts that add up to it: **LLM**, while at least one of its turns is in flight; **wait in the generator**,
 with none in flight, from the instant at which the next was due until it had been sent; **pause**, all the
 rest, in which the user thinks or a tool works.
+
+**Slowdown** is how many times as long a job takes under load as alone. Jobs differ in size by far more
+than a load changes them, so means of two samples of jobs would say little. A job under load is therefore
+paired with a **probe**: a session of the same turns, lengths and pauses in other words, sent while nothing
+else was. Of each pair
+
+    job slowdown = job time under load / job time alone,
+    LLM slowdown = LLM time under load / LLM time alone.
+
+The first says how much longer a job takes. Its pauses are the same in both times and no server's doing, so a
+job that mostly waits for its user is hardly slowed down whatever the server does. The second leaves pauses
+out. The unit is the pair. Percentiles over pairs have the intervals of order statistics, which hold for few
+pairs and for any law; half of the jobs are slowed down by at most the median.
 """
 
 from __future__ import annotations
@@ -148,3 +161,40 @@ def session_goodput(runs: Sequence[Jobs], job_s: float | None, *, level: float =
     every = [run.worst if job_s is None else np.maximum(run.worst, run.time_s / job_s) for run in runs]
     found = share_within([each for each in every if len(each)], "no sessions", level=level)
     return replace(found, method=f"{found.method}, whole sessions") if found.n else found
+
+
+SLOWDOWNS = ("job_slowdown", "job_llm_slowdown")
+
+
+@dataclass(frozen=True, eq=False)
+class Slowdowns:
+    """The slowdowns of a run (ratios), of pairs in the order in which their jobs began under load."""
+
+    job: FloatArray
+    llm: FloatArray
+
+
+def slowdowns(loaded: Jobs, alone: Jobs, numbers: Sequence[int]) -> Slowdowns:
+    """Session i of ``alone`` is the probe of session ``numbers[i]`` of ``loaded``. Pairs of which one was not
+    completed, or took no time alone, are left out."""
+    probe = np.full(max((*numbers, *loaded.session.tolist()), default=-1) + 1, -1, dtype=np.int64)
+    for place, session in enumerate(alone.session.tolist()):
+        if alone.complete[place] and alone.llm_s[place] > 0:
+            probe[numbers[session]] = place
+    of = probe[loaded.session] if len(loaded) else np.empty(0, dtype=np.int64)
+    paired = loaded.complete & (of >= 0)
+    of = of[paired]
+    return Slowdowns(loaded.time_s[paired] / alone.time_s[of], loaded.llm_s[paired] / alone.llm_s[of])
+
+
+def slowdown_metrics(
+    runs: Sequence[Slowdowns], why: str = "no session was probed alone", *, level: float = 0.95
+) -> dict[str, Estimate]:
+    """``job_slowdown`` and ``job_llm_slowdown`` (ratios) with their statistics. Undefined without pairs, and
+    never 1; ``why``: there are none."""
+    found = distribution("job_slowdown", [run.job for run in runs], unit="ratio", level=level)
+    found |= distribution("job_llm_slowdown", [run.llm for run in runs], unit="ratio", level=level)
+    return {
+        name: each if each.defined else replace(each, method=f"not measured: {why}")
+        for name, each in found.items()
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +20,13 @@ from pytest_llmbench.metrics.sessions.jobs import jobs_of
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective, ValidityVerdict
 from pytest_llmbench.model.objective import Objective, metric, ms
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import SessionSlots, SessionStarts
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.plan import LoadPlan, SessionSlots, SessionStarts
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.lengths import Choice, Fixed, LogNormal, Uniform
-from pytest_llmbench.workloads.sessions import SessionWorkload
+from pytest_llmbench.workloads.sessions import ProbeSessions, SessionWorkload
 from pytest_llmbench.workloads.specification import check_specification
 from pytest_llmbench.workloads.trace import TraceEntry, TraceWorkload
 from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, TraceSessionWorkload
@@ -179,6 +181,12 @@ def test_sessions_beyond_the_models_context_are_refused_before_anything_is_sent(
         ({"arrival": "trace"}, "'session:chat' says it of 0"),
         ({"workload": replace(TRACE, timed=False), "arrival": "trace"}, "'agents' says it of 0"),
         ({"min_session_goodput": 1.5}, "between 0 and 1"),
+        ({"max_slowdown": 0}, "must be greater than zero"),
+        ({"probe_sessions": -1}, "must be 0 or more"),
+        ({"max_slowdown": 2, "probe_sessions": 0}, "probe_sessions is 0, but a limit is on the slowdown"),
+        ({"slo": [metric("job_slowdown.p95", "ratio") <= 2], "probe_sessions": 0}, "probe_sessions is 0"),
+        ({"probe_sessions": 30, "total_sessions": 20}, "but only 20 sessions are measured"),
+        ({"workload": TRACE, "arrival": "trace", "probe_sessions": 31}, "but only 30 sessions are measured"),
         ({"workload": {"sessions": {"turns": 3}}}, "input_tokens is missing"),
         ({"workload": {"sessions": 3}}, "describes no workload"),
         ({"workload": {"chats": {}}}, "part 'chats' is {}"),
@@ -360,3 +368,145 @@ def test_no_job_is_drawn_where_none_was_completed() -> None:
     result = measured("fast?fault=http_error&fault_from=115", workload=LONG, total_sessions=5)
     assert result.metrics["job_time.p50"].point is None
     assert "slowest_job" not in {plot.id for plot in result.plots}
+
+
+SLOW = "fast?prefix_caching=true&decode_us_per_sequence=2000"
+
+
+def probes_of(sut: ReplayedSUT) -> list[LoadPlan]:
+    return [plan for plan in sut.plans if plan.label.endswith("sessions alone")]
+
+
+def test_sessions_are_probed_alone_before_the_load() -> None:
+    sut = ReplayedSUT(SLOW)
+    given = {"workload": SHORT, "total_sessions": 100, "sessions": 8, "max_slowdown": 6.0}
+    result = sut.measure(sessions.TEST, max_llm_slowdown=1.1, **given)
+    (probe,) = probes_of(sut)
+    load = sut.plans[-1]
+    assert sut.plans.index(probe) == len(sut.plans) - 2
+    assert (probe.load, probe.phase) == (SessionSlots(1), Phase.PROBE)
+    assert isinstance(probe.workload, ProbeSessions)
+    numbers = probe.workload.numbers
+    assert len(numbers) == 40
+    assert probe.seed != load.seed
+    sent = {tuple(each.token_ids or ()) for each in load.workload.requests(load.requests, load.seed)}
+    alone = probe.workload.requests(probe.requests, probe.seed)
+    assert not sent & {tuple(each.token_ids or ()) for each in alone}
+    assert {each.label for each in sut.plans if each.phase is Phase.MEASURE} == {"measure"}
+    # Eight at once take longer at each step than one alone.
+    assert result.metrics["job_llm_slowdown.p50"].n == 40
+    assert result.metrics["job_llm_slowdown.p50"].point > 1.3  # type: ignore[operator]
+    assert 1.0 < result.metrics["job_slowdown.p50"].point < result.metrics["job_llm_slowdown.p50"].point  # type: ignore[operator]
+    verdicts = [each.verdict for each in gate(result.objectives, result.metrics).objectives]
+    assert verdicts == [GateVerdict.PASS, GateVerdict.FAIL]
+    assert len(result.observations) == 1
+    assert len(jobs_of(result.observations[0].records)) == 100
+    shown = dict(row[:2] for row in result.tables[0].rows)
+    assert shown["Job time against the same job alone P50"].endswith(" ratio")
+
+
+def test_a_load_of_one_session_at_once_slows_nobody_down() -> None:
+    metrics = measured(SLOW, rate=None, sessions=1, total_sessions=30, probe_sessions=30).metrics
+    assert metrics["job_slowdown.p50"].point == pytest.approx(1.0, abs=0.01)
+    assert metrics["job_llm_slowdown.max"].point == pytest.approx(1.0, abs=0.05)
+
+
+def test_without_probes_the_slowdown_is_not_measured() -> None:
+    sut = ReplayedSUT(CACHED)
+    result = sut.measure(sessions.TEST, workload=SHORT, total_sessions=10, rate=3.0)
+    assert probes_of(sut) == []
+    assert result.metrics["job_slowdown.p50"].point is None
+    assert result.metrics["job_slowdown.p50"].method == "not measured: no session was probed alone"
+    assert (
+        dict(row[:2] for row in result.tables[0].rows)["Job time against the same job alone P50"]
+        == "not measured"
+    )
+
+
+def test_each_run_has_probes_of_its_own_before_the_first_of_them() -> None:
+    sut = ReplayedSUT(CACHED)
+    result = sut.measure(sessions.TEST, workload=SHORT, total_sessions=12, rate=3.0, runs=2, probe_sessions=6)
+    kinds = [plan.phase for plan in sut.plans[-4:]]
+    assert kinds == [Phase.PROBE, Phase.PROBE, Phase.MEASURE, Phase.MEASURE]
+    assert result.metrics["job_slowdown.p50"].n == 12
+    one, two = result.by_run["job_slowdown.p50"]
+    assert one is not None
+    assert two is not None
+
+
+def test_a_run_that_is_measured_again_is_compared_with_probes_of_its_own_sessions() -> None:
+    def late(seen: Observation) -> Observation:
+        if seen.plan.label != "measure" or seen.plan.attempt > 1:
+            return seen
+        return replace(seen, selfcheck=replace(seen.selfcheck, send_lag_p99_ns=3_000_000_000))
+
+    sut = ReplayedSUT(CACHED, change=late)
+    result = sut.measure(sessions.TEST, workload=SHORT, total_sessions=12, rate=3.0, probe_sessions=6)
+    first, again = probes_of(sut)
+    loads = [plan for plan in sut.plans if plan.label == "measure"]
+    assert [probe.workload.shapes_seed for probe in (first, again)] == [load.seed for load in loads]  # type: ignore[attr-defined]
+    assert result.metrics["job_llm_slowdown.p50"].n == 6
+    assert result.metrics["job_llm_slowdown.min"].point > 0.9  # type: ignore[operator]
+
+
+def test_probes_that_this_machine_spoiled_are_sent_again_and_else_left_out() -> None:
+    def late(attempts: int) -> Callable[[Observation], Observation]:
+        def change(seen: Observation) -> Observation:
+            if seen.plan.label.endswith("alone") and seen.plan.attempt <= attempts:
+                return replace(seen, selfcheck=replace(seen.selfcheck, send_lag_p99_ns=3_000_000_000))
+            return seen
+
+        return change
+
+    given = {"workload": SHORT, "total_sessions": 12, "rate": 3.0, "probe_sessions": 6}
+    once = ReplayedSUT(CACHED, change=late(1))
+    result = once.measure(sessions.TEST, **given)
+    assert [plan.attempt for plan in probes_of(once)] == [1, 2]
+    assert len({plan.seed for plan in probes_of(once)}) == 2
+    assert result.metrics["job_slowdown.p50"].n == 6
+    assert [void.label for void in result.void_loads] == ["6 sessions alone"]
+    never = ReplayedSUT(CACHED, change=late(9)).measure(sessions.TEST, **given)
+    assert never.metrics["job_slowdown.p50"].point is None
+    assert never.metrics["job_slowdown.p50"].method == "not measured: this machine spoiled the probes"
+    assert any("the probes of 1 of 1 runs were spoiled" in note for note in never.notes)
+
+
+def test_probes_of_a_trace_pair_with_its_sessions() -> None:
+    result = measured(workload=TRACE, rate=None, total_sessions=None, arrival="trace", probe_sessions=10)
+    assert result.metrics["job_slowdown.p50"].n == 10
+    assert 0.9 < result.metrics["job_slowdown.p50"].point < 2.0  # type: ignore[operator]
+
+
+def test_probes_that_are_cut_off_have_no_slowdown() -> None:
+    sut = ReplayedSUT("fast?fault=http_error&fault_from=520&fault_count=2")
+    result = sut.measure(sessions.TEST, workload=SHORT, total_sessions=40, rate=2.0, probe_sessions=20)
+    lacking = 20 - result.metrics["job_slowdown.p50"].n
+    assert lacking in (1, 2)
+    assert f"{lacking} of 20 probes were cut off: they have no slowdown" in result.notes
+
+
+def test_the_pauses_of_probes_are_time_that_is_told_beforehand() -> None:
+    given = {"workload": TRACE, "arrival": "trace", "probe_sessions": 10}
+    parameters = build(sessions.Parameters, given)
+    setting = ReplayedSUT().setting(TRACE)
+    (probes,) = (
+        each
+        for each in sessions.bounds(parameters, setting)
+        if each.workload != TRACE and each.workload.name.endswith("(probes)")
+    )
+    assert probes.least == probes.most == 40
+    assert probes.least_s == pytest.approx(10 * 0.9005)
+    quick = replace(setting, scale="quick")
+    (fewer,) = (each for each in sessions.bounds(parameters, quick) if "(probes)" in each.workload.name)
+    assert fewer.most == 6 * 4
+
+
+def test_an_undecided_slowdown_needs_more_probes() -> None:
+    given: dict[str, Any] = {"workload": SHORT, "total_sessions": 40, "probe_sessions": 20, "max_slowdown": 2}
+    result = measured(**given)
+    undecided = JudgedObjective(
+        Objective("job_slowdown.p50", "<=", 2.0, "ratio"), 1.0, 0.5, None, 20, GateVerdict.INCONCLUSIVE, ""
+    )
+    growing = Gate(tuple(replace(undecided, growth=growth) for growth in (1.5, 3.0)))
+    told = advised(growing, result, build(sessions.Parameters, given), "standard").objectives
+    assert [each.advice for each in told] == ["probe_sessions=30", "total_sessions=60, probe_sessions=60"]

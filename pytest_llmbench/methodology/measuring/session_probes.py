@@ -1,0 +1,104 @@
+"""Probes of a load of sessions: some of its jobs, sent one at a time, to tell how long they take alone.
+
+Each probe has the turns, lengths and pauses of a session of the load and words of its own, so that neither
+finds the other's prompts in a cache. Probes are spread evenly over the load's sessions: those that begin
+while it is still filling up are among them in the share that they have of the load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pytest_llmbench.methodology.amounts import plan_bounds
+from pytest_llmbench.methodology.measuring.one_load import Before, measured_runs
+from pytest_llmbench.methodology.measuring.seeds import part_of
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
+from pytest_llmbench.methodology.remeasured import disturbed
+from pytest_llmbench.metrics.sessions.jobs import Jobs, Slowdowns, jobs_of, slowdowns
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Phase
+from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.result import VoidLoad
+from pytest_llmbench.model.session import Session
+from pytest_llmbench.workloads.sessions import ProbeSessions, RewordsSessions, turns_of
+
+PROBES = 40
+"""Probes of a run, where a limit is on the slowdown: of so many independent pairs the interval of the median
+closes nine times in ten, of 20 every other time. They take their time one after the other, pauses included,
+so more of them are for the author to ask for."""
+QUICK_PROBES = 6
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What was seen of the probes of one run."""
+
+    numbers: tuple[int, ...]
+    """The session of the run that each of them stands beside."""
+    seen: Observation
+    void: tuple[VoidLoad, ...]
+    """Attempts before that this machine spoiled."""
+
+    @property
+    def usable(self) -> bool:
+        return self.seen.interrupted is None and not disturbed(self.seen)
+
+    def beside(self, loaded: Jobs) -> Slowdowns:
+        """The slowdowns of the run. None where this machine spoiled the probes."""
+        alone = jobs_of(self.seen.records if self.usable else Records.concatenate([]))
+        return slowdowns(loaded, alone, self.numbers)
+
+
+def probe_numbers(probes: int, sessions: int) -> tuple[int, ...]:
+    """The numbers of so many sessions, spread evenly."""
+    count = min(probes, sessions)
+    return tuple((2 * place + 1) * sessions // (2 * count) for place in range(count))
+
+
+def probe_plan(setting: Setting, load: LoadPlan, numbers: Sequence[int], attempt: int = 1) -> LoadPlan:
+    """The probes of the sessions ``numbers`` of ``load``, whose workload is one of RewordsSessions."""
+    base = load.workload
+    assert isinstance(base, RewordsSessions)
+    workload = ProbeSessions(base, load.seed, tuple(numbers))
+    part = part_of(setting, workload, "session probes", attempt=attempt)
+    return LoadPlan(
+        label=f"{len(numbers)} sessions alone",
+        workload=workload,
+        load=SessionSlots(1),
+        requests=turns_of(workload, len(numbers), part.seed),
+        seed=part.seed,
+        phase=Phase.PROBE,
+        part=part.name,
+        deadlines=setting.deadlines,
+        ignore_eos=setting.ignore_eos,
+    )
+
+
+def probed(setting: Setting, load: LoadPlan, probes: int, sessions: int) -> Procedure[Probed]:
+    """Sends the probes of ``load``, again while this machine spoils them."""
+    numbers = probe_numbers(probes, sessions)
+
+    def plan_of(run: int, attempt: int, before: Before) -> LoadPlan:  # noqa: ARG001 - the signature is shared
+        return probe_plan(setting, load, numbers, attempt)
+
+    (seen,), void = yield from measured_runs(1, 1 + setting.remeasure, plan_of)
+    return Probed(numbers, seen, tuple(void))
+
+
+def probe_bounds(setting: Setting, load: LoadPlan, probes: int, sessions: int) -> Bounds:
+    """A run that is measured again has other sessions, which are probed once more behind it."""
+    plan = probe_plan(setting, load, probe_numbers(probes, sessions))
+    attempts = 2 * (1 + setting.remeasure) if setting.remeasure else 1
+    assert isinstance(plan.workload, ProbeSessions)
+    pauses_s = sum(_paused_s(session) for session in plan.workload.shapes(plan.seed))
+    return replace(plan_bounds(plan), attempts=attempts, least_s=pauses_s, most_s=pauses_s)
+
+
+def _paused_s(session: Session) -> float:
+    """The pauses of a session on its longest way: as long as it takes if the server takes no time."""
+    due_ns: list[int] = []
+    for turn in session.turns:
+        due_ns.append(max((due_ns[number - 1] for number in turn.wait_for), default=0) + turn.pause_ns)
+    return max(due_ns) / 1e9
