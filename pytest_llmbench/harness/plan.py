@@ -32,6 +32,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import describe_loads
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.reports.numbers import rough_duration
 from pytest_llmbench.simulator.scenario.disclosure import disclosure
@@ -50,7 +51,8 @@ _SIGMAS = 4.0
 """What is reckoned lies within so many standard errors."""
 _SLACK = 0.02
 _BETWEEN_SEQUENCES = 0.1
-"""Sequences with shared prefixes differ by about this share: each draws a few prefixes of its own."""
+"""Sequences with shared prefixes differ by about this share: each draws a few prefixes of its own. So do
+sequences of sessions, whose turns grow together."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class Sampler:
         exact, spread = load.one_sequence and load.first < len(inputs), 0.0
         if exact:
             inputs, outputs = inputs[load.first :], outputs[load.first :]
-        if not load.one_sequence and load.workload.specification()["prefix_sharing"]["fraction"]:
+        if not load.one_sequence and _is_clustered(load.workload):
             spread = _BETWEEN_SEQUENCES
         seconds = Span(load.least_s, load.most_s, worst=load.attempts * load.most_s)
         asked = _tokens(inputs, requests, exact, spread)
@@ -182,6 +184,11 @@ class Sampler:
         if key not in self._samples or len(self._samples[key][0]) < wanted:
             self._samples[key] = _sampled(load.workload, load.seed, wanted)
         return self._samples[key]
+
+
+def _is_clustered(workload: Workload) -> bool:
+    """Whether lengths of requests go together: by prefixes that they share, or turn by turn of a session."""
+    return isinstance(workload, OfSessions) or workload.specification()["prefix_sharing"]["fraction"] > 0
 
 
 def _sampled(workload: Workload, seed: int, count: int) -> tuple[Lengths, Lengths]:

@@ -32,6 +32,11 @@ class SessionMarks:
         max_slowdown: float | None = None,
         max_llm_slowdown: float | None = None,
         probe_sessions: int | None = None,
+        find: Literal["jobs_per_hour"] | None = None,
+        min_jobs_per_hour: float | None = None,
+        initial: int | None = None,
+        maximum: int | None = None,
+        duration_s: float | None = None,
         rate: float | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
         speedup: float | None = None,
@@ -60,6 +65,12 @@ class SessionMarks:
         :param max_llm_slowdown: the same of its LLM time, without pauses.
         :param probe_sessions: sessions of each run sent alone before the load, one at a time, to compare with
             (default 40 where a limit is on the slowdown, else 0: it is not measured).
+        :param find: ``jobs_per_hour``: search for the highest rate of session starts at which all limits of
+            the marker are kept, in place of one load; ``min_jobs_per_hour``, a limit on it, says so too.
+        :param initial: of that search: jobs per hour of its first level (default 200); ``maximum`` the upper
+            bound (default 6,400).
+        :param duration_s: of that search: sessions of a level start for so long (default 300, and five times
+            the pauses of a session if that is longer); ``total_sessions`` its fewest sessions (default 100).
         :param rate: open loop, sessions that start per second; with ``arrival`` (default ``poisson``).
         :param arrival: ``trace``: without ``rate``, when the sessions of the workload's trace started.
         :param speedup: of ``arrival="trace"``: so many times as fast; pauses stay as they are.

@@ -400,6 +400,7 @@ _CHECKS: Mapping[str, Callable[[Any], list[str]]] = {
     "positive_by_length": _positive_by(int, "{8192: 1500}", alone=False),
     "classes": _request_classes,
     "itl_method": _one_of(["direct", "A", "B", "C"]),
+    "found": _one_of(["jobs_per_hour"]),
     "load_model": _one_of(["open", "closed"]),
     "equal_load": _one_of(["tokens", "requests"]),
 }

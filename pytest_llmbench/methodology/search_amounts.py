@@ -18,9 +18,9 @@ from pytest_llmbench.methodology.measuring.scales import PROBE_S
 from pytest_llmbench.methodology.procedure import Bounds, Setting
 from pytest_llmbench.methodology.search.capacity_search import (
     COMPLETIONS_PER_SLOT,
-    GAP_SHARE,
     QUICK_MAXIMUM,
     level_requests,
+    values_tried,
 )
 from pytest_llmbench.methodology.search.probing import LoadModel, Range
 from pytest_llmbench.methodology.search.search import (
@@ -227,7 +227,7 @@ def slots_bounds(
     first = level_requests(setting, sequence, initial, asked_s, initial, ceiling)
     assert first.part is not None
     per_slot = COMPLETIONS_PER_SLOT.count(setting.scale)
-    ways = [_slots_tried(initial, ceiling, end) for end in range(ceiling + 1)]
+    ways = [values_tried(initial, ceiling, end) for end in range(ceiling + 1)]
     floors = [per_slot * sum(way) for way in ways]
     longest, shortest = max(map(len, ways)), min(map(len, ways))
     return Bounds(
@@ -244,23 +244,3 @@ def slots_bounds(
         variant=first.variant,
         one_sequence=False,
     )
-
-
-def _slots_tried(initial: int, ceiling: int, end: int) -> list[int]:
-    """The levels of a search where the system holds up to ``end`` requests in flight."""
-    tried, level = [initial], initial
-    if initial <= end:
-        while level < ceiling and level <= end:
-            level = min(2 * level, ceiling)
-            tried.append(level)
-        passed, failed = (tried[-2], level) if level > end else (level, level)
-    else:
-        while level > 1 and level > end:
-            level //= 2
-            tried.append(level)
-        passed, failed = (level, tried[-2]) if level <= end else (level, level)
-    while failed - passed > max(1.0, GAP_SHARE * passed):
-        middle = (passed + failed) // 2
-        tried.append(middle)
-        passed, failed = (middle, failed) if middle <= end else (passed, middle)
-    return tried

@@ -426,6 +426,10 @@ _SESSIONS = (
         "LLM time under load / LLM time alone, of pairs of sessions of one shape", "sessions", STATISTICS,
     ),
     _scalar(
+        "jobs_per_hour", "Jobs per hour within the limits", "count", "higher",
+        "highest rate of session starts at which every limit is kept", "sessions",
+    ),
+    _scalar(
         "session_completion_rate", "Session completion rate", "ratio", "higher",
         "sessions all of whose turns ended well / all sessions", "sessions",
     ),

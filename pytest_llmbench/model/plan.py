@@ -116,7 +116,13 @@ def describe_loads(loads: Sequence[Load]) -> str:
     slots = [load.concurrency for load in different if isinstance(load, ClosedLoop)]
     if slots:
         parts.append(f"closed loop, {_range(slots)} in flight{_how_many(slots)}")
-    parts += [load.describe() for load in different if isinstance(load, SessionLoad)]
+    sessions = [load for load in different if isinstance(load, SessionStarts)]
+    for arrival in dict.fromkeys(load.arrival for load in sessions):
+        rates = [load.rate for load in sessions if load.arrival == arrival]
+        parts.append(
+            f"open loop of sessions, {arrival} starts at {_range(rates)} sessions/s{_how_many(rates)}"
+        )
+    parts += [load.describe() for load in different if isinstance(load, SessionSlots)]
     return "; ".join(parts)
 
 

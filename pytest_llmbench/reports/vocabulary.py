@@ -25,6 +25,8 @@ _NO_PERCENTAGE = frozenset(
         "prefill_exponent",
         "prefill_exponent_fit",
         "prefill_linear_fit",
+        "job_slowdown",
+        "job_llm_slowdown",
     }
 )
 

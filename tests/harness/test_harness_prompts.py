@@ -48,6 +48,8 @@ SUITE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sessions", {"rate": 2}),
     ("sessions", {"sessions": 3, "total_sessions": 5}),
     ("sessions", {"rate": 2, "max_slowdown": 2}),
+    ("sessions", {"job_p95_s": 900, "min_jobs_per_hour": 900, "maximum": 900}),
+    ("sessions", {"job_p50_s": 20, "find": "jobs_per_hour", "maximum": 400}),
     ("throughput", {}),
     ("throughput", {"ttft_p99_ms": 100}),
     ("throughput", {"load_model": "closed"}),

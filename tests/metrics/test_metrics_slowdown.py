@@ -126,4 +126,4 @@ def test_the_interval_of_the_median_holds_the_truth_and_pairs_are_sharper_than_m
 def test_the_interval_holds_the_truth_however_long_the_load_remembers(memory: float) -> None:
     closed, held, _ = _coverage(500, memory)
     assert held >= 0.94, (closed, held)
-    assert closed >= (0.85 if memory < 0.9 else 0.25)
+    assert closed >= (0.75 if memory < 0.9 else 0.25)

@@ -70,3 +70,5 @@ def test_loads_of_sessions_say_so() -> None:
         "open loop of sessions, gamma starts at 1 sessions/s, burstiness 0.5"
     )
     assert SessionStarts(2.0).starts == OpenLoop(2.0)
+    levels = [SessionStarts(rate) for rate in (0.5, 1.0, 2.0, 1.5)]
+    assert describe_loads(levels) == "open loop of sessions, poisson starts at 0.5 to 2 sessions/s (4 loads)"

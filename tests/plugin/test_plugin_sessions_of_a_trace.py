@@ -35,6 +35,13 @@ def test_twice_as_many(): ...
 @llmbench.sessions(workload="agents", sessions=2, total_sessions=5, job_p50_s=60, probe_sessions=3)
 def test_two_at_once(llm_result):
     assert 0.9 < llm_result.job_slowdown.p50.point < 2
+
+@llmbench.sessions(
+    workload="agents", min_jobs_per_hour=300, initial=400, maximum=800, job_p50_s=60, duration_s=60,
+    total_sessions=20,
+)
+def test_jobs_per_hour(llm_result):
+    assert llm_result.jobs_per_hour.lower >= 300
 """
 
 
@@ -48,11 +55,13 @@ def test_the_example_of_the_documentation(suite: Suite, capsys: pytest.CaptureFi
     assert f"```toml{TABLE}```" in (ROOT / "docs/how-to/measure-sessions.md").read_text("utf-8")
     (suite.path / "agents.jsonl").write_bytes((ROOT / "docs/examples/agents.jsonl").read_bytes())
     suite.write(GATES, SMALL_WARMUP)
-    measured(suite).assert_outcomes(passed=3)
-    recorded, doubled, closed = suite.report["tests"]
+    measured(suite).assert_outcomes(passed=4)
+    recorded, doubled, closed, found = suite.report["tests"]
     assert recorded["load"]["arrival"] == doubled["load"]["arrival"] == "trace"
     assert doubled["load"]["session_rate"] == 2 * recorded["load"]["session_rate"]
     assert closed["load"]["sessions"] == 2
+    assert [level["label"] for level in found["levels"]] == ["400 jobs/h", "800 jobs/h"]
+    assert found["metrics"]["jobs_per_hour"]["upper"] is None
     assert recorded["workload"]["n_requests"] == 9
     specification = recorded["workload"]["specification"]
     assert specification["sessions"]["count"] == 3
@@ -68,7 +77,7 @@ def test_the_example_of_the_documentation(suite: Suite, capsys: pytest.CaptureFi
     assert starts_ms(doubled) == [350, 750]
     capsys.readouterr()
     assert main(["recompute", str(suite.path / "out" / "report.json")]) == 0
-    assert capsys.readouterr().out.count("figures are identical") == 3
+    assert capsys.readouterr().out.count("figures are identical") == 4
 
 
 def test_a_long_trace_is_recomputed_too(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,4 +115,4 @@ def test_a_trace_that_does_not_say_when_its_sessions_start_is_told(suite: Suite)
         ["*needs a workload that says when two sessions or more start; 'agents' says it of 0*"]
     )
     suite.write(GATES.replace('arrival="trace", ', "rate=5, ").replace("speedup=2, ", ""), SMALL_WARMUP)
-    measured(suite, "-k", "test_as_recorded").assert_outcomes(passed=1, deselected=2)
+    measured(suite, "-k", "test_as_recorded").assert_outcomes(passed=1, deselected=3)

@@ -92,11 +92,11 @@ def probe_bounds(setting: Setting, load: LoadPlan, probes: int, sessions: int) -
     plan = probe_plan(setting, load, probe_numbers(probes, sessions))
     attempts = 2 * (1 + setting.remeasure) if setting.remeasure else 1
     assert isinstance(plan.workload, ProbeSessions)
-    pauses_s = sum(_paused_s(session) for session in plan.workload.shapes(plan.seed))
+    pauses_s = sum(paused_s(session) for session in plan.workload.shapes(plan.seed))
     return replace(plan_bounds(plan), attempts=attempts, least_s=pauses_s, most_s=pauses_s)
 
 
-def _paused_s(session: Session) -> float:
+def paused_s(session: Session) -> float:
     """The pauses of a session on its longest way: as long as it takes if the server takes no time."""
     due_ns: list[int] = []
     for turn in session.turns:

@@ -57,11 +57,12 @@ def validity(
     if len(seen) > 1:
         findings = _worst_of_each([finding for finding in findings if finding is not None])
     records = Records.concatenate([run.records for index, run in enumerate(seen) if index not in set_aside])
-    kept = [run.records for index, run in enumerate(seen) if budgeted is None or index in budgeted]
+    counted = [run for index, run in enumerate(seen) if budgeted is None or index in budgeted]
+    kept = [run.records for run in counted]
     findings += [
         _not_offered(seen, set_aside),
         _error_budget(Records.concatenate(kept), budget) if kept else None,
-        _sessions_cut_off(seen, budget),
+        _sessions_cut_off(counted, budget),
         stream_fidelity(records),
         _length_drift(seen),
         _tokenizer_agreement(seen),

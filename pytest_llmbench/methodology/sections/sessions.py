@@ -5,19 +5,21 @@ so many go on at once; a turn is due when what it waits for has ended, after its
 the whole job, TTFT by the number of the turn, and the share of sessions that kept every limit. The sampling
 unit of all that is the session. The procedure is that of the TTFT test: warm up, send one load, judge. Where
 the slowdown is asked for, some of the sessions are sent before the load, one at a time and in other words.
+Where the jobs per hour at the limit are asked for, levels of more and fewer sessions are sent in place of one
+load, as for a capacity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 
 import numpy as np
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.amounts import plan_bounds, warm_up_bounds
 from pytest_llmbench.methodology.measuring.by_run import by_run
+from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed, result_of
 from pytest_llmbench.methodology.measuring.manifest import manifest
 from pytest_llmbench.methodology.measuring.one_load import (
     FEWEST_FAILURES,
@@ -40,6 +42,16 @@ from pytest_llmbench.methodology.measuring.warmup import warm_up
 from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
 from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.search.session_search import (
+    FIRST_LEVEL,
+    HIGHEST_LEVEL,
+    JobsAsked,
+    JobsFound,
+    find_jobs_per_hour,
+    level_duration_s,
+    session_level,
+    session_search_bounds,
+)
 from pytest_llmbench.methodology.sections.ttft import value_and_interval
 from pytest_llmbench.metrics.sessions.jobs import (
     SLOWDOWNS,
@@ -59,7 +71,7 @@ from pytest_llmbench.model.plan import ARRIVALS, LoadPlan, SessionLoad, SessionS
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
-from pytest_llmbench.model.session import OfSessions, session_mistakes
+from pytest_llmbench.model.session import OfSessions, Session, session_mistakes
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.sessions import RewordsSessions, turns_of
 
@@ -104,6 +116,14 @@ class Parameters(TestParameters):
     """Of its LLM time, without pauses."""
     probe_sessions: int | None = parameter("amount")
     """Sessions of each run that are sent alone before the load; 0: none, and no slowdown."""
+    find: str | None = parameter("found")
+    """``jobs_per_hour``: search for the most at which the limits are kept, in place of one load."""
+    min_jobs_per_hour: float | None = parameter("positive")
+    initial: int | None = parameter("count")
+    maximum: int | None = parameter("count")
+    """Jobs per hour of the first level of the search, and its upper bound."""
+    duration_s: float | None = parameter("positive")
+    """Sessions of a level of the search start for so long."""
     rate: float | None = parameter("positive")
     """Open loop: sessions that start per second."""
     arrival: str | None = parameter("arrival_or_trace")
@@ -135,7 +155,20 @@ class Parameters(TestParameters):
         return tuple(dict.fromkeys((*USUAL, *sorted(asked), *map(TurnClass.parse, named))))
 
     @property
+    def searches(self) -> bool:
+        return self.find is not None or self.min_jobs_per_hour is not None
+
+    @property
     def objectives(self) -> tuple[Objective, ...]:
+        """What is judged: of a search its result, since each level is held against the limits."""
+        if not self.searches:
+            return self.limits
+        least = self.min_jobs_per_hour
+        return () if least is None else (Objective("jobs_per_hour", ">=", float(least), "count"),)
+
+    @property
+    def limits(self) -> tuple[Objective, ...]:
+        """The limits on one load, or on each level of a search."""
         ceilings = (
             ("job_time.p50", self.job_p50_s, "s"),
             ("job_time.p95", self.job_p95_s, "s"),
@@ -162,12 +195,12 @@ class Parameters(TestParameters):
 
     @property
     def _limits_slowdown(self) -> bool:
-        return any(each.metric.partition(".")[0] in SLOWDOWNS for each in self.objectives)
+        return any(each.metric.partition(".")[0] in SLOWDOWNS for each in self.limits)
 
     @property
     def at_once(self) -> int | None:
         """Sessions at once of a closed loop; None of an open one."""
-        closed = self.rate is None and self.arrival != "trace"
+        closed = self.rate is None and self.arrival != "trace" and not self.searches
         return (self.sessions or DEFAULT_CONCURRENCY) if closed else None
 
     @property
@@ -196,6 +229,13 @@ class Parameters(TestParameters):
         if self.compliance is not None:
             found.append("compliance is not for this test: sessions is no test of the draft")
         found += self._probe_mistakes()
+        if self.searches:
+            return found + self._search_mistakes() + self._law_mistakes()
+        found += [
+            f"{name} is of a search: give find='jobs_per_hour' as well"
+            for name in ("initial", "maximum", "duration_s")
+            if getattr(self, name) is not None
+        ]
         if self.arrival == "trace":
             return found + self._trace_mistakes()
         if self.speedup is not None:
@@ -208,11 +248,54 @@ class Parameters(TestParameters):
                 for name in ("arrival", "burstiness")
                 if getattr(self, name) is not None
             ]
-        elif self.burstiness is not None and self.arrival != "gamma":
-            found.append(f"burstiness needs arrival='gamma', not {self.arrival or 'poisson'!r}")
-        elif self.arrival == "gamma" and self.burstiness is None:
-            found.append("arrival='gamma' needs burstiness (1 is Poisson, smaller is burstier)")
+        else:
+            found += self._law_mistakes()
         return found
+
+    def _law_mistakes(self) -> list[str]:
+        if self.burstiness is not None and self.arrival != "gamma":
+            return [f"burstiness needs arrival='gamma', not {self.arrival or 'poisson'!r}"]
+        if self.arrival == "gamma" and self.burstiness is None:
+            return ["arrival='gamma' needs burstiness (1 is Poisson, smaller is burstier)"]
+        return []
+
+    def _search_mistakes(self) -> list[str]:
+        """Of a search for the jobs per hour at the limit."""
+        why = "a search for jobs_per_hour starts its sessions at rates of its own"
+        found = [
+            f"{name} is not for it: {why}"
+            for name in ("rate", "sessions", "speedup")
+            if getattr(self, name) is not None
+        ]
+        if self.arrival == "trace":
+            found.append(f"arrival='trace' is not for it: {why}")
+        if self.runs is not None:
+            found.append("runs is not for it: a search for jobs_per_hour runs each level once")
+        if self.probes:
+            found.append(
+                "a slowdown is of one load: leave out its limit and probe_sessions, or the search for "
+                "jobs_per_hour"
+            )
+        if not self.limits:
+            found.append(
+                "a search for jobs_per_hour needs a limit that too many jobs break, for example job_p95_s"
+            )
+        if self.first_level > self.last_level:
+            found.append(f"initial must not be above maximum, got {self.first_level} and {self.last_level}")
+        if self.min_jobs_per_hour is not None and self.min_jobs_per_hour > self.last_level:
+            found.append(
+                f"min_jobs_per_hour {self.min_jobs_per_hour:g} can never pass: maximum is {self.last_level}"
+            )
+        return found
+
+    @property
+    def first_level(self) -> int:
+        usual = FIRST_LEVEL if self.maximum is None else min(FIRST_LEVEL, self.maximum)
+        return self.initial or usual
+
+    @property
+    def last_level(self) -> int:
+        return self.maximum or HIGHEST_LEVEL
 
     def _probe_mistakes(self) -> list[str]:
         found, workload, asked = [], find_workload(self.workload), self.probe_sessions
@@ -220,7 +303,7 @@ class Parameters(TestParameters):
             found.append(
                 "probe_sessions is 0, but a limit is on the slowdown: it is measured against sessions alone"
             )
-        if asked is not None and asked > _usual_count(self):
+        if asked is not None and asked > _usual_count(self) and not self.searches:
             found.append(
                 f"probe_sessions is {asked}, but only {_usual_count(self)} sessions are measured: a probe "
                 "stands beside one of them"
@@ -301,11 +384,18 @@ def _plan(parameters: Parameters, setting: Setting, run: int, attempt: int = 1) 
 
 
 def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
-    """One plan per run."""
+    """One plan per run; of a search the first level and the highest."""
+    if parameters.searches:
+        asked = _jobs_asked(parameters, setting)
+        ends = dict.fromkeys((asked.initial, asked.maximum))
+        return tuple(session_level(setting, asked, jobs) for jobs in ends)
     return tuple(_plan(parameters, setting, run) for run in range(run_count(parameters, setting)))
 
 
 def bounds(parameters: Parameters, setting: Setting) -> Sequence[Bounds]:
+    if parameters.searches:
+        levels = session_search_bounds(setting, _jobs_asked(parameters, setting))
+        return [*warm_up_bounds(setting), levels]
     loads, probes = plans(parameters, setting), _probe_count(parameters, setting)
     count = session_count(parameters, setting)
     alone = [probe_bounds(setting, load, probes, count) for load in loads if probes]
@@ -319,8 +409,7 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
         return []
     over: list[str] = []
     for plan in plans(parameters, setting):
-        shapes = islice(workload.shapes(plan.seed), session_count(parameters, setting))
-        for number, session in enumerate(shapes):
+        for number, session in enumerate(_shapes_of(workload, plan)):
             told = session_mistakes(session, shared_tokens=workload.shared_tokens, context_tokens=limit)
             over += [f"session {number}: {mistake}" for mistake in told]
     if not over:
@@ -330,10 +419,25 @@ def needs(parameters: Parameters, setting: Setting) -> list[str]:
     return [f"a model with a longer context, or a workload with context_tokens={limit}: {shown}{more}"]
 
 
-@patient
+def _shapes_of(workload: OfSessions, plan: LoadPlan) -> Iterator[Session]:
+    """The sessions of a load."""
+    turns = 0
+    for session in workload.shapes(plan.seed):
+        if turns >= plan.requests:
+            return
+        turns += len(session.turns)
+        yield session
+
+
 def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
-    """The test's procedure: warm-up, sessions alone where they are asked for, the runs, the result. A run
-    that this machine spoiled is measured again with other sessions."""
+    """The test's procedure: one load, or the search."""
+    return (_search if parameters.searches else _one_load)(parameters, setting)
+
+
+@patient
+def _one_load(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
+    """Warm-up, sessions alone where they are asked for, the runs, the result. A run that this machine spoiled
+    is measured again with other sessions."""
     warmup = yield from warm_up(setting, concurrency=parameters.at_once)
     alone = yield from _probed(parameters, setting, plans(parameters, setting), {})
 
@@ -396,13 +500,69 @@ def result(
 def _metrics(
     parameters: Parameters, seen: Sequence[Observation], alone: Alone, seed: int
 ) -> dict[str, Estimate]:
-    jobs = [jobs_of(run.records, parameters.limits_ms) for run in seen]
-    metrics = turn_metrics([run.records for run in seen], parameters.classes, seed=seed)
-    metrics |= job_metrics(jobs) | rates(seen, seed=seed)
+    metrics = _figures(parameters, [run.records for run in seen], seed) | rates(seen, seed=seed)
+    jobs = [jobs_of(run.records) for run in seen]
     probes = [alone.get(run.plan.seed) for run in seen]
     pairs = [each.beside(own) for own, each in zip(jobs, probes, strict=True) if each is not None]
-    metrics |= slowdown_metrics(pairs, _no_pairs(probes))
+    return metrics | slowdown_metrics(pairs, _no_pairs(probes))
+
+
+def _figures(parameters: Parameters, runs: Sequence[Records], seed: int) -> dict[str, Estimate]:
+    """Of turns and of jobs."""
+    jobs = [jobs_of(records, parameters.limits_ms) for records in runs]
+    metrics = turn_metrics(runs, parameters.classes, seed=seed) | job_metrics(jobs)
     return metrics | {"session_goodput": session_goodput(jobs, parameters.job_s)}
+
+
+def _jobs_asked(parameters: Parameters, setting: Setting) -> JobsAsked:
+    arrival = next(name for name in ARRIVALS if name == (parameters.arrival or "poisson"))
+    return JobsAsked(
+        limits=parameters.limits,
+        figures=lambda records: _figures(parameters, [records], setting.seed),
+        law=SessionStarts(1.0, arrival, 1.0 if parameters.burstiness is None else parameters.burstiness),
+        initial=parameters.first_level,
+        maximum=parameters.last_level,
+        duration_s=level_duration_s(setting, parameters.duration_s),
+        sessions=parameters.total_sessions,
+        max_error_share=parameters.max_error_share,
+    )
+
+
+def _measure_levels(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
+    asked = _jobs_asked(parameters, setting)
+    found = yield from find_jobs_per_hour(setting, asked)
+    metrics = {"jobs_per_hour": found.estimate}
+    if found.best is not None:
+        metrics |= dict(found.best.level.metrics)
+    report = Report(
+        levels=found.levels,
+        metrics=metrics,
+        tables=(_search_table(parameters, found),),
+        notes=(*found.notes, _OUTSIDE),
+        load={} if found.passed is None else {"load.session_rate": found.passed / 3600},
+        budgeted=(found.best,) if found.best is not None else found.levels[-1:],
+    )
+    return result_of(_HEADING, parameters, setting, warmup, report)
+
+
+_HEADING = Heading(NAME, SECTION, TITLE)
+_search = framed(_HEADING, _measure_levels)
+
+
+def _search_table(parameters: Parameters, found: JobsFound) -> Table:
+    """Every tested rate in the order in which it ran."""
+    limited = tuple(dict.fromkeys(limit.metric for limit in parameters.limits))
+    rows = []
+    for seen in found.levels:
+        level = seen.level
+        jobs = jobs_of(seen.records)
+        figures = [level.metrics.get(name) for name in limited]
+        cells = ["not measured" if each is None else value_and_interval(each)[0] for each in figures]
+        status = "Not offered" if level.passed is None else "Pass" if level.passed else "Fail"
+        told = (level.label, f"{len(jobs) - jobs.cut_off} of {len(jobs)}", *cells)
+        rows.append((*told, status, "; ".join(level.fail_reasons)))
+    columns = ("Rate", "Completed", *limited, "Status", "Reason")
+    return Table("session_search", "Jobs per Hour Search Results", columns, tuple(rows))
 
 
 def _notes(jobs: Sequence[Jobs]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.methodology.advice import advised
 from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.search.session_search import level_duration_s
 from pytest_llmbench.methodology.sections import goodput, sessions, ttft
 from pytest_llmbench.metrics.sessions.jobs import jobs_of
 from pytest_llmbench.model.judgement import Gate, GateVerdict, JudgedObjective, ValidityVerdict
@@ -181,6 +182,19 @@ def test_sessions_beyond_the_models_context_are_refused_before_anything_is_sent(
         ({"arrival": "trace"}, "'session:chat' says it of 0"),
         ({"workload": replace(TRACE, timed=False), "arrival": "trace"}, "'agents' says it of 0"),
         ({"min_session_goodput": 1.5}, "between 0 and 1"),
+        ({"find": "jobs"}, "must be one of jobs_per_hour"),
+        ({"find": "jobs_per_hour"}, "needs a limit that too many jobs break"),
+        ({"min_jobs_per_hour": 9_000, "job_p95_s": 5}, "can never pass: maximum is 6400"),
+        (
+            {"find": "jobs_per_hour", "job_p95_s": 5, "initial": 50, "maximum": 20},
+            "initial must not be above",
+        ),
+        ({"job_p95_s": 5, "maximum": 20}, "maximum is of a search: give find='jobs_per_hour'"),
+        ({"job_p95_s": 5, "duration_s": 20}, "duration_s is of a search"),
+        ({"find": "jobs_per_hour", "job_p95_s": 5, "rate": 2}, "rate is not for it"),
+        ({"find": "jobs_per_hour", "job_p95_s": 5, "arrival": "gamma"}, "arrival='gamma' needs burstiness"),
+        ({"find": "jobs_per_hour", "max_slowdown": 2}, "a slowdown is of one load"),
+        ({"workload": TRACE, "arrival": "trace", "min_jobs_per_hour": 5}, "arrival='trace' is not for it"),
         ({"max_slowdown": 0}, "must be greater than zero"),
         ({"probe_sessions": -1}, "must be 0 or more"),
         ({"max_slowdown": 2, "probe_sessions": 0}, "probe_sessions is 0, but a limit is on the slowdown"),
@@ -510,3 +524,196 @@ def test_an_undecided_slowdown_needs_more_probes() -> None:
     growing = Gate(tuple(replace(undecided, growth=growth) for growth in (1.5, 3.0)))
     told = advised(growing, result, build(sessions.Parameters, given), "standard").objectives
     assert [each.advice for each in told] == ["probe_sessions=30", "total_sessions=60, probe_sessions=60"]
+
+
+def test_all_mistakes_of_a_search_are_told_at_once() -> None:
+    given = {"find": "jobs_per_hour", "rate": 2.0, "sessions": 3, "runs": 2, "initial": 9, "maximum": 8}
+    with pytest.raises(SuiteError, match="5 mistakes"):
+        build(sessions.Parameters, given)
+
+
+UNIFORM: dict[str, Any] = {"arrival": "uniform"}
+JOBS = {"sessions": {"turns": 2, "input_tokens": 20, "output_tokens": 20, "pause_s": 1.0}}
+
+
+def searched(
+    holds: Callable[[float], bool],
+    change: Callable[[Observation], Observation] = lambda seen: seen,
+    **given: Any,
+) -> tuple[TestResult, ReplayedSUT]:
+    """A system that keeps a limit on TTFT at the rates (jobs per hour) that ``holds`` says."""
+
+    def slow_down(seen: Observation) -> Observation:
+        load, records = seen.plan.load, seen.records
+        if not isinstance(load, SessionStarts) or holds(3600 * load.rate):
+            return change(seen)
+        late = replace(records, first_content_ns=records.submitted_ns + 900_000_000)
+        return change(replace(seen, records=late))
+
+    sut = ReplayedSUT(CACHED, change=slow_down)
+    given = {"workload": JOBS, "ttft_p95_ms": 500, "duration_s": 30.0, "total_sessions": 30} | UNIFORM | given
+    return sut.measure(sessions.TEST, **({"find": "jobs_per_hour"} | given)), sut
+
+
+def rates(sut: ReplayedSUT) -> list[int]:
+    return [round(3600 * plan.load.rate) for plan in sut.plans if isinstance(plan.load, SessionStarts)]
+
+
+def test_the_most_jobs_per_hour_are_found_between_two_levels() -> None:
+    result, sut = searched(lambda jobs: jobs <= 1500, min_jobs_per_hour=1000)
+    assert rates(sut) == [200, 400, 800, 1600, 1200, 1400, 1500, 1550]
+    found = result.metrics["jobs_per_hour"]
+    assert (found.point, found.lower, found.upper) == (1500, 1500, 1550)
+    assert found.unit == "count"
+    assert [level.passed for level in result.levels] == [True, True, True, False, True, True, True, False]
+    assert "ttft.p95 900 (limit <= 500 ms)" in result.levels[3].fail_reasons
+    assert result.objectives == (Objective("jobs_per_hour", ">=", 1000.0, "count"),)
+    assert gate(result.objectives, result.metrics).verdict is GateVerdict.PASS
+    more = (
+        Objective("jobs_per_hour", ">=", 1525.0, "count"),
+        Objective("jobs_per_hour", ">=", 1551.0, "count"),
+    )
+    assert [each.verdict for each in gate(more, result.metrics).objectives] == [
+        GateVerdict.INCONCLUSIVE,
+        GateVerdict.FAIL,
+    ]
+    assert result.metrics["job_time.p95"].point == result.levels[6].metrics["job_time.p95"].point
+    assert result.budgeted == (6,)
+    assert result.facts.value("load.session_rate") == pytest.approx(1500 / 3600)
+    table = result.tables[0]
+    assert table.id == "session_search"
+    assert [row[-2] for row in table.rows] == ["Pass"] * 3 + ["Fail"] + ["Pass"] * 3 + ["Fail"]
+
+
+def test_a_range_that_ends_without_a_failure_gives_a_lower_bound() -> None:
+    result, sut = searched(lambda _: True, maximum=700)
+    assert rates(sut) == [200, 400, 700]
+    found = result.metrics["jobs_per_hour"]
+    assert (found.point, found.lower, found.upper) == (700, 700, None)
+    assert "a lower bound: every tested rate up to 700 jobs/h kept them (range exhausted)" in found.method
+    floor = Objective("jobs_per_hour", ">=", 800.0, "count")
+    assert gate([floor], result.metrics).verdict is GateVerdict.INCONCLUSIVE
+
+
+def test_where_no_rate_keeps_the_limits_there_is_no_figure() -> None:
+    result, sut = searched(lambda _: False, min_jobs_per_hour=1)
+    assert rates(sut) == [200, 100, 50]
+    found = result.metrics["jobs_per_hour"]
+    assert (found.point, found.lower, found.upper) == (None, None, None)
+    assert gate(result.objectives, result.metrics).verdict is GateVerdict.INCONCLUSIVE
+    assert any("not even 50 jobs per hour keep the limits: ttft.p95 900" in note for note in result.notes)
+
+
+def test_a_search_goes_down_where_its_first_level_fails() -> None:
+    result, sut = searched(lambda jobs: jobs < 80, initial=200)
+    assert rates(sut) == [200, 100, 50, 75, 87, 81, 78]
+    assert result.metrics["jobs_per_hour"].point == 78
+    assert result.metrics["jobs_per_hour"].upper == 81
+
+
+def test_levels_too_short_to_fill_the_system_tell_nothing() -> None:
+    result, _ = searched(lambda _: True, duration_s=1.0, total_sessions=3, initial=36_000, maximum=36_000)
+    assert result.metrics["jobs_per_hour"].point is None
+    assert all(
+        reason.startswith("too short to tell") for level in result.levels for reason in level.fail_reasons
+    )
+
+
+def test_rates_above_that_were_too_short_to_tell_are_no_upper_end() -> None:
+    result, _ = searched(lambda _: True, duration_s=1.0, total_sessions=12, initial=3600, maximum=3600 * 6)
+    found = result.metrics["jobs_per_hour"]
+    assert found.point is not None
+    assert found.upper is None
+    assert "too short to tell" in found.method
+
+
+def test_a_rate_beyond_this_generator_is_no_upper_end() -> None:
+    def late(seen: Observation) -> Observation:
+        if not isinstance(seen.plan.load, SessionStarts) or seen.plan.load.rate < 0.2:
+            return seen
+        return replace(seen, selfcheck=replace(seen.selfcheck, send_lag_p99_ns=3_000_000_000))
+
+    result, sut = searched(lambda _: True, late)
+    assert rates(sut)[:5] == [200, 400, 800, 800, 800]
+    found = result.metrics["jobs_per_hour"]
+    assert 400 <= found.point < 800  # type: ignore[operator]
+    assert found.upper is None
+    assert "beyond this generator" in found.method
+    assert validity(result.observations, Budget(), result.budgeted).verdict is not None
+
+
+def test_a_growing_queue_fails_a_level_whatever_its_limits() -> None:
+    slow = "fast?prefix_caching=true&max_num_seqs=2&step_base_us=20000"
+    work = {"sessions": {"turns": 2, "input_tokens": 20, "output_tokens": 100, "pause_s": 0.1}}
+    given: dict[str, Any] = {"rate": None, "workload": work, "total_sessions": 60, "job_p95_s": 10_000}
+    result = measured(slow, **given, find="jobs_per_hour", initial=400, duration_s=600)
+    failed = [level for level in result.levels if not level.passed]
+    assert failed
+    assert any("the queue grows" in reason for level in failed for reason in level.fail_reasons)
+    # Two sequences at 20 ms a token: a job of 200 tokens takes 4 s of one of them, so at most 1800 an hour.
+    assert 1_600 < result.metrics["jobs_per_hour"].point < 2_000  # type: ignore[operator]
+
+
+def test_the_bracket_holds_the_rates_at_which_sessions_really_began() -> None:
+    farther = []
+    for end in (300, 700, 1500):
+        result, _ = searched(lambda jobs, end=end: jobs <= end, arrival="poisson")
+        began = {}
+        for seen in result.observations:
+            starts = np.sort(list(starts_s(seen).values()))
+            jobs = round(3600 * seen.plan.load.rate)  # type: ignore[union-attr]
+            began[jobs] = 3600 * (len(starts) - 1) / np.ptp(starts)
+        found, passed = result.metrics["jobs_per_hour"], [jobs for jobs in began if jobs <= end]
+        most, least = max(passed), min(jobs for jobs in began if jobs > end)
+        assert found.point == most
+        assert found.lower == pytest.approx(min(most, began[most]), rel=1e-3)
+        assert found.upper == pytest.approx(max(least, began[least]), rel=1e-3)
+        farther += [found.lower < most, found.upper > least]  # type: ignore[operator]
+    assert any(farther)
+
+
+def test_sessions_cut_off_at_rates_beyond_do_not_void_the_search() -> None:
+    result, _ = searched(lambda jobs: jobs <= 400, max_error_share=0.02)
+    broken = result.observations[2]
+    outcome = broken.records.outcome.copy()
+    outcome[:10] = 1
+    runs = list(result.observations)
+    runs[2] = replace(broken, records=replace(broken.records, outcome=outcome))
+    found = {each.check: each for each in validity(runs, Budget(0.02), result.budgeted).findings}
+    assert found["sessions_cut_off"].ok
+    everything = {each.check: each for each in validity(runs, Budget(0.02)).findings}
+    assert not everything["sessions_cut_off"].ok
+
+
+def test_equal_levels_are_equal_plans_whatever_the_limits() -> None:
+    _, one = searched(lambda _: True, maximum=400)
+    _, two = searched(lambda _: True, maximum=400, ttft_p95_ms=300, job_p95_s=50)
+    keys = [[plan.key for plan in sut.plans if isinstance(plan.load, SessionStarts)] for sut in (one, two)]
+    assert keys[0] == keys[1]
+    assert len(set(keys[0])) == 2
+
+
+def test_a_level_lasts_for_the_pauses_of_its_sessions() -> None:
+    setting = ReplayedSUT().setting(JOBS)
+    long = {"sessions": {"turns": 3, "input_tokens": 5, "output_tokens": 5, "pause_s": 100}}
+    assert level_duration_s(setting, None) == 300
+    assert level_duration_s(ReplayedSUT().setting(long), None) == 1_000
+    assert level_duration_s(ReplayedSUT().setting(long), 60.0) == 60
+
+
+def test_what_a_search_may_send_is_known_beforehand() -> None:
+    given = {
+        "workload": JOBS,
+        "find": "jobs_per_hour",
+        "job_p95_s": 5,
+        "duration_s": 30,
+        "total_sessions": 30,
+    }
+    parameters, setting = build(sessions.Parameters, given), ReplayedSUT().setting(JOBS)
+    *_, told = sessions.bounds(parameters, setting)
+    for end in (0, 60, 210, 1500, 6_000, 9_999):
+        _, sut = searched(lambda jobs, end=end: jobs <= end)
+        sent = [plan for plan in sut.plans if isinstance(plan.load, SessionStarts)]
+        assert told.least <= sum(plan.requests for plan in sent) <= told.most
+        starts_s = sum(plan.requests / 2 / plan.load.rate for plan in sent)  # type: ignore[union-attr]
+        assert told.least_s - 1e-6 <= starts_s <= told.most_s + 1e-6

@@ -1,0 +1,300 @@
+"""The most jobs per hour under limits: doubling to the first failure, then bisection, as for a capacity.
+
+A level starts sessions at one rate, for so long that the system fills up and goes on: until sessions have
+been started for as long as they last there are fewer of them at once than later. So a level is judged by the
+sessions that begin after twice the mean job time (of exponential times six of seven that will go on at once
+do so by then), and passes only if that leaves at least half of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of
+from pytest_llmbench.methodology.measuring.scales import ByScale
+from pytest_llmbench.methodology.measuring.seeds import part_of
+from pytest_llmbench.methodology.measuring.session_probes import paused_s
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
+from pytest_llmbench.methodology.remeasured import attempted
+from pytest_llmbench.methodology.search.capacity_search import searched, values_tried
+from pytest_llmbench.metrics.in_flight import IN_FLIGHT, Queue, growth_in_flight, queue_of
+from pytest_llmbench.metrics.sessions.jobs import jobs_of
+from pytest_llmbench.metrics.throughput import Window
+from pytest_llmbench.model.estimate import EXHAUSTED, LOWER_BOUND, Estimate
+from pytest_llmbench.model.level import PROBE
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, SessionStarts
+from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.workloads.sessions import turns_of
+
+FIRST_LEVEL, HIGHEST_LEVEL = 200, 6_400
+"""Jobs per hour that a search starts from, and that it goes up to."""
+LOWEST_SHARE = 4
+"""A search whose first level fails goes down to this part of it."""
+LEVEL_S = ByScale(quick=30.0, standard=300.0, full=900.0)
+"""Sessions of a level start for so long, unless their pauses want longer."""
+LEVEL_SESSIONS = ByScale(quick=10, standard=100, full=500)
+"""The fewest sessions of a level."""
+FILL = 2.0
+"""Mean job times after which a level counts as full."""
+_PAUSES = 5.0
+"""Mean pauses of a session that a level lasts: twice FILL, and a quarter for what the model takes."""
+_SHAPES = 200
+_HOUR_S = 3600.0
+TOO_SHORT = "too short to tell"
+
+Figures = Callable[[Records], Mapping[str, Estimate]]
+
+
+@dataclass(frozen=True)
+class JobsAsked:
+    """What a search is asked for. Rates in jobs per hour, that is sessions that start per hour."""
+
+    limits: Sequence[Objective]
+    """What a level has to keep, each at its point."""
+    figures: Figures
+    """The metrics that the limits are on, of the records of the sessions that count."""
+    law: SessionStarts
+    """How sessions start; its rate is that of each level."""
+    initial: int
+    maximum: int
+    duration_s: float
+    """Sessions of a level start for so long, at least."""
+    sessions: int | None = None
+    """Of a level, at least."""
+    max_error_share: float = 0.01
+
+    @property
+    def lowest(self) -> int:
+        return max(1, self.initial // LOWEST_SHARE)
+
+
+@dataclass(frozen=True)
+class JobsFound:
+    """What a search found."""
+
+    best: Seen | None
+    passed: int | None
+    """The most jobs per hour that kept the limits; None where no level did."""
+    failed: int | None
+    """The fewest above that did not; None where the range ended first, or nothing above tells."""
+    began: tuple[float, float]
+    """At how many jobs per hour the sessions of these two levels began: chance has a schedule drawn at random
+    be faster or slower than it was to be. As asked for where there is no such level."""
+    why_open: str
+    """Why there is none."""
+    levels: tuple[Seen, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def estimate(self) -> Estimate:
+        """The bracket: at least what passed, less than what failed, each as asked for or as it began,
+        whichever is farther out. Undefined when nothing passed."""
+        n = len(self.levels)
+        if self.passed is None:
+            method = "bracket of the search: no tested rate kept the limits"
+            return Estimate.undefined(unit="count", method=method, n=n)
+        slow, fast = self.began
+        method = f"bracket of the search: {self.passed} passed (began at {slow:g}), "
+        method += f"{LOWER_BOUND}: {self.why_open}" if self.failed is None else f"{self.failed} failed"
+        method += "" if self.failed is None else f" (began at {fast:g})"
+        point, upper = float(self.passed), None if self.failed is None else max(float(self.failed), fast)
+        return Estimate(point, min(point, slow), upper, level=0.95, n=n, method=method, unit="count")
+
+
+def find_jobs_per_hour(setting: Setting, asked: JobsAsked) -> Procedure[JobsFound]:
+    """Open loop of sessions, from ``initial`` up to ``maximum`` jobs per hour."""
+    by_rate: dict[int, Seen] = {}
+    levels: list[Seen] = []
+    notes: list[str] = []
+
+    def at(jobs: int) -> Procedure[bool]:
+        found = yield from attempted(
+            lambda: session_level(setting, asked, jobs),
+            lambda run: _seen(setting, asked, run, jobs),
+            setting.remeasure,
+        )
+        levels.extend(found.runs)
+        notes.extend(found.notes)
+        by_rate[jobs] = found.level
+        return found.offered and found.level.level.passed is True
+
+    passed, _ = yield from searched(at, asked.initial, asked.maximum, asked.lowest)
+    best = None if passed is None else by_rate[passed]
+    failed, why = _upper_end(by_rate, passed or 0)
+    if passed is None:
+        shown = by_rate[min(by_rate)].level.fail_reasons
+        notes.append(f"not even {min(by_rate)} jobs per hour keep the limits: {'; '.join(shown) or why}")
+    elif failed is None:
+        notes.append(f"{passed} jobs per hour keep the limits, and more may: {why}")
+    began = (_began(by_rate, passed), _began(by_rate, failed))
+    return JobsFound(best, passed, failed, began, why, tuple(levels), tuple(notes))
+
+
+def _began(by_rate: Mapping[int, Seen], jobs: int | None) -> float:
+    """Jobs per hour at which the sessions of a level began."""
+    if jobs is None:
+        return 0.0
+    begun_ns = _begun_ns(by_rate[jobs].records)
+    took_ns = int(np.ptp(begun_ns)) if len(begun_ns) > 1 else 0
+    return float(f"{(len(begun_ns) - 1) * 1e9 * _HOUR_S / took_ns:.4g}") if took_ns else float(jobs)
+
+
+def _upper_end(by_rate: Mapping[int, Seen], passed: int) -> tuple[int | None, str]:
+    """The lowest rate above that broke a limit. One that was not offered, or was too short to tell, did
+    not."""
+    above = sorted(jobs for jobs in by_rate if jobs > passed)
+    failed = [jobs for jobs in above if _broke(by_rate[jobs])]
+    if failed:
+        return failed[0], ""
+    if not above:
+        return None, f"every tested rate up to {passed} jobs/h kept them ({EXHAUSTED})"
+    reasons = by_rate[above[0]].level.fail_reasons
+    return None, f"{above[0]} jobs/h: {'; '.join(reasons) or 'beyond this generator'}"
+
+
+def _broke(seen: Seen) -> bool:
+    return any(not reason.startswith(TOO_SHORT) for reason in seen.level.fail_reasons)
+
+
+def level_sessions(setting: Setting, asked: JobsAsked, jobs: int) -> int:
+    """How many sessions a level starts."""
+    fewest = LEVEL_SESSIONS.count(setting.scale, asked.sessions)
+    return max(fewest, math.ceil(jobs * asked.duration_s / _HOUR_S))
+
+
+def level_duration_s(setting: Setting, asked_s: float | None) -> float:
+    """How long sessions of a level start: as asked for, else long enough for the pauses of the workload."""
+    usual = LEVEL_S.at(setting.scale, asked_s)
+    workload = setting.workload
+    if asked_s is not None or not isinstance(workload, OfSessions):
+        return usual
+    pauses = [paused_s(session) for session in islice(workload.shapes(setting.seed), _SHAPES)]
+    return max(usual, _PAUSES * sum(pauses) / max(1, len(pauses)))
+
+
+def session_level(setting: Setting, asked: JobsAsked, jobs: int) -> LoadPlan:
+    """The same for every search that has this level, whatever its limits: they share it."""
+    workload = setting.workload
+    assert isinstance(workload, OfSessions)
+    count, load = level_sessions(setting, asked, jobs), replace(asked.law, rate=jobs / _HOUR_S)
+    law = {"arrival": load.arrival, "burstiness": load.burstiness}
+    part = part_of(setting, setting.workload, "level of sessions", jobs_per_hour=jobs, sessions=count, **law)
+    return LoadPlan(
+        label=f"{jobs} jobs/h",
+        workload=setting.workload,
+        load=load,
+        requests=turns_of(workload, count, part.seed),
+        seed=part.seed,
+        part=part.name,
+        deadlines=setting.deadlines,
+        ignore_eos=setting.ignore_eos,
+        may_break=True,
+    )
+
+
+def _seen(setting: Setting, asked: JobsAsked, run: Observation, jobs: int) -> Seen:
+    counted, queue, reasons = _judged(run)
+    seen = level_of(run, label=f"{jobs} jobs/h", seed=setting.seed, role=PROBE)
+    figures = {**seen.level.metrics, **asked.figures(counted)}
+    reasons = (*_broken(asked, run, figures), *reasons)
+    growing = queue is not None and queue.growth.growing
+    return seen.with_(
+        metrics=figures,
+        in_flight_means=() if queue is None else queue.growth.means,
+        queue_source="" if queue is None else queue.source,
+        queue_growing=None if queue is None else growing,
+        steady=None,
+        saturated=None,
+        overloaded=growing,
+        saturation_reasons=(),
+        passed=not reasons,
+        fail_reasons=reasons,
+    )
+
+
+def _judged(run: Observation) -> tuple[Records, Queue | None, tuple[str, ...]]:
+    """The records of the sessions that count, the queue meanwhile, and why neither tells that it passed."""
+    records = run.records
+    jobs = jobs_of(records)
+    if not jobs.complete.any():
+        return Records.concatenate([]), None, ("no session was completed",)
+    begun = _begun_ns(records)
+    begun_ns = begun[np.unique(records.session, return_inverse=True)[1]]
+    first_ns, last_ns = run.started_ns, int(begun.max())
+    fill_ns = round(FILL * float(jobs.time_s[jobs.complete].mean()) * 1e9)
+    counted = records.select((begun_ns >= first_ns + fill_ns) & (records.session != MISSING))
+    if last_ns - first_ns < 2 * fill_ns:
+        lasted, needed = (last_ns - first_ns) / 1e9, 2 * fill_ns / 1e9
+        why = f"{TOO_SHORT}: sessions started for {lasted:.3g} s, and last so long that it takes {needed:.3g}"
+        return (counted if len(counted) else records), None, (why,)
+    window = Window(records, first_ns + fill_ns, last_ns)
+    queue = queue_of(run, window) or Queue(IN_FLIGHT, growth_in_flight(window))
+    return counted, queue, _overload(queue)
+
+
+def _begun_ns(records: Records) -> IntColumn:
+    """When each session began, by the number of the session."""
+    number, inverse = np.unique(records.session, return_inverse=True)
+    begun = np.full(len(number), np.iinfo(np.int64).max)
+    np.minimum.at(begun, inverse, records.scheduled_ns)
+    return begun
+
+
+def _overload(queue: Queue) -> tuple[str, ...]:
+    if not queue.growth.growing:
+        return ()
+    first, last = queue.growth.means[0], queue.growth.means[-1]
+    return (f"the queue grows: {queue.source} {first:.1f} in the first fifth, {last:.1f} in the last",)
+
+
+def _broken(asked: JobsAsked, run: Observation, figures: Mapping[str, Estimate]) -> tuple[str, ...]:
+    found = [] if run.stopped is None else [f"ended early: {run.stopped}"]
+    jobs = jobs_of(run.records)
+    if jobs.cut_off > asked.max_error_share * len(jobs):
+        found.append(f"{jobs.cut_off} of {len(jobs)} sessions cut off (at most {asked.max_error_share:.1%})")
+    for limit in asked.limits:
+        point = figures[limit.metric].point if limit.metric in figures else None
+        if point is None:
+            found.append(f"{limit.metric} not measured")
+        elif not limit.holds(point):
+            found.append(f"{limit.metric} {point:.4g} (limit {limit.op} {limit.limit:g} {limit.unit})")
+    return tuple(found)
+
+
+def session_search_bounds(setting: Setting, asked: JobsAsked) -> Bounds:
+    """By every way that the search may go."""
+    tops = _ways(asked)
+    turns = {jobs: session_level(setting, asked, jobs).requests for jobs in {v for way in tops for v in way}}
+    seconds = {jobs: level_sessions(setting, asked, jobs) * _HOUR_S / jobs for jobs in turns}
+    sums = [sum(turns[jobs] for jobs in way) for way in tops]
+    lasts = [sum(seconds[jobs] for jobs in way) for way in tops]
+    first = session_level(setting, asked, asked.initial)
+    return Bounds(
+        first.workload,
+        first.seed,
+        f"{first.part} {asked.limits} {asked.maximum}",
+        least=min(sums),
+        most=max(sums),
+        least_s=min(lasts),
+        most_s=max(lasts),
+        open_ended=True,
+        one_sequence=False,
+    )
+
+
+def _ways(asked: JobsAsked) -> list[tuple[int, ...]]:
+    """What is run, by where the system ends: just below, or at, a value that some way tries."""
+    ends, ways = {0, asked.maximum}, dict[int, tuple[int, ...]]()
+    while left := ends - ways.keys():
+        for end in left:
+            ways[end] = tuple(values_tried(asked.initial, asked.maximum, end, asked.lowest))
+            ends |= {value - place for value in ways[end] for place in (0, 1)}
+    return list(dict.fromkeys(ways.values()))
