@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from pytest_llmbench.methodology.measuring.session_probes import paused_s
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.capacity_search import searched, values_tried
+from pytest_llmbench.metrics.balance import COMPLETION_SHARE
 from pytest_llmbench.metrics.in_flight import IN_FLIGHT, Queue, growth_in_flight, queue_of
 from pytest_llmbench.metrics.sessions.jobs import jobs_of
 from pytest_llmbench.metrics.throughput import Window
@@ -47,6 +48,9 @@ FILL = 2.0
 _PAUSES = 5.0
 """Mean pauses of a session that a level lasts: twice FILL, and a quarter for what the model takes."""
 _SHAPES = 200
+_FEWEST_FOR_SLOPE = 10
+_CHANCE = 1.645
+"""Standard errors that a slope is above zero by chance in one of twenty levels that keep up."""
 _HOUR_S = 3600.0
 TOO_SHORT = "too short to tell"
 
@@ -116,8 +120,9 @@ def find_jobs_per_hour(setting: Setting, asked: JobsAsked) -> Procedure[JobsFoun
     notes: list[str] = []
 
     def at(jobs: int) -> Procedure[bool]:
+        attempts = count(1)
         found = yield from attempted(
-            lambda: session_level(setting, asked, jobs),
+            lambda: session_level(setting, asked, jobs, next(attempts)),
             lambda run: _seen(setting, asked, run, jobs),
             setting.remeasure,
         )
@@ -180,18 +185,20 @@ def level_duration_s(setting: Setting, asked_s: float | None) -> float:
     return max(usual, _PAUSES * sum(pauses) / max(1, len(pauses)))
 
 
-def session_level(setting: Setting, asked: JobsAsked, jobs: int) -> LoadPlan:
-    """The same for every search that has this level, whatever its limits: they share it."""
+def session_level(setting: Setting, asked: JobsAsked, jobs: int, attempt: int = 1) -> LoadPlan:
+    """The same for every search that has this level, whatever its limits: they share it. Each attempt has
+    sessions of its own."""
     workload = setting.workload
     assert isinstance(workload, OfSessions)
-    count, load = level_sessions(setting, asked, jobs), replace(asked.law, rate=jobs / _HOUR_S)
-    law = {"arrival": load.arrival, "burstiness": load.burstiness}
-    part = part_of(setting, setting.workload, "level of sessions", jobs_per_hour=jobs, sessions=count, **law)
+    sessions, load = level_sessions(setting, asked, jobs), replace(asked.law, rate=jobs / _HOUR_S)
+    law = {"arrival": load.arrival, "burstiness": load.burstiness, "attempt": attempt}
+    told = {"jobs_per_hour": jobs, "sessions": sessions, **law}
+    part = part_of(setting, setting.workload, "level of sessions", **told)
     return LoadPlan(
         label=f"{jobs} jobs/h",
         workload=setting.workload,
         load=load,
-        requests=turns_of(workload, count, part.seed),
+        requests=turns_of(workload, sessions, part.seed),
         seed=part.seed,
         part=part.name,
         deadlines=setting.deadlines,
@@ -237,7 +244,24 @@ def _judged(run: Observation) -> tuple[Records, Queue | None, tuple[str, ...]]:
         return (counted if len(counted) else records), None, (why,)
     window = Window(records, first_ns + fill_ns, last_ns)
     queue = queue_of(run, window) or Queue(IN_FLIGHT, growth_in_flight(window))
-    return counted, queue, _overload(queue)
+    return counted, queue, (*_overload(queue), *_behind(counted))
+
+
+def _behind(counted: Records) -> tuple[str, ...]:
+    """Sessions that begin dt apart and take slope · dt longer end (1 + slope) dt apart: the rate of the ends
+    is 1 / (1 + slope) of that of the starts. Told where that is too little and the slope no chance."""
+    jobs = jobs_of(counted)
+    begun_s = _begun_ns(counted)[np.searchsorted(np.unique(counted.session), jobs.session)] / 1e9
+    x, y = begun_s[jobs.complete], jobs.llm_s[jobs.complete]
+    if len(x) < _FEWEST_FOR_SLOPE or np.ptp(x) == 0:
+        return ()
+    x, y = x - x.mean(), y - y.mean()
+    slope = float(x @ y / (x @ x))
+    error = float(np.sqrt(np.square(y - slope * x).sum() / (len(x) - 2) / (x @ x)))
+    if slope <= 1 / COMPLETION_SHARE - 1 or slope <= _CHANCE * error:
+        return ()
+    share = f"sessions end at {1 / (1 + slope):.0%} of the rate at which they begin"
+    return (f"{share} (limit {COMPLETION_SHARE:.0%}): their LLM time grows by {slope:.2g} s per second",)
 
 
 def _begun_ns(records: Records) -> IntColumn:

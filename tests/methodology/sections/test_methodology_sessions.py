@@ -635,6 +635,8 @@ def test_a_rate_beyond_this_generator_is_no_upper_end() -> None:
 
     result, sut = searched(lambda _: True, late)
     assert rates(sut)[:5] == [200, 400, 800, 800, 800]
+    levels = [plan for plan in sut.plans if isinstance(plan.load, SessionStarts)]
+    assert len({plan.seed for plan in levels}) == len(levels)  # no attempt sends the prompts of another
     found = result.metrics["jobs_per_hour"]
     assert 400 <= found.point < 800  # type: ignore[operator]
     assert found.upper is None
@@ -642,16 +644,35 @@ def test_a_rate_beyond_this_generator_is_no_upper_end() -> None:
     assert validity(result.observations, Budget(), result.budgeted).verdict is not None
 
 
-def test_a_growing_queue_fails_a_level_whatever_its_limits() -> None:
+def test_a_level_that_falls_behind_its_starts_says_so() -> None:
     slow = "fast?prefix_caching=true&max_num_seqs=2&step_base_us=20000"
     work = {"sessions": {"turns": 2, "input_tokens": 20, "output_tokens": 100, "pause_s": 0.1}}
-    given: dict[str, Any] = {"rate": None, "workload": work, "total_sessions": 60, "job_p95_s": 10_000}
+    given: dict[str, Any] = {"rate": None, "workload": work, "total_sessions": 60, "job_p95_s": 60}
     result = measured(slow, **given, find="jobs_per_hour", initial=400, duration_s=600)
     failed = [level for level in result.levels if not level.passed]
     assert failed
-    assert any("the queue grows" in reason for level in failed for reason in level.fail_reasons)
+    reasons = [reason for level in failed for reason in level.fail_reasons]
+    assert any(
+        "the queue grows" in reason or "of the rate at which they begin" in reason for reason in reasons
+    )
     # Two sequences at 20 ms a token: a job of 200 tokens takes 4 s of one of them, so at most 1800 an hour.
-    assert 1_600 < result.metrics["jobs_per_hour"].point < 2_000  # type: ignore[operator]
+    assert 1_500 < result.metrics["jobs_per_hour"].point < 2_000  # type: ignore[operator]
+
+
+def test_the_rate_of_the_ends_is_reckoned_from_how_job_times_grow() -> None:
+    def growing(seen: Observation) -> Observation:
+        load, records = seen.plan.load, seen.records
+        if not isinstance(load, SessionStarts) or load.rate < 0.2:
+            return seen
+        more = np.where(records.turn == 2, (records.submitted_ns - seen.started_ns) // 4, 0)
+        return replace(seen, records=replace(records, finished_ns=records.finished_ns + more))
+
+    result, _ = searched(lambda _: True, growing, maximum=800, total_sessions=100)
+    assert [level.passed for level in result.levels[:3]] == [True, True, False]
+    assert result.levels[2].fail_reasons == (
+        "sessions end at 80% of the rate at which they begin (limit 90%): "
+        "their LLM time grows by 0.25 s per second",
+    )
 
 
 def test_the_bracket_holds_the_rates_at_which_sessions_really_began() -> None:
