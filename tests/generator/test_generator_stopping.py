@@ -51,7 +51,7 @@ def drip(conversation: Conversation) -> None:
     [
         (stall(), Deadlines(first_byte_s=0.2), "first-byte deadline"),
         (stall(HEAD + chunk(text_event("x"))), Deadlines(between_chunks_s=0.2), "between-chunks deadline"),
-        (drip, Deadlines(total_s=0.4), "total deadline"),
+        (drip, Deadlines(total_s=1.5), "total deadline"),
     ],
     ids=["first byte", "between chunks", "total"],
 )

@@ -369,7 +369,7 @@ def test_stopping_and_closing_keep_what_was_measured(
         assert reason in str(observation.interrupted)
         counts = observation.records.counts()
         assert counts["ok"] > 10
-        assert counts["cancelled"] <= 20
+        assert counts["submitted"] < 1000
         assert counts["ok"] + counts["cancelled"] == counts["submitted"] == len(kept)
 
 
