@@ -49,6 +49,8 @@ class Chunk:
     error: str | None = None
     refused: bool = False
     """The error is that of a content policy."""
+    turned_away: bool = False
+    """The error is that of a server which takes no more requests just now."""
     problem: str = ""
     """Why the event cannot be read; empty when it can."""
     server_timings: Mapping[str, Any] | None = None

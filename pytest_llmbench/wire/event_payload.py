@@ -7,6 +7,7 @@ from typing import Any
 
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.error_text import error_in, error_text, is_policy_error, shorten
+from pytest_llmbench.wire.http_status import is_turned_away
 from pytest_llmbench.wire.sse import SSEEvent
 
 END_MARKER = "[DONE]"
@@ -52,6 +53,7 @@ def set_error(chunk: Chunk, error: Any) -> None:
     """The event is an error object, or its text."""
     chunk.error = error_text(error) or "an error without a message"
     chunk.refused = is_policy_error(error)
+    chunk.turned_away = is_turned_away(error)
 
 
 def read_error(chunk: Chunk, payload: dict[str, Any]) -> bool:

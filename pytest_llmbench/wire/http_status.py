@@ -24,6 +24,24 @@ _NEVER_POLICY = frozenset({401, 404, 408, 429})
 _MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 
 
+_OVERLOAD_TYPES = frozenset({"overloaded_error", "rate_limit_error", "rate_limit_exceeded"})
+
+
+def is_turned_away(error: object) -> bool:
+    """Whether an error object says that its server takes no more requests just now.
+
+    It has one of the statuses that :func:`classify_status` reads as ``rate_limited``, or a type that says so.
+    vLLM answers 200 to some of the requests that its admission control turns away, with a stream of one such
+    error.
+    """
+    if not isinstance(error, Mapping):
+        return False
+    told = [str(error.get(key)) for key in ("code", "status", "status_code", "type")]
+    if not _OVERLOAD_TYPES.isdisjoint(told) or "429" in told or str(_OVERLOADED) in told:
+        return True
+    return "503" in told and _OVERLOAD.search(error_text(error)) is not None
+
+
 def classify_status(status: int, headers: Mapping[str, str], body: bytes) -> tuple[Outcome, str]:
     """Outcome and a one-line reason for a reply with a status that is not 2xx.
 

@@ -296,7 +296,7 @@ def _set_server_figures(summary: StreamSummary, chunks: Sequence[Chunk]) -> None
 def _outcome(chunks: Sequence[Chunk], summary: StreamSummary, ended: Ended) -> tuple[Outcome, str]:
     failed = next((chunk for chunk in chunks if chunk.error is not None), None)
     if failed is not None:
-        return (Outcome.REFUSED if failed.refused else Outcome.IN_BAND_ERROR), failed.error or ""
+        return _outcome_of_error(failed, summary), failed.error or ""
     unread = next((chunk for chunk in chunks if chunk.problem), None)
     if unread is not None:
         return Outcome.UNDECODABLE, f"the stream holds {unread.problem}"
@@ -315,6 +315,14 @@ def _outcome(chunks: Sequence[Chunk], summary: StreamSummary, ended: Ended) -> t
     if summary.first_content_ns is None:
         return Outcome.EMPTY, _no_content(summary)
     return Outcome.OK, ""
+
+
+def _outcome_of_error(failed: Chunk, summary: StreamSummary) -> Outcome:
+    """An error in the place of all output is what it would be as the status of a reply."""
+    if failed.refused:
+        return Outcome.REFUSED
+    begun = summary.first_nonempty_ns is not None or summary.output_tokens
+    return Outcome.RATE_LIMITED if failed.turned_away and not begun else Outcome.IN_BAND_ERROR
 
 
 def _unfinished(summary: StreamSummary, done: bool) -> tuple[Outcome, str]:

@@ -37,10 +37,10 @@ def program() -> str:
 
 
 @contextmanager
-def serving(model: Path, *options: str) -> Iterator[str]:
+def serving(model: Path, *options: str, url: str = "http://127.0.0.1:{port}/v1") -> Iterator[str]:
     """The URL of a server of the model folder, started with further options."""
     command = [program(), "serve", str(model), "--served-model-name", "tiny", "--host", "127.0.0.1"]
     command += ["--port", "{port}", "--dtype", "float32", "--max-model-len", "1024", "--enforce-eager"]
     command += ["--max-num-seqs", str(MAX_NUM_SEQS), "--block-size", "32", *options]
-    with launched_server(command, env=ENVIRONMENT, timeout_s=600.0) as server:
+    with launched_server(command, url=url, env=ENVIRONMENT, timeout_s=600.0) as server:
         yield server.url

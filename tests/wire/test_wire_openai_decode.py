@@ -178,6 +178,21 @@ def test_a_policy_error_is_a_refusal() -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "turned_away"),
+    [
+        ({"message": "The engine is currently busy and cannot accept new requests.", "code": 503}, True),
+        ({"message": "Loading model", "code": 503}, False),
+        ({"message": "slow down", "code": "429"}, True),
+        ({"message": "Overloaded", "type": "overloaded_error"}, True),
+        ({"message": "the queue is broken", "code": 500}, False),
+        ("currently busy", False),
+    ],
+)
+def test_an_error_of_a_server_that_takes_no_more(error: Any, turned_away: bool) -> None:
+    assert read({"error": error}).turned_away is turned_away
+
+
+@pytest.mark.parametrize(
     "data",
     [
         "{",
