@@ -141,8 +141,10 @@ def _parsed(body: bytes, kind: type[Message]) -> Any:
 def _vllm(asked: _Asked, answer: Answer) -> tuple[ModelList, dict[str, Any]]:
     info = _read(answer, vllm.GetModelInfoResponse)
     server = asked.told("GetServerInfo", vllm.GetServerInfoResponse)
-    owner = "vllm" if server.server_type.startswith("vllm") else ""
     loads = asked.told("GetLoads", vllm.GetLoadsResponse)
+    kind = server.server_type
+    # vLLM's own server gives its version and no type (0.32).
+    owner = "vllm" if kind.startswith("vllm") or (loads.version and not kind) else ""
     return _one_model(asked, info, owner), _version(loads.version)
 
 

@@ -143,6 +143,12 @@ def test_prompts_as_token_ids(engine: EmbeddedEngine) -> None:
     assert examine(url_of(engine), asking=Asking("token_ids")).api == "vllm-grpc"
 
 
+def test_vllm_itself_tells_its_version_and_no_type(serve: Serve) -> None:
+    info, loads = vllm.GetServerInfoResponse(max_num_seqs=8), vllm.GetLoadsResponse(version="0.32.0")
+    facts = examine(serve(a_vllm(GetServerInfo=saying(info), GetLoads=saying(loads)))).facts
+    assert (facts.value("sut.software.engine"), facts.value("sut.software.version")) == ("vLLM", "0.32.0")
+
+
 def test_vllm_without_the_methods_that_came_later(serve: Serve) -> None:
     heard: list[tuple[bytes, dict[str, str]]] = []
 

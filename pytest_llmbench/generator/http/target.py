@@ -77,7 +77,9 @@ class Target:
             except OSError as error:
                 mistakes.append(f"the CA file {ca_file} cannot be used: {error.strerror or error}")
         if mistakes:
-            raise SuiteError.from_mistakes(mistakes, where=_shown(parts), remedy="correct --llm-endpoint")
+            # The endpoint, a baseline's or a variant's: the URL in ``where`` says which.
+            remedy = "correct this URL, or what the SUT file says of headers and certificates"
+            raise SuiteError.from_mistakes(mistakes, where=_shown(parts), remedy=remedy)
         return cls(
             scheme=parts.scheme,
             host="localhost" if parts.scheme == SCHEME else parts.hostname or "",
