@@ -34,6 +34,7 @@ caption { text-align: left; font-weight: 600; padding: .3rem 0; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .7rem .35rem 0;
   border-bottom: 1px solid var(--line); }
 tbody th { font-weight: 400; }
+td:first-child > code, tbody th > code { display: inline-block; min-width: 15rem; }
 .nowrap { white-space: nowrap; overflow-wrap: normal; }
 .wide { font-size: .88em; }
 .breaks { display: inline-block; min-width: 9rem; overflow-wrap: anywhere; }
@@ -118,6 +119,7 @@ figcaption { color: var(--soft); font-size: .86rem; }
 details { margin: .5rem 0; } summary { cursor: pointer; color: var(--soft); }
 @media (max-width: 600px) {
   body { padding: 1rem .8rem 3rem; } dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; }
+  td:first-child > code, tbody th > code { min-width: 9rem; }
   .strip-row { grid-template-columns: 1fr; gap: .1rem; }
   .strip-foot .strip-name, .strip-foot .strip-value { display: none; }
   .stacked, .stacked tbody, .stacked tr, .stacked td, .stacked th { display: block; min-width: 0; }
