@@ -143,3 +143,11 @@ def test_no_trailers_raise(trailers: list[tuple[bytes, bytes]]) -> None:
     assert isinstance(status, CallStatus)
     assert 200 <= status.http_status < 600
     assert status.text
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Received message larger than max (8388608 vs. 4194304)", "grpc: received message larger than max"],
+)
+def test_a_request_that_is_too_large_is_none_of_too_many(said: str) -> None:
+    assert status_of([(b"grpc-status", b"8"), (b"grpc-message", said.encode())]).http_status == 413

@@ -26,6 +26,7 @@ _HTTP: Mapping[str, int] = {
     "UNAUTHENTICATED": 401,
 }
 _OTHERWISE = 500
+_TOO_LARGE = 413
 _PUSHBACK = "grpc-retry-pushback-ms"
 
 
@@ -47,6 +48,9 @@ class CallStatus:
     @property
     def http_status(self) -> int:
         """The HTTP status that means the same."""
+        # gRPC's own libraries, C++ and Go, refuse a request above their limit so: no server is busy there.
+        if self._name == "RESOURCE_EXHAUSTED" and "message larger than max" in self.message:
+            return _TOO_LARGE
         return _HTTP.get(self._name, _OTHERWISE)
 
     @property
