@@ -10,7 +10,8 @@ from cited_tests import ROOT, cited, missing
 from pytest_llmbench.wire.catalogue import DIALECTS, OVER_GRPC
 
 PAGE = (ROOT / "docs/reference/engines.md").read_text("utf-8")
-ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| engine")]
+TABLE, _, _ = PAGE.partition("\n## ")
+ROWS = [line for line in TABLE.splitlines() if line.startswith("| ") and not line.startswith("| engine")]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
