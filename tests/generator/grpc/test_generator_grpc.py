@@ -296,7 +296,7 @@ def test_an_answer_to_half_a_request(run: Run) -> None:
 
     script = calls(replies(), opened, generous=False, partly=at_once)
     seen = run(script, 2, workload=TextWorkload(text="x" * 100_000))
-    assert seen.records.counts()["rate_limited"] == 2, seen.records.error
+    assert seen.records.counts()["http_error"] == 2, seen.records.error
     assert len(opened.talks) >= 2
 
 
