@@ -10,7 +10,7 @@ from pytest_llmbench.generator.http.tls import TlsChannel
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.wire.content_type import is_stream
-from pytest_llmbench.wire.grpc.call import Call, CallConnection, Received
+from pytest_llmbench.wire.grpc.call import Call, CallConnection
 from pytest_llmbench.wire.grpc.status import CallStatus, status_of
 
 
@@ -69,7 +69,8 @@ class GrpcConnection(Http1Connection):
         calls = self._calls
         read = calls.feed(data)
         if self._exchange is not None and read.of_call:
-            self._note(self._exchange, read, at_ns, since_ns)
+            self._stamp(self._exchange, at_ns, since_ns if read.data else None)
+            self._exchange.bodies.append(read.data)
         self._send_more()
         if not self._opened:
             self._hear_of_opening()
@@ -99,17 +100,6 @@ class GrpcConnection(Http1Connection):
             super()._established()
         elif self._calls.problem and not self._ready.done():
             self._ready.set_exception(NotHTTP2Error(self._calls.problem))
-
-    def _note(self, exchange: Exchange, read: Received, at_ns: int, since_ns: int | None) -> None:
-        stamps = exchange.stamps
-        earliest = stamps[-1] if stamps else exchange.submitted_ns
-        if earliest is not None and at_ns < earliest:
-            at_ns = earliest
-            self._owner.too_early += 1
-        if since_ns is not None and read.data and self._link.came_apart():
-            exchange.late_reads.append((len(stamps), since_ns))
-        stamps.append(at_ns)
-        exchange.bodies.append(read.data)
 
     def _end(self, exchange: Exchange, call: Call) -> None:
         if call.unprocessed and self._may_retry(exchange):

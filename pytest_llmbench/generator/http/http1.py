@@ -187,15 +187,9 @@ class Http1Connection:
         if exchange is None:
             self.shut()  # bytes that nobody asked for
             return
-        stamps = exchange.stamps
-        # Stamps of the kernel come over from another clock, whose error must not make a time negative.
-        earliest = stamps[-1] if stamps else exchange.submitted_ns
-        if earliest is not None and at_ns < earliest:
-            at_ns = earliest
-            self._owner.too_early += 1
-        if since_ns is not None and _holds_several(data) and self._link.came_apart():
-            exchange.late_reads.append((len(stamps), since_ns))
-        stamps.append(at_ns)
+        if since_ns is not None and not _holds_several(data):
+            since_ns = None
+        self._stamp(exchange, at_ns, since_ns)
         exchange.unparsed.append(data)
         if self._chunked:
             # A short read may be the rest of a last chunk that was cut in two. A last chunk with extensions
@@ -204,6 +198,22 @@ class Http1Connection:
                 self._owner.look_soon(self, exchange)
         else:
             self._received_unframed(exchange, data)
+
+    def _stamp(self, exchange: Exchange, at_ns: int, since_ns: int | None) -> int:
+        """Note the instant of a read of the reply; returns it.
+
+        ``since_ns``: when reads were looked for before, of one that is late and holds several events.
+        """
+        stamps = exchange.stamps
+        # Stamps of the kernel come over from another clock, whose error must not make a time negative.
+        earliest = stamps[-1] if stamps else exchange.submitted_ns
+        if earliest is not None and at_ns < earliest:
+            at_ns = earliest
+            self._owner.too_early += 1
+        if since_ns is not None and self._link.came_apart():
+            exchange.late_reads.append((len(stamps), since_ns))
+        stamps.append(at_ns)
+        return at_ns
 
     def _received_unframed(self, exchange: Exchange, data: bytes) -> None:
         framing = self._parser.framing

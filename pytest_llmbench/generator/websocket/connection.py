@@ -103,14 +103,8 @@ class WebSocketConnection(Http1Connection):
             self._link.close()
 
     def _note(self, exchange: Exchange, read: Received, at_ns: int, since_ns: int | None) -> None:
-        stamps, messages = exchange.stamps, read.messages
-        earliest = stamps[-1] if stamps else exchange.submitted_ns
-        if earliest is not None and at_ns < earliest:
-            at_ns = earliest
-            self._owner.too_early += 1
-        if since_ns is not None and len(messages) > 1 and self._link.came_apart():
-            exchange.late_reads.append((len(stamps), since_ns))
-        stamps.append(at_ns)
+        messages = read.messages
+        at_ns = self._stamp(exchange, at_ns, since_ns if len(messages) > 1 else None)
         if exchange.status is None:
             exchange.status, exchange.headers = _OK, _HEADERS
         last = next((n for n, message in enumerate(messages) if self._spoken.is_last(message)), None)
