@@ -150,7 +150,7 @@ def send(control: ControlPlane, url: str, spoken: Dialect, body: bytes) -> Answe
         return control.invoke(url, spoken.message(body, _REQUEST_ID))
     headers = headers_for(spoken, control.headers)
     if isinstance(spoken, MessageDialect):
-        return control.converse(url, spoken, body, headers)
+        return control.converse(url, spoken, spoken.message(body, _REQUEST_ID), headers)
     return control.post(url, body, headers)
 
 

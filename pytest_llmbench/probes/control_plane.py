@@ -160,7 +160,7 @@ class ControlPlane:
         return self._exchange(self._request("POST", url, content=body, headers={**usual, **(headers or {})}))
 
     def converse(
-        self, url: str, spoken: MessageDialect, body: bytes, headers: Mapping[str, str] | None = None
+        self, url: str, spoken: MessageDialect, message: bytes, headers: Mapping[str, str] | None = None
     ) -> Answer:
         """The answer to a message over WebSocket, told as that to a request over HTTP would be.
 
@@ -178,7 +178,7 @@ class ControlPlane:
             )
         given = {"User-Agent": "pytest-llmbench", **self.headers, **(headers or {})}
         try:
-            reply = converse(url, spoken, body, headers=given, access=self._access, tls=self._tls)
+            reply = converse(url, spoken, message, headers=given, access=self._access, tls=self._tls)
         except httpx.RequestError as error:
             raise self._failure(without_query(url), error) from error
         self._answered = True

@@ -6,9 +6,7 @@ errors are the same. There are no retries, and no proxies.
 
 from __future__ import annotations
 
-import socket
 import ssl
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -17,12 +15,11 @@ import httpx
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.plain_socket import connected
+from pytest_llmbench.probes.plain_socket import PlainSocket
 from pytest_llmbench.wire.grpc.call import Call, CallConnection, Header, header_block, request_frames
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.grpc.status import CallStatus, status_of
 
-_READ_BYTES = 65536
 _MOST_BYTES = 4 * 1024 * 1024
 _OWN = ("content-type", "te", "user-agent", "host", "connection")
 _CONTENT_TYPE = "application/grpc"
@@ -57,17 +54,16 @@ def call(
     """
     if urlsplit(url).scheme == "grpcs":
         tls.set_alpn_protocols(["h2"])
-    with connected(url, access, tls) as sock:
-        return _Exchange(sock, url, time.monotonic() + access.answer_s).reply_to(message, headers)
+    with PlainSocket(url, access, tls) as sock:
+        return _Exchange(sock, url).reply_to(message, headers)
 
 
 @dataclass(slots=True)
 class _Exchange:
     """The only call on one connection."""
 
-    sock: socket.socket
+    sock: PlainSocket
     url: str
-    until_s: float
     http2: CallConnection = field(default_factory=CallConnection)
     body: bytearray = field(default_factory=bytearray)
 
@@ -98,11 +94,13 @@ class _Exchange:
             if len(self.body) > _MOST_BYTES:
                 return False
             try:
-                data = self._read()
+                data = self.sock.receive()
             except httpx.ReadTimeout:
                 if not self.body:
                     raise
                 return False
+            if not data:
+                raise httpx.ReadError("the connection was closed before the end of the call")
             self.body += self.http2.feed(data).data
             if self.http2.problem and data.startswith(_TLS_ALERT):
                 raise httpx.RemoteProtocolError(self.http2.problem)  # which has the port asked for TLS
@@ -113,29 +111,13 @@ class _Exchange:
             raise httpx.RemoteProtocolError(f"the call was broken off: {made.reset or self.http2.going_away}")
         return True
 
-    def _read(self) -> bytes:
-        try:
-            self.sock.settimeout(max(0.001, self.until_s - time.monotonic()))
-            data = self.sock.recv(_READ_BYTES)
-        except TimeoutError as error:
-            raise httpx.ReadTimeout(str(error)) from error
-        except OSError as error:
-            raise httpx.ReadError(str(error)) from error
-        if not data:
-            raise httpx.ReadError("the connection was closed before the end of the call")
-        return data
-
     def _send(self, data: bytes, *, or_not: bool = False) -> None:
         """``or_not``: the call is over, and a server may have left."""
         try:
-            self.sock.settimeout(max(0.001, self.until_s - time.monotonic()))
-            self.sock.sendall(data)
-        except TimeoutError as error:
+            self.sock.send(data)
+        except (httpx.WriteTimeout, httpx.WriteError):
             if not or_not:
-                raise httpx.WriteTimeout(str(error)) from error
-        except OSError as error:
-            if not or_not:
-                raise httpx.WriteError(str(error)) from error
+                raise
 
     def _reply(self, made: Call, *, ended: bool) -> CallReply:
         headers = _text(made.headers)

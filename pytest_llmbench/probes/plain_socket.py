@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
+from types import TracebackType
+from typing import Self
 from urllib.parse import urlsplit
 
 import httpx
@@ -12,13 +15,55 @@ from pytest_llmbench.probes.access import Access
 
 _PORTS = {"ws": 80, "wss": 443}
 _OVER_TLS = ("wss", "grpcs")
+_READ_BYTES = 65536
+_LEAST_S = 0.001
 
 
-def connected(url: str, access: Access, tls: ssl.SSLContext) -> socket.socket:
-    """A socket to the server at ``url``, with TLS where its scheme says so.
+class PlainSocket:
+    """A connection to the server at ``url``, with TLS where its scheme says so; a context manager.
 
-    Raises httpx.ConnectError or httpx.ConnectTimeout, as a request over HTTP does.
+    Its errors are those of a request over HTTP, httpx.RequestError; all of an exchange has to happen within
+    ``access.answer_s``.
     """
+
+    def __init__(self, url: str, access: Access, tls: ssl.SSLContext) -> None:
+        """Raises httpx.ConnectError or httpx.ConnectTimeout."""
+        self._socket = _connected(url, access, tls)
+        self._until_s = time.monotonic() + access.answer_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def receive(self) -> bytes:
+        """One read; nothing at the end of the connection. Raises httpx.ReadTimeout or httpx.ReadError."""
+        try:
+            self._set_timeout()
+            return self._socket.recv(_READ_BYTES)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout(str(error)) from error
+        except OSError as error:
+            raise httpx.ReadError(str(error)) from error
+
+    def send(self, data: bytes) -> None:
+        """Send all of it. Raises httpx.WriteTimeout or httpx.WriteError."""
+        try:
+            self._set_timeout()
+            self._socket.sendall(data)
+        except TimeoutError as error:
+            raise httpx.WriteTimeout(str(error)) from error
+        except OSError as error:
+            raise httpx.WriteError(str(error)) from error
+
+    def _set_timeout(self) -> None:
+        self._socket.settimeout(max(_LEAST_S, self._until_s - time.monotonic()))
+
+
+def _connected(url: str, access: Access, tls: ssl.SSLContext) -> socket.socket:
     parts = urlsplit(url)
     host = parts.hostname or ""
     try:

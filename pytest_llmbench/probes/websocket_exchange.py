@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,13 +10,11 @@ import httpx
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.plain_socket import connected
+from pytest_llmbench.probes.plain_socket import PlainSocket
 from pytest_llmbench.wire.dialect import MessageDialect
 from pytest_llmbench.wire.sse import as_event
 from pytest_llmbench.wire.websocket.messages import MessageReader, text_frame
 
-_REQUEST_ID = "preflight"
-_READ_BYTES = 65536
 _MOST_BYTES = 4 * 1024 * 1024
 _STREAM = (("content-type", "text/event-stream"),)
 _PLAIN = (("content-type", "application/json"),)
@@ -42,30 +38,29 @@ class MessageReply:
 def converse(
     url: str,
     spoken: MessageDialect,
-    body: bytes,
+    message: bytes,
     *,
     headers: Mapping[str, str],
     access: Access,
     tls: ssl.SSLContext,
 ) -> MessageReply:
-    """Open a WebSocket, send ``body`` (as encoded) and read the reply to its last message, or to the limits.
+    """Open a WebSocket, send ``message`` and read the reply to its last message, or to the limits.
 
     Raises httpx.RequestError, as a request over HTTP does, and SUTError for a server that speaks no
     WebSocket, or not ours.
     """
-    with connected(url, access, tls) as sock:
-        talk = _Talk(sock, url, MessageReader(url, headers.items()), time.monotonic() + access.answer_s)
-        return talk.open() or talk.ask(spoken, body)
+    with PlainSocket(url, access, tls) as sock:
+        talk = _Talk(sock, url, MessageReader(url, headers.items()))
+        return talk.open() or talk.ask(spoken, message)
 
 
 @dataclass(slots=True)
 class _Talk:
     """The conversation on one connection."""
 
-    sock: socket.socket
+    sock: PlainSocket
     url: str
     reader: MessageReader
-    until_s: float
     messages: list[bytes] = field(default_factory=list)
     """Received, and not yet looked at."""
 
@@ -83,9 +78,9 @@ class _Talk:
         self.messages.clear()  # a greeting
         return None
 
-    def ask(self, spoken: MessageDialect, body: bytes) -> MessageReply:
+    def ask(self, spoken: MessageDialect, message: bytes) -> MessageReply:
         """The reply to one message."""
-        self._send(text_frame(spoken.message(body, _REQUEST_ID)))
+        self._send(text_frame(message))
         heard, ended = self._heard(spoken)
         self._send(self.reader.closing())
         status = spoken.refusal_status(heard[0]) if len(heard) == 1 else None
@@ -119,13 +114,7 @@ class _Talk:
 
     def _read(self) -> bool:
         """One read; False at the end of the connection."""
-        try:
-            self.sock.settimeout(max(0.001, self.until_s - time.monotonic()))
-            data = self.sock.recv(_READ_BYTES)
-        except TimeoutError as error:
-            raise httpx.ReadTimeout(str(error)) from error
-        except OSError as error:
-            raise httpx.ReadError(str(error)) from error
+        data = self.sock.receive()
         if data:
             self.messages += self.reader.feed(data).messages
             self._send(self.reader.to_send())
@@ -135,12 +124,10 @@ class _Talk:
 
     def _send(self, data: bytes) -> None:
         try:
-            self.sock.sendall(data)
-        except TimeoutError as error:
-            raise httpx.WriteTimeout(str(error)) from error
-        except OSError as error:
+            self.sock.send(data)
+        except httpx.WriteError:
             if not self.reader.is_over:
-                raise httpx.WriteError(str(error)) from error
+                raise
 
     def _fail(self, what: str) -> None:
         raise SUTError(what, where=self.url, remedy="check the path: it has to be a WebSocket of the API")
