@@ -11,12 +11,32 @@ has T_first at the first message with a token, and nobody can tell white space o
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from google.protobuf.message import Message
 
 from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.dialect import DialectDefaults
 from pytest_llmbench.wire.event_payload import finish_reason
 from pytest_llmbench.wire.grpc.protobuf import message_in
 from pytest_llmbench.wire.sse import SSEEvent
+
+
+class TokenStreamOverGrpc(DialectDefaults):
+    """What both have in common. There is no chat template, and no name of a model: a server has one."""
+
+    rooted = True
+    protocol = "grpc"
+    accepts_token_ids = True
+    messages: ClassVar[Any]
+    """The module of the proto's messages."""
+
+    def message(self, body: bytes, request_id: str) -> bytes:
+        # Serialized messages that follow one another are one, with the fields of both.
+        return body + bytes(self.messages.GenerateRequest(request_id=request_id).SerializeToString())
+
+    def decode(self, event: SSEEvent) -> Chunk:
+        return ids_in(event, self.messages.GenerateResponse)
 
 
 def ids_in(event: SSEEvent, response: type[Message]) -> Chunk:

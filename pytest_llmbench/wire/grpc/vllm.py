@@ -11,24 +11,18 @@ from __future__ import annotations
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions
+from pytest_llmbench.wire.dialect import EncodeOptions
 from pytest_llmbench.wire.grpc.protobuf import add_fields, utf8_prompt
-from pytest_llmbench.wire.grpc.token_stream import ids_in
+from pytest_llmbench.wire.grpc.token_stream import TokenStreamOverGrpc
 from pytest_llmbench.wire.openai_request import token_prompt
-from pytest_llmbench.wire.sse import SSEEvent
 
 _OWN = ("request_id", "text", "tokenized")
 
 
-class VLLMOverGrpc(DialectDefaults):
-    """There is no chat template, and no name of a model: a server has one."""
-
+class VLLMOverGrpc(TokenStreamOverGrpc):
     name = "vllm-grpc"
     path = "/vllm.grpc.engine.VllmEngine/Generate"
-    rooted = True
-    protocol = "grpc"
-    accepts_token_ids = True
+    messages = pb
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         body = pb.GenerateRequest(stream=True)
@@ -42,10 +36,3 @@ class VLLMOverGrpc(DialectDefaults):
         if options.extra_body:
             add_fields(body, sampling, options.extra_body, _OWN, self.name)
         return bytes(body.SerializeToString())
-
-    def message(self, body: bytes, request_id: str) -> bytes:
-        # Serialized messages that follow one another are one, with the fields of both.
-        return body + bytes(pb.GenerateRequest(request_id=request_id).SerializeToString())
-
-    def decode(self, event: SSEEvent) -> Chunk:
-        return ids_in(event, pb.GenerateResponse)
