@@ -19,10 +19,9 @@ _OVERLOAD = re.compile(
     r"|cannot accept (?:new|more) requests|backlog",
     re.IGNORECASE,
 )
-_OVERLOADED = 529
+_UNAVAILABLE, _OVERLOADED = 503, 529
 _NEVER_POLICY = frozenset({401, 404, 408, 429})
 _MARKUP = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re.DOTALL)
-
 
 _OVERLOAD_TYPES = frozenset({"overloaded_error", "rate_limit_error", "rate_limit_exceeded"})
 
@@ -36,10 +35,17 @@ def is_turned_away(error: object) -> bool:
     """
     if not isinstance(error, Mapping):
         return False
-    told = [str(error.get(key)) for key in ("code", "status", "status_code", "type")]
-    if not _OVERLOAD_TYPES.isdisjoint(told) or "429" in told or str(_OVERLOADED) in told:
+    told = [str(error.get(key)) for key in ("type", "code", "status", "status_code")]
+    if not _OVERLOAD_TYPES.isdisjoint(told):
         return True
-    return "503" in told and _OVERLOAD.search(error_text(error)) is not None
+    statuses = [int(each) for each in told if re.fullmatch(r"[45]\d\d", each)]
+    return any(_is_overload(each, error_text(error)) for each in statuses)
+
+
+def _is_overload(status: int, text: str, retry_after: str | None = None) -> bool:
+    if status == _UNAVAILABLE:
+        return retry_after is not None or _OVERLOAD.search(text) is not None
+    return status in (429, _OVERLOADED)
 
 
 def classify_status(status: int, headers: Mapping[str, str], body: bytes) -> tuple[Outcome, str]:
@@ -51,8 +57,7 @@ def classify_status(status: int, headers: Mapping[str, str], body: bytes) -> tup
     """
     error, text = read_error_body(body)
     reason = _with_phrase(status) + (f": {text}" if text else ", empty body")
-    overloaded = status == 503 and (header(headers, "retry-after") is not None or _OVERLOAD.search(text))
-    if status in (429, _OVERLOADED) or overloaded:
+    if _is_overload(status, text, header(headers, "retry-after")):
         return Outcome.RATE_LIMITED, shorten(reason)
     if 400 <= status < 500 and status not in _NEVER_POLICY and is_policy_error(error):
         return Outcome.REFUSED, shorten(reason)
