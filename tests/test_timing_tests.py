@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import timing_tests
 from timing_tests import Disturbance, Instant, TimingTests
+
+from pytest_llmbench.generator.host_cpu import HostCpu
 
 SUITE = """
 import pytest
@@ -59,7 +63,14 @@ def test_one_that_fails_every_time_fails(outcomes) -> None:
     outcomes(needed=99, stolen=0.3).assert_outcomes(passed=1, failed=1)
 
 
-def test_the_counters_of_this_machine() -> None:
-    found = Disturbance.since(Instant.now())
-    assert 0.0 <= found.stolen <= 1.0
-    assert found.waiting >= 0.0
+def test_the_counters_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pressure = tmp_path / "cpu"
+    monkeypatch.setattr(timing_tests, "_PRESSURE", pressure)
+    monkeypatch.setattr(HostCpu, "now", lambda: HostCpu(None, 130, 1120))
+    pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=65000000\n")
+    before = Instant(Instant.now().at_s - 100.0, 5.0, HostCpu(None, 100, 1000))
+    found = Disturbance.since(before)
+    assert found.stolen == pytest.approx(0.25)
+    assert found.waiting == pytest.approx(0.6, abs=0.01)
+    pressure.unlink()
+    assert Instant.now().waiting_s == 0.0
