@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from plugin_suite import (
+    HOWEVER_LATE,
     SMALL_WARMUP,
     WITHOUT_PICTURES,
     Suite,
@@ -21,7 +22,7 @@ from plugin_suite import (
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-SMALL = SMALL_WARMUP + WITHOUT_PICTURES
+SMALL = SMALL_WARMUP + WITHOUT_PICTURES + HOWEVER_LATE
 TINY = """
 from pytest_llmbench import Fixed, SyntheticWorkload, llmbench
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from plugin_suite import SMALL_WARMUP, Suite, pytest_command
+from plugin_suite import HOWEVER_LATE, SMALL_WARMUP, Suite, pytest_command
 
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.model.looks import Looks
@@ -36,7 +36,7 @@ from pytest_llmbench import Fixed, SyntheticWorkload, llmbench
 
 TINY = SyntheticWorkload("tiny", Fixed(16), Fixed(40))
 
-@llmbench.ttft(concurrency=2, workload=TINY)  # no schedule that a busy machine could spoil
+@llmbench.ttft(concurrency=2, workload=TINY)
 def test_first_token(): ...
 """
 
@@ -64,7 +64,7 @@ def reader(descriptor: int) -> Callable[[], str]:
 
 
 def test_progress_is_shown_and_put_back(suite: Suite, engine: EmbeddedEngine) -> None:
-    suite.write(BODY, SMALL_WARMUP)
+    suite.write(BODY, SMALL_WARMUP + HOWEVER_LATE)
     text = seen_on_a_terminal(suite, engine.url)
     assert "\r\x1b[2K  test 1 of 1, measure: " in text
     assert re.search(r"measure: \d+ of \d+ done, 0 failed, \d in flight, [\d.]+ req/s, ", text)
@@ -194,9 +194,8 @@ def test_what_a_worker_writes_reaches_the_output_of_the_controller(
 
     WorkerHeartbeat.interval_s = 0.02
     """
-    suite.write(
-        BODY.replace("concurrency=2", "concurrency=4, requests=12"), SMALL_WARMUP + textwrap.dedent(often)
-    )
+    conftest = SMALL_WARMUP + HOWEVER_LATE + textwrap.dedent(often)
+    suite.write(BODY.replace("concurrency=2", "concurrency=4, requests=12"), conftest)
     command = pytest_command("-n1", "--llm-scale=quick", f"--llm-endpoint={engine.url}")
     command += ["--llm-inconclusive=pass"]
     run = subprocess.run(command, cwd=suite.path, capture_output=True, text=True, timeout=120)

@@ -144,7 +144,7 @@ def test_a_test_that_could_not_be_measured_is_in_the_report(suite: Suite) -> Non
     assert "127.0.0.1:9" in entry["error"]
 
 
-@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.usefixtures("without_pictures", "however_late")
 def test_what_a_test_sent_and_what_that_costs(suite: Suite, engine: EmbeddedEngine) -> None:
     (suite.path / "sut.toml").write_text("[prices]\ninput_per_million = 2\noutput_per_million = 4\n")
     suite.write(SMALL)
@@ -158,6 +158,7 @@ def test_what_a_test_sent_and_what_that_costs(suite: Suite, engine: EmbeddedEngi
     assert re.search(r"Cost <b>0\.\d+ USD</b>", page)
 
 
+@pytest.mark.usefixtures("however_late")
 def test_no_secret_reaches_any_artefact(
     suite: Suite, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from plugin_suite import SMALL_WARMUP, Suite
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
+pytestmark = pytest.mark.usefixtures("without_pictures", "however_late")
 
 SUITE = """
 from pytest_llmbench import llmbench, make_workload
@@ -94,7 +94,6 @@ def test_a_certificate_that_nobody_vouches_for_is_an_error(suite: Suite, endpoin
     result.stdout.fnmatch_lines(["*certificate is not trusted*", "*SSL_CERT_FILE*--llm-insecure*"])
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("workers", [0, 1])
 def test_insecure_is_loud_and_recorded(suite: Suite, endpoint: str, workers: int) -> None:
     """Preflight, the metrics page and the load itself, in this process and in another."""

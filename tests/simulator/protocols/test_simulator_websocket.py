@@ -270,7 +270,7 @@ def test_connections_that_vanish_in_mid_stream_leave_the_engine_alive() -> None:
         with contextlib.ExitStack() as stack:
             sockets = [stack.enter_context(dial(engine)) for _ in range(12)]
             for socket in sockets:
-                ask(socket, max_output_tokens=4000)
+                ask(socket, max_output_tokens=30_000)
             for number, socket in enumerate(sockets):
                 while receive(socket)["type"] != "response.output_text.delta":
                     pass
