@@ -4,7 +4,8 @@ pytester's in-process runs forget the modules that they loaded, and extension mo
 be loaded twice in a process. "cannot load module more than once per process" means that one is missing here.
 
 A test whose subject is timing has the mark ``timing``: none of the other processes of pytest-xdist runs a
-test while it does, and see ``timing_tests``. All others must not depend on how busy the machine is.
+test while it does, and see ``timing_tests``. All others must not depend on how busy the machine is: those
+that send a load take ``however_late``.
 
 Property tests draw the same examples in every run, so that a change is what makes one fail.
 ``--hypothesis-profile=explore`` draws others each time.
@@ -34,6 +35,7 @@ import tiktoken  # noqa: F401
 import tokenizers  # noqa: F401
 import uvloop  # noqa: F401
 import yaml  # noqa: F401
+from however_late import however_late  # noqa: F401 - a fixture
 from hypothesis import settings
 from timing_tests import TimingTests
 

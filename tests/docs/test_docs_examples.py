@@ -1,6 +1,7 @@
 """Every Python block of the documentation is a test file that runs against the embedded engine.
 
-In virtual time, for most pages: what a page shows does not depend on how busy this machine is.
+In virtual time, for most pages, and none has a load void: what a page shows does not depend on how busy this
+machine is.
 """
 
 from __future__ import annotations
@@ -19,18 +20,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SERVED = ROOT / "docs/how-to/gate-an-endpoint.md"
 """The page whose tests run against a server, as its readers do it."""
-STARTS_A_SERVER = {
-    ROOT / "docs/how-to" / name
-    for name in (
-        "ask-by-hand.md",
-        "bring-your-own-server.md",
-        "measure-in-process.md",
-        "measure-over-grpc.md",
-        "measure-over-websocket.md",
-        "test-your-own-suite.md",
-    )
-}
-"""Pages whose tests see to one themselves."""
 WITH: dict[Path, tuple[str, ...]] = {
     ROOT / "docs/how-to/compare-with-a-baseline.md": ("--llm-save=main",),
     ROOT / "docs/how-to/use-the-models-tokenizer.md": (
@@ -45,10 +34,6 @@ WITH: dict[Path, tuple[str, ...]] = {
 """Options without which the examples of a page are mistakes."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = {page: blocks for page in PAGES if (blocks := BLOCK.findall(page.read_text("utf-8")))}
-PARAMETERS = [
-    pytest.param(page, marks=pytest.mark.timing if page in {SERVED, *STARTS_A_SERVER} else ())
-    for page in EXAMPLES
-]
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 _HOOK = (ROOT / "docs/generate.py").read_text("utf-8")
@@ -62,7 +47,8 @@ def engine() -> Iterator[EmbeddedEngine]:
         yield running
 
 
-@pytest.mark.parametrize("page", PARAMETERS, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.usefixtures("however_late")
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_runs(pytester: pytest.Pytester, request: pytest.FixtureRequest, page: Path) -> None:
     endpoint = request.getfixturevalue("engine").url if page == SERVED else "replay"
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from plugin_suite import HOWEVER_LATE, Suite
+from plugin_suite import Suite
 
 import pytest_llmbench.reports.plots
-from pytest_llmbench.methodology import spoiled
-from pytest_llmbench.methodology.measuring import offered, validity
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 QUICK_ENGINE = "fast"
@@ -42,17 +40,3 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of sessions in this process leave them out: to draw is most of what writing a report takes."""
     monkeypatch.setattr(pytest_llmbench.reports.plots, "render", lambda plot, plot_id, salt="": "<svg></svg>")
-
-
-@pytest.fixture
-def however_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``HOWEVER_LATE``, for sessions in this process."""
-    limits = {
-        spoiled: ("FLOOR_MS", "EMPTY_SLOTS"),
-        validity: ("BUFFERED_VOID_SHARE",),
-        offered: ("ACHIEVED_RATE_SHARE", "lag_limit_ns", "growth_limit_ns"),
-    }
-    for module, names in limits.items():
-        for name in names:
-            monkeypatch.setattr(module, name, getattr(module, name))  # which puts it back afterwards
-    exec(HOWEVER_LATE)

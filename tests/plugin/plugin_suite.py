@@ -34,16 +34,6 @@ def llm_warmup():
 """
 """For the conftest of a session whose subject is not the warm-up, which is a hundred requests."""
 
-HOWEVER_LATE = """
-from pytest_llmbench.methodology import spoiled
-from pytest_llmbench.methodology.measuring import offered, validity
-
-spoiled.FLOOR_MS, spoiled.EMPTY_SLOTS, validity.BUFFERED_VOID_SHARE = 1e9, 1.0, 1.0
-offered.ACHIEVED_RATE_SHARE, offered.lag_limit_ns, offered.growth_limit_ns = 0.0, *[lambda *_: 1e18] * 2
-"""
-"""For the conftest of a session whose subject is not timing and which sends a load all the same: it is valid
-whatever this machine did meanwhile. Sessions in this process: the fixture ``however_late``."""
-
 _OTHERS = ("hypothesispytest", "html", "metadata", "timeout")
 """Plugins that those sessions do not need, and which would take time to load."""
 

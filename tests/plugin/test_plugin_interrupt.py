@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 import pytest
+from however_late import HOWEVER_LATE
 from plugin_suite import (
-    HOWEVER_LATE,
     SMALL_WARMUP,
     WITHOUT_PICTURES,
     Suite,

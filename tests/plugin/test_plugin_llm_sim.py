@@ -71,7 +71,7 @@ def test_a_wrong_scenario_is_said_in_words(suite: Suite) -> None:
     assert "Traceback" not in text
 
 
-@pytest.mark.timing
+@pytest.mark.usefixtures("however_late")
 @pytest.mark.parametrize("endpoint", [[], ["--llm-endpoint=sim:fast"]], ids=["without", "with"])
 def test_a_suite_of_ones_own_against_it(suite: Suite, endpoint: list[str]) -> None:
     """A slow engine has to fail the gate, whatever endpoint the outer run is for."""

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from plugin_suite import HOWEVER_LATE, SMALL_WARMUP, Suite, pytest_command
+from however_late import HOWEVER_LATE
+from plugin_suite import SMALL_WARMUP, Suite, pytest_command
 
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.model.looks import Looks
