@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     )
     from pytest_llmbench.model.request import PlannedRequest, Workload
     from pytest_llmbench.model.result import TestResult
+    from pytest_llmbench.model.structured import StructuredOutput
     from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
     from pytest_llmbench.workloads.classes import ClassMix, RequestClass
     from pytest_llmbench.workloads.dataset import DatasetIdentity, DatasetWorkload, Prompt
@@ -111,6 +112,7 @@ _HOMES = {
     ),
     "model.plan": ("ClosedLoop", "Deadlines", "LoadPlan", "OpenLoop", "SessionSlots", "SessionStarts"),
     "model.request": ("PlannedRequest", "Workload"),
+    "model.structured": ("StructuredOutput",),
     "model.result": ("TestResult",),
     "workloads.adapted": ("Salted", "SharedPrefix", "WithFixedOutput"),
     "workloads.classes": ("ClassMix", "RequestClass"),
@@ -160,6 +162,7 @@ __all__ = [
     "SessionWorkload",
     "SharedPrefix",
     "StoreError",
+    "StructuredOutput",
     "SuiteError",
     "SyntheticWorkload",
     "TestResult",

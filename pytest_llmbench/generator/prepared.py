@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
+from pytest_llmbench.model.structured import StructuredOutput
 
 _BUDGET_BYTES = 64 * 1024 * 1024
 _OBJECT_BYTES = 1024
@@ -32,6 +33,8 @@ class PreparedRequest:
     shared_prefix_tokens: int = 0
     prefix_id: int | None = None
     turn: Turn | None = None
+    structured: StructuredOutput | None = None
+    """The form that was asked for, where the dialect could ask."""
 
 
 class PreparedRequests:

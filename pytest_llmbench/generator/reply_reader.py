@@ -22,7 +22,7 @@ from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_text import is_policy_error, shorten
 from pytest_llmbench.wire.http_status import classify_status, header
 from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
-from pytest_llmbench.wire.reply import Ended, StreamSummary, read_stream
+from pytest_llmbench.wire.reply import Ended, StreamSummary, checked, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of, events_of
 from pytest_llmbench.wire.uniform import instants_of, read_uniform
@@ -126,8 +126,8 @@ class ReplyReader:
             record.outcome = Outcome.UNDECODABLE
             record.error = f"the reply is compressed ({shorten(coding, 40)}) although identity was asked for"
             return
-        reasoning = self.reasoning
-        if whole and not reasoning.needs_every_event:
+        reasoning, structured = self.reasoning, exchange.request.structured
+        if whole and not reasoning.needs_every_event and structured is None:
             teach = exchange.teach
             usual = read_uniform(exchange.bodies, exchange.stamps, self.dialect, self.memory, teach=teach)
             if usual is not None:
@@ -146,6 +146,9 @@ class ReplyReader:
         ended: Ended = "eof" if broken is None else _ENDED[broken[0]]
         summary = yield from self._summary(chunks, ended)
         summary.fill(record)
+        if structured is not None and summary.outcome is Outcome.OK:
+            yield
+            record.schema_check = checked(structured, summary, chunks)
         if reasoning.tells:
             yield
             events = events_of(zip(exchange.bodies, exchange.stamps, strict=False), protocol=protocol)

@@ -89,6 +89,9 @@ class LoadGenerator:
     KiB for each request: drawing while load is running would hold up the reads for milliseconds at a time.
     """
 
+    _asks_form = False
+    """A request of the plan is for structured output."""
+
     def __init__(
         self,
         target: Target,
@@ -150,7 +153,7 @@ class LoadGenerator:
                 "a plan is already running", where=plan.label, remedy="one generator runs one plan at a time"
             )
         try:
-            self._stop_reason, self._measurement = None, None
+            self._stop_reason, self._measurement, self._asks_form = None, None, False
             return self._run(plan)
         finally:
             self._busy.release()
@@ -323,6 +326,7 @@ class LoadGenerator:
         run_token = secrets.token_hex(6)
 
         def prepare(planned: PlannedRequest) -> PreparedRequest:
+            self._asks_form |= planned.structured is not None
             request = planned if as_ids else with_text([planned])[0]
             request_id = f"{run_token}-{planned.index}"
             # Each load has sessions of its own, as it has requests of its own: none is known from before.
@@ -339,6 +343,7 @@ class LoadGenerator:
                 shared_prefix_tokens=planned.shared_prefix_tokens,
                 prefix_id=planned.prefix_id,
                 turn=planned.turn,
+                structured=planned.structured if self._dialect.structured_output else None,
             )
 
         return prepare
@@ -385,6 +390,8 @@ class LoadGenerator:
 
     def _facts(self, clock_resolution_ns: int, *, of_sessions: bool) -> Facts:
         told = {"wire.session_header": self._head.session_header or "none"} if of_sessions else {}
+        if self._asks_form:
+            told["wire.structured_output"] = "fields" if self._dialect.structured_output else "prompt_words"
         calls = self._dialect.protocol == "grpc"
         return Facts.of(
             Origin.GENERATOR,

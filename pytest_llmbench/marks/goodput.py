@@ -23,6 +23,7 @@ class GoodputMarks:
         tpot_ms: float | None = None,
         e2e_ms: float | None = None,
         min_share: float = 0.99,
+        max_schema_violation_rate: float | None = None,
         rate: float | None = None,
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
         burstiness: float | None = None,
@@ -46,6 +47,8 @@ class GoodputMarks:
         are given.
 
         :param min_share: of good requests among all, judged on the whole confidence interval.
+        :param max_schema_violation_rate: limit on the share of replies that break the schema they were asked
+            to keep to (tool calls, JSON), among those that were asked.
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param burstiness: shape of ``arrival="gamma"``; coefficient of variation 1/√burstiness.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).

@@ -114,6 +114,14 @@ _RATES = (
         "5.2.4.1",
     ),
     _scalar("completion_rate", "Completion rate", "ratio", "higher", "ok / submitted", "AMB-46"),
+    _scalar(
+        "schema_violation_rate",
+        "Schema violation rate",
+        "ratio",
+        "lower",
+        "replies that break their schema / ok replies that were asked to keep to one",
+        "structured output",
+    ),
 )
 _GOODPUT = (
     _scalar(

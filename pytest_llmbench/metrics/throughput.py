@@ -22,11 +22,14 @@ from pytest_llmbench.metrics.ratios import ratio_estimate, share_estimate
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.structured import VALID, VIOLATIONS
 from pytest_llmbench.stats.proportion import share_of
 from pytest_llmbench.stats.ratio import ratio_of
 
 SLICES = 400
 """The slices of all windows together."""
+SCHEMA_VIOLATIONS = "schema_violation_rate"
+_NONE_CHECKED = "no reply was held against a schema"
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -65,13 +68,17 @@ _Counted = Callable[[Records], _Counts | None]
 
 
 def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dict[str, Estimate]:
-    """The four scalar metrics of whole runs, from the start of the schedule to the end of the drain."""
+    """The scalar metrics of whole runs, from the start of the schedule to the end of the drain.
+
+    Four, and the schema violations where replies were held against schemas.
+    """
     windows = [Window(run.records, run.started_ns, run.ended_ns) for run in seen]
     return {
         "output_token_throughput": output_token_throughput(windows, seed=seed, level=level),
         "input_token_throughput": input_token_throughput(windows, seed=seed, level=level),
         "request_throughput": request_throughput(windows, seed=seed, level=level),
         "completion_rate": completion_rate([run.records for run in seen], level=level),
+        **schema_violations([run.records for run in seen], level=level),
     }
 
 
@@ -123,6 +130,29 @@ def completion_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate
     """
     series = [run.ok.astype(np.float64) for run in runs]
     return share_estimate(share_of(series, level=level), level, "no requests")
+
+
+def schema_violations(runs: Sequence[Records], *, level: float = 0.95) -> dict[str, Estimate]:
+    """``schema_violation_rate``: replies that break their schema / ``ok`` replies that were asked for one.
+
+    ``schema_violation_rate[REASON]``: the same of each reason that occurred. A reply has one reason, so they
+    add up. Empty where no reply was held against a schema. The sense of an answer is not judged.
+    """
+    checks = [[check for check in run.schema_check if check is not None] for run in runs]
+    if not any(checks):
+        return {}
+    seen = {check for run in checks for check in run}
+    found = {SCHEMA_VIOLATIONS: _violating(checks, seen - {VALID}, level)}
+    return found | {
+        f"{SCHEMA_VIOLATIONS}[{reason}]": _violating(checks, {reason}, level)
+        for reason in VIOLATIONS
+        if reason in seen
+    }
+
+
+def _violating(checks: Sequence[Sequence[str]], reasons: set[str], level: float) -> Estimate:
+    series = [np.array([check in reasons for check in run], dtype=np.float64) for run in checks]
+    return share_estimate(share_of(series, level=level), level, _NONE_CHECKED)
 
 
 def _output_tokens(records: Records) -> _Counts | None:

@@ -70,6 +70,9 @@ class RequestRecord:
     http_status: int | None = None
     error: str | None = None
     finish_reason: str | None = None
+    schema_check: str | None = None
+    """``valid``, or how the reply breaks the form that the request asked for (``model/structured.py``).
+    ``None``: it asked for none that could be sent, or did not end ``ok``."""
 
     coalesced_chunks: int = 0
     """Content chunks that shared a socket read with an earlier one: their spacing is not resolvable."""

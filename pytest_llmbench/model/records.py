@@ -37,6 +37,9 @@ _INT_COLUMNS = (
     "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
     "thinking_end_ns", "last_reasoning_ns", "critical_evictions",
 )  # fmt: skip
+_TEXT_COLUMNS = (
+    "request_id", "class_label", "error", "finish_reason", "schema_check", "thinking_end_reason",
+)  # fmt: skip
 RAGGED = {
     "chunk_offsets": ("chunk_ns", "chunk_tokens"),
     "server_token_offsets": ("server_token_ns",),
@@ -100,6 +103,7 @@ class Records:
     outcome: npt.NDArray[np.int8]
     error: Sequence[str | None]
     finish_reason: Sequence[str | None]
+    schema_check: Sequence[str | None]
     chunk_offsets: IntColumn
     chunk_ns: IntColumn
     chunk_tokens: IntColumn
@@ -204,7 +208,7 @@ class Records:
             name: _int_column([getattr(row, name) for row in ordered]) for name in _INT_COLUMNS
         }
         columns["index"] = np.array([row.index for row in ordered], dtype=np.int64)
-        for name in ("request_id", "class_label", "error", "finish_reason", "thinking_end_reason"):
+        for name in _TEXT_COLUMNS:
             columns[name] = [getattr(row, name) for row in ordered]
         columns["phase"] = np.array([PHASES.index(row.phase) for row in ordered], dtype=np.int8)
         for name in ("token_source", "reasoning_token_source"):

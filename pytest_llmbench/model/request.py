@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from pytest_llmbench.model.session import Turn
+from pytest_llmbench.model.structured import StructuredOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class PlannedRequest:
     """Length of that prefix, in tokens of the workload's tokenizer."""
     turn: Turn | None = None
     """Its place in a session; None: it belongs to none."""
+    structured: StructuredOutput | None = None
+    """The form that its reply is to have; None: words. Its tools are the beginning of the prompt."""
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(slots=True)
@@ -17,6 +17,15 @@ class Usage:
     cached_tokens: int | None = None
     """Part of the input that came out of a prefix cache."""
     reasoning_tokens: int | None = None
+
+
+class CallDelta(NamedTuple):
+    """What an event adds to one tool call."""
+
+    number: int
+    """The place of the call in the reply, as the server numbers it."""
+    name: str = ""
+    arguments: str = ""
 
 
 @dataclass(slots=True)
@@ -55,6 +64,8 @@ class Chunk:
     """Why the event cannot be read; empty when it can."""
     server_timings: Mapping[str, Any] | None = None
     """The server's own timing figures, under its own names and unfiltered."""
+    calls: tuple[CallDelta, ...] = ()
+    """The part of ``text`` that is of tool calls, by the call."""
 
     @property
     def undecodable(self) -> bool:

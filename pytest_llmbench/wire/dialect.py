@@ -94,6 +94,11 @@ class Dialect(Protocol):
     def key_header(self) -> str:
         """Header that carries an API key too, beside ``Authorization``; ``""``: none does."""
 
+    @property
+    def structured_output(self) -> bool:
+        """Whether requests carry tools and schemas as fields. Elsewhere tools are words of the prompt, and
+        nothing asks for the form of a reply."""
+
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         """Make the request body.
 
@@ -144,6 +149,7 @@ class DialectDefaults:
     accumulates = False
     ends_with_body = False
     least_tokens = 1
+    structured_output = False
     fixed_headers: Mapping[str, str] = MappingProxyType({})
     key_header = ""
 

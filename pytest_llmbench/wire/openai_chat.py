@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.model.structured import schema_of, tools_of
+from pytest_llmbench.wire.chunk import CallDelta, Chunk
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
-from pytest_llmbench.wire.openai_request import encode_body, text_prompt
+from pytest_llmbench.wire.openai_request import encode_body, own_prompt
 from pytest_llmbench.wire.openai_stream import decode_event
 from pytest_llmbench.wire.sse import SSEEvent
 
@@ -19,14 +20,32 @@ class OpenAIChat(DialectDefaults):
     name = "openai-chat"
     path = "/chat/completions"
     text_key = "content"
+    structured_output = True
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         require_text(self.name, request, options)
-        messages = [{"role": "user", "content": text_prompt(request)}]
-        return encode_body({"messages": messages}, request, options)
+        messages = [{"role": "user", "content": own_prompt(request)}]
+        return encode_body({"messages": messages, **_asked_form(request)}, request, options)
 
     def decode(self, event: SSEEvent) -> Chunk:
         return decode_event(event, _read_choice)
+
+
+def _asked_form(request: PlannedRequest) -> dict[str, Any]:
+    """The fields that ask for structured output.
+
+    ``required`` and not the name of a tool: llama.cpp knows no names there. A schema goes with
+    ``tool_choice`` none, since servers do not agree on what both together mean.
+    """
+    asked = request.structured
+    if asked is None:
+        return {}
+    tools = {"tools": list(tools_of(asked.tools))} if asked.tools else {}
+    if asked.calls:
+        return {**tools, "tool_choice": "required"}
+    form = {"name": "answer", "schema": schema_of(asked.schema), "strict": True}
+    choice = {"tool_choice": "none"} if tools else {}
+    return {**tools, **choice, "response_format": {"type": "json_schema", "json_schema": form}}
 
 
 def _read_choice(chunk: Chunk, choice: dict[str, Any]) -> None:
@@ -62,9 +81,18 @@ def _read_other_output(chunk: Chunk, delta: dict[str, Any]) -> None:
     calls = delta.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         if isinstance(call, dict):
-            chunk.text += "".join(_strings([call.get("function")], "name", "arguments"))
-            chunk.text += "".join(_strings([call.get("custom")], "name", "input"))
-    chunk.text += "".join(_strings([delta.get("function_call")], "name", "arguments"))
+            _read_call(chunk, call.get("index"), call.get("function"), "arguments")
+            _read_call(chunk, call.get("index"), call.get("custom"), "input")
+    _read_call(chunk, 0, delta.get("function_call"), "arguments")
+
+
+def _read_call(chunk: Chunk, number: Any, function: Any, key: str) -> None:
+    name, arguments = ("".join(_strings([function], each)) for each in ("name", key))
+    if name or arguments:
+        chunk.text += name + arguments
+        # A server that numbers nothing has one call.
+        at = number if number.__class__ is int else 0
+        chunk.calls += (CallDelta(at, name, arguments),)
 
 
 def _read_parts(chunk: Chunk, parts: list[Any]) -> None:

@@ -83,6 +83,19 @@ def token_prompt(request: PlannedRequest) -> list[int]:
     return [int(token) for token in request.token_ids]
 
 
+def own_prompt(request: PlannedRequest) -> str:
+    """The prompt as text, without the tools that it begins with: those go in a field of their own."""
+    text = text_prompt(request)
+    tools = "" if request.structured is None else request.structured.tools
+    if not text.startswith(tools):
+        raise GeneratorError(
+            "the prompt does not begin with the tools that it asks for",
+            where=f"request {request.index}",
+            remedy="let the text of a request begin with structured.tools, or leave structured out",
+        )
+    return text[len(tools) :]
+
+
 def text_prompt(request: PlannedRequest) -> str:
     """The prompt as text, which the workload must have given or decoded by now."""
     if request.text is None:

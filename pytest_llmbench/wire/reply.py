@@ -19,13 +19,14 @@ refusal text is an answer too; ``refused`` is for a safety system that took the 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Literal
 
 from pytest_llmbench.model.outcome import COUNTED_HERE, LENGTH_FINISH, Outcome, TokenSource
 from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.structured import Call, StructuredOutput
 from pytest_llmbench.wire.attribution import (
     Attribution,
     ContentChunks,
@@ -339,3 +340,26 @@ def _no_content(summary: StreamSummary) -> str:
     if summary.output_tokens is not None and summary.output_tokens > 0:
         return f"the reply held no visible text (output tokens: {summary.output_tokens})"
     return "the reply held no content"
+
+
+def calls_of(chunks: Iterable[Chunk]) -> list[Call]:
+    """The calls in the order of their numbers; names and arguments come in pieces of any size."""
+    parts: dict[int, tuple[list[str], list[str]]] = {}
+    for chunk in chunks:
+        for delta in chunk.calls:
+            names, arguments = parts.setdefault(delta.number, ([], []))
+            names.append(delta.name)
+            arguments.append(delta.arguments)
+    return [Call("".join(names), "".join(rest)) for _, (names, rest) in sorted(parts.items())]
+
+
+def checked(asked: StructuredOutput, summary: StreamSummary, chunks: Sequence[Chunk]) -> str:
+    """The check of an ``ok`` reply, as :meth:`StructuredOutput.check` names it.
+
+    Of several choices the first is checked. The meaning of an answer is nobody's business here.
+    """
+    choice = next((chunk.choice for chunk in chunks if chunk.choice is not None), None)
+    own = [chunk for chunk in chunks if chunk.choice == choice]
+    alone = len({chunk.choice for chunk in chunks} - {None}) < 2
+    text = summary.text if alone else "".join([chunk.text for chunk in own])
+    return asked.check(text, calls_of(own), cut=summary.finish_reason in LENGTH_FINISH)

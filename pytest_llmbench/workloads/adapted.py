@@ -13,11 +13,12 @@ from typing import Any
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest, Workload
+from pytest_llmbench.model.structured import StructuredOutput, tools_of
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import name_mistakes
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, specification_of
-from pytest_llmbench.workloads.readable import as_ids, readable_ids, word_ids
+from pytest_llmbench.workloads.readable import as_ids, readable_ids, salted_tools, word_ids
 from pytest_llmbench.workloads.sharing import FLAG_BLOCK, SharesPrefixes, sharing_flags
 from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, single_requests
 from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SHARING
@@ -113,6 +114,8 @@ class Salted(StreamedWorkload):
 
 def _salted(request: PlannedRequest, mark: list[int], alphabet: Sequence[int], word: str) -> PlannedRequest:
     alone = replace(request, prefix_id=None, shared_prefix_tokens=0)
+    if request.structured is not None and request.structured.tools:
+        return _salted_tools(alone, request.structured, f"{request.index} {word}")
     if request.token_ids is None:
         text = f"[{request.index} {word}] {request.text}"
         return replace(alone, text=text, input_tokens=reference_tokenizer().count(text))
@@ -122,6 +125,19 @@ def _salted(request: PlannedRequest, mark: list[int], alphabet: Sequence[int], w
     ids = array("I", request.token_ids)
     kept = min(len(beginning), len(ids))
     return replace(alone, text=None, token_ids=beginning[:kept] + ids[kept:])
+
+
+def _salted_tools(alone: PlannedRequest, asked: StructuredOutput, salt: str) -> PlannedRequest:
+    """The mark stands in the first description, since the tools are what a server puts first. It is counted
+    as a part of them."""
+    tools, tokenizer = salted_tools(list(tools_of(asked.tools)), salt), reference_tokenizer()
+    marked = replace(alone, structured=replace(asked, tools=tools))
+    if alone.token_ids is None:
+        text = tools + (alone.text or "").removeprefix(asked.tools)
+        return replace(marked, text=text, input_tokens=tokenizer.count(text))
+    own = array("I", alone.token_ids)[len(tokenizer.encode(asked.tools)) :]
+    ids = array("I", tokenizer.encode(tools)) + own
+    return replace(marked, text=None, token_ids=ids, input_tokens=len(ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +204,12 @@ def _head(generator: BulkRandom, tokens: int, highest: int | None) -> array[int]
 
 
 def _prefixed(request: PlannedRequest, head: array[int], rank: int) -> PlannedRequest:
+    if request.structured is not None and request.structured.tools:
+        raise SuiteError(
+            "its requests begin with tool schemas, which servers put before all else",
+            where=f"prefix ahead of request {request.index}",
+            remedy="leave the prefix out: share the tools instead",
+        )
     shared = replace(request, prefix_id=rank, shared_prefix_tokens=len(head))
     if request.token_ids is not None and request.text is None:
         ids = head + array("I", request.token_ids)

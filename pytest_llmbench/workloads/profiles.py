@@ -11,19 +11,27 @@ import difflib
 import importlib.resources
 import math
 import tomllib
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, count
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.structured import StructuredOutput, compact, parameters_of
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, LogNormal, specification_of
-from pytest_llmbench.workloads.readable import as_ids, readable_ids
+from pytest_llmbench.workloads.readable import (
+    FEWEST_TOOL_TOKENS,
+    as_ids,
+    encoded,
+    readable_ids,
+    tools_of_length,
+)
 from pytest_llmbench.workloads.sharing import FLAG_BLOCK, sharing_flags
 from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed
 from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT
@@ -36,7 +44,7 @@ LIMITED: Final = ("ttft.p99", "e2e.p99")
 _FILE: Final = "profiles.toml"
 _KEYS: Final = frozenset(
     {"group", "title", "input", "output", "latency", "limits", "heads", "own", "session", "left_out"}
-    | {"not_known"}
+    | {"not_known", "structured"}
 )
 _HEAD_KEYS: Final = frozenset({"what", "tokens", "of", "share", "exponent", "uses"})
 _LATENCIES: Final = ("", "IN", "NR", "TO", "IN-NR", "NR-TO")
@@ -73,6 +81,9 @@ class Profile:
     """(metric, milliseconds), to be told and not to be applied."""
     heads: Heads | None = None
     own: Range | None = None
+    calls: float | None = None
+    """The heads are tools; this share of the requests has to be answered with a call of one, the others with
+    the arguments of one as JSON. ``None``: words."""
     session: bool = False
     left_out: str = ""
     not_known: str = ""
@@ -94,7 +105,7 @@ class ProfileWorkload(StreamedWorkload):
 
     Draw order: the heads from a generator of their own (:class:`_Pool`); per request, if there are heads,
     whether it begins with a shared one (``sharing_flags``) and with which, or the length of one of its own;
-    then the tokens after it, the output limit, the words.
+    then the tokens after it, the output limit, the words. Forms of replies: a generator of their own, too.
     """
 
     profile: Profile
@@ -112,15 +123,19 @@ class ProfileWorkload(StreamedWorkload):
         heads = self.profile.heads
         if heads is None or heads.uses is not None:
             return ()
-        return [len(ids) for _, ids, _ in _Pool(heads, seed).held]
+        pool = _Pool(heads, seed, structured=self.profile.calls is not None)
+        return [len(head.ids) for _, head, _ in pool.held]
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
         heads, own, reply = self.profile.heads, self.profile.own_law, spread(self.profile.output)
-        pool = None if heads is None else _Pool(heads, seed)
+        calls = self.profile.calls
+        pool = None if heads is None else _Pool(heads, seed, structured=calls is not None)
+        forms = None if calls is None else _Forms(calls, seed)
         for index in count():
-            number, ids = (None, as_ids(readable_ids(generator, 0))) if pool is None else pool.draw()
-            shared = 0 if number is None else len(ids)
+            # Without heads, one of no words: it takes a draw, which is a part of every known sequence.
+            number, head = (None, _words(generator, 0)) if pool is None else pool.draw()
+            ids, shared = head.ids, 0 if number is None else len(head.ids)
             tokens, limit = own.draw(generator), reply.draw(generator)
             ids = ids + as_ids(readable_ids(generator, tokens))
             yield PlannedRequest(
@@ -130,6 +145,7 @@ class ProfileWorkload(StreamedWorkload):
                 token_ids=ids,
                 prefix_id=number,
                 shared_prefix_tokens=shared,
+                structured=None if forms is None else forms.draw(head.tools),
             )
 
     def specification(self) -> Mapping[str, Any]:
@@ -145,6 +161,7 @@ class ProfileWorkload(StreamedWorkload):
                 "system_prompt": _system_prompt(profile),
             },
             "prefix_sharing": _sharing(profile.heads),
+            **_structured(profile),
             "temperature": 0.0,
             "stop": [],
             "generation": {
@@ -249,7 +266,8 @@ def read_profiles(document: Mapping[str, Any]) -> dict[str, Profile]:
 
 def _profile(code: str, line: Mapping[str, Any]) -> Profile:
     heads = line.get("heads")
-    given = {key: value for key, value in line.items() if key not in ("heads", "limits")}
+    given = {key: value for key, value in line.items() if key not in ("heads", "limits", "structured")}
+    given |= {"calls": line["structured"]["calls"]} if "structured" in line else {}
     given |= {key: tuple(given[key]) for key in ("input", "output", "own") if key in given}
     made = None
     if heads is not None:
@@ -271,7 +289,11 @@ def _line_mistakes(line: Mapping[str, Any], known_groups: Mapping[str, str]) -> 
               if name not in LIMITED or not limit > 0]  # fmt: skip
     if ("heads" in line) != ("own" in line):
         found.append("heads and own belong together")
-    return found or (_head_mistakes(line["heads"], line["own"]) if "heads" in line else [])
+    if not found and "heads" in line:
+        found = _head_mistakes(line["heads"], line["own"])
+    if not found and "structured" in line:
+        found = _structured_mistakes(line["structured"], line.get("heads"))
+    return found
 
 
 def _head_mistakes(heads: Mapping[str, Any], own: Any) -> list[str]:
@@ -286,17 +308,56 @@ def _head_mistakes(heads: Mapping[str, Any], own: Any) -> list[str]:
     return found
 
 
+def _structured_mistakes(structured: Any, heads: Any) -> list[str]:
+    calls = structured.get("calls") if isinstance(structured, Mapping) and len(structured) == 1 else None
+    if not isinstance(calls, int | float) or not 0 <= calls <= 1:
+        return [f"structured is {structured}: give calls alone, a share from 0 to 1"]
+    least = 0 if heads is None else heads["tokens"][0]
+    return (
+        []
+        if least >= FEWEST_TOOL_TOKENS
+        else [f"structured needs heads of at least {FEWEST_TOOL_TOKENS} tokens"]
+    )
+
+
 def _is_range(value: Any) -> bool:
     whole = isinstance(value, Sequence) and len(value) == 2 and all(type(end) is int for end in value)
     return whole and 1 <= value[0] <= value[1]
+
+
+class _Head(NamedTuple):
+    """A beginning of prompts; ``tools``: the tools that it is the JSON text of."""
+
+    ids: Any
+    tools: str = ""
+
+
+def _words(generator: BulkRandom, tokens: int) -> _Head:
+    return _Head(as_ids(readable_ids(generator, tokens)))
+
+
+class _Forms:
+    """The forms that replies are asked for, in order of the requests: which is a call, and of the others the
+    tool whose arguments are the answer."""
+
+    def __init__(self, calls: float, seed: int) -> None:
+        self._generator = BulkRandom(derived_seed(seed, "forms"))
+        self._flags = sharing_flags(self._generator, calls)
+
+    def draw(self, tools: str) -> StructuredOutput:
+        if next(self._flags):
+            return StructuredOutput(tools)
+        schemas = list(parameters_of(tools).values())
+        return StructuredOutput(tools, compact(self._generator.choice(schemas)))
 
 
 class _Pool:
     """The heads of one stream. Drawn from a generator of their own: of each its length, how often it is
     used if that is bounded, its words."""
 
-    def __init__(self, heads: Heads, seed: int) -> None:
-        self._heads = heads
+    def __init__(self, heads: Heads, seed: int, *, structured: bool = False) -> None:
+        """``structured``: the heads are tools."""
+        self._heads, self._structured = heads, structured
         self._generator = BulkRandom(derived_seed(seed, "heads"))
         self._law = spread(heads.tokens)
         self._made = 0
@@ -304,23 +365,28 @@ class _Pool:
         self._flags = sharing_flags(self._generator, heads.share)
         self._cumulated = list(accumulate((rank + 1) ** -heads.exponent for rank in range(heads.of)))
 
-    def _new(self) -> tuple[int, Any, float]:
-        """Number, ids, how often it may still be used."""
+    def _new(self) -> tuple[int, _Head, float]:
+        """Number, head, how often it may still be used."""
         number, self._made = self._made, self._made + 1
         tokens = self._law.draw(self._generator)
         uses = math.inf if self._heads.uses is None else self._generator.randint(*self._heads.uses)
-        return number, as_ids(readable_ids(self._generator, tokens)), uses
+        return number, self._head(tokens), uses
 
-    def draw(self) -> tuple[int | None, Any]:
-        """The number and the ids of a shared head; None and ids that nobody else has."""
+    def _head(self, tokens: int) -> _Head:
+        if not self._structured:
+            return _words(self._generator, tokens)
+        tools = tools_of_length(self._generator, tokens)
+        return _Head(array("I", encoded(tools)), tools)
+
+    def draw(self) -> tuple[int | None, _Head]:
+        """The number of a shared head and itself; None and one that nobody else has."""
         if not next(self._flags):
-            tokens = self._law.draw(self._generator)
-            return None, as_ids(readable_ids(self._generator, tokens))
+            return None, self._head(self._law.draw(self._generator))
         point = self._generator.random() * self._cumulated[-1]
         rank = bisect_right(self._cumulated, point, hi=len(self._cumulated) - 1)
-        number, ids, uses = self.held[rank]
-        self.held[rank] = (number, ids, uses - 1) if uses > 1 else self._new()
-        return number, ids
+        number, head, uses = self.held[rank]
+        self.held[rank] = (number, head, uses - 1) if uses > 1 else self._new()
+        return number, head
 
 
 def _sum_of(heads: Heads, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,6 +416,18 @@ def _sharing(heads: Heads | None) -> dict[str, Any]:
         "what": heads.what,
     }
     return told if heads.uses is None else told | {"requests_per_prefix": list(heads.uses)}
+
+
+def _structured(profile: Profile) -> dict[str, Any]:
+    if profile.calls is None:
+        return {}
+    told = {
+        "calls": profile.calls,
+        "schemas": "of OpenAI's function calling, drawn from the seed",
+        "counted_as": "input, as compact JSON in cl100k_base",
+        "not_counted": "what the server's chat template makes of them",
+    }
+    return {"structured_output": told}
 
 
 def _system_prompt(profile: Profile) -> dict[str, Any]:

@@ -3,16 +3,23 @@
 Random ids fall apart on their way through text, and a document that is to have 131,072 tokens has to have
 them. A word that is one token with its leading space stays one wherever it stands between other words, and
 so does the full stop behind it; so the ids drawn here are exactly the ids that the text encodes to.
+
+Sets of tools with JSON schemas are made of the same words. Their length is that of the tools as compact JSON;
+what a server makes of them in its chat template has another, which only the server knows.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from functools import cache
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.structured import compact
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 
@@ -74,6 +81,9 @@ WORDS = tuple(_WORD_LIST.split())
 """Part of the definition of every workload made of them: another list, other sequences."""
 
 _SHORTEST_SENTENCE, _LONGEST_SENTENCE = 8, 20
+FEWEST_TOOL_TOKENS: Final = 160
+"""The least length that a set is made for: a tool, and room to fill."""
+_DESCRIPTION_WORDS = (6, 24)
 
 
 def readable_ids(generator: BulkRandom, tokens: int) -> npt.NDArray[np.uint32]:
@@ -112,3 +122,78 @@ def as_ids(ids: npt.NDArray[np.uint32]) -> array[int]:
 def word_ids() -> npt.NDArray[np.uint32]:
     """Ids of :data:`WORDS`, each with its leading space."""
     return np.array([encoded(f" {word}")[0] for word in WORDS], dtype=np.uint32)
+
+
+def tools_of_length(generator: BulkRandom, tokens: int) -> str:
+    """Tools as compact JSON of exactly ``tokens`` tokens.
+
+    Draw order: tool after tool, each its words; what would be too long is dropped, and the description of
+    the first tool filled up. Raises SuiteError below :data:`FEWEST_TOOL_TOKENS`.
+    """
+    if tokens < FEWEST_TOOL_TOKENS:
+        raise SuiteError(
+            f"a set of tools cannot have {tokens} tokens",
+            where="tool schemas",
+            remedy=f"give at least {FEWEST_TOOL_TOKENS}",
+        )
+    made = _tools(generator)
+    tools = [next(made)]
+    about = _length(tools)
+    for tool in made:
+        about += _length([tool])  # of the list, to within a token for each: counting it whole is quadratic
+        if about > tokens:
+            break
+        tools.append(tool)
+    first = tools[0]["function"]
+    plain = first["description"]
+    missing = tokens - _length(tools)
+    fill = generator.choices(WORDS, k=max(0, missing))
+    for words in range(missing, -1, -1):  # a word more is a token more: the first is nearly always right
+        first["description"] = " ".join([plain, *fill[:words]])
+        if _length(tools) == tokens:
+            return compact(tools)
+    raise AssertionError(f"no description makes a set of {tokens} tokens")
+
+
+def salted_tools(tools: list[Any], words: str) -> str:
+    """The same tools, the description of the first beginning with ``words``."""
+    first = tools[0]["function"]
+    described = f"{words} {first.get('description', '')}"
+    changed = {"description": described} | {k: v for k, v in first.items() if k != "description"}
+    return compact([{**tools[0], "function": changed}, *tools[1:]])
+
+
+def _length(tools: list[dict[str, Any]]) -> int:
+    return reference_tokenizer().count(compact(tools))
+
+
+def _tools(generator: BulkRandom) -> Iterator[dict[str, Any]]:
+    """Tools without end; the number in its name makes each one unique."""
+    number = 0
+    while True:
+        number += 1
+        keys = generator.sample(WORDS, 4)
+        properties = {
+            keys[0]: {"type": "string", "description": _words(generator)},
+            keys[1]: {"type": "string", "enum": generator.sample(WORDS, 4)},
+            keys[2]: {"type": "integer"},
+            keys[3]: {"type": "array", "items": {"type": "string"}},
+        }
+        yield {
+            "type": "function",
+            "function": {
+                "description": _words(generator),
+                "name": f"{generator.choice(WORDS)}_{generator.choice(WORDS)}_{number}",
+                "parameters": {
+                    "type": "object",
+                    "properties": properties,
+                    "required": keys[:3],
+                    "additionalProperties": False,
+                },
+            },
+        }
+
+
+def _words(generator: BulkRandom) -> str:
+    count = generator.randint(*_DESCRIPTION_WORDS)
+    return " ".join(generator.choices(WORDS, k=count))

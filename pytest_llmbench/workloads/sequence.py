@@ -98,7 +98,8 @@ def sequence_json(requests: Iterable[PlannedRequest]) -> str:
 
     A request without token ids shows its text instead, as a JSON string. A turn of a session is
     ``[limit,[session,number,turns,[wait_for],pause_ns,kept],[id,…]]``, with the ids after those that it has
-    in common with the turn it goes on from: the whole of every prompt would be quadratic in the turns.
+    in common with the turn it goes on from: the whole of every prompt would be quadratic in the turns. One
+    that asks for structured output ends with ``[tools,schema]``, two strings.
     """
     return f"[{','.join(_request_json(request).decode() for request in requests)}]"
 
@@ -246,6 +247,14 @@ def _all_of(workload: Workload, stretches: Iterable[Stretch]) -> Iterator[Planne
 
 
 def _request_json(request: PlannedRequest) -> bytes:
+    if request.structured is not None:
+        asked = [request.structured.tools, request.structured.schema]
+        form = json.dumps(asked, separators=(",", ":")).encode()
+        return b"[%b,%b]" % (_plain_json(request)[1:-1], form)
+    return _plain_json(request)
+
+
+def _plain_json(request: PlannedRequest) -> bytes:
     if request.turn is None or request.token_ids is None:
         return b"[%d,%b]" % (request.max_tokens, _prompt_json(request))
     turn = request.turn

@@ -120,6 +120,7 @@ def records_of(workload: Workload, load: Load, requests: int) -> Records:
         ),
         "error": [None] * requests,
         "finish_reason": ["stop"] * requests,
+        "schema_check": [None] * requests,
         "chunk_offsets": np.arange(requests + 1) * CHUNKS,
         "chunk_tokens": np.ones(requests * CHUNKS, dtype=np.int64),
     }

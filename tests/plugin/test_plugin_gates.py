@@ -84,6 +84,30 @@ def test_goodput_passes_fails_and_has_no_compliance_class(suite: Suite) -> None:
     assert "Goodput Results" in (suite.path / "out" / "report.md").read_text("utf-8")
 
 
+def test_broken_schemas_are_limited_apart_from_goodput(suite: Suite) -> None:
+    suite.write("""
+        from pytest_llmbench import llmbench
+
+        LOAD = {"e2e_ms": 60_000, "min_share": 0.9, "rate": 20, "requests": 200}
+
+        @llmbench.goodput(**LOAD, workload="profile:FUNC", max_schema_violation_rate=0.5)
+        def test_kept(llm_result):
+            assert llm_result.goodput_share.point == 1.0
+            assert 0.1 < llm_result.metrics["schema_violation_rate"].point < 0.5
+
+        @llmbench.goodput(**LOAD, workload="profile:FUNC", max_schema_violation_rate=0.1)
+        def test_broken(): ...
+
+        @llmbench.goodput(**LOAD, max_schema_violation_rate=0.9)
+        def test_nothing_was_asked(): ...
+    """)
+    result = suite.measure("replay:fast?schema_fault_rate=0.3", scale="standard")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["*FAIL schema_violation_rate <= 0.1*"])
+    lines = [line for line in result.outlines if "test_nothing_was_asked" in line]
+    assert any("INCONCLUSIVE" in line for line in lines), lines
+
+
 def test_reasoning_from_marker_to_reports(suite: Suite) -> None:
     suite.write("""
         from pytest_llmbench import llmbench

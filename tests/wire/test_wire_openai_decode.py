@@ -46,10 +46,19 @@ def only(**fields: Any) -> Chunk:
         ({"reasoning_content": "r", "content": ""}, {"reasoning": "r"}),
         ({"reasoning": "r", "reasoning_details": [{"text": "r"}]}, {"reasoning": "r"}),
         ({"reasoning_details": [{"text": "r"}, {"summary": "s"}, {"data": "x"}, 1]}, {"reasoning": "rs"}),
-        ({"tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, {"text": "f{"}),
-        ({"tool_calls": [{"function": {"name": None, "arguments": "1"}}, None]}, {"text": "1"}),
-        ({"tool_calls": [{"custom": {"name": "c", "input": "i"}}]}, {"text": "ci"}),
-        ({"function_call": {"name": "f", "arguments": "{}"}}, {"text": "f{}"}),
+        (
+            {"tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+            {"text": "f{", "calls": ((0, "f", "{"),)},
+        ),
+        (
+            {"tool_calls": [{"function": {"name": None, "arguments": "1"}}, None]},
+            {"text": "1", "calls": ((0, "", "1"),)},
+        ),
+        (
+            {"tool_calls": [{"custom": {"name": "c", "input": "i"}}]},
+            {"text": "ci", "calls": ((0, "c", "i"),)},
+        ),
+        ({"function_call": {"name": "f", "arguments": "{}"}}, {"text": "f{}", "calls": ((0, "f", "{}"),)}),
         ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, {"text": "ab"}),
         ({"content": [{"type": "thinking", "thinking": [{"text": "t"}]}]}, {"reasoning": "t"}),
     ],

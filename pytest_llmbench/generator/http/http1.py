@@ -109,7 +109,9 @@ class Http1Connection:
         if exchange is not self._exchange:
             return  # the connection's end, or the sweep, came before
         if self._parser.framing is Framing.UNKNOWN and self._chunked and exchange.submitted_ns is not None:
-            known = self._owner.known.read(exchange.unparsed)
+            # A reply that has to keep to a schema is read: what the known one kept to was another.
+            free = exchange.request.structured is None
+            known = self._owner.known.read(exchange.unparsed) if free else None
             if known is not None and self.alive:
                 exchange.known, exchange.status = known, known.status
                 self._exchange = None

@@ -154,6 +154,7 @@ class ExactLengths:
         stated = dict(self.base.specification())
         if self.vocabulary is not None:
             return _in_vocabulary(stated, self.vocabulary)
+        stated.pop("structured_output", None)  # the prompt is words of the length, tools and all
         stated["content"] = {**stated["content"], "domain": "readable random words", "language": "English"}
         stated["input_length"] = {
             **stated["input_length"],
@@ -184,14 +185,16 @@ def _of_text(request: PlannedRequest, count: TokenCounter, seed: int) -> Planned
     found = exact_prompt(
         request.input_tokens, count, _seed_of(request, seed), trimmed=count.tokenizer is not None
     )
-    return replace(request, token_ids=None, text=found.text)
+    return replace(request, token_ids=None, text=found.text, structured=None)
 
 
 def _of_ids(request: PlannedRequest, vocabulary: HuggingFaceTokenizer, seed: int) -> PlannedRequest:
     """As many ids as the request is to have, drawn among those that are not special."""
     ids = vocabulary.ordinary_ids
     places = BulkRandom(_seed_of(request, seed)).randints(0, len(ids) - 1, request.input_tokens)
-    return replace(request, text=None, token_ids=as_ids(ids[np.frombuffer(places, dtype=np.uint32)]))
+    return replace(
+        request, structured=None, text=None, token_ids=as_ids(ids[np.frombuffer(places, dtype=np.uint32)])
+    )
 
 
 def _seed_of(request: PlannedRequest, seed: int) -> int:

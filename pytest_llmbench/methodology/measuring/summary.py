@@ -79,7 +79,11 @@ def _workload(facts: Facts) -> str:
         )
     ]
     profiles = "".join(f"; {told}" for told in told_of(facts.value("workload.profiles") or ()))
-    return f"{text} (custom: {'; '.join(laws)} tokens){profiles}"
+    words = facts.value("wire.structured_output") == "prompt_words"
+    no_form = (
+        "; tools are words of the prompt and no form is asked for: the API has no field here" if words else ""
+    )
+    return f"{text} (custom: {'; '.join(laws)} tokens){profiles}{no_form}"
 
 
 def _parts(facts: Facts) -> str:

@@ -29,7 +29,7 @@ from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.sections.ttft import value_and_interval
 from pytest_llmbench.metrics.goodput import good, goodput
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.looks import Quantity
 from pytest_llmbench.model.objective import Objective
@@ -54,6 +54,8 @@ class Parameters(AdaptiveParameters):
     e2e_ms: float | None = parameter("positive")
     min_share: float = parameter("share", 0.99)
     """The least share of all requests, those that failed among them."""
+    max_schema_violation_rate: float | None = parameter("share")
+    """The most replies that may break the schema they were asked to keep to, of those that were asked."""
     max_error_share: float = parameter("share", 1.0)
     """A failed request is not good, which is what the limit is about: it does not void the run as well."""
 
@@ -68,7 +70,9 @@ class Parameters(AdaptiveParameters):
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        return (Objective(GOODPUT_SHARE, ">=", self.min_share, "ratio"), *self.slo)
+        kept = self.max_schema_violation_rate
+        own = () if kept is None else (Objective(SCHEMA_VIOLATIONS, "<=", kept, "ratio"),)
+        return (Objective(GOODPUT_SHARE, ">=", self.min_share, "ratio"), *own, *self.slo)
 
     def contradictions(self) -> list[str]:
         found = super().contradictions()

@@ -7,6 +7,9 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_llmbench.model.structured import StructuredOutput
+from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer, breaks_of
+
 FaultKind = Literal[
     "http_error",
     "rate_limit",
@@ -65,12 +68,16 @@ class FaultOptions:
     """Pause of drip between two pieces of 16 bytes."""
     huge_line_mib: float = 17.0
     """Length of the line of huge_line."""
+    schema_fault_rate: float = 0.0
+    """Share of the replies to requests for structured output that break their schema, 0 to 1."""
 
     def mistakes(self) -> list[str]:
         """What is impossible about these values."""
         found = []
         if not 0.0 <= self.fault_rate <= 1.0:
             found.append(f"fault_rate is {self.fault_rate:g}; it has to be from 0 to 1")
+        if not 0.0 <= self.schema_fault_rate <= 1.0:
+            found.append(f"schema_fault_rate is {self.schema_fault_rate:g}; it has to be from 0 to 1")
         if not 400 <= self.fault_status <= 599:
             found.append(f"fault_status is {self.fault_status}; it has to be from 400 to 599")
         if self.full_status not in (429, 503):
@@ -93,7 +100,7 @@ class FaultSchedule:
     def __init__(self, options: FaultOptions, seed: int) -> None:
         self.options = options
         self._seed = seed
-        self._asked = 0
+        self._asked = self._structured = 0
         self.given = 0
         """Faults so far."""
 
@@ -111,3 +118,11 @@ class FaultSchedule:
             return None
         self.given += 1
         return draw.choice(options.fault)
+
+    def answer(self, asked: StructuredOutput) -> StructuredAnswer:
+        """The answer to the next request for structured output, broken or not."""
+        number = self._structured
+        self._structured += 1
+        draw = random.Random(f"schemas {self._seed} {number}")
+        possible = breaks_of(asked, number) if draw.random() < self.options.schema_fault_rate else []
+        return StructuredAnswer(asked, number, draw.choice(possible) if possible else "")

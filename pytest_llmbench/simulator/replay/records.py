@@ -25,6 +25,7 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine.faults import FaultKind
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
+from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +58,9 @@ class Flight:
     """200 as soon as the request is accepted."""
     error: str | None = None
     finish_reason: str | None = None
+    answer: StructuredAnswer | None = None
+    """What is said to a request for structured output."""
+    schema_check: str | None = None
     finished_ns: int = MISSING
     """The client has read the end of the response, or has given up."""
 
@@ -256,6 +260,7 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
         "outcome": np.array([OUTCOMES.index(flight.outcome) for flight in flights], dtype=np.int8),
         "error": [flight.error for flight in flights],
         "finish_reason": [flight.finish_reason for flight in flights],
+        "schema_check": [flight.schema_check for flight in flights],
     }
     columns |= {
         "shared_prefix_tokens": _planned(flights, "shared_prefix_tokens"),
@@ -399,6 +404,7 @@ def rows_of(records: Records) -> Iterator[RequestRecord]:
             outcome=OUTCOMES[records.outcome[i]],
             error=records.error[i],
             finish_reason=records.finish_reason[i],
+            schema_check=records.schema_check[i],
             **values,
         )
 

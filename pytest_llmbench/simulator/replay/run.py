@@ -292,6 +292,9 @@ class ReplayRun:
             self._refuse(flight, refusal, flight.received_ns)
             return
         flight.sequence = self._sequence(planned, ceiling)
+        if planned.structured is not None:
+            flight.answer = self._faults.answer(planned.structured)
+            flight.sequence.min_tokens = min(flight.answer.least_tokens, ceiling)
         screening = self._guardrails.screen(planned.input_tokens)
         joins_ns = flight.accepted_ns = flight.received_ns + screening.delay_ns
         if screening.refused:
@@ -417,7 +420,12 @@ class ReplayRun:
             self._hit(flight)
             return
         outcome, error = _ENDS.get(sequence.finish_reason, (Outcome.OK, None))
-        self._end(flight, outcome, at_ns, error, sequence.finish_reason)
+        reason: str = sequence.finish_reason
+        if flight.answer is not None and outcome is Outcome.OK:
+            visible = sequence.output_tokens - sequence.think_tokens
+            said = flight.answer.reply(visible, limited=reason == "length")
+            flight.schema_check, reason = said.check, said.finish_reason(reason)
+        self._end(flight, outcome, at_ns, error, reason)
 
     def _hold_back(self, flight: Flight, sequence: EngineSequence) -> int:
         """Hold a reply back, by the output filter or by a fault.

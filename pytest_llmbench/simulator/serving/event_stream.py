@@ -11,6 +11,7 @@ from pytest_llmbench.simulator.engine.stream_quirks import (
     ReasoningPlace,
     StreamOptions,
 )
+from pytest_llmbench.simulator.engine.structured_replies import StructuredReply
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.reply_text import DONE, ReplyText, usage_object
 
@@ -19,6 +20,9 @@ _TAGS: dict[bool, tuple[tuple[str, ...], tuple[str, ...]]] = {
     True: (("<th", "ink", ">"), ("</th", "ink", ">")),
 }
 """Opening and closing tag as tokens, whole and cut up."""
+
+
+_CALLS = "tool_calls"
 
 
 class TokenTexts:
@@ -31,6 +35,25 @@ class TokenTexts:
         self._tagged: list[str] = []
         self._first_is_whitespace = first == "whitespace"
         self.reasoning_tokens = 0
+        self._structured: StructuredReply | None = None
+        self._called = False
+
+    def answer_with(self, reply: StructuredReply) -> None:
+        """The visible tokens are those of ``reply``. To be said before the first is asked for."""
+        self._structured = reply
+
+    def finish_reason(self, reason: str) -> str:
+        return reason if self._structured is None else self._structured.finish_reason(reason)
+
+    def delta(self, field: str, text: str) -> dict[str, Any]:
+        """The delta that adds ``text``. The first of a tool call has its name and id, as vLLM has it."""
+        if field != _CALLS or self._structured is None:
+            return {field: text}
+        named = {"name": self._structured.tool}
+        function = {**({} if self._called else named), "arguments": text}
+        opening = {} if self._called else {"id": "call-0", "type": "function"}
+        self._called = True
+        return {_CALLS: [{"index": 0, **opening, "function": function}]}
 
     def reason_first(self, tokens: int) -> None:
         """The first so many tokens are reasoning. To be said before the first is asked for."""
@@ -50,6 +73,10 @@ class TokenTexts:
         """(field of the delta, text)."""
         if token < self.reasoning_tokens:
             return self._field, self._tagged[token] if self._tagged else self._text.word(token)
+        if self._structured is not None:
+            pieces, place = self._structured.pieces, token - self.reasoning_tokens
+            text = pieces[place] if place < len(pieces) else ""
+            return _CALLS if self._structured.tool else "content", text
         if self._first_is_whitespace and token == self.reasoning_tokens:
             return "content", "\n\n"
         return "content", self._text.word(token)
@@ -128,7 +155,8 @@ class EventStream:
     def ending(self, reason: str) -> list[bytes]:
         """The writes after the last token; there is at least one."""
         events = self._chunk() if self._pending else []
-        delta = {"content": self._held} if self._held else {}
+        reason = self._texts.finish_reason(reason)
+        delta = self._texts.delta(self._field, self._held) if self._held else {}
         self.visible |= bool(self._held.strip())
         timings = {"timings": self._truth.timings()} if self._options.server_timings else {}
         more = {"usage": self._usage()} if self._usage_each or self._options.usage == "finish" else {}
@@ -161,7 +189,7 @@ class EventStream:
         """The event of the pending tokens, after the role chunk if that is due."""
         events = []
         text = "".join(self._pending)
-        delta = {self._field: text}
+        delta = self._texts.delta(self._field, text)
         if not self._begun:
             self._begun = True
             if self._options.role_chunk == "at_first_token":

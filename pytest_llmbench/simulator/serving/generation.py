@@ -21,6 +21,7 @@ from pytest_llmbench.simulator.engine.faults import (
 )
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
+from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 from pytest_llmbench.simulator.protocols.face import FACE_FAULTS, Face, strike_on
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.serving.alarm import LoopAlarm
@@ -132,11 +133,11 @@ class Generation:
     async def answer(self, asked: Asked) -> None:
         """Give a request its tokens over HTTP. RefusalError if it gets a status instead."""
         possible = _ALL_FAULTS if asked.connection is not None else _ALL_FAULTS - TRANSPORT_FAULTS
-        sequence, truth = await self._take_in(
+        sequence, truth, answer = await self._take_in(
             asked.request, asked.received_ns, request_id(asked.scope), possible
         )
         async with contextlib.AsyncExitStack() as stack:
-            await self._carry(asked, sequence, truth, stack)
+            await self._carry(asked, sequence, truth, stack, answer)
 
     async def answer_on(
         self, face: Face, request: GenerationRequest, received_ns: int, own_id: str | None
@@ -146,7 +147,7 @@ class Generation:
         Cancelling is the client's going away. Of the stream's options those apply that are not about
         server-sent events: the sizes of chunks, reasoning, white space first, the trace.
         """
-        sequence, truth = await self._take_in(request, received_ns, own_id, FACE_FAULTS)
+        sequence, truth, _ = await self._take_in(request, received_ns, own_id, FACE_FAULTS)
         text = ReplyText(
             Endpoint.CHAT, truth.request_id, int(time.time()), self._config.model, 7 * self.accepted
         )
@@ -175,12 +176,13 @@ class Generation:
         received_ns: int,
         own_id: str | None,
         possible: frozenset[FaultKind],
-    ) -> tuple[EngineSequence, GroundTruth]:
+    ) -> tuple[EngineSequence, GroundTruth, StructuredAnswer | None]:
         """Count the prompt, draw the request's fate among the ``possible`` ones, and screen it."""
         ids = await self.encode_prompt(request) if self._config.prefix_caching else None
         prompt_tokens = await self._count_prompt(request) if ids is None else len(ids)
         ceiling = request.ceiling(prompt_tokens, self._config)
         fate = self._fate(possible)
+        answer = None if request.structured is None else self._faults.answer(request.structured)
         await self._screen(prompt_tokens)
         truth = GroundTruth(own_id or uuid.uuid4().hex, received_ns, prompt_tokens, fault=fate)
         if self._options.trace:
@@ -189,20 +191,36 @@ class Generation:
             truth.request_id,
             prompt_tokens,
             ceiling,
-            min_tokens=request.min_tokens,
+            min_tokens=max(request.min_tokens, 0 if answer is None else min(answer.least_tokens, ceiling)),
             ignore_eos=request.ignore_eos,
             priority=request.priority,
             thinks=request.thinks,
             token_ids=ids,
         )
-        return sequence, truth
+        return sequence, truth, answer
 
-    def _reason_first(self, texts: TokenTexts, sequence: EngineSequence) -> None:
-        leading = min(self._options.lead_reasoning_tokens, sequence.output_tokens)
-        texts.reason_first(sequence.think_tokens or leading)
+    def _reason_first(self, texts: TokenTexts, sequence: EngineSequence) -> int:
+        leading = sequence.think_tokens or min(self._options.lead_reasoning_tokens, sequence.output_tokens)
+        texts.reason_first(leading)
+        return sequence.output_tokens - leading
+
+    def _say(
+        self, texts: TokenTexts, truth: GroundTruth, sequence: EngineSequence, answer: StructuredAnswer | None
+    ) -> None:
+        """Settle what the tokens are, now that their number is known."""
+        visible = self._reason_first(texts, sequence)
+        if answer is not None:
+            said = answer.reply(visible, limited=sequence.finish_reason == "length")
+            texts.answer_with(said)
+            truth.schema_check = said.check
 
     async def _carry(
-        self, asked: Asked, sequence: EngineSequence, truth: GroundTruth, stack: contextlib.AsyncExitStack
+        self,
+        asked: Asked,
+        sequence: EngineSequence,
+        truth: GroundTruth,
+        stack: contextlib.AsyncExitStack,
+        answer: StructuredAnswer | None,
     ) -> None:
         """Build the reply, hand the sequence to the engine, and stay until the client has gone."""
         fate = cast(FaultKind | None, truth.fault)
@@ -215,7 +233,7 @@ class Generation:
             reply = self._faulty(reply, asked, fate, send)
         reply = self._filtered(reply, sequence, stack)
         self._submit(sequence, reply)
-        self._reason_first(texts, sequence)
+        self._say(texts, truth, sequence, answer)
         if asked.connection is not None:
             self._live.add(asked.connection)
             stack.callback(self._live.discard, asked.connection)
@@ -291,7 +309,8 @@ class Generation:
         if not request.stream:
             return WholeReply(send, text, texts, truth, clock, headers, timings=options.server_timings)
         reasons = self._config.think_mean_tokens is not None
-        plain = _is_plain(options) and not request.continuous_usage and not reasons
+        free = request.structured is None
+        plain = _is_plain(options) and not request.continuous_usage and not reasons and free
         stream = (PlainStream if plain else EventStream)(
             text,
             options,

@@ -55,6 +55,9 @@ class GroundTruth:
     think_reason: str | None = None
     """Why its thoughts ended: converged, overthinking or hard_cap."""
     finish_reason: str | None = None
+    schema_check: str | None = None
+    """What a reader of the whole reply finds: ``valid``, or how it breaks the schema it was asked to keep to.
+    ``None``: it was asked for no form."""
     aborted: bool = False
     """The connection was closed before the reply was complete, by the client or by the fault."""
     fault: str | None = None

@@ -158,6 +158,7 @@ class WholeReply:
     async def finish(self, reason: str) -> bool:
         truth = self.truth
         more = {"timings": truth.timings()} if self._timings else {}
+        reason = self._texts.finish_reason(reason)
         body = self._text.whole(self._message(), reason, self._usage(), **more)
         truth.first_write_ns = truth.first_visible_ns = truth.last_write_ns = self._clock()
         truth.note_write(truth.last_write_ns)
@@ -170,11 +171,13 @@ class WholeReply:
     def stop(self) -> None:
         """Do nothing: nothing is written before the end anyway."""
 
-    def _message(self) -> dict[str, str]:
-        message = {"content": ""}
+    def _message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"content": ""}
         for token in range(self.truth.output_tokens):
             field, text = self._texts.of(token)
             message[field] = message.get(field, "") + text
+        if "tool_calls" in message:
+            message |= self._texts.delta("tool_calls", message["tool_calls"])
         return message
 
     def _usage(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def _tail(choices: list[dict[str, Any]], **more: Any) -> bytes:
     return json.dumps({"choices": choices, **more}, separators=(",", ":")).encode()[1:] + b"\n\n"
 
 
-def _chat_choice(delta: dict[str, str], finish_reason: str | None = None) -> list[dict[str, Any]]:
+def _chat_choice(delta: dict[str, Any], finish_reason: str | None = None) -> list[dict[str, Any]]:
     return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}]
 
 
@@ -69,7 +69,7 @@ class ReplyText:
         """The text of token number ``token``, from 0."""
         return WORDS[(self._first_word + token) % len(WORDS)]
 
-    def chunk(self, delta: dict[str, str], finish_reason: str | None = None, **more: Any) -> bytes:
+    def chunk(self, delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
         """A chunk of any content; of a completion only ``delta["content"]`` counts."""
         if self._chat:
             return self._head + _tail(_chat_choice(delta, finish_reason), **more)
@@ -94,7 +94,7 @@ class ReplyText:
         text = "".join(self.word(token) for token in range(output_tokens))
         return self.whole({"content": text}, reason, usage_object(prompt_tokens, output_tokens))
 
-    def whole(self, message: dict[str, str], reason: str, usage: dict[str, Any] | None, **more: Any) -> bytes:
+    def whole(self, message: dict[str, Any], reason: str, usage: dict[str, Any] | None, **more: Any) -> bytes:
         """The same with ``message`` as the model's answer; of a completion only its content counts."""
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": reason}
         if self._chat:

@@ -6,11 +6,13 @@ Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.structured import StructuredOutput, compact
 from pytest_llmbench.simulator.engine.config import EngineConfig
 
 VOCABULARY_SIZE = 100277
@@ -87,6 +89,9 @@ class GenerationRequest:
     """Lower goes first, where the engine schedules by it."""
     thinks: bool = True
     """False: ``chat_template_kwargs.enable_thinking`` is false, or ``reasoning_effort`` is none."""
+    structured: StructuredOutput | None = None
+    """The form of the reply, where the request settles it: ``tool_choice`` required or the name of a tool, or
+    a JSON schema. With ``auto`` the model is free, and answers in words."""
     caps: bool = False
     """``max_tokens`` beyond the context is cut to what is left of it, instead of refused."""
 
@@ -131,7 +136,12 @@ def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequ
         raise RefusalError(400, "the request body has to be a JSON object")
     fields = Fields(content)
     asked = fields.text("model")
-    texts, token_ids = fields.messages() if endpoint is Endpoint.CHAT else fields.prompt()
+    chat = endpoint is Endpoint.CHAT
+    texts, token_ids = fields.messages() if chat else fields.prompt()
+    tools = fields.tools() if chat else ()
+    structured = fields.structured(tools) if chat else None
+    if tools:  # what a chat template puts in front, here as plain JSON
+        texts = (compact(list(tools)), *texts)
     request = GenerationRequest(
         texts=texts,
         token_ids=token_ids,
@@ -143,6 +153,7 @@ def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequ
         continuous_usage=fields.stream_option("continuous_usage_stats"),
         priority=fields.whole("priority"),
         thinks=fields.thinks(),
+        structured=structured,
     )
     fields.check_rest(request)
     fields.require_none_wrong()
@@ -258,6 +269,41 @@ class Fields:
             return (), prompt
         self._wrong("prompt", "one text or one list of token ids")
         return (), None
+
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
+        """The tools; none where one of them cannot be kept to, which is noted."""
+        tools = self._content.get("tools")
+        if tools is None:
+            return ()
+        try:
+            if isinstance(tools, list) and tools:
+                StructuredOutput.of(tools)
+                return tuple(tools)
+        except (SuiteError, RecursionError) as error:
+            self.mistakes["tools"] = str(error)
+            return ()
+        self._wrong("tools", "a list of functions")
+        return ()
+
+    def structured(self, tools: Sequence[Mapping[str, Any]]) -> StructuredOutput | None:
+        """What the reply has to be, if that is settled."""
+        choice, form = self._content.get("tool_choice"), self._content.get("response_format")
+        if tools and isinstance(choice, dict):
+            wanted = (choice.get("function") or {}).get("name")
+            tools = [tool for tool in tools if tool["function"]["name"] == wanted]
+            if not tools:
+                self._wrong("tool_choice", "the name of one of the tools")
+                return None
+        if tools and (choice == "required" or isinstance(choice, dict)):
+            return StructuredOutput(compact(list(tools)))
+        if not isinstance(form, dict) or form.get("type") != "json_schema":
+            return None
+        given = form.get("json_schema")
+        try:
+            return StructuredOutput.of(schema=given["schema"] if isinstance(given, dict) else None)
+        except (SuiteError, KeyError, RecursionError) as error:
+            self.mistakes["response_format"] = f"response_format: {error}"
+            return None
 
     def check_rest(self, request: GenerationRequest) -> None:
         """What is accepted only as one value, and what has to agree with something else."""

@@ -1,0 +1,150 @@
+"""Replies of the embedded engine to requests for structured output, valid or broken on demand. Pure.
+
+A token is one of cl100k_base. A reply has as many as the engine gives it: a text in it grows with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pytest_llmbench.model.structured import (
+    Call,
+    StructuredOutput,
+    compact,
+    parameters_of,
+    schema_of,
+)
+from pytest_llmbench.tokens.reference import reference_tokenizer
+
+BREAKS: Final = ("missing_key", "wrong_type", "unknown_enum", "not_json", "unknown_tool")
+"""Ways in which a reply is broken on demand, drawn in turn as far as its schema has room for them."""
+_TEXT = "the sea is wide and a small boat can cross it when wind is kind"
+_WORDS = tuple(_TEXT.split())
+_PLAIN: Mapping[str, Any] = {"integer": 7, "number": 1.5, "boolean": True, "null": None, "array": []}
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredReply:
+    """One reply: the text of each of its visible tokens, and what a reader will find."""
+
+    tool: str
+    """The tool that is called; empty: the text is the answer."""
+    pieces: tuple[str, ...]
+    whole: bool
+    """It was not cut short: the model ended it."""
+    check: str
+    """As :meth:`StructuredOutput.check` will have it."""
+
+    def finish_reason(self, reason: str) -> str:
+        """The end of a reply that is whole is the model's own, also at the limit."""
+        if not self.whole or reason not in ("length", "stop"):
+            return reason
+        return "tool_calls" if self.tool else "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredAnswer:
+    """What the model would say to a request, before it is known how many tokens it gets."""
+
+    asked: StructuredOutput
+    number: int
+    """Of the request among those for structured output; picks tool and values."""
+    broken: str = ""
+    """One of :func:`breaks_of`; empty: a valid answer."""
+
+    @property
+    def least_tokens(self) -> int:
+        """The fewest tokens that the whole of it takes."""
+        return reference_tokenizer().count(self._text(0))
+
+    def reply(self, tokens: int, *, limited: bool) -> StructuredReply:
+        """The reply of ``tokens`` visible tokens. ``limited``: it ends at its limit."""
+        tokenizer = reference_tokenizer()
+        ids: Sequence[int] = tokenizer.encode(self._text(0))
+        whole = len(ids) <= tokens
+        if len(ids) < tokens:
+            ids = tokenizer.encode(self._text(tokens - len(ids)))
+            if len(ids) > tokens:
+                ids = tokenizer.encode(self._text(0))
+        pieces = [tokenizer.decode([token]) for token in ids[:tokens]]
+        pieces += [" "] * (tokens - len(pieces))  # behind JSON, white space means nothing
+        text = "".join(pieces)
+        tool = self._tool
+        calls = [Call(tool, text)] if tool else []
+        check = self.asked.check("" if tool else text, calls, cut=limited and not whole)
+        return StructuredReply(tool, tuple(pieces), whole, check)
+
+    @property
+    def _tool(self) -> str:
+        if not self.asked.calls:
+            return ""
+        names = list(parameters_of(self.asked.tools))
+        return names[self.number % len(names)] + ("_" if self.broken == "unknown_tool" else "")
+
+    def _text(self, more_words: int) -> str:
+        value = _value(_schema(self.asked, self.number), self.number, _Filler(more_words))
+        if self.broken in ("missing_key", "wrong_type", "unknown_enum"):
+            value = _broken(value, _schema(self.asked, self.number), self.broken)
+        text = compact(value)
+        return text[:-1] if self.broken == "not_json" else text
+
+
+def breaks_of(asked: StructuredOutput, number: int) -> list[str]:
+    """The :data:`BREAKS` that the schema of this answer has room for."""
+    schema = _schema(asked, number)
+    required = schema.get("required", ())
+    enums = [key for key in required if "enum" in schema["properties"].get(key, {})]
+    possible = {
+        "missing_key": bool(required),
+        "wrong_type": bool(required),
+        "unknown_enum": any(schema["properties"][key]["type"] == "string" for key in enums),
+        "not_json": schema["type"] in ("object", "array"),
+        "unknown_tool": asked.calls,
+    }
+    return [name for name in BREAKS if possible[name]]
+
+
+def _schema(asked: StructuredOutput, number: int) -> Mapping[str, Any]:
+    if not asked.calls:
+        return schema_of(asked.schema)
+    every = list(parameters_of(asked.tools).values())
+    return every[number % len(every)]
+
+
+class _Filler:
+    """The words of texts; the first text takes all that there are to fill."""
+
+    def __init__(self, more_words: int) -> None:
+        self._more = more_words
+
+    def text(self) -> str:
+        words, self._more = 1 + self._more, 0
+        return " ".join(_WORDS[at % len(_WORDS)] for at in range(words))
+
+
+def _value(schema: Mapping[str, Any], number: int, filler: _Filler) -> Any:
+    """A value that keeps to the schema: required keys alone, or all where none is required."""
+    if schema.get("enum"):
+        return schema["enum"][number % len(schema["enum"])]
+    kind = schema["type"]
+    if kind == "string":
+        return filler.text()
+    if kind != "object":
+        return _PLAIN[kind]
+    properties = schema.get("properties", {})
+    keys = schema.get("required") or list(properties)
+    return {key: _value(properties.get(key, {"type": "string"}), number, filler) for key in keys}
+
+
+def _broken(value: dict[str, Any], schema: Mapping[str, Any], how: str) -> dict[str, Any]:
+    """The value with one thing wrong. Keys keep their order, so texts stay where they are."""
+    last = schema["required"][-1]
+    if how == "missing_key":
+        return {key: each for key, each in value.items() if key != last}
+    if how == "wrong_type":
+        other = "many" if schema["properties"].get(last, {}).get("type") == "integer" else {}
+        return value | {last: [] if isinstance(value[last], dict) else other}
+    key = next(each for each in schema["required"] if "enum" in schema["properties"].get(each, {}))
+    return value | {key: "".join(map(str, schema["properties"][key]["enum"])) + "?"}
