@@ -127,6 +127,14 @@ def schema_of(text: str) -> Mapping[str, Any]:
     return found
 
 
+def is_strict(schema: Mapping[str, Any]) -> bool:
+    """Whether OpenAI's strict mode takes the schema: every object has all its properties and no others."""
+    properties = schema.get("properties", {})
+    closed = schema["type"] != "object" or schema.get("additionalProperties") is False
+    inner = [*properties.values(), *([schema["items"]] if "items" in schema else [])]
+    return closed and properties.keys() <= {*schema.get("required", ())} and all(map(is_strict, inner))
+
+
 def compact(value: Any) -> str:
     """JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))

@@ -65,7 +65,7 @@ class Chunk:
     server_timings: Mapping[str, Any] | None = None
     """The server's own timing figures, under its own names and unfiltered."""
     calls: tuple[CallDelta, ...] = ()
-    """The part of ``text`` that is of tool calls, by the call."""
+    """What it adds to tool calls, by the call. It is a part of ``text``, but for a name that comes apart."""
 
     @property
     def undecodable(self) -> bool:

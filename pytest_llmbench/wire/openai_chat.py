@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.structured import schema_of, tools_of
+from pytest_llmbench.model.structured import is_strict, schema_of, tools_of
 from pytest_llmbench.wire.chunk import CallDelta, Chunk
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
 from pytest_llmbench.wire.openai_request import encode_body, own_prompt
@@ -43,7 +43,8 @@ def _asked_form(request: PlannedRequest) -> dict[str, Any]:
     tools = {"tools": list(tools_of(asked.tools))} if asked.tools else {}
     if asked.calls:
         return {**tools, "tool_choice": "required"}
-    form = {"name": "answer", "schema": schema_of(asked.schema), "strict": True}
+    schema = schema_of(asked.schema)
+    form = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
     choice = {"tool_choice": "none"} if tools else {}
     return {**tools, **choice, "response_format": {"type": "json_schema", "json_schema": form}}
 

@@ -359,7 +359,7 @@ def checked(asked: StructuredOutput, summary: StreamSummary, chunks: Sequence[Ch
     Of several choices the first is checked. The meaning of an answer is nobody's business here.
     """
     choice = next((chunk.choice for chunk in chunks if chunk.choice is not None), None)
-    own = [chunk for chunk in chunks if chunk.choice == choice]
+    own = [chunk for chunk in chunks if chunk.choice in (choice, None)]
     alone = len({chunk.choice for chunk in chunks} - {None}) < 2
     text = summary.text if alone else "".join([chunk.text for chunk in own])
     return asked.check(text, calls_of(own), cut=summary.finish_reason in LENGTH_FINISH)

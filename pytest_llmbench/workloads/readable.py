@@ -172,12 +172,11 @@ def _tools(generator: BulkRandom) -> Iterator[dict[str, Any]]:
     number = 0
     while True:
         number += 1
-        keys = generator.sample(WORDS, 4)
+        keys = generator.sample(WORDS, 3)
         properties = {
             keys[0]: {"type": "string", "description": _words(generator)},
             keys[1]: {"type": "string", "enum": generator.sample(WORDS, 4)},
             keys[2]: {"type": "integer"},
-            keys[3]: {"type": "array", "items": {"type": "string"}},
         }
         yield {
             "type": "function",
@@ -187,7 +186,7 @@ def _tools(generator: BulkRandom) -> Iterator[dict[str, Any]]:
                 "parameters": {
                     "type": "object",
                     "properties": properties,
-                    "required": keys[:3],
+                    "required": keys,
                     "additionalProperties": False,
                 },
             },

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.structured import VALID, VIOLATIONS, Call, StructuredOutput, compact
+from pytest_llmbench.model.structured import VALID, VIOLATIONS, Call, StructuredOutput, compact, is_strict
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -113,3 +113,17 @@ def test_it_is_kept_as_compact_json() -> None:
     assert (json.loads(asked.tools), json.loads(asked.schema)) == ([WEATHER], SCHEMA)
     assert asked.schema == compact(SCHEMA)
     assert (asked.calls, StructuredOutput.of([WEATHER]).calls) == (False, True)
+
+
+def test_strict_is_what_leaves_nothing_open() -> None:
+    text = {"type": "string"}
+    closed = {"type": "object", "properties": {"a": text}, "required": ["a"], "additionalProperties": False}
+    assert is_strict(text)
+    assert is_strict({"type": "array", "items": closed})
+    for change in (
+        {"additionalProperties": True},
+        {"required": []},
+        {"properties": {"a": {"type": "object"}}},
+    ):
+        assert not is_strict(closed | change)
+    assert not is_strict(SCHEMA)

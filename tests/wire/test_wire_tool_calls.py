@@ -110,7 +110,7 @@ def test_a_chat_request_asks_for_a_call_or_for_a_form() -> None:
     assert not plain.keys() & {"tools", "tool_choice", "response_format"}
     called = body_of(CALL)
     assert called == plain | {"tools": TOOLS, "tool_choice": "required"}
-    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": False}}
     assert body_of(JSON) == plain | {"response_format": form}
     both = body_of(StructuredOutput.of(TOOLS, SCHEMA))
     assert both == plain | {"tools": TOOLS, "tool_choice": "none", "response_format": form}
@@ -123,8 +123,79 @@ def test_tools_that_are_not_in_the_prompt_are_an_error() -> None:
 
 
 def test_other_dialects_send_the_tools_as_words() -> None:
-    assert [name for name, each in DIALECTS.items() if each.structured_output] == ["openai-chat"]
+    able = {name for name, each in DIALECTS.items() if each.structured_output}
+    assert able == {"openai-chat", "openai-responses", "anthropic-messages"}
     request = PlannedRequest(3, max_tokens=16, input_tokens=1, text=CALL.tools + " hello", structured=CALL)
     body = json.loads(DIALECTS["openai-completions"].encode(request, EncodeOptions("m")))
     assert body["prompt"] == CALL.tools + " hello"
     assert "tools" not in body
+
+
+def asked(api: str, form: StructuredOutput) -> dict[str, Any]:
+    request = PlannedRequest(3, max_tokens=16, input_tokens=1, text=form.tools + " hello", structured=form)
+    found: dict[str, Any] = json.loads(DIALECTS[api].encode(request, EncodeOptions("m")))
+    return found
+
+
+def test_responses_have_flat_tools_and_a_format_of_the_text() -> None:
+    called = asked("openai-responses", CALL)
+    flat = {"type": "function", "strict": False, "name": "weather", "parameters": SCHEMA}
+    assert (called["tools"], called["tool_choice"], called["input"]) == ([flat], "required", " hello")
+    form = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": False}
+    assert asked("openai-responses", JSON)["text"] == {"format": form}
+    both = asked("openai-responses", StructuredOutput.of(TOOLS, SCHEMA))
+    assert (both["tool_choice"], both["text"]["format"]) == ("none", form)
+
+
+def test_messages_have_input_schemas_and_an_output_config() -> None:
+    called = asked("anthropic-messages", CALL)
+    assert called["tools"] == [{"name": "weather", "input_schema": SCHEMA}]
+    assert called["tool_choice"] == {"type": "any"}
+    assert called["messages"] == [{"role": "user", "content": " hello"}]
+    form = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    assert asked("anthropic-messages", JSON)["output_config"] == form
+    assert asked("anthropic-messages", StructuredOutput.of(TOOLS, SCHEMA))["tool_choice"] == {"type": "none"}
+
+
+RESPONSES = [
+    {
+        "type": "response.output_item.added",
+        "output_index": 1,
+        "item": {"type": "function_call", "name": "weather"},
+    },
+    {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": '{"city":'},
+    {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": '"A"}'},
+    {"type": "response.completed", "response": {"status": "completed"}},
+]
+MESSAGES = [
+    {
+        "type": "content_block_start",
+        "index": 1,
+        "content_block": {"type": "tool_use", "name": "weather", "input": {}},
+    },
+    {
+        "type": "content_block_delta",
+        "index": 1,
+        "delta": {"type": "input_json_delta", "partial_json": '{"city":'},
+    },
+    {
+        "type": "content_block_delta",
+        "index": 1,
+        "delta": {"type": "input_json_delta", "partial_json": '"A"}'},
+    },
+    {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
+    {"type": "message_stop"},
+]
+
+
+@pytest.mark.parametrize(
+    ("api", "events"), [("openai-responses", RESPONSES), ("anthropic-messages", MESSAGES)]
+)
+@given(places=st.lists(st.integers(1, 1000)))
+def test_calls_of_other_apis_come_together_too(api: str, events: list[Any], places: list[int]) -> None:
+    body = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events)
+    reads = [(part.encode(), at) for at, part in enumerate(cut_at(body, places), 1)]
+    chunks = list(chunks_of(reads, DIALECTS[api]))
+    assert calls_of(chunks) == [Call("weather", '{"city":"A"}')]
+    summary = read_stream(chunks)
+    assert (summary.text, checked(CALL, summary, chunks)) == ('{"city":"A"}', "valid")

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.structured import StructuredOutput, parameters_of, schema_of
+from pytest_llmbench.model.structured import StructuredOutput, is_strict, parameters_of, schema_of
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Salted, SharedPrefix
 from pytest_llmbench.workloads.bulk_random import BulkRandom
@@ -47,6 +47,9 @@ def test_prompts_of_func_begin_with_tools_that_many_share() -> None:
     assert sum(r.structured.calls for r in requests if r.structured) == 30
     forms = [r.structured for r in requests if r.structured and not r.structured.calls]
     assert all(schema_of(form.schema) in parameters_of(form.tools).values() for form in forms)
+    assert all(
+        is_strict(schema_of(form.schema)) for form in forms
+    )  # others are refused by OpenAI's own service
 
 
 def test_what_is_asked_for_is_a_part_of_the_identity_of_a_sequence() -> None:

@@ -11,11 +11,18 @@ from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.request_body import RefusalError
 
-PartType = Literal["output_text", "reasoning_text"]
+PartType = Literal["output_text", "reasoning_text", "function_call"]
+
+
+_KINDS: dict[str, PartType] = {"content": "output_text", "tool_calls": "function_call"}
+"""Part of a reply by the field that chat has it in; any other is reasoning."""
 
 
 class Events(Protocol):
     """Makes the events of one reply, in order, as JSON texts."""
+
+    tool: str
+    """The tool that a part ``function_call`` calls."""
 
     def opening(self) -> list[str]:
         """The request has been accepted."""
@@ -74,7 +81,7 @@ class EventReply:
         if number < self._texts.reasoning_tokens:
             truth.reasoning_tokens += 1
         field, text = self._texts.of(number)
-        kind: PartType = "output_text" if field == "content" else "reasoning_text"
+        kind = _KINDS.get(field, "reasoning_text")
         if kind != self._kind:
             await self._chunk()
         self._kind = kind
@@ -84,6 +91,7 @@ class EventReply:
 
     async def finish(self, reason: str) -> bool:
         await self._chunk()
+        reason = self._texts.finish_reason(reason)
         await self._write(self._events.ending(reason, self.truth, self._timings))
         self._way.over.set()
         return False
@@ -105,8 +113,9 @@ class EventReply:
         truth.last_write_ns = now_ns
         if truth.first_write_ns is None:
             truth.first_write_ns = now_ns
-        if truth.first_visible_ns is None and self._kind == "output_text" and text.strip():
+        if truth.first_visible_ns is None and self._kind != "reasoning_text" and text.strip():
             truth.first_visible_ns = now_ns
+        self._events.tool = self._texts.tool
         await self._write(self._events.delta(self._kind, text))
 
     async def _write(self, events: list[str]) -> None:

@@ -12,12 +12,20 @@ from pytest_llmbench.simulator.serving.request_body import (
     GenerationRequest,
     RefusalError,
     require_model,
+    schema_form,
+    with_tools,
 )
 
-_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
+_STOP_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "content_filter": "refusal",
+    "tool_calls": "tool_use",
+}
 _BLOCKS = {
     "output_text": ("text", "text_delta", "text"),
     "reasoning_text": ("thinking", "thinking_delta", "thinking"),
+    "function_call": ("tool_use", "input_json_delta", "partial_json"),
 }
 """Type of the block, type of its deltas, and the field of the text in both."""
 
@@ -26,7 +34,9 @@ def parse_message(content: dict[str, Any], model: str) -> GenerationRequest:
     """Raises RefusalError: 400 for wrong types, all of them named; 404 for another model."""
     fields = Fields(content)
     asked, system = fields.text("model"), fields.text("system")
-    texts = fields.messages()[0]
+    tools = fields.tools("input_schema")
+    structured = fields.structured(tools, schema_form(content.get("output_config"), "format"))
+    texts = with_tools(fields.messages()[0], tools)
     thinking = content.get("thinking")
     enabled = not isinstance(thinking, dict) or thinking.get("type") != "disabled"
     request = GenerationRequest(
@@ -39,6 +49,7 @@ def parse_message(content: dict[str, Any], model: str) -> GenerationRequest:
         ignore_eos=fields.flag("ignore_eos"),
         priority=fields.whole("priority"),
         thinks=fields.thinks() and enabled,
+        structured=structured,
     )
     if request.max_tokens is None:
         fields.mistakes.setdefault("max_tokens", "max_tokens is missing")
@@ -49,7 +60,9 @@ def parse_message(content: dict[str, Any], model: str) -> GenerationRequest:
 
 
 class MessageEvents:
-    """Makes the events in order. A message is a block of thinking, if any, and one of text."""
+    """Makes the events in order. A message is a block of thinking, if any, and one of text or a tool call."""
+
+    tool = ""
 
     def __init__(self, message_id: str, model: str, prompt_tokens: int) -> None:
         self._identity = {"id": f"msg_{message_id}", "type": "message", "role": "assistant", "model": model}
@@ -74,7 +87,9 @@ class MessageEvents:
         if self._open != kind:
             events += self._close()
             self._open, self._index = kind, self._index + 1
-            start = {"type": block, field: ""}
+            start: dict[str, Any] = {"type": block, field: ""}
+            if kind == "function_call":
+                start = {"type": block, "id": "toolu_0", "name": self.tool, "input": {}}
             events.append(_event("content_block_start", index=self._index, content_block=start))
         more = {"type": delta, field: text}
         return [*events, _event("content_block_delta", index=self._index, delta=more)]

@@ -52,6 +52,9 @@ def _parsed(content: dict[str, Any], fields: Fields, texts: tuple[str, ...], mod
 class OllamaLines:
     """Makes the lines in order. There is none before the first token."""
 
+    tool = ""
+    """Always: no form is asked for here."""
+
     def __init__(self, model: str, *, chat: bool) -> None:
         self._model = model
         self._chat = chat

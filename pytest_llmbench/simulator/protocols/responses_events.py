@@ -15,7 +15,10 @@ from pytest_llmbench.simulator.serving.request_body import RefusalError
 
 
 class ResponseEvents:
-    """Makes the events in order, numbered from 0. A response is a reasoning item, if any, and a message."""
+    """Makes the events in order, numbered from 0. A response is a reasoning item, if any, and a message or
+    a function call."""
+
+    tool = ""
 
     def __init__(self, response_id: str, created: int, model: str) -> None:
         self.response_id = f"resp_{response_id}"
@@ -44,6 +47,9 @@ class ResponseEvents:
         if self._open != kind:
             events += self._close() + self._begin(kind)
         self._texts.append(text)
+        if kind == "function_call":
+            place = {"item_id": self._item_id, "output_index": len(self._output)}
+            return [*events, self._event("response.function_call_arguments.delta", **place, delta=text)]
         place = {"item_id": self._item_id, "output_index": len(self._output), "content_index": 0}
         logprobs: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
         return [*events, self._event(f"response.{kind}.delta", **place, delta=text, **logprobs)]
@@ -74,11 +80,14 @@ class ResponseEvents:
 
     @property
     def _item_id(self) -> str:
-        prefix = "msg" if self._open == "output_text" else "rs"
+        prefix = {"output_text": "msg", "function_call": "fc"}.get(self._open or "", "rs")
         return f"{prefix}_{self.response_id.removeprefix('resp_')}"
 
     def _begin(self, kind: PartType) -> list[str]:
         self._open, index = kind, len(self._output)
+        if kind == "function_call":
+            item = self._call("in_progress", "")
+            return [self._event("response.output_item.added", output_index=index, item=item)]
         item, part = self._item("in_progress", []), _part(kind, "")
         place = {"item_id": self._item_id, "output_index": index, "content_index": 0}
         return [
@@ -92,6 +101,8 @@ class ResponseEvents:
         if kind is None:
             return []
         text, index = "".join(self._texts), len(self._output)
+        if kind == "function_call":
+            return self._close_call(text, index)
         part = _part(kind, text)
         item = self._item("completed", [part])
         place = {"item_id": self._item_id, "output_index": index, "content_index": 0}
@@ -103,6 +114,19 @@ class ResponseEvents:
         self._output.append(item)
         self._open, self._texts = None, []
         return events
+
+    def _close_call(self, arguments: str, index: int) -> list[str]:
+        item, place = self._call("completed", arguments), {"item_id": self._item_id, "output_index": index}
+        self._output.append(item)
+        self._open, self._texts = None, []
+        return [
+            self._event("response.function_call_arguments.done", **place, arguments=arguments),
+            self._event("response.output_item.done", output_index=index, item=item),
+        ]
+
+    def _call(self, status: str, arguments: str) -> dict[str, Any]:
+        item = {"id": self._item_id, "type": "function_call", "status": status, "call_id": "call_0"}
+        return {**item, "name": self.tool, "arguments": arguments}
 
     def _item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
         item: dict[str, Any] = {"id": self._item_id, "status": status, "content": content}

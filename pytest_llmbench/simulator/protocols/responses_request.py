@@ -11,6 +11,8 @@ from pytest_llmbench.simulator.serving.request_body import (
     GenerationRequest,
     RefusalError,
     require_model,
+    schema_form,
+    with_tools,
 )
 
 CREATE = "response.create"
@@ -57,6 +59,9 @@ def parse_response(content: dict[str, Any], model: str) -> GenerationRequest:
     asked, instructions = fields.text("model"), fields.text("instructions")
     given = content.get("input")
     texts = (given,) if isinstance(given, str) else fields.messages("input")[0]
+    tools = fields.tools("parameters")
+    structured = fields.structured(tools, schema_form(content.get("text"), "format"))
+    texts = with_tools(texts, tools)
     reasoning = content.get("reasoning")
     effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
     request = GenerationRequest(
@@ -69,6 +74,7 @@ def parse_response(content: dict[str, Any], model: str) -> GenerationRequest:
         ignore_eos=fields.flag("ignore_eos"),
         priority=fields.whole("priority"),
         thinks=fields.thinks() and effort != "none",
+        structured=structured,
     )
     fields.check_rest(request)
     fields.require_none_wrong()

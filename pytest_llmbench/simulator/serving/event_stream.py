@@ -42,6 +42,11 @@ class TokenTexts:
         """The visible tokens are those of ``reply``. To be said before the first is asked for."""
         self._structured = reply
 
+    @property
+    def tool(self) -> str:
+        """The tool that the reply calls; empty: none."""
+        return "" if self._structured is None else self._structured.tool
+
     def finish_reason(self, reason: str) -> str:
         return reason if self._structured is None else self._structured.finish_reason(reason)
 

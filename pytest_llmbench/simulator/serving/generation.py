@@ -147,7 +147,7 @@ class Generation:
         Cancelling is the client's going away. Of the stream's options those apply that are not about
         server-sent events: the sizes of chunks, reasoning, white space first, the trace.
         """
-        sequence, truth, _ = await self._take_in(request, received_ns, own_id, FACE_FAULTS)
+        sequence, truth, answer = await self._take_in(request, received_ns, own_id, FACE_FAULTS)
         text = ReplyText(
             Endpoint.CHAT, truth.request_id, int(time.time()), self._config.model, 7 * self.accepted
         )
@@ -160,7 +160,7 @@ class Generation:
         async with contextlib.AsyncExitStack() as stack:
             reply = self._filtered(reply, sequence, stack)
             self._submit(sequence, reply)
-            self._reason_first(texts, sequence)
+            self._say(texts, truth, sequence, answer)
             self._live.add(face)
             stack.callback(self._live.discard, face)
             try:

@@ -139,9 +139,8 @@ def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequ
     chat = endpoint is Endpoint.CHAT
     texts, token_ids = fields.messages() if chat else fields.prompt()
     tools = fields.tools() if chat else ()
-    structured = fields.structured(tools) if chat else None
-    if tools:  # what a chat template puts in front, here as plain JSON
-        texts = (compact(list(tools)), *texts)
+    structured = fields.structured(tools, _json_form(content)) if chat else None
+    texts = with_tools(texts, tools)
     request = GenerationRequest(
         texts=texts,
         token_ids=token_ids,
@@ -159,6 +158,38 @@ def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequ
     fields.require_none_wrong()
     require_model(asked, model)
     return request
+
+
+def with_tools(texts: tuple[str, ...], tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The texts of a prompt: a chat template puts the tools in front, here as plain JSON."""
+    return (compact(list(tools)), *texts) if tools else texts
+
+
+def schema_form(holder: Any, key: str) -> Any:
+    """What is under ``key``, if it asks for an answer by a schema."""
+    form = holder.get(key) if isinstance(holder, dict) else None
+    return form if isinstance(form, dict) and form.get("type") == "json_schema" else None
+
+
+def _json_form(content: dict[str, Any]) -> Any:
+    form = schema_form(content, "response_format")
+    return None if form is None else form.get("json_schema", {})
+
+
+def _tool_named(choice: Any) -> str:
+    """The tool that has to be called: chat has its name in an object of its own."""
+    if not isinstance(choice, dict):
+        return ""
+    function = choice.get("function")
+    name = (function if isinstance(function, dict) else choice).get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _as_chat(tool: Any, parameters: str) -> Any:
+    if not isinstance(tool, dict):
+        return tool
+    kept = {"parameters" if key == parameters else key: value for key, value in tool.items()}
+    return {"type": "function", "function": {k: v for k, v in kept.items() if k not in ("type", "strict")}}
 
 
 def require_model(asked: str | None, model: str) -> None:
@@ -270,39 +301,42 @@ class Fields:
         self._wrong("prompt", "one text or one list of token ids")
         return (), None
 
-    def tools(self) -> tuple[Mapping[str, Any], ...]:
-        """The tools; none where one of them cannot be kept to, which is noted."""
+    def tools(self, parameters: str = "") -> tuple[Mapping[str, Any], ...]:
+        """The tools in the shape of the chat API; none where one of them cannot be kept to, which is noted.
+
+        ``parameters``: the key of the schema where tools are flat; empty: they are in that shape.
+        """
         tools = self._content.get("tools")
         if tools is None:
             return ()
+        if not isinstance(tools, list) or not tools:
+            self._wrong("tools", "a list of functions")
+            return ()
+        shaped = [_as_chat(tool, parameters) if parameters else tool for tool in tools]
         try:
-            if isinstance(tools, list) and tools:
-                StructuredOutput.of(tools)
-                return tuple(tools)
+            StructuredOutput.of(shaped)
         except (SuiteError, RecursionError) as error:
             self.mistakes["tools"] = str(error)
             return ()
-        self._wrong("tools", "a list of functions")
-        return ()
+        return tuple(shaped)
 
-    def structured(self, tools: Sequence[Mapping[str, Any]]) -> StructuredOutput | None:
-        """What the reply has to be, if that is settled."""
-        choice, form = self._content.get("tool_choice"), self._content.get("response_format")
-        if tools and isinstance(choice, dict):
-            wanted = (choice.get("function") or {}).get("name")
+    def structured(self, tools: Sequence[Mapping[str, Any]], form: Any) -> StructuredOutput | None:
+        """What the reply has to be, if that is settled. ``form``: what holds the schema of an answer."""
+        choice = self._content.get("tool_choice")
+        wanted = _tool_named(choice)
+        if tools and wanted:
             tools = [tool for tool in tools if tool["function"]["name"] == wanted]
             if not tools:
                 self._wrong("tool_choice", "the name of one of the tools")
                 return None
-        if tools and (choice == "required" or isinstance(choice, dict)):
+        if tools and (wanted or choice in ("required", {"type": "any"})):
             return StructuredOutput(compact(list(tools)))
-        if not isinstance(form, dict) or form.get("type") != "json_schema":
+        if form is None:
             return None
-        given = form.get("json_schema")
         try:
-            return StructuredOutput.of(schema=given["schema"] if isinstance(given, dict) else None)
-        except (SuiteError, KeyError, RecursionError) as error:
-            self.mistakes["response_format"] = f"response_format: {error}"
+            return StructuredOutput.of(schema=form.get("schema") if isinstance(form, dict) else None)
+        except (SuiteError, RecursionError) as error:
+            self.mistakes["schema"] = f"the form of the answer: {error}"
             return None
 
     def check_rest(self, request: GenerationRequest) -> None:

@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.model.structured import schema_of, tools_of
+from pytest_llmbench.wire.chunk import CallDelta, Chunk, Usage
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
 from pytest_llmbench.wire.event_payload import (
     finish_reason,
@@ -21,7 +22,7 @@ from pytest_llmbench.wire.event_payload import (
     text_in,
     type_of,
 )
-from pytest_llmbench.wire.openai_request import text_prompt, write_body
+from pytest_llmbench.wire.openai_request import own_prompt, write_body
 from pytest_llmbench.wire.openai_stream import as_count, read_timings
 from pytest_llmbench.wire.sse import SSEEvent
 
@@ -40,15 +41,17 @@ class AnthropicMessages(DialectDefaults):
     path = "/messages"
     fixed_headers = MappingProxyType({"anthropic-version": "2023-06-01"})
     key_header = "x-api-key"
+    structured_output = True
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         require_text(self.name, request, options)
         body: dict[str, Any] = {
             "model": options.model,
             "max_tokens": request.max_tokens,
-            "messages": [{"role": "user", "content": text_prompt(request)}],
+            "messages": [{"role": "user", "content": own_prompt(request)}],
             "stream": True,
             "temperature": request.temperature,
+            **_asked_form(request),
         }
         if options.ignore_eos:
             body["ignore_eos"] = True
@@ -62,13 +65,35 @@ class AnthropicMessages(DialectDefaults):
         return chunk
 
 
+def _asked_form(request: PlannedRequest) -> dict[str, Any]:
+    """The fields that ask for structured output."""
+    asked = request.structured
+    if asked is None:
+        return {}
+    functions = [tool["function"] for tool in tools_of(asked.tools)]
+    tools = [
+        {"input_schema" if key == "parameters" else key: value for key, value in function.items()}
+        for function in functions
+    ]
+    given = {"tools": tools} if tools else {}
+    if asked.calls:
+        return {**given, "tool_choice": {"type": "any"}}
+    choice = {"tool_choice": {"type": "none"}} if tools else {}
+    form = {"type": "json_schema", "schema": schema_of(asked.schema)}
+    return {**given, **choice, "output_config": {"format": form}}
+
+
 def _read(chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
     kind = type_of(payload, event_name)
     if kind == "content_block_delta":
         _read_block(chunk, payload.get("delta"), "a delta")
+        if arguments := text_in(payload.get("delta"), "partial_json"):
+            chunk.calls = (CallDelta(as_count(payload.get("index")) or 0, "", arguments),)
     elif kind == "content_block_start":
         _read_block(chunk, payload.get("content_block"), "a content block")
         chunk.blank = False  # it opens a block; its text, if any, counts
+        if name := text_in(payload.get("content_block"), "name"):
+            chunk.calls = (CallDelta(as_count(payload.get("index")) or 0, name),)
     elif kind in _KNOWN:
         _read_frame(chunk, payload, kind)
     elif not read_error(chunk, payload):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.model.structured import is_strict, schema_of, tools_of
+from pytest_llmbench.wire.chunk import CallDelta, Chunk
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, require_text
 from pytest_llmbench.wire.event_payload import (
     finish_reason,
@@ -19,15 +20,16 @@ from pytest_llmbench.wire.event_payload import (
     text_in,
     type_of,
 )
-from pytest_llmbench.wire.openai_request import text_prompt, write_body
-from pytest_llmbench.wire.openai_stream import read_timings, read_usage
+from pytest_llmbench.wire.openai_request import own_prompt, write_body
+from pytest_llmbench.wire.openai_stream import as_count, read_timings, read_usage
 from pytest_llmbench.wire.sse import SSEEvent
 
+_ARGUMENTS = "response.function_call_arguments.delta"
 _TEXT_DELTAS = frozenset(
     {
         "response.output_text.delta",
         "response.refusal.delta",
-        "response.function_call_arguments.delta",
+        _ARGUMENTS,
         "response.custom_tool_call_input.delta",
         "response.mcp_call_arguments.delta",
         "response.code_interpreter_call_code.delta",
@@ -44,6 +46,7 @@ class OpenAIResponses(DialectDefaults):
     name = "openai-responses"
     path = "/responses"
     least_tokens = 16
+    structured_output = True
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         return write_body(self.fields(request, options), request, options)
@@ -56,11 +59,12 @@ class OpenAIResponses(DialectDefaults):
         require_text(self.name, request, options)
         body: dict[str, Any] = {
             "model": options.model,
-            "input": text_prompt(request),
+            "input": own_prompt(request),
             "stream": True,
             "store": False,
             "max_output_tokens": request.max_tokens,
             "temperature": request.temperature,
+            **_asked_form(request),
         }
         if options.ignore_eos:
             body["ignore_eos"] = True
@@ -74,10 +78,35 @@ class OpenAIResponses(DialectDefaults):
         return chunk
 
 
+def _asked_form(request: PlannedRequest) -> dict[str, Any]:
+    """The fields that ask for structured output. Tools are flat here."""
+    asked = request.structured
+    if asked is None:
+        return {}
+    # Strict unless it is said otherwise, which not every schema can be.
+    tools = [
+        {"type": "function", "strict": is_strict(tool["function"]["parameters"]), **tool["function"]}
+        for tool in tools_of(asked.tools)
+    ]
+    given = {"tools": tools} if tools else {}
+    if asked.calls:
+        return {**given, "tool_choice": "required"}
+    schema = schema_of(asked.schema)
+    form = {"type": "json_schema", "name": "answer", "schema": schema, "strict": is_strict(schema)}
+    choice = {"tool_choice": "none"} if tools else {}
+    return {**given, **choice, "text": {"format": form}}
+
+
 def _read(chunk: Chunk, payload: dict[str, Any], event_name: str) -> None:
     kind = type_of(payload, event_name)
     if kind in _TEXT_DELTAS or kind in _REASONING_DELTAS:
         _read_delta(chunk, payload, reasons=kind in _REASONING_DELTAS)
+        if kind == _ARGUMENTS and chunk.text:
+            chunk.calls = (CallDelta(as_count(payload.get("output_index")) or 0, "", chunk.text),)
+    elif kind == "response.output_item.added":
+        name = text_in(payload.get("item"), "name")
+        if name:
+            chunk.calls = (CallDelta(as_count(payload.get("output_index")) or 0, name),)
     elif kind in TERMINAL:
         _read_end(chunk, payload.get("response"), kind)
     elif not read_error(chunk, payload):

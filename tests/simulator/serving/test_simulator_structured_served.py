@@ -85,6 +85,30 @@ def test_the_share_of_broken_replies_is_counted_exactly_and_by_reason() -> None:
     }
 
 
+@pytest.mark.parametrize("api", ["openai-responses", "anthropic-messages"])
+@pytest.mark.parametrize("options", ["", "&tokens_per_chunk=4", "&think_mean_tokens=5"])
+def test_other_apis_call_tools_and_keep_to_schemas_too(api: str, options: str) -> None:
+    with start_engine(f"fast?schema_fault_rate=0.3{options}") as engine:
+        seen = measured(engine, plan(LONG, 24), api)
+        truths = {truth.request_id: truth.schema_check for truth in engine.ground_truth()}
+    records = seen.records
+    assert records.counts()["ok"] == 24
+    assert dict(zip(records.request_id, records.schema_check, strict=True)) == truths
+    assert len(set(truths.values())) > 2
+    assert (records.input_tokens == records.requested_input_tokens).all()
+    assert (records.output_tokens == 60).all()
+    assert seen.facts.value("wire.structured_output") == "fields"
+
+
+def test_over_websocket_as_over_http() -> None:
+    with start_engine("fast?schema_fault_rate=0.3") as engine:
+        url = engine.url.replace("http://", "ws://")
+        with LoadGenerator(Target.parse(url), dialect("openai-responses"), model=engine.model) as generator:
+            records = generator.run(plan(LONG, 12)).records
+        truths = {truth.request_id: truth.schema_check for truth in engine.ground_truth()}
+    assert dict(zip(records.request_id, records.schema_check, strict=True)) == truths
+
+
 def test_a_reply_that_its_limit_cuts_short_is_told_as_such() -> None:
     with start_engine("fast") as engine:
         records = measured(engine, plan(WithFixedOutput(FUNC, 6), 6)).records
