@@ -50,6 +50,8 @@ OUTPUT_FIELDS = OUTPUT_LIMITS | {
     "thinking_token_budget",
     "max_thinking_tokens",
     "response_format",
+    "output_config",
+    "tool_choice",
     "structured_outputs",
     "guided_json",
     "guided_regex",

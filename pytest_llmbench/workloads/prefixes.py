@@ -52,7 +52,8 @@ class Prefixes:
 
 
 def _prefix_of(request: PlannedRequest, index: int) -> PlannedRequest:
-    length = request.shared_prefix_tokens
+    # Tools go in a field of their own, and some servers refuse a message without any text.
+    length = request.shared_prefix_tokens + (request.structured is not None)
     ids, text = request.token_ids, request.text
     if ids is not None:
         ids, text = ids[:length], None

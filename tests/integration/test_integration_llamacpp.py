@@ -6,10 +6,20 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from measured_rows import counted_rows
+
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.structured import StructuredOutput
+from pytest_llmbench.wire.openai_chat import OpenAIChat
 
 pytestmark = pytest.mark.timing
 SUITE = """
@@ -132,3 +142,40 @@ def test_prompts_have_exact_lengths_in_the_model_s_own_vocabulary(
         # Another's template and special tokens come on top, as many for each prompt.
         assert findings["tokenizer_agreement"]["value"] == 0
     assert entry["facts"]["tokenizer.vocab_size"]["value"] == 2048
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"unit": {"type": "string", "enum": ["C", "F"]}, "warm": {"type": "boolean"}},
+    "required": ["unit", "warm"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "weather", "description": "tells", "parameters": SCHEMA}}
+
+
+@dataclass(frozen=True)
+class CallsAndForms:
+    """Requests for a call and for an answer by a schema, in turn."""
+
+    name: str = "calls-and-forms"
+    standard: bool = False
+
+    def requests(self, count: int, seed: int) -> Sequence[PlannedRequest]:
+        call, form = StructuredOutput.of([TOOL]), StructuredOutput.of([TOOL], SCHEMA)
+        text = call.tools + " the weather"
+        return [
+            PlannedRequest(i, 120, 40, text=text, structured=form if i % 2 else call) for i in range(count)
+        ]
+
+    def specification(self) -> Mapping[str, Any]:
+        return {}
+
+
+def test_a_grammar_makes_random_weights_keep_to_a_schema(llama_cpp: str) -> None:
+    """The server takes tools and schemas as they are sent; a call may not be through at its limit."""
+    with LoadGenerator(Target.parse(llama_cpp), OpenAIChat(), model="tiny-random") as generator:
+        records = generator.run(LoadPlan("measure", CallsAndForms(), ClosedLoop(2), 8, seed=1)).records
+    checks = dict(zip(records.index.tolist(), records.schema_check, strict=True))
+    assert records.counts()["ok"] == 8, list(records.error)
+    assert [checks[i] for i in range(1, 8, 2)] == ["valid"] * 4
+    assert {checks[i] for i in range(0, 8, 2)} <= {"valid", "cut_by_limit"}

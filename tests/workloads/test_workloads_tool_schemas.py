@@ -16,6 +16,7 @@ from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Salted, SharedPrefix
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.prefixes import Prefixes
 from pytest_llmbench.workloads.profiles import profile_workload
 from pytest_llmbench.workloads.readable import FEWEST_TOOL_TOKENS, tools_of_length
 from pytest_llmbench.workloads.sequence import sequence_sha256
@@ -102,3 +103,13 @@ def test_a_text_with_tools_can_be_salted() -> None:
     assert salted.structured is not None
     assert salted.text == salted.structured.tools + " 0"
     assert salted.input_tokens == reference_tokenizer().count(salted.text)
+
+
+def test_a_cache_is_filled_with_the_tools_and_one_word_to_ask_with() -> None:
+    tokenizer = reference_tokenizer()
+    for request in Prefixes(FUNC, 20).requests(20, 3):
+        assert request.structured is not None
+        text = tokenizer.decode(list(request.token_ids or ()))
+        own = text.removeprefix(request.structured.tools)
+        assert (tokenizer.count(own), text != own) == (1, True)
+        assert request.input_tokens == request.shared_prefix_tokens + 1 == len(request.token_ids or ())
