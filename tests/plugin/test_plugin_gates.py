@@ -86,7 +86,8 @@ def test_goodput_passes_fails_and_has_no_compliance_class(suite: Suite) -> None:
 
 def test_broken_schemas_are_limited_apart_from_goodput(suite: Suite) -> None:
     suite.write("""
-        from pytest_llmbench import llmbench
+        import pytest
+        from pytest_llmbench import llmbench, metric
 
         LOAD = {"e2e_ms": 60_000, "min_share": 0.9, "rate": 20, "requests": 200}
 
@@ -100,9 +101,19 @@ def test_broken_schemas_are_limited_apart_from_goodput(suite: Suite) -> None:
 
         @llmbench.goodput(**LOAD, max_schema_violation_rate=0.9)
         def test_nothing_was_asked(): ...
+
+        @llmbench.ttft(
+            rate=20, requests=200, workload={"profile:FUNC": 1, "profile:CLAS": 1},
+            slo=[metric("schema_violation_rate[profile:FUNC]", "ratio") <= 0.6],
+        )
+        def test_mixed(llm_result):
+            rates = {name: each.point for name, each in llm_result.metrics.items() if "violation" in name}
+            assert rates["schema_violation_rate"] == rates["schema_violation_rate[profile:FUNC]"]
+            assert "schema_violation_rate[profile:CLAS]" not in rates
+            assert sum(rates.values()) == pytest.approx(3 * rates["schema_violation_rate"])
     """)
     result = suite.measure("replay:fast?schema_fault_rate=0.3", scale="standard")
-    result.assert_outcomes(passed=1, failed=2)
+    result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["*FAIL schema_violation_rate <= 0.1*"])
     lines = [line for line in result.outlines if "test_nothing_was_asked" in line]
     assert any("INCONCLUSIVE" in line for line in lines), lines

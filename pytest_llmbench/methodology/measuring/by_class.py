@@ -63,7 +63,9 @@ def _metrics(seen: Sequence[Observation], labels: Sequence[str], seed: int) -> d
         families = samples_of(own).families()
         for family in _FAMILIES:
             found |= distribution(f"{family}[{label}]", families[family])
-        found |= {f"{name}[{label}]": value for name, value in rates(own, seed=seed).items()}
+        # Those that have a qualifier (the reasons of schema violations) are given of all requests alone.
+        own_rates = {name: value for name, value in rates(own, seed=seed).items() if "[" not in name}
+        found |= {f"{name}[{label}]": value for name, value in own_rates.items()}
     return found
 
 
