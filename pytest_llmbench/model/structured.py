@@ -120,9 +120,8 @@ def parameters_of(text: str) -> Mapping[str, Mapping[str, Any]]:
     return {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools_of(text)}
 
 
-@lru_cache(_REMEMBERED)
 def schema_of(text: str) -> Mapping[str, Any]:
-    """The schema in :attr:`StructuredOutput.schema`. Not to be changed."""
+    """The schema in :attr:`StructuredOutput.schema`, anew each time: extra fields are merged into bodies."""
     found: Mapping[str, Any] = json.loads(text)
     return found
 

@@ -199,3 +199,11 @@ def test_calls_of_other_apis_come_together_too(api: str, events: list[Any], plac
     assert calls_of(chunks) == [Call("weather", '{"city":"A"}')]
     summary = read_stream(chunks)
     assert (summary.text, checked(CALL, summary, chunks)) == ('{"city":"A"}', "valid")
+
+
+def test_extra_fields_change_one_request_and_not_the_next() -> None:
+    request = PlannedRequest(3, max_tokens=16, input_tokens=1, text="hello", structured=JSON)
+    deeper = {"response_format": {"json_schema": {"schema": {"title": "x"}}}}
+    changed = json.loads(CHAT.encode(request, EncodeOptions("m", extra_body=deeper)))
+    assert changed["response_format"]["json_schema"]["schema"] == {**SCHEMA, "title": "x"}
+    assert body_of(JSON)["response_format"]["json_schema"]["schema"] == SCHEMA
