@@ -58,3 +58,22 @@ def http_beside(url: str) -> str:
 def is_grpc(url: str) -> bool:
     """Whether it is the URL of a gRPC server, ``grpc://host:port``."""
     return urlsplit(url.strip()).scheme in GRPC_SCHEMES
+
+
+def not_over_http2(endpoint: str) -> list[str]:
+    """Why an endpoint cannot be asked over HTTP/2 with ``--llm-http=2``, in words; nothing, if it can."""
+    scheme = endpoint.strip().partition(":")[0].lower()
+    if scheme in ("http", "https"):
+        return []
+    why = _NOT_OVER_HTTP2.get(scheme, "is not asked over HTTP")
+    return [f"--llm-http=2 is for http:// and https:// endpoints, and {scheme}: {why}: leave it out"]
+
+
+_NOT_OVER_HTTP2 = {
+    **dict.fromkeys(WEBSOCKET_SCHEMES, "is a WebSocket, which is opened over HTTP/1.1"),
+    **dict.fromkeys(GRPC_SCHEMES, "is gRPC, which is HTTP/2 by itself"),
+    SCHEME: "is a Unix socket, which is asked over HTTP/1.1",
+    "sim": "is the embedded engine, which serves HTTP/1.1",
+    "replay": "is the embedded engine in virtual time, which is asked over no HTTP",
+    "python": "is code in this process, which is asked over no HTTP",
+}

@@ -24,8 +24,8 @@ from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, PingFrame, Rs
 from scripted_server import Conversation, Script
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
-from pytest_llmbench.wire.grpc.call import header_block
 from pytest_llmbench.wire.grpc.messages import prefixed
+from pytest_llmbench.wire.http2.client import header_block
 
 GRPC = ("content-type", "application/grpc")
 

@@ -55,7 +55,7 @@ from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.stats.interim.looks import look_taker
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns
-from pytest_llmbench.wire.catalogue import over_grpc, over_websocket
+from pytest_llmbench.wire.catalogue import over_grpc, over_websocket, require_http2
 from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm, headers_for, path_for
 from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 from pytest_llmbench.workloads.prompts import with_text
@@ -63,6 +63,7 @@ from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
 
 if TYPE_CHECKING:
     from pytest_llmbench.generator.grpc.request_head import CallHead
+    from pytest_llmbench.generator.http2.request_head import Http2Head
     from pytest_llmbench.generator.websocket.request_frame import RequestFrame
 
 _LEAST_OPEN_LOOP_CONNECTIONS = 16
@@ -415,7 +416,7 @@ class _Way:
     """The way to a target: what requests look like on it, and what carries them."""
 
     dialect: Dialect
-    head: RequestHead | RequestFrame | CallHead
+    head: RequestHead | Http2Head | RequestFrame | CallHead
     transport: Callable[[Clock, bool], Transport]
     """Makes the transport; the second argument: use the kernel's stamps."""
 
@@ -425,6 +426,8 @@ def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -
     path = path_for(dialect, model)
     if target.is_grpc:
         return _way_over_grpc(target, dialect, path, session_header)
+    if target.http2:
+        return _way_over_http2(target, dialect, path, session_header)
     if not target.is_websocket:
         head = RequestHead(target, path, headers_for(dialect, dict(target.headers)), session_header)
         return _Way(dialect, head, lambda clock, kernel: Http1Transport(target, clock, kernel_stamps=kernel))
@@ -438,6 +441,16 @@ def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -
         RequestFrame(spoken),
         lambda clock, kernel: WebSocketTransport(target, clock, spoken, path, kernel_stamps=kernel),
     )
+
+
+def _way_over_http2(target: Target, dialect: Dialect, path: str, session_header: str) -> _Way:
+    """The way over HTTP/2; raises SuiteError where its packages are not installed."""
+    require_http2()
+    from pytest_llmbench.generator.http2.request_head import Http2Head
+    from pytest_llmbench.generator.http2.transport import Http2Transport
+
+    head = Http2Head(target, path, headers_for(dialect, dict(target.headers)), session_header)
+    return _Way(dialect, head, lambda clock, kernel: Http2Transport(target, clock, kernel_stamps=kernel))
 
 
 def _way_over_grpc(target: Target, dialect: Dialect, path: str, session_header: str) -> _Way:

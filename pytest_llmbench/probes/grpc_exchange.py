@@ -16,9 +16,9 @@ import httpx
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.plain_socket import PlainSocket
-from pytest_llmbench.wire.grpc.call import Call, CallConnection, Header, header_block, request_frames
 from pytest_llmbench.wire.grpc.messages import prefixed
 from pytest_llmbench.wire.grpc.status import CallStatus, status_of
+from pytest_llmbench.wire.http2.client import Header, Http2Client, Stream, header_block, request_frames
 
 _MOST_BYTES = 4 * 1024 * 1024
 _OWN = ("content-type", "te", "user-agent", "host", "connection")
@@ -64,7 +64,7 @@ class _Exchange:
 
     sock: PlainSocket
     url: str
-    http2: CallConnection = field(default_factory=CallConnection)
+    http2: Http2Client = field(default_factory=Http2Client)
     body: bytearray = field(default_factory=bytearray)
 
     def reply_to(self, message: bytes, headers: Mapping[str, str]) -> CallReply:
@@ -81,14 +81,13 @@ class _Exchange:
             *given,
         ]
         request = request_frames(header_block(head, first=True), prefixed(message))
-        self._send(self.http2.opening() + self.http2.begin(request))
-        made = self.http2.call
-        assert made is not None
+        made = self.http2.begin(request)
+        self._send(self.http2.opening() + self.http2.to_send())
         ended = self._heard_out(made)
         self._send(self.http2.closing(), or_not=True)
         return self._reply(made, ended=ended)
 
-    def _heard_out(self, made: Call) -> bool:
+    def _heard_out(self, made: Stream) -> bool:
         """Read to the end; False: to a limit."""
         while not made.is_over:
             if len(self.body) > _MOST_BYTES:
@@ -101,7 +100,8 @@ class _Exchange:
                 return False
             if not data:
                 raise httpx.ReadError("the connection was closed before the end of the call")
-            self.body += self.http2.feed(data).data
+            for stream in self.http2.feed(data).progress:
+                self.body += stream.data
             if self.http2.problem and data.startswith(_TLS_ALERT):
                 raise httpx.RemoteProtocolError(self.http2.problem)  # which has the port asked for TLS
             if self.http2.problem:
@@ -119,7 +119,7 @@ class _Exchange:
             if not or_not:
                 raise
 
-    def _reply(self, made: Call, *, ended: bool) -> CallReply:
+    def _reply(self, made: Stream, *, ended: bool) -> CallReply:
         headers = _text(made.headers)
         if made.status != 200:  # of something between that is HTTP and no gRPC
             return CallReply(made.status or 502, headers, bytes(self.body))

@@ -124,7 +124,7 @@ def over_grpc(name: str) -> CallDialect:
             "(--llm-endpoint)",
         )
     try:
-        import_module("pytest_llmbench.wire.grpc.call")  # which every call needs
+        import_module("pytest_llmbench.wire.http2.client")  # which every call needs
         made: CallDialect = _instance(*_OVER_GRPC[known])
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _GRPC_PACKAGES:
@@ -135,6 +135,23 @@ def over_grpc(name: str) -> CallDialect:
             remedy='pip install "pytest-llmbench[grpc]"',
         ) from error
     return made
+
+
+def require_http2() -> None:
+    """See that HTTP/2 can be spoken.
+
+    :raises SuiteError: the packages that it needs are not installed.
+    """
+    try:
+        import_module("pytest_llmbench.wire.http2.client")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _GRPC_PACKAGES:
+            raise
+        raise SuiteError(
+            f"HTTP/2 needs a package that is not installed: {error.name}",
+            where="--llm-http",
+            remedy='pip install "pytest-llmbench[http2]"',
+        ) from error
 
 
 def dialect_at(url: str, name: str) -> Dialect:

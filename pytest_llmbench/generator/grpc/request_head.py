@@ -6,8 +6,8 @@ from pytest_llmbench.endpoint_urls import GRPC_SCHEMES
 from pytest_llmbench.generator.http.request_head import user_agent
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.wire.dialect import CallDialect, headers_for
-from pytest_llmbench.wire.grpc.call import header_block, request_frames
 from pytest_llmbench.wire.grpc.messages import prefixed
+from pytest_llmbench.wire.http2.client import header_block, request_frames
 
 
 class CallHead:

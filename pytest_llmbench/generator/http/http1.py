@@ -173,11 +173,7 @@ class Http1Connection:
             exchange.submitted_ns = None
             self._owner.resend(exchange)
         else:
-            how = self._closing() if error is None else f"broke the connection ({error})"
-            when = "before the response was complete" if exchange.stamps else "before the first byte"
-            if self._reused and not exchange.stamps:
-                when += "; it was a kept one, and idle ones may be closed by it"
-            self._give_up(exchange, End.BROKEN, now, f"the server {how} {when}")
+            self._give_up(exchange, End.BROKEN, now, self._how_it_broke(error, exchange, self._reused))
 
     def dropped(self) -> None:
         self._owner.drop(self)
@@ -189,9 +185,7 @@ class Http1Connection:
         if exchange is None:
             self.shut()  # bytes that nobody asked for
             return
-        if since_ns is not None and not _holds_several(data):
-            since_ns = None
-        self._stamp(exchange, at_ns, since_ns)
+        self._stamp(exchange, at_ns, self._came_apart(since_ns) if _holds_several(data) else None)
         exchange.unparsed.append(data)
         if self._chunked:
             # A short read may be the rest of a last chunk that was cut in two. A last chunk with extensions
@@ -204,7 +198,8 @@ class Http1Connection:
     def _stamp(self, exchange: Exchange, at_ns: int, since_ns: int | None) -> int:
         """Note the instant of a read of the reply; returns it.
 
-        ``since_ns``: when reads were looked for before, of one that is late and holds several events.
+        ``since_ns``: when reads were looked for before, of one that is late, came apart and holds several
+        events.
         """
         stamps = exchange.stamps
         # Stamps of the kernel come over from another clock, whose error must not make a time negative.
@@ -212,10 +207,14 @@ class Http1Connection:
         if earliest is not None and at_ns < earliest:
             at_ns = earliest
             self._owner.too_early += 1
-        if since_ns is not None and self._link.came_apart():
+        if since_ns is not None:
             exchange.late_reads.append((len(stamps), since_ns))
         stamps.append(at_ns)
         return at_ns
+
+    def _came_apart(self, since_ns: int | None) -> int | None:
+        """``since_ns``, of a late read that several packets may have brought. A link is asked once a read."""
+        return since_ns if since_ns is not None and self._link.came_apart() else None
 
     def _received_unframed(self, exchange: Exchange, data: bytes) -> None:
         framing = self._parser.framing
@@ -305,7 +304,7 @@ class Http1Connection:
         self._answered_ns = answered_ns
         self._owner.release(self)
 
-    # What is different over WebSocket or gRPC.
+    # What is different over WebSocket.
 
     def _outgoing(self, exchange: Exchange) -> bytes:
         """The bytes of the request on this connection."""
@@ -322,6 +321,13 @@ class Http1Connection:
     def _closing(self) -> str:
         """What the server did."""
         return "closed the connection"
+
+    def _how_it_broke(self, error: Exception | None, exchange: Exchange, reused: bool) -> str:
+        how = self._closing() if error is None else f"broke the connection ({error})"
+        when = "before the response was complete" if exchange.stamps else "before the first byte"
+        if reused and not exchange.stamps:
+            when += "; it was a kept one, and idle ones may be closed by it"
+        return f"the server {how} {when}"
 
     def _give_up(self, exchange: Exchange, end: End, at_ns: int, error: str | None = None) -> None:
         self._tell_head(exchange)
@@ -401,7 +407,7 @@ class Http1Transport:
         self._free = [connection for connection in self._free if connection.alive]
         try:
             async with asyncio.timeout(timeout_s):
-                while (wanted := count - len(self._free)) > 0:
+                while (wanted := self._missing(count)) > 0:
                     found = await asyncio.gather(*(self._add_one() for _ in range(min(wanted, _AT_ONCE))))
                     if not all(found):
                         break  # the requests will meet the same error, and keep it
@@ -410,6 +416,10 @@ class Http1Transport:
         if self._times is not None and self._free:
             await self._times.switched_on()
         return len(self._free)
+
+    def _missing(self, count: int) -> int:
+        """Connections that are to be opened until ``count`` requests at a time can be sent at once."""
+        return count - len(self._free)
 
     def send(self, exchange: Exchange) -> None:
         while self._free:
@@ -442,13 +452,17 @@ class Http1Transport:
 
     def release(self, connection: Http1Connection) -> None:
         self._keeps = self._keeps or connection.answered > 1
-        if self._hang_ups >= _HANG_UPS and not self._keeps:
+        if self._closes_all:
             connection.shut()
         else:
             self._free.append(connection)
 
     def hung_up(self) -> None:
         self._hang_ups += 1
+
+    @property
+    def _closes_all(self) -> bool:
+        return self._hang_ups >= _HANG_UPS and not self._keeps
 
     def drop(self, connection: Http1Connection) -> None:
         self._connections.discard(connection)
@@ -507,11 +521,14 @@ class Http1Transport:
         try:
             connection = await self._open()
         except OSError as error:
-            end = End.EXHAUSTED if self._is_exhaustion(error) else End.UNREACHABLE
-            where = self._target.place
-            exchange.finish(end, self._clock.monotonic_ns(), f"cannot connect to {where}: {_reason(error)}")
+            end, reason = self._not_connected(error)
+            exchange.finish(end, self._clock.monotonic_ns(), reason)
             return
         connection.submit(exchange, reused=False)
+
+    def _not_connected(self, error: OSError) -> tuple[End, str]:
+        end = End.EXHAUSTED if self._is_exhaustion(error) else End.UNREACHABLE
+        return end, f"cannot connect to {self._target.place}: {_reason(error)}"
 
     def _is_exhaustion(self, error: OSError) -> bool:
         # Where IPv6 is switched off, EADDRNOTAVAIL is also the answer for [::1]: then nothing ever connected.

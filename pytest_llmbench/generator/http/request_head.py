@@ -25,15 +25,7 @@ class RequestHead:
     ) -> None:
         """``further``: headers that the dialect wants beside those of the target. ``session_header``: the
         name of the header with the id of the session; empty: it is not sent."""
-        headers = {
-            "Host": target.authority,
-            "User-Agent": user_agent(),
-            "Accept": "text/event-stream, application/json",
-            "Accept-Encoding": "identity",
-            "Content-Type": "application/json",
-            **dict(target.headers),
-            **(further or {}),
-        }
+        headers = {"Host": target.authority, **usual_headers(target, further)}
         lines = [f"POST {target.request_target(path)} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self._fixed = ("\r\n".join(lines) + "\r\nx-request-id: ").encode("ascii")
@@ -52,6 +44,18 @@ class RequestHead:
             len(body),
             body,
         )
+
+
+def usual_headers(target: Target, further: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The headers of every request to a target, beside those that say where it goes and how long it is."""
+    return {
+        "User-Agent": user_agent(),
+        "Accept": "text/event-stream, application/json",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json",
+        **dict(target.headers),
+        **(further or {}),
+    }
 
 
 def user_agent() -> str:

@@ -12,6 +12,7 @@ from pytest_llmbench.endpoint_urls import (
     GRPC_SCHEMES,
     SCHEME,
     WEBSOCKET_SCHEMES,
+    not_over_http2,
     socket_mistakes,
     socket_path,
 )
@@ -28,7 +29,7 @@ _TLS = ("https", "wss", "grpcs")
 _OF_HANDSHAKES = ("upgrade", "sec-websocket-")
 """Headers of a WebSocket's handshake begin like this."""
 _OF_CALLS = ("te", "trailer", "upgrade", "keep-alive", "proxy-connection", "http2-settings")
-"""Headers that HTTP/2 has not, or that a gRPC call has one value for."""
+"""Headers that HTTP/2 has not, or has one value for."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -50,6 +51,8 @@ class Target:
     """True: the server's certificate is not checked."""
     unix_path: str = ""
     """The socket that is connected to in place of host and port."""
+    http2: bool = False
+    """Requests go over HTTP/2: with ALPN over TLS, else with prior knowledge."""
 
     @classmethod
     def parse(
@@ -60,22 +63,21 @@ class Target:
         ca_file: str | Path | None = None,
         insecure: bool = False,
         client: ClientCertificate | None = None,
+        http2: bool = False,
     ) -> Target:
         """A target from ``http(s)://host[:port][/base][?query]``, ``ws(s)://…``, ``grpc(s)://host:port`` or
-        ``http+unix://%2Fsocket…``.
+        ``http+unix://%2Fsocket…``. ``http2``: of ``http(s)`` alone.
 
         Raises :class:`SuiteError`, listing everything that is wrong, for a scheme we do not speak, a missing
         host, a bad port, credentials in the URL, header text that is not header text, an unreadable CA file.
         """
         parts = _split(url)
-        mistakes = [*_url_mistakes(parts), *_header_mistakes(headers or {}, parts.scheme)]
+        mistakes = _url_mistakes(parts) + (not_over_http2(url) if http2 else [])
+        mistakes += _header_mistakes(headers or {}, parts.scheme, http2=http2)
         context: ssl.SSLContext | None = None
         if parts.scheme in _TLS:
-            try:
-                context = client_context(ca_file, insecure=insecure, client=client)
-                context.set_alpn_protocols(["h2" if parts.scheme in GRPC_SCHEMES else "http/1.1"])
-            except OSError as error:
-                mistakes.append(f"the CA file {ca_file} cannot be used: {error.strerror or error}")
+            alpn = "h2" if http2 or parts.scheme in GRPC_SCHEMES else "http/1.1"
+            context = _tls_context(mistakes, alpn, ca_file, insecure=insecure, client=client)
         if mistakes:
             # The endpoint, a baseline's or a variant's: the URL in ``where`` says which.
             remedy = "correct this URL, or what the SUT file says of headers and certificates"
@@ -90,6 +92,7 @@ class Target:
             ssl_context=context,
             insecure=insecure and parts.scheme in _TLS,
             unix_path=socket_path(url),
+            http2=http2,
         )
 
     @property
@@ -142,6 +145,24 @@ def _split(url: str) -> SplitResult:
         raise SuiteError(f"{url!r} is not a URL: {error}", remedy="write http://host:port/v1") from None
 
 
+def _tls_context(
+    mistakes: list[str],
+    alpn: str,
+    ca_file: str | Path | None,
+    *,
+    insecure: bool,
+    client: ClientCertificate | None,
+) -> ssl.SSLContext | None:
+    """The context that asks for the protocol ``alpn``; ``mistakes`` gets another one if there can be none."""
+    try:
+        context = client_context(ca_file, insecure=insecure, client=client)
+    except OSError as error:
+        mistakes.append(f"the CA file {ca_file} cannot be used: {error.strerror or error}")
+        return None
+    context.set_alpn_protocols([alpn])
+    return context
+
+
 def _url_mistakes(parts: SplitResult) -> list[str]:
     if parts.scheme not in _DEFAULT_PORTS and parts.scheme not in GRPC_SCHEMES:
         return [f"{_shown(parts)!r} is no endpoint we can speak to; supported are {', '.join(SUPPORTED)}"]
@@ -168,11 +189,12 @@ def _url_mistakes(parts: SplitResult) -> list[str]:
     return mistakes
 
 
-def _header_mistakes(headers: Mapping[str, str], scheme: str) -> list[str]:
+def _header_mistakes(headers: Mapping[str, str], scheme: str, *, http2: bool) -> list[str]:
     mistakes = []
     for name, value in headers.items():
         of_handshake = scheme in WEBSOCKET_SCHEMES and name.lower().startswith(_OF_HANDSHAKES)
-        of_call = scheme in GRPC_SCHEMES and (name.lower() in _OF_CALLS or name.lower().startswith("grpc-"))
+        of_call = (http2 or scheme in GRPC_SCHEMES) and name.lower() in _OF_CALLS
+        of_call = of_call or (scheme in GRPC_SCHEMES and name.lower().startswith("grpc-"))
         if not name or not all(char.isalnum() or char in "!#$%&'*+-.^_`|~" for char in name):
             mistakes.append(f"{name!r} is not a header name")
         elif name.lower() in OWN_HEADERS or of_handshake or of_call:

@@ -104,7 +104,7 @@ class WebSocketConnection(Http1Connection):
 
     def _note(self, exchange: Exchange, read: Received, at_ns: int, since_ns: int | None) -> None:
         messages = read.messages
-        at_ns = self._stamp(exchange, at_ns, since_ns if len(messages) > 1 else None)
+        at_ns = self._stamp(exchange, at_ns, self._came_apart(since_ns) if len(messages) > 1 else None)
         if exchange.status is None:
             exchange.status, exchange.headers = _OK, _HEADERS
         last = next((n for n, message in enumerate(messages) if self._spoken.is_last(message)), None)

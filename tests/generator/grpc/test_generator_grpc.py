@@ -44,8 +44,8 @@ from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.timing.clock import VirtualClock
 from pytest_llmbench.wire.catalogue import over_grpc
 from pytest_llmbench.wire.dialect import CallDialect
-from pytest_llmbench.wire.grpc.call import CallConnection, header_block, request_frames
 from pytest_llmbench.wire.grpc.messages import prefixed
+from pytest_llmbench.wire.http2.client import Http2Client, header_block, request_frames
 from pytest_llmbench.wire.openai_chat import OpenAIChat
 
 Serve = Callable[..., ScriptedServer]
@@ -163,10 +163,12 @@ def test_a_turn_says_which_session_it_is_of() -> None:
     head = CallHead(Target.parse("grpc://h:1"), spoken(), "/s/M", "X-Session-Id")
     for session, said in (("s7", [("x-session-id", "s7")]), (None, [])):
         server = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
-        client = CallConnection()
+        client = Http2Client()
         server.receive_data(client.opening())
         client.feed(b"\0\0\0\4\0\0\0\0\0")
-        asked, body, _ = server.receive_data(client.begin(head.wire("r1", b"", session)))
+        server.receive_data(client.to_send())
+        client.begin(head.wire("r1", b"", session))
+        asked, body, _ = server.receive_data(client.to_send())
         assert isinstance(asked, RequestReceived)
         assert [pair for pair in asked.headers if pair[0] == "x-session-id"] == said
         assert isinstance(body, DataReceived)
@@ -569,7 +571,7 @@ def test_a_kept_connection_that_was_closed_before_the_request(pinged: bool, stal
     over: list[Exchange] = []
     loop = asyncio.new_event_loop()
     try:
-        connection = GrpcConnection(wire, clock, None, loop.create_future(), CallConnection())
+        connection = GrpcConnection(wire, clock, None, loop.create_future(), Http2Client())
         connection.attach(wire)
         connection.received(bytes.fromhex("000000040000000000"), 900)  # its settings
         frames = request_frames(header_block([(":method", "POST")], first=True), prefixed(b"ask"))
@@ -592,7 +594,7 @@ def test_a_kept_connection_that_was_closed_before_the_request(pinged: bool, stal
     ("answer", "said"),
     [
         (plain("400 Bad Request", b"Invalid HTTP request received."),
-         "the server answers with HTTP/1.1 (HTTP/1.1 400 Bad Request), where gRPC is HTTP/2"),
+         "the server answers with HTTP/1.1 (HTTP/1.1 400 Bad Request), not with HTTP/2"),
         (b"SSH-2.0-OpenSSH\r\n", "not HTTP/2: the server begins with"),
     ],
 )  # fmt: skip
@@ -625,7 +627,14 @@ def test_a_dialect_of_http_is_refused() -> None:
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     known = spoken()
     for name in list(sys.modules):
-        if name.startswith(("pytest_llmbench.generator.grpc", "pytest_llmbench.wire.grpc.call", package)):
+        if name.startswith(
+            (
+                "pytest_llmbench.generator.grpc",
+                "pytest_llmbench.generator.http2",
+                "pytest_llmbench.wire.http2",
+                package,
+            )
+        ):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SuiteError, match=rf"(?s)not installed: {package}.*pytest-llmbench\[grpc\]"):

@@ -1,7 +1,7 @@
-"""One HTTP/2 connection with one gRPC call at a time, the client's side of it, without a socket.
+"""The client's side of an HTTP/2 connection, without a socket: gRPC calls and requests of HTTP alike.
 
 Frames and header blocks are those of the packages hyperframe and hpack. Bytes of ``DATA`` are handed on as
-they come, before their frame is complete, so that a message has the stamp of the read with its last byte.
+they come, before their frame is complete, so that each has the stamp of the read that brought it.
 Source: RFC 9113 (HTTP/2), RFC 7541 (HPACK), gRPC over HTTP2.
 """
 
@@ -33,14 +33,14 @@ _HEAD_BYTES = 9
 _MOST_FRAME_BYTES = 16_384
 """What every peer takes, and we."""
 _WINDOW = 1 << 30
-"""What a server may send ahead, on the connection and in a call: more than any reply may have, so that no
+"""What a server may send ahead, on the connection and in a stream: more than any reply may have, so that no
 reply waits for us."""
 _USUAL_WINDOW = 65_535
 _GIVE_BACK = 1 << 24
 _LARGEST = (1 << 31) - 1
 _MOST_HEADER_BYTES = 65_536
 _DATA, _HEADERS, _SETTINGS, _CONTINUATION = 0, 1, 4, 9
-_OF_A_CALL = (_DATA, _HEADERS, _CONTINUATION)
+_OF_A_STREAM = (_DATA, _HEADERS, _CONTINUATION)
 _STREAM_ID = struct.Struct(">I")
 _HEAD = struct.Struct(">IBI")
 """Of a frame: three bytes of length and one of kind, flags, stream id."""
@@ -58,20 +58,9 @@ class _NotForUsError(Exception):
     """What the server sends is no HTTP/2, or not for us."""
 
 
-@dataclass(slots=True)
-class Received:
-    """What one read brought."""
-
-    data: bytes = b""
-    """The bytes of messages in it."""
-    of_call: bool = False
-    """Whether it brought anything of the reply, be it a part: headers, messages, trailers. Pings, settings,
-    windows and resets are of no reply."""
-
-
-@dataclass(slots=True)
-class Call:
-    """The call on a connection, as far as it has come."""
+@dataclass(slots=True, eq=False)
+class Stream:
+    """A request and its reply, as far as they have come."""
 
     stream_id: int
     window: int
@@ -87,28 +76,58 @@ class Call:
     """The server has broken it off: the name of its error code."""
     unprocessed: bool = False
     """The server says that it has done nothing of it."""
+    was_cut: bool = False
+    """The reply was complete before the request was; its rest is not sent."""
+    unsent: memoryview = field(default_factory=lambda: memoryview(b""))
+    """Of the request, what the windows did not let out yet."""
+    pieces: list[bytes] = field(default_factory=list)
+    """Of the reply, what the last read brought that had anything of it."""
+    read: int = 0
+    """The number of that read."""
+
+    @property
+    def data(self) -> bytes:
+        """What that read brought of the body."""
+        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
 
 
-class CallConnection:
-    """Feed it reads in order; send what ``to_send`` gives after each. Never raises for what a server sends.
+@dataclass(slots=True)
+class Received:
+    """What one read brought."""
 
-    ``problem`` and ``going_away`` say why there are no further calls.
+    progress: list[Stream] = field(default_factory=list)
+    """The streams that it has anything of the reply of, be it a part: headers, data, trailers. Pings,
+    settings, windows and resets are of no reply."""
+    over: list[Stream] = field(default_factory=list)
+    """The streams that ended in it, however they did."""
+
+
+class Http2Client:
+    """Feed it reads in order; send what ``to_send`` gives after everything that is asked of it. Never raises
+    for what a server sends.
+
+    ``problem`` and ``going_away`` say why there are no further streams.
     """
 
     def __init__(self) -> None:
-        self.call: Call | None = None
+        self.streams: dict[int, Stream] = {}
+        """Those that are not over, by their ids."""
         self.is_ready = False
         """The server has sent its settings: it speaks HTTP/2."""
+        self.most_streams = _LARGEST
+        """How many the server allows at a time (``MAX_CONCURRENT_STREAMS``)."""
         self.problem = ""
         """Why what was received is not HTTP/2, or not for us."""
         self.going_away: str | None = None
-        """The server takes no further call: the name of its error code, and what else it said."""
+        """The server takes no further stream: the name of its error code, and what else it said."""
         self._out = bytearray()
-        self._unsent = memoryview(b"")
-        """Of the request's message, what the windows did not let out yet."""
         self._window = self._initial_window = _USUAL_WINDOW
         self._next_id = 1
         self._unreturned = 0
+        self._cancelled: set[int] = set()
+        """Streams that we gave up, and that the server may not know of yet."""
+        self._reads = 0
+        self._found = Received()
         self._decoder = Decoder(max_header_list_size=_MOST_HEADER_BYTES)
         self._block = bytearray()
         """Header block in several frames, and what it belongs to."""
@@ -120,9 +139,10 @@ class CallConnection:
         self._body = bytearray()
 
     @property
-    def all_sent(self) -> bool:
-        """Whether the request has been handed out to its end."""
-        return not self._unsent
+    def has_room(self) -> bool:
+        """Whether a further stream may begin now."""
+        good = self.is_ready and self.going_away is None and not self.problem
+        return good and len(self.streams) < self.most_streams and self._next_id <= _LARGEST
 
     def opening(self) -> bytes:
         """What is sent first: preface, settings, and the window of the connection."""
@@ -134,13 +154,13 @@ class CallConnection:
         window = WindowUpdateFrame(0, window_increment=_WINDOW - _USUAL_WINDOW)
         return _PREFACE + SettingsFrame(0, settings=settings).serialize() + window.serialize()
 
-    def begin(self, request: bytes) -> bytes:
-        """Begin a call: ``request`` with its stream id in it, as far as the windows of the server let it out.
+    def begin(self, request: bytes) -> Stream:
+        """Begin a stream: ``request`` with its id in it, as far as the windows of the server let it out.
 
-        What they do not is sent by ``to_send`` as they open.
+        What they do not follows as they open; ``unsent`` of the stream says whether there is any.
         """
         stream_id, self._next_id = self._next_id, self._next_id + 2
-        call = self.call = Call(stream_id, self._initial_window)
+        stream = self.streams[stream_id] = Stream(stream_id, self._initial_window)
         frames, bodies, at = bytearray(request), list[tuple[int, int]](), 0
         while at < len(frames):
             size_and_kind, _, _ = _HEAD.unpack_from(frames, at)
@@ -149,56 +169,84 @@ class CallConnection:
             if size_and_kind & 0xFF == _DATA:
                 bodies.append((start + _HEAD_BYTES, at))
         size = sum(end - start for start, end in bodies)
-        if size <= min(call.window, self._window):
-            call.window -= size
+        if size <= min(stream.window, self._window):
+            stream.window -= size
             self._window -= size
-            return bytes(frames)
-        self._unsent = memoryview(b"".join(frames[start:end] for start, end in bodies))
-        self._out += frames[: bodies[0][0] - _HEAD_BYTES]
-        self._send_more(call)
-        return self.to_send()
+            self._out += frames
+        else:
+            stream.unsent = memoryview(b"".join(frames[start:end] for start, end in bodies))
+            self._out += frames[: bodies[0][0] - _HEAD_BYTES]
+            self._send_more(stream)
+        return stream
+
+    def cancel(self, stream: Stream) -> None:
+        """Give a stream up. What the server still sends of it is passed over."""
+        if stream.is_over:
+            return
+        self._out += RstStreamFrame(stream.stream_id, error_code=_CANCEL).serialize()
+        self._cancelled.add(stream.stream_id)
+        self._leave(stream)
 
     def feed(self, data: bytes) -> Received:
         """What this read brought."""
-        found, pieces = Received(), list[bytes]()
+        found = self._found = Received()
+        self._reads += 1
         if self.problem:
             return found
         try:
-            self._consume(data, found, pieces)
+            self._consume(data)
         except _NotForUsError as error:
             self.problem = str(error)
         except (HyperframeError, HPACKError) as error:
             self.problem = shorten(f"not HTTP/2: {error}")
-        found.data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         return found
 
     def to_send(self) -> bytes:
-        """What is to be sent: acknowledgements, windows, further parts of the request."""
+        """What is to be sent: requests, acknowledgements, windows, further parts of requests."""
         out = bytes(self._out)
         self._out.clear()
         return out
 
     def closing(self) -> bytes:
-        """To be sent before the connection is closed: a call that is not over is cancelled."""
+        """To be sent before the connection is closed: streams that are not over are cancelled."""
         if not self.is_ready:
             return b""
-        if self.call is not None and not self.call.is_over:
-            self._out += RstStreamFrame(self.call.stream_id, error_code=_CANCEL).serialize()
-            self.call.is_over = True
+        for stream in list(self.streams.values()):
+            self.cancel(stream)
         code = _PROTOCOL_ERROR if self.problem else _NO_ERROR
         self._out += GoAwayFrame(0, last_stream_id=0, error_code=code).serialize()
         return self.to_send()
 
+    def _leave(self, stream: Stream) -> None:
+        """It is over."""
+        stream.is_over = True
+        stream.unsent = memoryview(b"")
+        del self.streams[stream.stream_id]
+
+    def _end(self, stream: Stream) -> None:
+        """The read has ended it."""
+        stream.was_cut = bool(stream.unsent)
+        if stream.was_cut and not stream.reset and not stream.unprocessed:
+            self._out += RstStreamFrame(stream.stream_id, error_code=_CANCEL).serialize()
+        self._leave(stream)
+        self._found.over.append(stream)
+
+    def _touch(self, stream: Stream) -> None:
+        """The read has something of its reply."""
+        if stream.read != self._reads:
+            stream.read, stream.pieces = self._reads, []
+            self._found.progress.append(stream)
+
     # Frames.
 
-    def _consume(self, data: bytes, found: Received, pieces: list[bytes]) -> None:
+    def _consume(self, data: bytes) -> None:
         if not self.is_ready and self._frame is None and self._is_no_http2(data):
             return
         at = 0
         while at < len(data):
             if self._frame is None:
-                if not self._head and (end := self._take_data(data, at, pieces)) > at:
-                    found.of_call, at = True, end
+                if not self._head and (end := self._take_data(data, at)) > at:
+                    at = end
                     continue
                 taken = _HEAD_BYTES - len(self._head)
                 self._head += data[at : at + taken]
@@ -209,25 +257,29 @@ class CallConnection:
                 self._head.clear()
             part = data[at : at + self._lacking]
             at += len(part)
-            self._take(part, found, pieces)
+            self._take(part)
 
-    def _take_data(self, data: bytes, at: int, pieces: list[bytes]) -> int:
-        """Take frames of plain data of the call that are whole, which most are; returns where they end.
+    def _take_data(self, data: bytes, at: int) -> int:
+        """Take frames of plain data that are whole, which most are; returns where they end.
 
         It is what ``_begin_frame`` and ``_take`` would do, without an object for each frame.
         """
-        call = self.call
-        if call is None or call.is_over or call.status is None or self._block_of is not None:
+        if self._block_of is not None:
             return at
-        taken = 0
+        taken, streams = 0, self.streams
         while len(data) - at >= _HEAD_BYTES:
             size_and_kind, flags, stream_id = _HEAD.unpack_from(data, at)
             size = size_and_kind >> 8
             end = at + _HEAD_BYTES + size
-            plain = size_and_kind & 0xFF == _DATA and not flags and stream_id == call.stream_id
+            plain = size_and_kind & 0xFF == _DATA and not flags
             if not plain or not size or size > _MOST_FRAME_BYTES or end > len(data):
                 break
-            pieces.append(data[at + _HEAD_BYTES : end])
+            stream = streams.get(stream_id)
+            if stream is None or stream.status is None:
+                break
+            if stream.read != self._reads:
+                self._touch(stream)
+            stream.pieces.append(data[at + _HEAD_BYTES : end])
             taken, at = taken + size, end
         if taken:
             self._return(taken)
@@ -242,7 +294,7 @@ class CallConnection:
         line, end, _ = begun[:1024].partition(b"\r\n")
         if end or len(begun) >= 1024:
             said = shorten(line.decode("latin-1"), 80)
-            raise _NotForUsError(f"the server answers with HTTP/1.1 ({said}), where gRPC is HTTP/2")
+            raise _NotForUsError(f"the server answers with HTTP/1.1 ({said}), not with HTTP/2")
         return True
 
     def _begin_frame(self, head: bytes) -> None:
@@ -258,30 +310,21 @@ class CallConnection:
             self._expect(self._frame)
 
     def _expect(self, frame: DataFrame) -> None:
-        call = self.call
-        if call is None or call.is_over or call.status is None or call.stream_id != frame.stream_id:
+        stream = self.streams.get(frame.stream_id)
+        if (stream is None or stream.status is None) and frame.stream_id not in self._cancelled:
             raise _NotForUsError(f"data on stream {frame.stream_id}, which nothing is expected on")
 
-    def _take(self, part: bytes, found: Received, pieces: list[bytes]) -> None:
+    def _take(self, part: bytes) -> None:
         """A part of a frame, or all of it."""
-        frame, call = self._frame, self.call
+        frame = self._frame
         assert frame is not None
         self._lacking -= len(part)
         whole = self._lacking == 0
-        if call is not None and frame.stream_id == call.stream_id and frame.type in _OF_A_CALL:
-            found.of_call = found.of_call or not call.is_over
+        stream = self.streams.get(frame.stream_id)
+        if stream is not None and frame.type in _OF_A_STREAM:
+            self._touch(stream)
         if isinstance(frame, DataFrame):
-            self._return(len(part))
-            if "PADDED" not in frame.flags:
-                if part:
-                    pieces.append(part)
-            else:
-                self._body += part
-                if whole:
-                    frame.parse_body(memoryview(bytes(self._body)))
-                    pieces.append(frame.data)
-            if whole and call is not None:
-                call.is_over = call.is_over or "END_STREAM" in frame.flags
+            self._take_part(frame, part, stream, whole=whole)
         else:
             self._body += part
             if whole:
@@ -291,8 +334,31 @@ class CallConnection:
             self._frame = None
             self._body.clear()
 
+    def _take_part(self, frame: DataFrame, part: bytes, stream: Stream | None, *, whole: bool) -> None:
+        """``stream``: None, if it was given up."""
+        self._return(len(part))
+        if "PADDED" in frame.flags:
+            self._body += part
+            if not whole:
+                return
+            frame.parse_body(memoryview(bytes(self._body)))
+            part = frame.data
+        is_last = whole and "END_STREAM" in frame.flags
+        if stream is None:
+            self._pass_over(frame.stream_id, is_last=is_last)
+            return
+        if part:
+            stream.pieces.append(part)
+        if is_last:
+            self._end(stream)
+
+    def _pass_over(self, stream_id: int, *, is_last: bool) -> None:
+        """A frame of a stream that we gave up."""
+        if is_last:
+            self._cancelled.discard(stream_id)
+
     def _return(self, count: int) -> None:
-        """Give the window back, of the connection: that of a call is never used up."""
+        """Give the window back, of the connection: that of a stream is never used up."""
         self._unreturned += count
         if self._unreturned >= _GIVE_BACK:
             self._out += WindowUpdateFrame(0, window_increment=self._unreturned).serialize()
@@ -313,11 +379,7 @@ class CallConnection:
         elif isinstance(frame, RstStreamFrame):
             self._hear_reset(frame)
         elif isinstance(frame, GoAwayFrame):
-            said = shorten(frame.additional_data.decode("utf-8", errors="replace"), 120)
-            self.going_away = f"{code_name(frame.error_code)} {said}".strip()
-            call = self.call
-            if call is not None and not call.is_over and call.stream_id > frame.last_stream_id:
-                call.is_over = call.unprocessed = True
+            self._hear_going_away(frame)
         elif isinstance(frame, PushPromiseFrame):
             raise _NotForUsError("not HTTP/2: the server pushes, although that was switched off")
 
@@ -338,71 +400,86 @@ class CallConnection:
         self._hear_header_list(begun, self._decoder.decode(block, raw=True))
 
     def _hear_header_list(self, frame: HeadersFrame, headers: Iterable[Header]) -> None:
-        call = self.call
-        if call is None or call.is_over or call.stream_id != frame.stream_id:
+        stream, is_last = self.streams.get(frame.stream_id), "END_STREAM" in frame.flags
+        if stream is None and frame.stream_id in self._cancelled:
+            self._pass_over(frame.stream_id, is_last=is_last)
+            return
+        if stream is None:
             raise _NotForUsError(f"headers on stream {frame.stream_id}, which nothing is expected on")
         held = [(bytes(name), bytes(value)) for name, value in headers]
-        is_last = "END_STREAM" in frame.flags
-        if call.status is None:
+        if stream.status is None:
             status = dict(held).get(b":status", b"")
             if not (len(status) == 3 and status.isdigit()):
                 raise _NotForUsError("not HTTP/2: headers without a status")
             if status[:1] == b"1" and not is_last:
                 return  # there is more to come
-            call.status = int(status)
-            call.headers = [(name, value) for name, value in held if not name.startswith(b":")]
-            call.trailers = call.headers if is_last else []
+            stream.status = int(status)
+            stream.headers = [(name, value) for name, value in held if not name.startswith(b":")]
+            stream.trailers = stream.headers if is_last else []
         elif is_last:
-            call.trailers = held
+            stream.trailers = held
         else:
             raise _NotForUsError("not HTTP/2: headers in the midst of a reply")
-        call.is_over = is_last
+        if is_last:
+            self._end(stream)
 
     def _hear_settings(self, frame: SettingsFrame) -> None:
         if "ACK" in frame.flags:
             return
         self.is_ready = True
+        self.most_streams = frame.settings.get(SettingsFrame.MAX_CONCURRENT_STREAMS, self.most_streams)
         initial = frame.settings.get(SettingsFrame.INITIAL_WINDOW_SIZE)
         if initial is not None:
             if initial > _LARGEST:
                 raise _NotForUsError(f"not HTTP/2: a window of {initial} bytes")
-            if self.call is not None:
-                self.call.window += initial - self._initial_window
+            for stream in self.streams.values():
+                stream.window += initial - self._initial_window
             self._initial_window = initial
         self._out += SettingsFrame(0, flags=["ACK"]).serialize()
         self._go_on()
 
     def _hear_window(self, frame: WindowUpdateFrame) -> None:
-        call = self.call
+        stream = self.streams.get(frame.stream_id)
         if frame.stream_id == 0:
             self._window += frame.window_increment
-        elif call is not None and frame.stream_id == call.stream_id:
-            call.window += frame.window_increment
-        if max(self._window, 0 if call is None else call.window) > _LARGEST:
+        elif stream is not None:
+            stream.window += frame.window_increment
+        if max(self._window, 0 if stream is None else stream.window) > _LARGEST:
             raise _NotForUsError("not HTTP/2: a window beyond the largest")
         self._go_on()
 
     def _hear_reset(self, frame: RstStreamFrame) -> None:
-        call = self.call
-        if call is None or call.is_over or call.stream_id != frame.stream_id:
-            return  # servers reset calls that they have answered before the request was whole
-        call.is_over, call.reset = True, code_name(frame.error_code)
-        call.unprocessed = frame.error_code == _REFUSED
+        self._cancelled.discard(frame.stream_id)
+        stream = self.streams.get(frame.stream_id)
+        if stream is None:
+            return  # servers reset streams that they have answered before the request was whole
+        stream.reset = code_name(frame.error_code)
+        stream.unprocessed = frame.error_code == _REFUSED
+        self._end(stream)
 
-    # The request.
+    def _hear_going_away(self, frame: GoAwayFrame) -> None:
+        said = shorten(frame.additional_data.decode("utf-8", errors="replace"), 120)
+        self.going_away = f"{code_name(frame.error_code)} {said}".strip()
+        for stream in list(self.streams.values()):
+            if stream.stream_id > frame.last_stream_id:
+                stream.unprocessed = True
+                self._end(stream)
+
+    # The requests.
 
     def _go_on(self) -> None:
-        if self.call is not None and not self.call.is_over and self._unsent:
-            self._send_more(self.call)
+        """Let out what new windows allow, of the oldest first."""
+        for stream in self.streams.values():
+            if stream.unsent:
+                self._send_more(stream)
 
-    def _send_more(self, call: Call) -> None:
-        """Let out what the windows allow."""
-        while self._unsent and (room := min(call.window, self._window, _MOST_FRAME_BYTES)) > 0:
-            part, self._unsent = bytes(self._unsent[:room]), self._unsent[room:]
-            call.window -= len(part)
+    def _send_more(self, stream: Stream) -> None:
+        while stream.unsent and (room := min(stream.window, self._window, _MOST_FRAME_BYTES)) > 0:
+            part, stream.unsent = bytes(stream.unsent[:room]), stream.unsent[room:]
+            stream.window -= len(part)
             self._window -= len(part)
-            flags = [] if self._unsent else ["END_STREAM"]
-            self._out += DataFrame(call.stream_id, part, flags=flags).serialize()
+            flags = [] if stream.unsent else ["END_STREAM"]
+            self._out += DataFrame(stream.stream_id, part, flags=flags).serialize()
 
 
 def code_name(code: int) -> str:

@@ -1,8 +1,9 @@
-"""The client's side of an HTTP/2 connection with one call at a time: bytes in, bytes out."""
+"""The client's side of an HTTP/2 connection: bytes in, bytes out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from h2.config import H2Configuration
@@ -25,8 +26,8 @@ from hyperframe.frame import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmbench.wire.grpc.call import Call, CallConnection, code_name, header_block, request_frames
 from pytest_llmbench.wire.grpc.messages import prefixed
+from pytest_llmbench.wire.http2.client import Http2Client, Stream, code_name, header_block, request_frames
 
 SETTINGS = SettingsFrame(0).serialize()
 HEADERS = [
@@ -37,6 +38,33 @@ HEADERS = [
     ("te", "trailers"),
 ]
 REQUEST = request_frames(header_block(HEADERS, first=True), prefixed(b"ask"))
+
+
+class Lone(Http2Client):
+    """With one stream at a time."""
+
+    call: Stream | None = None
+
+    def ask(self, request: bytes) -> bytes:
+        self.call = self.begin(request)
+        return self.to_send()
+
+    def take(self, data: bytes) -> Taken:
+        read = self.feed(data)
+        of_call = self.call in read.progress
+        return Taken(self.call.data if of_call and self.call is not None else b"", of_call)
+
+    @property
+    def all_sent(self) -> bool:
+        return self.call is None or not self.call.unsent
+
+
+@dataclass
+class Taken:
+    """What a read brought of the stream."""
+
+    data: bytes
+    of_call: bool
 
 
 class Server:
@@ -59,11 +87,11 @@ class Server:
         return [event for event in self.heard if isinstance(event, kind)]
 
 
-def connected(server: Server) -> CallConnection:
-    client = CallConnection()
+def connected(server: Server) -> Lone:
+    client = Lone()
     server.hear(client.opening())
     assert not client.is_ready
-    client.feed(server.says())
+    client.take(server.says())
     assert client.is_ready
     server.hear(client.to_send())
     server.says()
@@ -84,11 +112,11 @@ OK = headers((":status", "200"), ("content-type", "application/grpc"))
 END = headers(("grpc-status", "0"), end=True)
 
 
-def calling() -> tuple[CallConnection, Call]:
-    client = CallConnection()
+def calling() -> tuple[Lone, Stream]:
+    client = Lone()
     client.opening()
-    client.feed(SETTINGS)
-    client.begin(REQUEST)
+    client.take(SETTINGS)
+    client.ask(REQUEST)
     client.to_send()
     assert client.call is not None
     return client, client.call
@@ -99,12 +127,12 @@ def test_what_is_sent_is_http2_for_a_server_of_another_maker() -> None:
     client = connected(server)
     for number in range(3):
         block = header_block(HEADERS, first=True) + header_block([("x-session-id", f"s{number}")])
-        server.hear(client.begin(request_frames(block, prefixed(b"m%d" % number))))
+        server.hear(client.ask(request_frames(block, prefixed(b"m%d" % number))))
         stream = 1 + 2 * number
         server.h2.send_headers(stream, [(":status", "200")])
         server.h2.send_data(stream, b"part")
         server.h2.send_headers(stream, [("grpc-status", "0")], end_stream=True)
-        assert client.feed(server.says()).data == b"part"
+        assert client.take(server.says()).data == b"part"
         assert client.call is not None
         assert (client.call.is_over, client.call.trailers) == (True, [(b"grpc-status", b"0")])
         server.hear(client.to_send())
@@ -123,7 +151,7 @@ def test_a_header_block_needs_no_table_and_is_the_same_on_any_connection() -> No
     """The peer may allow no table at all: then a block that does not say so would be an error."""
     server = Server(HEADER_TABLE_SIZE=0)
     client = connected(server)
-    server.hear(client.begin(REQUEST))
+    server.hear(client.ask(REQUEST))
     (asked,) = server.got(RequestReceived)
     assert isinstance(asked, RequestReceived)
     assert asked.headers == HEADERS
@@ -134,7 +162,7 @@ def test_long_headers_and_long_messages_come_in_several_frames() -> None:
     client = connected(server)
     long = ("authorization", "k" * 40_000)
     server.h2.decoder.max_header_list_size = 100_000
-    server.hear(client.begin(request_frames(header_block([*HEADERS, long], first=True), b"x" * 40_000)))
+    server.hear(client.ask(request_frames(header_block([*HEADERS, long], first=True), b"x" * 40_000)))
     (asked,) = server.got(RequestReceived)
     assert isinstance(asked, RequestReceived)
     assert asked.headers[-1] == long
@@ -148,13 +176,13 @@ def test_a_message_larger_than_the_windows_is_sent_as_they_open(size: int, windo
     server = Server(INITIAL_WINDOW_SIZE=window)
     client = connected(server)
     message = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-    server.hear(client.begin(request_frames(header_block(HEADERS, first=True), message)))
+    server.hear(client.ask(request_frames(header_block(HEADERS, first=True), message)))
     rounds = 0
     while not client.all_sent:
         rounds += 1
         server.h2.increment_flow_control_window(1000)
         server.h2.increment_flow_control_window(1000, 1)
-        client.feed(server.says())
+        client.take(server.says())
         server.hear(client.to_send())
     assert rounds >= (size - window) // 1000
     assert b"".join(e.data for e in server.got(DataReceived) if isinstance(e, DataReceived)) == message
@@ -162,13 +190,13 @@ def test_a_message_larger_than_the_windows_is_sent_as_they_open(size: int, windo
 
 
 def test_settings_that_come_later_open_and_shut_the_window() -> None:
-    client = CallConnection()
-    client.feed(SettingsFrame(0, settings={SettingsFrame.INITIAL_WINDOW_SIZE: 10}).serialize())
-    client.begin(request_frames(b"\x82", b"x" * 30))
+    client = Lone()
+    client.take(SettingsFrame(0, settings={SettingsFrame.INITIAL_WINDOW_SIZE: 10}).serialize())
+    client.ask(request_frames(b"\x82", b"x" * 30))
     assert not client.all_sent
     for size, sent in ((5, 0), (20, 10), (40, 10)):
         client.to_send()
-        client.feed(SettingsFrame(0, settings={SettingsFrame.INITIAL_WINDOW_SIZE: size}).serialize())
+        client.take(SettingsFrame(0, settings={SettingsFrame.INITIAL_WINDOW_SIZE: size}).serialize())
         assert client.to_send().count(b"x") == sent
     assert client.all_sent
 
@@ -188,7 +216,7 @@ def test_a_reply_does_not_depend_on_the_reads(beside: list[bytes], draw: st.Data
     whole = b"".join(beside) + OK + b"".join(beside) + REPLIES[len(OK) :]
     for place in range(0, len(whole) + 1, draw.draw(st.integers(1, 5))):
         client, call = calling()
-        first, second = client.feed(whole[:place]), client.feed(whole[place:])
+        first, second = client.take(whole[:place]), client.take(whole[place:])
         assert first.data + second.data == prefixed(b"one") + prefixed(b"two")
         assert (call.status, call.is_over, call.reset, client.problem) == (200, True, "", "")
         assert call.headers == [(b"content-type", b"application/grpc")]
@@ -198,58 +226,58 @@ def test_a_reply_does_not_depend_on_the_reads(beside: list[bytes], draw: st.Data
 def test_bytes_of_a_message_are_handed_on_before_their_frame_is_whole() -> None:
     client, _ = calling()
     frame = data(prefixed(b"one") + prefixed(b"two"))
-    assert client.feed(OK + frame[:17]).data == prefixed(b"one")
-    assert client.feed(frame[17:]).data == prefixed(b"two")
+    assert client.take(OK + frame[:17]).data == prefixed(b"one")
+    assert client.take(frame[17:]).data == prefixed(b"two")
 
 
 def test_padding_is_no_message() -> None:
     client, _ = calling()
     padded = DataFrame(1, prefixed(b"one"), pad_length=9, flags=["PADDED"]).serialize()
-    assert client.feed(OK + padded[:12]).data == b""
-    assert client.feed(padded[12:] + END).data == prefixed(b"one")
+    assert client.take(OK + padded[:12]).data == b""
+    assert client.take(padded[12:] + END).data == prefixed(b"one")
 
 
 @pytest.mark.parametrize("frame", BESIDE)
 def test_what_is_beside_the_call_is_no_progress_of_it(frame: bytes) -> None:
     client, _ = calling()
-    assert not client.feed(frame).of_call
-    assert client.feed(OK).of_call
-    assert not client.feed(frame).of_call
+    assert not client.take(frame).of_call
+    assert client.take(OK).of_call
+    assert not client.take(frame).of_call
 
 
 def test_parts_of_a_message_are_progress() -> None:
     client, _ = calling()
-    client.feed(OK)
+    client.take(OK)
     frame = data(prefixed(b"one"))
-    assert client.feed(frame[:11]).of_call
-    assert client.feed(frame[11:]).of_call
+    assert client.take(frame[:11]).of_call
+    assert client.take(frame[11:]).of_call
 
 
 def test_pings_and_settings_are_answered() -> None:
     client, _ = calling()
-    client.feed(BESIDE[0] + BESIDE[1] + PingFrame(0, b"answered", flags=["ACK"]).serialize())
+    client.take(BESIDE[0] + BESIDE[1] + PingFrame(0, b"answered", flags=["ACK"]).serialize())
     ping, settings = PingFrame(0, b"12345678", flags=["ACK"]), SettingsFrame(0, flags=["ACK"])
     assert client.to_send() == ping.serialize() + settings.serialize()
 
 
 def test_windows_are_given_back() -> None:
     client, _ = calling()
-    client.feed(OK)
+    client.take(OK)
     for _ in range(1024):
-        client.feed(data(b"x" * 16_384))
+        client.take(data(b"x" * 16_384))
     assert client.to_send() == WindowUpdateFrame(0, window_increment=1 << 24).serialize()
 
 
 def test_an_answer_of_trailers_only() -> None:
     client, call = calling()
-    client.feed(headers((":status", "200"), ("grpc-status", "8"), ("grpc-message", "no"), end=True))
+    client.take(headers((":status", "200"), ("grpc-status", "8"), ("grpc-message", "no"), end=True))
     assert (call.is_over, call.status) == (True, 200)
     assert call.trailers == call.headers == [(b"grpc-status", b"8"), (b"grpc-message", b"no")]
 
 
 def test_informational_headers_are_passed_over() -> None:
     client, call = calling()
-    client.feed(headers((":status", "103")) + headers((":status", "503")) + data(b"page", "END_STREAM"))
+    client.take(headers((":status", "103")) + headers((":status", "503")) + data(b"page", "END_STREAM"))
     assert (call.status, call.is_over, call.trailers) == (503, True, [])
 
 
@@ -258,54 +286,54 @@ def test_headers_in_several_frames_with_a_table() -> None:
     encoder = Encoder()
     for stream in (1, 3):
         block = encoder.encode([(":status", "200"), ("server", "abc")])
-        client.feed(HeadersFrame(stream, block[:2]).serialize())
+        client.take(HeadersFrame(stream, block[:2]).serialize())
         assert call.status is None
-        client.feed(ContinuationFrame(stream, block[2:], flags=["END_HEADERS"]).serialize())
+        client.take(ContinuationFrame(stream, block[2:], flags=["END_HEADERS"]).serialize())
         assert (call.status, call.headers) == (200, [(b"server", b"abc")])
-        client.feed(headers(("grpc-status", "0"), end=True, stream=stream))
+        client.take(headers(("grpc-status", "0"), end=True, stream=stream))
         if stream == 1:
-            client.begin(REQUEST)
+            client.ask(REQUEST)
             assert client.call is not None
             call = client.call
 
 
 def test_resets() -> None:
     client, call = calling()
-    client.feed(RstStreamFrame(1, error_code=2).serialize())
+    client.take(RstStreamFrame(1, error_code=2).serialize())
     assert (call.is_over, call.reset, call.unprocessed) == (True, "INTERNAL_ERROR", False)
     client, call = calling()
-    client.feed(RstStreamFrame(1, error_code=7).serialize())
+    client.take(RstStreamFrame(1, error_code=7).serialize())
     assert (call.reset, call.unprocessed) == ("REFUSED_STREAM", True)
     client, call = calling()
-    client.feed(OK + END + RstStreamFrame(1).serialize())
+    client.take(OK + END + RstStreamFrame(1).serialize())
     assert (call.reset, client.problem) == ("", "")
     assert code_name(99) == "error code 99"
 
 
 def test_a_server_that_goes_away_ends_what_it_has_begun() -> None:
     client, call = calling()
-    client.feed(GoAwayFrame(0, last_stream_id=(1 << 31) - 1).serialize())
-    client.feed(GoAwayFrame(0, last_stream_id=1, additional_data=b"max_age").serialize())
+    client.take(GoAwayFrame(0, last_stream_id=(1 << 31) - 1).serialize())
+    client.take(GoAwayFrame(0, last_stream_id=1, additional_data=b"max_age").serialize())
     assert client.going_away == "NO_ERROR max_age"
     assert not call.is_over
-    assert client.feed(REPLIES).data == prefixed(b"one") + prefixed(b"two")
+    assert client.take(REPLIES).data == prefixed(b"one") + prefixed(b"two")
     assert (call.is_over, call.unprocessed) == (True, False)
 
 
 def test_a_server_that_goes_away_says_what_it_has_not_begun() -> None:
     client, call = calling()
-    client.feed(GoAwayFrame(0, last_stream_id=0, error_code=11).serialize())
+    client.take(GoAwayFrame(0, last_stream_id=0, error_code=11).serialize())
     assert (call.is_over, call.unprocessed, client.going_away) == (True, True, "ENHANCE_YOUR_CALM")
 
 
 def test_closing() -> None:
-    assert CallConnection().closing() == b""
+    assert Lone().closing() == b""
     client, call = calling()
     cancel, away = RstStreamFrame(1, error_code=8).serialize(), GoAwayFrame(0, last_stream_id=0).serialize()
     assert client.closing() == cancel + away
     assert call.is_over
     client, _ = calling()
-    client.feed(OK + END)
+    client.take(OK + END)
     assert client.closing() == away
 
 
@@ -337,16 +365,16 @@ HEADS = "not HTTP/2: a header block that"
 )  # fmt: skip
 def test_what_is_no_http2_or_not_for_us(frames: bytes, said: str) -> None:
     client, _ = calling()
-    found = client.feed(frames)
+    found = client.take(frames)
     assert said in client.problem
     assert b"x" not in found.data
-    assert client.feed(REPLIES).data == b""
+    assert client.take(REPLIES).data == b""
     assert client.closing().endswith(GoAwayFrame(0, last_stream_id=0, error_code=1).serialize())
 
 
 def test_what_came_before_it_in_the_same_read_counts() -> None:
     client, call = calling()
-    found = client.feed(REPLIES + data(b"more"))
+    found = client.take(REPLIES + data(b"more"))
     assert found.data == prefixed(b"one") + prefixed(b"two")
     assert (call.is_over, found.of_call, client.problem != "") == (True, True, True)
 
@@ -365,9 +393,9 @@ def test_what_came_before_it_in_the_same_read_counts() -> None:
 )
 def test_servers_of_another_protocol(answer: bytes, said: str) -> None:
     for step in (1, 3, len(answer)):
-        client = CallConnection()
+        client = Lone()
         for start in range(0, len(answer), step):
-            client.feed(answer[start : start + step])
+            client.take(answer[start : start + step])
         assert said in client.problem
         assert client.closing() == b""
 
@@ -383,8 +411,8 @@ def _any_frame(draw: Callable[..., bytes]) -> bytes:
 def test_nothing_that_a_server_sends_raises(frames: list[bytes]) -> None:
     client, _ = calling()
     for frame in frames:
-        client.feed(frame)
+        client.take(frame)
         client.to_send()
     client.closing()
-    begun = CallConnection()
+    begun = Lone()
     begun.feed(b"".join(frames))
