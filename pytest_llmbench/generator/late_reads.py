@@ -17,13 +17,15 @@ def note_late_reads(record: RequestRecord, exchange: Exchange) -> None:
     """Fills ``unresolved_chunks`` and ``first_content_early_ns``.
 
     The last chunk of a read has its own instant: what a server sends behind its last content (the finish, the
-    usage) it sends at once.
+    usage) it sends at once. Of a read that was shared with other replies it may have that of theirs.
     """
     stamps, instants = exchange.stamps, record.chunk_ns
-    for place, since_ns in exchange.late_reads:
+    own = [(place, since_ns, 1) for place, since_ns in exchange.late_reads]
+    shared = [(place, since_ns, 0) for place, since_ns in exchange.shared_reads]
+    for place, since_ns, with_own_instant in own + shared:
         stamp_ns = stamps[place]
         first = bisect_left(instants, stamp_ns)
-        together = bisect_right(instants, stamp_ns, first) - first - 1
+        together = bisect_right(instants, stamp_ns, first) - first - with_own_instant
         if together < 1:
             continue
         record.unresolved_chunks += together

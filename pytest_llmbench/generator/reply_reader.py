@@ -75,7 +75,7 @@ class ReplyReader:
             record.session, record.turn, record.session_turns = turn.session, turn.number, turn.turns
         if not is_modest(record):
             refuse_impossible(record, len(exchange.request.wire), sum(map(len, received)))
-        if exchange.late_reads and record.coalesced_chunks:
+        if exchange.shared_reads or (exchange.late_reads and record.coalesced_chunks):
             note_late_reads(record, exchange)
         return record
 

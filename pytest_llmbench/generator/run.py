@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.generator.http2.request_head import Http2Head
     from pytest_llmbench.generator.websocket.request_frame import RequestFrame
 
+_HTTP_VERSIONS = {"http/1.1": "1.1", "http/2": "2"}
+"""Of the transports that carry dialects of HTTP."""
 _LEAST_OPEN_LOOP_CONNECTIONS = 16
 _MOST_OPEN_LOOP_CONNECTIONS = 64
 _CLOSE_S = 5.0
@@ -399,6 +401,7 @@ class LoadGenerator:
             {
                 "streaming.protocol": self._dialect.protocol,
                 "wire.dialect": self._dialect.name,
+                "wire.http_version": _HTTP_VERSIONS.get(self._transport.name),
                 "wire.prompt_form": self._prompt_form,
                 **told,
                 "timing.submit_point": "message_sent" if calls else "last_request_byte",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from h2.config import H2Configuration
@@ -416,3 +417,141 @@ def test_nothing_that_a_server_sends_raises(frames: list[bytes]) -> None:
     client.closing()
     begun = Lone()
     begun.feed(b"".join(frames))
+
+
+# --- several streams
+
+
+def talking(count: int, **settings: int) -> tuple[Http2Client, list[Stream]]:
+    """A client with so many streams begun."""
+    client = Http2Client()
+    client.opening()
+    named = {getattr(SettingsFrame, name): value for name, value in settings.items()}
+    client.feed(SettingsFrame(0, settings=named).serialize())
+    streams = [client.begin(REQUEST) for _ in range(count)]
+    client.to_send()
+    return client, streams
+
+
+PARTS = {
+    1: [b"data: one\n\n", b"data: two\n\n"],
+    3: [b"data: 1\n\ndata: 2\n\n"],
+    5: [],
+}
+RECORDED = (
+    headers((":status", "200"), ("content-type", "text/event-stream"))
+    + headers((":status", "200"), ("content-type", "text/event-stream"), stream=3)
+    + data(PARTS[1][0][:4])
+    + data(PARTS[3][0], stream=3)
+    + headers((":status", "429"), ("retry-after", "7"), stream=5, end=True)
+    + PingFrame(0, b"12345678").serialize()
+    + data(PARTS[1][0][4:] + PARTS[1][1])
+    + headers(("x-trailer", "1"), stream=3, end=True)
+    + DataFrame(1, b"", flags=["END_STREAM"]).serialize()
+)
+
+
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_replies_side_by_side_do_not_depend_on_the_reads(pieces: int) -> None:
+    """Every place at which one read may end, and with a byte between two of them."""
+    for place in range(len(RECORDED) + 1):
+        cuts = [0, place, *([place + 1] if pieces == 3 else []), len(RECORDED)]
+        client, streams = talking(3)
+        bodies = {stream.stream_id: b"" for stream in streams}
+        over = []
+        for start, end in pairwise(cuts):
+            read = client.feed(RECORDED[start:end])
+            for stream in read.progress:
+                bodies[stream.stream_id] += stream.data
+            assert len(read.progress) == len({stream.stream_id for stream in read.progress})
+            over += [stream.stream_id for stream in read.over]
+        assert bodies == {number: b"".join(parts) for number, parts in PARTS.items()}
+        assert over == [5, 3, 1]
+        assert [stream.status for stream in streams] == [200, 200, 429]
+        assert streams[1].trailers == [(b"x-trailer", b"1")]
+        assert streams[2].headers == [(b"retry-after", b"7")]
+        assert (client.problem, client.streams) == ("", {})
+
+
+def test_the_room_that_the_server_gives() -> None:
+    client, streams = talking(2, MAX_CONCURRENT_STREAMS=3)
+    assert client.has_room
+    client.begin(REQUEST)
+    assert not client.has_room
+    client.cancel(streams[0])
+    assert client.has_room
+    client.feed(SettingsFrame(0, settings={SettingsFrame.MAX_CONCURRENT_STREAMS: 2}).serialize())
+    assert not client.has_room
+    client.feed(SettingsFrame(0, settings={SettingsFrame.INITIAL_WINDOW_SIZE: 9}).serialize())
+    assert client.most_streams == 2  # what a later frame does not name stays
+    client.feed(headers((":status", "204"), stream=3, end=True))
+    assert client.has_room
+    client.feed(GoAwayFrame(0, last_stream_id=99).serialize())
+    assert not client.has_room
+
+
+def test_without_a_limit_of_the_server_there_is_room() -> None:
+    assert talking(500)[0].has_room
+    assert not Http2Client().has_room
+
+
+def test_what_was_given_up_is_passed_over() -> None:
+    """With the table of header compression kept in step, and the window of the connection given back."""
+    client, (one, two) = talking(2)
+    encoder = Encoder()
+    first = encoder.encode([(":status", "200"), ("server", "abc")])
+    second = encoder.encode([(":status", "200"), ("server", "abc")])  # an index of the table
+    client.cancel(one)
+    assert client.to_send() == RstStreamFrame(1, error_code=8).serialize()
+    client.cancel(one)
+    assert client.to_send() == b""
+    read = client.feed(
+        HeadersFrame(1, first, flags=["END_HEADERS"]).serialize()
+        + data(b"late")
+        + HeadersFrame(3, second, flags=["END_HEADERS"]).serialize()
+        + data(b"good", stream=3)
+    )
+    assert (read.progress, read.over, two.data) == ([two], [], b"good")
+    assert two.headers == [(b"server", b"abc")]
+    assert (one.status, client.problem) == (None, "")
+    for _ in range(1024):
+        client.feed(data(b"x" * 16_384))
+    assert b"\x00\x00\x04\x08" in client.to_send()
+    client.feed(data(b"", "END_STREAM"))
+    client.feed(data(b"more"))
+    assert "data on stream 1" in client.problem
+
+
+def test_what_ends_a_stream_ends_no_other() -> None:
+    client, (one, two, three) = talking(3)
+    read = client.feed(RstStreamFrame(3, error_code=2).serialize() + data(b"")[:4])
+    assert (read.over, read.progress) == ([two], [])
+    assert (one.is_over, two.reset, three.is_over) == (False, "INTERNAL_ERROR", False)
+    client, (one, two, three) = talking(3)
+    read = client.feed(GoAwayFrame(0, last_stream_id=3).serialize())
+    assert read.over == [three]
+    assert (one.unprocessed, two.unprocessed, three.unprocessed) == (False, False, True)
+
+
+def test_streams_share_the_window_of_the_connection() -> None:
+    """What it lets out is of the oldest first; each stream has its own window beside."""
+    client = Http2Client()
+    client.feed(SETTINGS)
+    body = b"x" * 40_000
+    streams = [client.begin(request_frames(b"\x82", body)) for _ in range(3)]
+    assert [len(stream.unsent) for stream in streams] == [0, 80_000 - 65_535, 40_000]
+    client.feed(WindowUpdateFrame(0, window_increment=20_000).serialize())
+    assert [len(stream.unsent) for stream in streams] == [0, 0, 80_000 - 65_535 + 40_000 - 20_000]
+    client.cancel(streams[2])
+    client.feed(WindowUpdateFrame(0, window_increment=100_000).serialize())
+    assert client.to_send().count(b"x") == 85_535
+
+
+def test_an_answer_to_half_a_request_ends_it() -> None:
+    client = Http2Client()
+    client.feed(SettingsFrame(0, settings={SettingsFrame.INITIAL_WINDOW_SIZE: 10}).serialize())
+    stream = client.begin(request_frames(b"\x82", b"x" * 30))
+    client.to_send()
+    client.feed(headers((":status", "413"), end=True))
+    assert (stream.was_cut, stream.is_over, stream.reset) == (True, True, "")
+    assert client.to_send() == RstStreamFrame(1, error_code=8).serialize()

@@ -185,7 +185,9 @@ class Http1Connection:
         if exchange is None:
             self.shut()  # bytes that nobody asked for
             return
-        self._stamp(exchange, at_ns, self._came_apart(since_ns) if _holds_several(data) else None)
+        if since_ns is not None:
+            since_ns = self._came_apart(since_ns) if _holds_several(data) else None
+        self._stamp(exchange, at_ns, since_ns)
         exchange.unparsed.append(data)
         if self._chunked:
             # A short read may be the rest of a last chunk that was cut in two. A last chunk with extensions

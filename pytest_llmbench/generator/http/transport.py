@@ -49,6 +49,9 @@ class Exchange:
     stamps: list[int] = field(default_factory=list)
     late_reads: list[tuple[int, int]] = field(default_factory=list)
     """Places among ``stamps`` of reads that came late, each with an instant after which all of it arrived."""
+    shared_reads: list[tuple[int, int]] = field(default_factory=list)
+    """The same of late reads that had bytes of other exchanges too: there not even the last has its own
+    instant."""
     unparsed: list[bytes] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     status: int | None = None

@@ -149,11 +149,7 @@ class Http2Connection(Http1Connection):
         read = client.feed(data)
         self._heard_ns = at_ns
         if read.progress:
-            since_ns = self._came_apart(since_ns)
-            for stream in read.progress:
-                exchange = self._carried[stream.stream_id].exchange
-                self._stamp(exchange, at_ns, since_ns if stream.pieces else None)
-                exchange.bodies.append(stream.data)
+            self._stamp_all(read.progress, at_ns, since_ns)
         self._send_more()
         if not self._opened:
             self._hear_of_opening()
@@ -161,8 +157,19 @@ class Http2Connection(Http1Connection):
             self._end(self._carried.pop(stream.stream_id))
         if client.problem:
             self._fail(client.problem)
-        elif not self.offered or client.going_away is not None:
-            self._go_on()
+        elif client.going_away is not None or not (read.progress or self.offered):
+            self._go_on()  # it may have said that it allows more
+
+    def _stamp_all(self, progress: list[Stream], at_ns: int, since_ns: int | None) -> None:
+        """Give each stream what the read has of it. The stamp is that of the last packet, whosever it was."""
+        since_ns = self._came_apart(since_ns)
+        shared = since_ns is not None and sum(bool(stream.pieces) for stream in progress) > 1
+        for stream in progress:
+            exchange = self._carried[stream.stream_id].exchange
+            if since_ns is not None and shared and stream.pieces:
+                exchange.shared_reads.append((len(exchange.stamps), since_ns))
+            self._stamp(exchange, at_ns, since_ns if stream.pieces and not shared else None)
+            exchange.bodies.append(stream.data)
 
     def _fail(self, problem: str) -> None:
         """What the server sends is of no use to any stream."""

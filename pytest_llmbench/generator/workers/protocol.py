@@ -31,7 +31,7 @@ from pytest_llmbench.trust import ClientCertificate
 from pytest_llmbench.wire.dialect import PromptForm
 from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 
-PROTOCOL = 5
+PROTOCOL = 6
 
 
 def own_version() -> str:
@@ -48,6 +48,7 @@ class Address:
     ca_file: Path | None = None
     insecure: bool = False
     client: ClientCertificate | None = None
+    http2: bool = False
 
     def target(self) -> Target:
         return Target.parse(
@@ -56,6 +57,7 @@ class Address:
             ca_file=self.ca_file,
             insecure=self.insecure,
             client=self.client,
+            http2=self.http2,
         )
 
 

@@ -176,6 +176,7 @@ def test_what_an_observation_says(serve: Serve, generator_for: GeneratorFor, pla
     assert facts == {
         "streaming.protocol": "sse",
         "wire.dialect": "openai-chat",
+        "wire.http_version": "1.1",
         "wire.prompt_form": "text",
         "timing.submit_point": "last_request_byte",
         "timing.first_point": "parsed_data_event",
