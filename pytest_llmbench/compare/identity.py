@@ -17,13 +17,15 @@ from pytest_llmbench.errors import SuiteError
 Identity = Mapping[str, Any]
 
 REQUIRED = (
-    "test", "model", "api", "scale", "seed", "workload", "workload.sha256", "load", "criteria",
+    "test", "model", "api", "wire.http_version", "scale", "seed", "workload", "workload.sha256", "load",
+    "criteria",
     "sut.boundary", "sut.model.name", "sut.model.version", "sut.model.quantization",
     "sut.hardware.accelerator_type", "sut.hardware.accelerator_count", "sut.hardware.accelerator_memory_gib",
     "sut.prefix_caching", "guardrails.input_filter", "guardrails.output_filter",
     "host.machine", "host.cpu", "host.cpus",
 )  # fmt: skip
-"""Have to be equal. A field that one side does not know counts as different."""
+"""Have to be equal. A field that one side does not know counts as different; ``wire.http_version`` is known
+of HTTP/2 alone."""
 SHOWN = (
     "endpoint", "sut.software.engine", "sut.software.version", "sut.context_limit_tokens",
     "generator.version", "host.python", "host.platform",

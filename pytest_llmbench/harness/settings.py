@@ -40,6 +40,8 @@ class Settings(BaseModel):
     """The files of the systems, if there are several, as ``NAME=FILE``."""
     model: str | None = None
     api: str = "auto"
+    http: Literal["1.1", "2"] = "1.1"
+    """HTTP version of the measured requests."""
     sut: Path | None = None
     scale: Scale = "standard"
     plan: bool = False

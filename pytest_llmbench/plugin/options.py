@@ -45,6 +45,12 @@ OPTIONS = (
     Option("model", "model name; default: the only one that the endpoint lists", "NAME"),
     Option("api", "wire dialect, such as openai-chat or anthropic-messages, or auto (default: auto)", "NAME"),
     Option(
+        "http",
+        "HTTP version of the measured requests to http:// and https:// endpoints: over 2 a connection has "
+        "several at a time, as many as the server allows (default: 1.1)",
+        choices=("1.1", "2"),
+    ),
+    Option(
         "sut",
         "TOML file that discloses the system under test; of several systems one for each, as NAME=FILE",
         "FILE",

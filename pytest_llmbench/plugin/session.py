@@ -203,7 +203,8 @@ class SessionReport:
         if not endpoints[0]:
             return None
         shown = ", ".join(map(without_credentials, endpoints))
-        lines = [outward(f"llmbench: {shown}, scale {self.settings.scale}")]
+        over = ", over HTTP/2" if self.settings.http == "2" else ""
+        lines = [outward(f"llmbench: {shown}, scale {self.settings.scale}{over}")]
         return [*lines, INSECURE] if self.settings.insecure else lines
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

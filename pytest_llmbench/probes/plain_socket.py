@@ -13,8 +13,8 @@ import httpx
 
 from pytest_llmbench.probes.access import Access
 
-_PORTS = {"ws": 80, "wss": 443}
-_OVER_TLS = ("wss", "grpcs")
+_PORTS = {"ws": 80, "wss": 443, "http": 80, "https": 443}
+_OVER_TLS = ("wss", "grpcs", "https")
 _READ_BYTES = 65536
 _LEAST_S = 0.001
 
@@ -38,6 +38,12 @@ class PlainSocket:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._socket.close()
+
+    @property
+    def protocol(self) -> str:
+        """What was agreed on over TLS (ALPN); empty: nothing."""
+        agreed = self._socket.selected_alpn_protocol() if isinstance(self._socket, ssl.SSLSocket) else None
+        return agreed or ""
 
     def receive(self) -> bytes:
         """One read; nothing at the end of the connection. Raises httpx.ReadTimeout or httpx.ReadError."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from http2_server import hypercorn
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
@@ -20,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SERVED = ROOT / "docs/how-to/gate-an-endpoint.md"
 """The page whose tests run against a server, as its readers do it."""
+OVER_HTTP2 = ROOT / "docs/how-to/measure-over-http2.md"
+"""The page whose tests run against a server of another maker."""
 WITH: dict[Path, tuple[str, ...]] = {
     ROOT / "docs/how-to/compare-with-a-baseline.md": ("--llm-save=main",),
     ROOT / "docs/how-to/use-the-models-tokenizer.md": (
@@ -30,6 +33,7 @@ WITH: dict[Path, tuple[str, ...]] = {
         "--llm-baseline-endpoint=replay:h100-70b-tp4?prefix_caching=on&replicas=4&router=round_robin",
     ),
     ROOT / "docs/how-to/compare-systems.md": ("--llm-endpoint=other=replay:h100-8b",),
+    OVER_HTTP2: ("--llm-http=2",),
 }
 """Options without which the examples of a page are mistakes."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -47,10 +51,20 @@ def engine() -> Iterator[EmbeddedEngine]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def over_http2() -> Iterator[str]:
+    with hypercorn() as url:
+        yield url
+
+
 @pytest.mark.usefixtures("however_late")
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_runs(pytester: pytest.Pytester, request: pytest.FixtureRequest, page: Path) -> None:
-    endpoint = request.getfixturevalue("engine").url if page == SERVED else "replay"
+    endpoint = "replay"
+    if page == SERVED:
+        endpoint = request.getfixturevalue("engine").url
+    elif page == OVER_HTTP2:
+        endpoint = request.getfixturevalue("over_http2")
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     blocks = EXAMPLES[page]
     pytester.makepyfile(**{f"test_block_{i}": block for i, block in enumerate(blocks, start=1)})

@@ -11,11 +11,11 @@ from plugin_suite import Suite
 from pytest_llmbench.plugin.options import OPTIONS
 
 NAMES = (
-    "endpoint", "model", "api", "sut", "scale", "plan", "report", "runs", "baseline-endpoint", "calibrate",
-    "save", "autosave", "compare", "compare-fail", "waive", "storage", "seed", "intervals", "inconclusive",
-    "exit-codes", "require", "import", "workloads", "records", "export-sequence", "allow-overload", "timeout",
-    "wait", "workers", "remeasure", "worker-cpus", "max-requests", "max-tokens", "max-seconds", "max-rate",
-    "max-concurrency", "insecure", "api-key-file",
+    "endpoint", "model", "api", "http", "sut", "scale", "plan", "report", "runs", "baseline-endpoint",
+    "calibrate", "save", "autosave", "compare", "compare-fail", "waive", "storage", "seed", "intervals",
+    "inconclusive", "exit-codes", "require", "import", "workloads", "records", "export-sequence",
+    "allow-overload", "timeout", "wait", "workers", "remeasure", "worker-cpus", "max-requests", "max-tokens",
+    "max-seconds", "max-rate", "max-concurrency", "insecure", "api-key-file",
 )  # fmt: skip
 
 PLANNED = """

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_llmbench.endpoint_urls import not_over_http2
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers.affinity import usable_cpus
@@ -45,6 +47,8 @@ class SUTAccess:
     """Cores to put them on, in turn; empty: where the system puts them."""
     ray: RaySpec | None = None
     """The cluster that they run on instead of this machine."""
+    http2: bool = False
+    """``--llm-http=2``: measured requests go over HTTP/2."""
 
     @classmethod
     def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> SUTAccess:
@@ -56,7 +60,8 @@ class SUTAccess:
             key_file=key_file,
             header_env=file.header_env if file is not None else None,
         )
-        approach = cls(sut, file, credentials, settings.insecure, settings.wait)
+        http2 = settings.http == "2"
+        approach = cls(sut, file, credentials, settings.insecure, settings.wait, http2=http2)
         if isinstance(settings.workers, str):
             return replace(approach, ray=RaySpec.parse(settings.workers))
         return replace(approach, workers=settings.workers, cpus=usable_cpus(settings.worker_cpus))
@@ -124,8 +129,23 @@ class SUTAccess:
         access = self.access
         headers = self.credentials.headers
         return Target.parse(
-            url, headers=headers, ca_file=access.ca_file, insecure=access.insecure, client=access.client
+            url,
+            headers=headers,
+            ca_file=access.ca_file,
+            insecure=access.insecure,
+            client=access.client,
+            http2=self.http2,
         )
+
+    def refuse_http2_where_it_is_not(self) -> None:
+        """Raise SuiteError where HTTP/2 is asked for and the SUT is not asked over HTTP, or packages lack."""
+        if not self.http2:
+            return
+        if mistakes := not_over_http2(self.sut.endpoint):
+            raise SuiteError.from_mistakes(mistakes)
+        from pytest_llmbench.wire.catalogue import require_http2  # what few ask for
+
+        require_http2()
 
     def told(self, facts: Facts, disclosed: Mapping[str, Any]) -> Facts:
         """``facts``, and over them what is declared: the stronger the later."""

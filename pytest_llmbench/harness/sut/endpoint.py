@@ -13,7 +13,7 @@ from pytest_llmbench.errors import SUTError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.harness.execution.executor import Executor
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.model.facts import Facts
+from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.record import RequestRecord
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
     approach.target(url)  # what we cannot speak to is said before any traffic
     seen = _examined(url, approach, callbacks.on_progress)
     _refuse_proxy(seen)
+    told = _over_http2(seen, approach) if approach.http2 else Facts()
     target = approach.target(seen.base_url)
     if approach.workers:
         from pytest_llmbench.harness.sut.workers import distributed
@@ -76,7 +77,7 @@ def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
         base_url=seen.base_url,
         model=seen.model,
         api=seen.api,
-        facts=seen.facts | _whereabouts(target),
+        facts=seen.facts | told | _whereabouts(target),
         executor=with_engine_metrics(generator, seen.base_url, approach.access, approach.series),
     )
 
@@ -122,6 +123,14 @@ def _examined(url: str, approach: SUTAccess, say: Callable[[str], None]) -> Endp
         )
 
     return when_ready(attempt, Patience(approach.wait_s, say))
+
+
+def _over_http2(seen: EndpointReport, approach: SUTAccess) -> Facts:
+    """That the server speaks HTTP/2. Raises SUTError where it does not."""
+    from pytest_llmbench.probes.http2_agreement import agree_on_http2
+
+    agree_on_http2(seen.base_url, approach.access)
+    return Facts.of(Origin.DETECTED, {"wire.http_version": "2"}, "--llm-http")
 
 
 def _refuse_proxy(seen: EndpointReport) -> None:

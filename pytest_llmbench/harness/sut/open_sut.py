@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 
 
+OVER_HTTP2 = (
+    "the load was measured over HTTP/2 (--llm-http=2): replies that share a connection wait for the bytes of "
+    "one another, and what is lost or read late is so for all of them"
+)
+"""Has to be said with every result."""
+
+
 @dataclass(frozen=True)
 class OpenSUT:
     """A system under test that answered, with everything needed to load it and its variants."""
@@ -113,6 +120,7 @@ def open_sut(
     offered = offered or Offered()
     file = read_sut_file(settings.sut) if settings.sut is not None else None
     approach = SUTAccess.to(sut, settings, file)
+    approach.refuse_http2_where_it_is_not()
     variants = declared_variants(sut, file, offered.variants)
     _keep_secrets(variants)
     callbacks = RunCallbacks(RecordSink(), on_progress)
@@ -155,7 +163,11 @@ def _real(
         sink=callbacks.on_record,
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.servers),
-        notes=(*api_notes(approach.api, reached.api), *worker_notes(approach.ray or approach.workers)),
+        notes=(
+            *api_notes(approach.api, reached.api),
+            *((OVER_HTTP2,) if approach.http2 else ()),
+            *worker_notes(approach.ray or approach.workers),
+        ),
         counter=_counter(approach, reached),
         vocabulary=_vocabulary(approach),
         client=lambda: _client(approach, reached, url),

@@ -1,0 +1,106 @@
+"""Whether a server speaks HTTP/2, asked before any load."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from h2.events import ConnectionTerminated
+from http2_script import Peer, answers, peers
+from scripted_server import ScriptedServer, plain, reply
+
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.probes.access import Access
+from pytest_llmbench.probes.http2_agreement import agree_on_http2
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    servers: list[ScriptedServer] = []
+
+    def start(script: Any, **options: Any) -> str:
+        servers.append(ScriptedServer(script, read_body=False, **options))
+        return servers[-1].url
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> tuple[Callable[..., ssl.SSLContext], Access]:
+    """Makes a server's context that knows these protocols; and what the client trusts."""
+    authority = trustme.CA()
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+
+    def context(*protocols: str) -> ssl.SSLContext:
+        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert("127.0.0.1").configure_cert(made)
+        if protocols:
+            made.set_alpn_protocols(list(protocols))
+        return made
+
+    return context, Access(ca_file=ca_file)
+
+
+def test_a_server_that_speaks_it(serve: Callable[..., str]) -> None:
+    opened: list[Peer] = []
+    agree_on_http2(serve(peers(answers(), opened)), Access())
+    (peer,) = opened
+    for _ in range(100):
+        if peer.got(ConnectionTerminated):
+            break
+        peer.conversation.wait(0.05)
+    assert peer.got(ConnectionTerminated)
+    assert peer.asked == 0
+
+
+def test_a_server_that_agrees_over_tls(
+    serve: Callable[..., str], secured: tuple[Callable[..., ssl.SSLContext], Access]
+) -> None:
+    context, access = secured
+    agree_on_http2(serve(peers(answers()), tls=context("http/1.1", "h2")), access)
+
+
+@pytest.mark.parametrize("protocols", [(), ("http/1.1",)])
+def test_a_server_that_does_not_agree_over_tls(
+    serve: Callable[..., str],
+    secured: tuple[Callable[..., ssl.SSLContext], Access],
+    protocols: tuple[str, ...],
+) -> None:
+    context, access = secured
+    url = serve(peers(answers()), tls=context(*protocols))
+    with pytest.raises(SUTError, match=r"(?s)did not agree to h2 over TLS \(ALPN: none.*leave out"):
+        agree_on_http2(url, access)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (reply(plain("400 Bad Request")), r"answers with HTTP/1\.1 \(HTTP/1\.1 400 Bad Request\)"),
+        (reply(b"SSH-2.0-OpenSSH\r\n"), "not HTTP/2: the server begins with"),
+        (lambda conversation: conversation.close(), "closed the connection at its opening"),
+        (lambda conversation: conversation.reset(), "no answer to the opening of a connection"),
+    ],
+)
+def test_what_is_no_http2(serve: Callable[..., str], script: Any, said: str) -> None:
+    with pytest.raises(SUTError, match=said):
+        agree_on_http2(serve(script), Access())
+
+
+def test_a_server_that_says_nothing(serve: Callable[..., str]) -> None:
+    url = serve(lambda conversation: conversation.wait(5.0))
+    with pytest.raises(SUTError, match="no answer to the opening of a connection"):
+        agree_on_http2(url, Access(answer_s=0.2))
+
+
+def test_a_query_of_the_url_is_not_repeated(serve: Callable[..., str]) -> None:
+    url = serve(reply(plain("400 Bad Request")))
+    with pytest.raises(SUTError) as caught:
+        agree_on_http2(f"{url}?key=secret", Access())
+    assert "secret" not in str(caught.value)
