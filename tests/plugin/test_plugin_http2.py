@@ -11,7 +11,7 @@ from plugin_suite import SMALL_WARMUP, Suite
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
+pytestmark = pytest.mark.usefixtures("without_pictures", "however_late")
 
 SUITE = """
 from pytest_llmbench import llmbench, make_workload
@@ -36,7 +36,6 @@ def server() -> Iterator[str]:
         yield url
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("workers", [0, 1])
 def test_it_is_measured_and_said(suite: Suite, server: str, workers: int) -> None:
     suite.write(SUITE, conftest=SMALL_WARMUP)
@@ -116,7 +115,6 @@ def test_another_version_is_a_mistake(suite: Suite) -> None:
     result.stderr.fnmatch_lines(["*--llm-http: input should be '1.1' or '2', got*3*"])
 
 
-@pytest.mark.timing
 def test_a_baseline_over_http1_is_not_compared(suite: Suite, server: str) -> None:
     suite.write(SUITE, conftest=SMALL_WARMUP)
     suite.measure(server, "--llm-save=main", "--llm-runs=3", "--llm-inconclusive=pass").assert_outcomes(

@@ -253,7 +253,7 @@ def test_no_connection_has_more_streams_than_the_server_allows(
     seen = run(script, 30, load=ClosedLoop(concurrency))
     assert seen.records.counts()["ok"] == 30, seen.records.error
     assert len(opened) == connections
-    assert max(peer.most_open for peer in opened) == most
+    assert max(peer.most_open for peer in opened) <= most  # fewer where an answer came before the next one
     assert sum(peer.asked for peer in opened) == 30
     assert seen.selfcheck.connections_prewarmed == connections
     assert seen.selfcheck.connections_opened == 0
