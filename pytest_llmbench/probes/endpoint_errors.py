@@ -32,13 +32,20 @@ _REFUSES_FIELD = re.compile(
     r"|not (permitted|allowed|supported|recogni[sz]ed|accepted)",
     re.IGNORECASE,
 )
+_REFUSES_KEY = re.compile(
+    r"(no|invalid|incorrect|missing|unknown) api[ _-]?key"
+    r"|api[ _-]?key.{0,40}(not valid|invalid|incorrect|missing)|no_db_connection",
+    re.IGNORECASE,
+)
+"""Of status 400: Gemini calls a wrong key not valid, and LiteLLM without a database misses one to look it up
+in."""
 _WORDS = {"model", "messages", "prompt", "stream"}
 """Fields that a message may well speak of without refusing them: "… is not supported with this model"."""
 
 
 def outright_refusal(answer: Answer, key_source: str) -> SUTError | None:
     """The error for an answer that ends the preflight wherever it comes; ``None`` for any other."""
-    if answer.status in (401, 403):
+    if answer.status in (401, 403) or (answer.status == 400 and _REFUSES_KEY.search(_said(answer))):
         what = f"the key from {key_source} is refused" if key_source else "no API key was sent"
         remedy = f"check {key_source}" if key_source else "export LLM_API_KEY (or OPENAI_API_KEY)"
         remedy += ", or name a variable or a file as api_key_env or api_key_file in the SUT file"

@@ -198,6 +198,32 @@ def test_a_key_is_wrong_and_not_repeated(serve, engine):
     assert CANARY not in message
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "No connected db.", "type": "no_db_connection", "param": None, "code": "400"},  # LiteLLM
+        {
+            "code": 400,
+            "message": "API key not valid. Please pass a valid API key.",
+            "status": "INVALID_ARGUMENT",
+        },
+    ],
+)
+def test_a_key_is_wrong_and_called_a_bad_request(serve, engine, error):
+    engine["POST /v1/chat/completions"] = Canned.json({"error": error}, 400)
+    message = told(SUTError, serve(engine).url, access=Access(KEY))
+    assert f"HTTP 400 ({error['message']}" in message
+    assert "the key from environment variable LLM_API_KEY is refused" in message
+
+
+def test_a_bad_request_that_mentions_a_key_is_no_refusal_of_it(serve, engine):
+    said = "Invalid model name passed in model=tiny. Call `/v1/models` to view available models for your key."
+    engine["POST /v1/chat/completions"] = Canned.json({"error": {"message": said}}, 400)
+    message = told(SUTError, serve(engine).url, api="openai-chat", access=Access(KEY))
+    assert "HTTP 400 (Invalid model name" in message
+    assert "is refused" not in message
+
+
 def test_a_key_that_may_list_but_not_complete(serve, engine):
     engine["POST /v1/chat/completions"] = Canned.json({"error": "quota"}, 403)
     assert "is refused" in told(SUTError, serve(engine).url, access=Access(KEY))
