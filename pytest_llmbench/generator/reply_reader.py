@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +33,9 @@ MOST_COUNTED = 2_000_000
 """Characters of a reply that we count ourselves, in one step: half a million tokens. No model that keeps to a
 limit writes more; where one did, chunks are counted."""
 
-_WHOLE = {"ndjson": 1, "grpc": 1}
-"""Chunks that a reply in one piece, which is no stream, would be read as: none where events are."""
+_WHOLE = {"ndjson": 1, "grpc": sys.maxsize}
+"""Chunks that a reply in one piece, which is no stream, would be read as: none where events are. Of gRPC no
+reply of another type is one, whatever it holds: its own clients refuse them all."""
 
 _OUTCOMES = {
     End.UNREACHABLE: Outcome.DISCONNECTED,

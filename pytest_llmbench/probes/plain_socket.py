@@ -48,6 +48,8 @@ class PlainSocket:
     def receive(self) -> bytes:
         """One read; nothing at the end of the connection. Raises httpx.ReadTimeout or httpx.ReadError."""
         try:
+            if time.monotonic() >= self._until_s:  # of a server that floods us no read by itself takes long
+                raise TimeoutError("the time for the answer is over")
             self._set_timeout()
             return self._socket.recv(_READ_BYTES)
         except TimeoutError as error:

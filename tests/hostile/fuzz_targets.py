@@ -10,13 +10,14 @@ import atexit
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from grpc_replies import FRAMES, REPLIES, SETTINGS
 from hostile_server import ABSURD_PAGE, event, words
 
 from pytest_llmbench.errors import LLMBenchError
@@ -38,9 +39,13 @@ from pytest_llmbench.store.session_schema import Environment, Generator, Sut
 from pytest_llmbench.store.shape import Metric
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace, trace_of
 from pytest_llmbench.store.traces.rows import Rows
-from pytest_llmbench.wire.catalogue import DIALECTS
+from pytest_llmbench.wire.catalogue import DIALECTS, OVER_GRPC, over_grpc
 from pytest_llmbench.wire.claims import refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed
+from pytest_llmbench.wire.dialect import Dialect
+from pytest_llmbench.wire.grpc.messages import prefixed
+from pytest_llmbench.wire.grpc.status import status_of
+from pytest_llmbench.wire.http2.client import Http2Client, Stream, header_block, request_frames
 from pytest_llmbench.wire.http_status import classify_status
 from pytest_llmbench.wire.reply import StreamSummary, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
@@ -48,6 +53,7 @@ from pytest_llmbench.wire.stream import chunks_of, events_of
 from pytest_llmbench.wire.uniform import read_uniform
 
 Target = Callable[[bytes], None]
+_REQUEST = request_frames(header_block([(":method", "POST")], first=True), prefixed(b"ask"))
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 
 
@@ -82,12 +88,24 @@ def http(data: bytes) -> None:
 
 def stream(data: bytes) -> None:
     """The events of a reply, quickly and exactly, whole and in pieces; then all that is made of them."""
+    _read(data, DIALECTS.values())
+
+
+def messages(data: bytes) -> None:
+    """As ``stream``, of the messages of a gRPC call."""
+    _read(data, map(over_grpc, OVER_GRPC))
+
+
+def _read(data: bytes, dialects: Iterable[Dialect]) -> None:
     pieces = _cut(data)
     reads = [(piece, 1_000 * (at + 1)) for at, piece in enumerate(pieces)]
     at_once = [(b"".join(pieces), 1_000)] if pieces else []
-    said = [[(e.event, e.data, e.problem) for e in events_of(each)] for each in (reads, at_once)]
-    assert said[0] == said[1]
-    for spoken in DIALECTS.values():
+    for spoken in dialects:
+        said = [
+            [(e.event, e.data, e.problem, e.terminated) for e in events_of(each, protocol=spoken.protocol)]
+            for each in (reads, at_once)
+        ]
+        assert said[0] == said[1]
         chunks = list(chunks_of(reads, spoken))
         if not (spoken.accumulates or spoken.ends_with_body):
             assert chunks == [spoken.decode(each) for each in events_of(reads, protocol=spoken.protocol)]
@@ -100,6 +118,41 @@ def stream(data: bytes) -> None:
         exact.fill(record)
         record.requested_max_tokens, record.finished_ns, record.dispatched_ns = 16, 10_000, 0
         refuse_impossible(record, 100, len(data))
+
+
+def call(data: bytes) -> None:
+    """What comes on a connection of HTTP/2 with two streams, in several reads; then as one."""
+    pieces = _cut(data)
+    said = []
+    for reads in (pieces, [b"".join(pieces)]):
+        client = Http2Client()
+        streams = [client.begin(_REQUEST) for _ in range(2)]
+        received = dict.fromkeys((stream.stream_id for stream in streams), b"")
+        over: list[int] = []
+        for each in reads:
+            found = client.feed(each)
+            for stream in found.progress:
+                received[stream.stream_id] += stream.data
+            over += [stream.stream_id for stream in found.over]
+            client.to_send()
+        assert len(set(over)) == len(over), "a stream ends once"
+        for stream in streams:
+            status_of(stream.trailers)
+        said.append(
+            (
+                received,
+                sorted(over),
+                [_heard(stream) for stream in streams],
+                client.problem,
+                client.going_away,
+            )
+        )
+        client.closing()
+    assert said[0] == said[1]
+
+
+def _heard(stream: Stream) -> tuple[object, ...]:
+    return stream.status, stream.headers, stream.trailers, stream.is_over, stream.reset, stream.unprocessed
 
 
 def _values(summary: StreamSummary) -> dict[str, Any]:
@@ -204,6 +257,8 @@ TARGETS: dict[str, tuple[Target, list[bytes]]] = {
             + event({"choices": [{"text": "a", "finish_reason": None}], "usage": {"prompt_tokens": 1}}),
         ],
     ),
+    "messages": (messages, [bytes([at]) + b"".join(each) for at, each in enumerate(REPLIES.values())]),
+    "call": (call, [bytes([at]) + SETTINGS + each for at, each in enumerate(FRAMES)]),
     "page": (page, [ABSURD_PAGE.encode()]),
     "report": (_of_a_file("report.json", read_report), [json.dumps(_REPORT.plain()).encode()]),
     "baseline": (_of_a_file("baseline.json", read_baseline), [json.dumps(_BASELINE.plain()).encode()]),

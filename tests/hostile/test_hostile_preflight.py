@@ -5,17 +5,20 @@ from __future__ import annotations
 import gzip
 import resource
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import httpx
 import pytest
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import ControlPlane
 from pytest_llmbench.probes.endpoint import examine
+from pytest_llmbench.probes.plain_socket import PlainSocket
 
 LIMITS = Access(connect_s=0.5, answer_s=1.0)
 SOON = Access(connect_s=0.5, answer_s=0.2)
@@ -120,3 +123,20 @@ def test_a_model_list_that_is_none(body: bytes) -> None:
     with talking(answer) as url, pytest.raises(SUTError, match="not an OpenAI-compatible endpoint") as caught:
         examine(url.removesuffix("/models"), access=LIMITS)
     assert len(str(caught.value)) < 1000
+
+
+def test_a_flood_is_over_in_time() -> None:
+    """There is always something to read: no read by itself takes too long."""
+
+    def flood(connection: socket.socket, stop: threading.Event) -> None:
+        connection.sendall(b"x" * 100_000)
+        stop.wait(20)
+
+    with talking(flood) as url:
+        access = Access(connect_s=5.0, answer_s=0.3)
+        with PlainSocket(url.replace("http", "ws", 1), access, ssl.create_default_context()) as sock:
+            sock.send(b"hello")
+            assert sock.receive()
+            time.sleep(0.4)
+            with pytest.raises(httpx.ReadTimeout):
+                sock.receive()

@@ -257,13 +257,13 @@ def test_a_reply_of_sglang_counts_all_so_far_and_its_thoughts() -> None:
     assert (told.reasoning_tokens, told.reasoning_token_source) == (2, TokenSource.SERVER_USAGE)
 
 
-def test_a_reply_of_kserve_ends_with_its_final_response() -> None:
+def test_a_reply_of_kserve_ends_with_its_final_response_and_the_call() -> None:
     told = summary("kserve-grpc", said(" \n", final=False), said("hey ", final=False), said("you"), final())
     assert (told.outcome, told.text) == (Outcome.OK, " \nhey you")
     assert (told.first_nonempty_ns, told.first_content_ns, told.last_content_ns) == (101, 102, 103)
     assert (told.output_tokens, told.token_source) == (3, TokenSource.CHUNK_COUNT)
     lost = summary("kserve-grpc", said("hey", final=True), ended="cut")
-    assert (lost.outcome, lost.text) == (Outcome.OK, "hey")  # the end was said, whatever came after it
+    assert (lost.outcome, lost.text) == (Outcome.DISCONNECTED, "hey")  # a call without a status
 
 
 def test_a_reply_of_kserve_without_a_final_response_ends_with_the_call() -> None:

@@ -3,8 +3,9 @@
 Inputs are named as Triton's vLLM backend names them: ``text_input`` (BYTES), ``stream`` (BOOL) and
 ``sampling_parameters`` (BYTES, a JSON object, which the extra fields go into). The output is
 ``text_output`` (BYTES): what is new or all so far, which depends on the backend
-(:mod:`~pytest_llmbench.wire.increments` finds out). There are no token counts and no finish reason: a reply
-is complete with the response that is marked as final, or with the end of the call, whose status says so.
+(:mod:`~pytest_llmbench.wire.increments` finds out). There are no token counts and no finish reason: the
+response that is marked as final says that all has come, and the end of the call, with its status, that it has
+succeeded.
 
 Source: grpc_service.proto of the package tritonclient, 2.73; KServe's open inference protocol, v2.
 """
@@ -73,7 +74,8 @@ class KServeOverGrpc(DialectDefaults):
         if response.outputs:
             _read_output(chunk, response)
         if _FINAL in response.parameters and response.parameters[_FINAL].bool_param:
-            chunk.choice, chunk.finish_reason, chunk.done = 0, STREAM_END, True
+            # Not done: a call that is broken off behind it has no status, and has not succeeded.
+            chunk.choice, chunk.finish_reason = 0, STREAM_END
         return chunk
 
 
