@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+import trustme
 
 from pytest_llmbench import SUT, LaunchedServer, launched_server
 from pytest_llmbench.errors import LLMBenchError, SUTError
@@ -66,6 +67,36 @@ def test_the_port_in_a_variable(tmp_path: Path) -> None:
     script = f"import os, runpy, sys; sys.argv[1:] = [os.environ['AT']]; {run}"
     with launched_server([sys.executable, "-c", script], env={"AT": "{port}"}, cwd=tmp_path) as server:
         assert answers(server.url)
+
+
+OVER_TLS = """
+import http.server, ssl, sys
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answers)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[2])
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"""
+
+
+def test_its_certificate_is_trusted_as_that_of_any_endpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, pem = trustme.CA(), tmp_path / "server.pem"
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))
+    command = [sys.executable, "-c", OVER_TLS, "{port}", str(pem)]
+    url = "https://127.0.0.1:{port}/v1"
+    assert "certificate verify failed" in refused(command, url=url, timeout_s=2.0)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    with launched_server(command, url=url) as server:
+        assert server.url.startswith("https://")
 
 
 def refused(*arguments: Any, **options: Any) -> str:

@@ -28,6 +28,7 @@ from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.group_guard import GroupGuard
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.variant_tables import PORT
+from pytest_llmbench.trust import client_context
 
 _LOG_TAIL_LINES = 20
 _LOG_TAIL_BYTES = 32_768
@@ -305,7 +306,7 @@ def _unhealthy(url: str) -> str:
         return why_not_ready(url, Access(connect_s=_ASK_S, answer_s=_ASK_S))
     try:
         # trust_env: no proxy of the environment stands between us and a server of ours
-        answer = httpx.get(url, timeout=_ASK_S, trust_env=False)
+        answer = httpx.get(url, timeout=_ASK_S, trust_env=False, verify=client_context())
     except httpx.HTTPError as error:
         return str(error) or type(error).__name__
     return "" if answer.is_success else f"status {answer.status_code}"
