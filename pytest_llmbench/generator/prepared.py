@@ -35,6 +35,8 @@ class PreparedRequest:
     turn: Turn | None = None
     structured: StructuredOutput | None = None
     """The form that was asked for, where the dialect could ask."""
+    results_asked: int | None = None
+    """The vectors or scores that it asks for; None where tokens are asked for."""
 
 
 class PreparedRequests:

@@ -138,6 +138,10 @@ class ReplyReader:
                     yield
                     record.input_tokens = self._sent_tokens(exchange.request)
                 return
+        asked = exchange.request.results_asked
+        if asked is not None:
+            yield from self._read_document(exchange, record, asked)
+            return
         chunks = yield from self._chunks(exchange)
         protocol = self.dialect.protocol
         if whole and len(chunks) <= _WHOLE.get(protocol, 0) and not is_stream(headers, protocol):
@@ -160,6 +164,22 @@ class ReplyReader:
             record.input_tokens = self._sent_tokens(exchange.request)
         if broken is not None and (exchange.end is End.GARBAGE or summary.outcome is broken[0]):
             record.outcome, record.error = broken  # with the cause that the transport saw
+
+    def _read_document(
+        self, exchange: Exchange, record: RequestRecord, asked: int
+    ) -> Generator[None, None, None]:
+        """A reply that is one JSON document; of one that was broken off nothing can be read."""
+        # Imported here: few sessions measure what answers in one document.
+        from pytest_llmbench.wire.non_generative.document import read_document
+
+        if exchange.end is not End.COMPLETE:
+            return
+        chunks = yield from self._chunks(exchange)
+        yield
+        read_document(chunks, asked).fill(record)
+        if record.input_tokens is None:
+            yield
+            record.input_tokens = self._sent_tokens(exchange.request)
 
     def _summary(self, chunks: list[Chunk], ended: Ended) -> Generator[None, None, StreamSummary]:
         inline = self.reasoning.inline

@@ -56,7 +56,14 @@ from pytest_llmbench.stats.interim.looks import look_taker
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns
 from pytest_llmbench.wire.catalogue import over_grpc, over_websocket, require_http2
-from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, PromptForm, headers_for, path_for
+from pytest_llmbench.wire.dialect import (
+    Dialect,
+    EncodeOptions,
+    NonGenerativeDialect,
+    PromptForm,
+    headers_for,
+    path_for,
+)
 from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
@@ -327,6 +334,7 @@ class LoadGenerator:
         )
         as_ids = self._prompt_form == "token_ids"
         run_token = secrets.token_hex(6)
+        document = self._dialect if isinstance(self._dialect, NonGenerativeDialect) else None
 
         def prepare(planned: PlannedRequest) -> PreparedRequest:
             self._asks_form |= planned.structured is not None
@@ -334,9 +342,10 @@ class LoadGenerator:
             request_id = f"{run_token}-{planned.index}"
             # Each load has sessions of its own, as it has requests of its own: none is known from before.
             session_id = None if planned.turn is None else f"{run_token}-s{planned.turn.session}"
+            body = self._dialect.encode(request, options)
             return PreparedRequest(
                 request_id=request_id,
-                wire=self._head.wire(request_id, self._dialect.encode(request, options), session_id),
+                wire=self._head.wire(request_id, body, session_id),
                 index=planned.index,
                 max_tokens=planned.max_tokens,
                 input_tokens=planned.input_tokens,
@@ -347,6 +356,7 @@ class LoadGenerator:
                 prefix_id=planned.prefix_id,
                 turn=planned.turn,
                 structured=planned.structured if self._dialect.structured_output else None,
+                results_asked=None if document is None else document.results_asked(body),
             )
 
         return prepare

@@ -15,6 +15,7 @@ import httpx
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Facts, Origin
+from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.probes import api_detection as detection
 from pytest_llmbench.probes import endpoint_errors as errors
 from pytest_llmbench.probes.access import Access, Asking
@@ -31,7 +32,7 @@ from pytest_llmbench.probes.model_list import (
 )
 from pytest_llmbench.wire.catalogue import OVER_GRPC, over_grpc
 from pytest_llmbench.wire.content_type import is_stream
-from pytest_llmbench.wire.dialect import Dialect, EncodeOptions
+from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, NonGenerativeDialect
 from pytest_llmbench.wire.sse import SSEEvent
 from pytest_llmbench.wire.stream import events_of
 
@@ -178,7 +179,8 @@ def _find_stream(
             continue
         answer = detection.ask(control, base, spoken, options)
         if 200 <= answer.status < 300:
-            return _Stream(base, spoken, answer, *_check_stream(spoken, answer))
+            asked = detection.small_body(spoken, options)
+            return _Stream(base, spoken, answer, *_check_stream(spoken, answer, asked))
         refusal = errors.outright_refusal(answer, control.key_source)
         if refusal is not None:
             raise refusal
@@ -202,9 +204,11 @@ def _find_stream(
     raise _wrong_path(control, failures[0], endpoint)
 
 
-def _check_stream(spoken: Dialect, answer: Answer) -> tuple[str, bool, float | None]:
+def _check_stream(spoken: Dialect, answer: Answer, asked: bytes) -> tuple[str, bool, float | None]:
     """The fingerprint in a streamed reply, or ``""``; whether it told its tokens; how long the model was
     loaded for it, if it says so. Raises SUTError if nothing was streamed."""
+    if isinstance(spoken, NonGenerativeDialect):
+        return _check_document(spoken, answer, asked)
     if not is_stream(answer.headers, spoken.protocol):
         raise errors.not_streamed(answer, detection.looks_like(answer, spoken))
     chunks = detection.chunks_in(spoken, answer)
@@ -224,6 +228,20 @@ def _check_stream(spoken: Dialect, answer: Answer) -> tuple[str, bool, float | N
     counts = totals or any(chunk.ids_alone for chunk in chunks)
     fingerprint = next(filter(None, map(_fingerprint, events)), "")
     return fingerprint, counts, detection.model_load_ms(chunks)
+
+
+def _check_document(
+    spoken: NonGenerativeDialect, answer: Answer, asked: bytes
+) -> tuple[str, bool, float | None]:
+    """The same of a reply that is one document: it says whether it told its input tokens. Raises SUTError if
+    it holds no result, or not as many as were ``asked`` for."""
+    # Imported here: few endpoints answer in one document.
+    from pytest_llmbench.wire.non_generative.document import read_document
+
+    summary = read_document(detection.chunks_in(spoken, answer), spoken.results_asked(asked))
+    if summary.outcome is not Outcome.OK:
+        raise errors.no_results(answer, spoken.name, summary.error or summary.outcome)
+    return "", summary.input_tokens is not None, None
 
 
 def _fingerprint(event: SSEEvent) -> str:

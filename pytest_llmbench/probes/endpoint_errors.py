@@ -158,6 +158,12 @@ def no_completion(answer: Answer, events: int, said: str | None, other: str = ""
     return _error(answer, what, "check the path, and the dialect (--llm-api)")
 
 
+def no_results(answer: Answer, dialect: str, why: str) -> SUTError:
+    """A reply of a non-generative API that is none."""
+    remedy = "look at the server's log; check that the model is of this kind, and the dialect (--llm-api)"
+    return _error(answer, f"the reply is none of {dialect}: {why}", remedy)
+
+
 def in_one_piece(answer: Answer, events: int) -> SUTError:
     """A reply that is complete, and none of whose messages brought a token by itself."""
     what = f"the endpoint answers without streaming: no message ({events} in all) brings tokens as they come"

@@ -24,6 +24,13 @@ _CLASSES: Final = {
     "triton-generate": ("apis.triton_generate", "TritonGenerate"),
 }
 
+_NON_GENERATIVE: Final = {
+    "openai-embeddings": ("non_generative.openai_embeddings", "OpenAIEmbeddings"),
+    "rerank": ("non_generative.rerank", "Rerank"),
+    "score": ("non_generative.score", "Score"),
+}
+NON_GENERATIVE: Final = tuple(_NON_GENERATIVE)
+"""The dialects that answer with vectors or scores. ``auto`` never takes one."""
 
 _OVER_WEBSOCKET: Final = {
     "openai-responses": ("websocket.openai_responses", "ResponsesOverWebSocket"),
@@ -39,7 +46,7 @@ _GRPC_PACKAGES: Final = ("google", "grpc", "hpack", "hyperframe", "smg_grpc_prot
 
 
 class _Dialects(Mapping[str, Dialect]):
-    """The dialects, in the order in which ``auto`` tries them."""
+    """The dialects that generate, in the order in which ``auto`` tries them."""
 
     def __getitem__(self, name: str) -> Dialect:
         return _made(name)
@@ -70,11 +77,13 @@ _ALIASES = {
     "completions": "openai-completions",
     "responses": "openai-responses",
     "messages": "anthropic-messages",
+    "embeddings": "openai-embeddings",
 }
 
 
 def dialect(name: str) -> Dialect:
-    """The dialect called ``name``; ``chat``, ``completions``, ``responses`` and ``messages`` are short.
+    """The dialect called ``name``; ``chat``, ``completions``, ``responses``, ``messages`` and ``embeddings``
+    are short.
 
     :raises SuiteError: there is none, or it is one of gRPC.
     """
@@ -84,10 +93,11 @@ def dialect(name: str) -> Dialect:
             where="--llm-api",
             remedy="give the server's gRPC port, --llm-endpoint=grpc://host:port, or another dialect",
         )
-    found = DIALECTS.get(_ALIASES.get(name, name))
+    full = _ALIASES.get(name, name)
+    found = _instance(*_NON_GENERATIVE[full]) if full in _NON_GENERATIVE else DIALECTS.get(full)
     if found is None:
-        known = [*DIALECTS, *_ALIASES]
-        close = get_close_matches(name, known, n=1, cutoff=0.5)
+        known = [*DIALECTS, *NON_GENERATIVE, *_ALIASES]
+        close = get_close_matches(name, known, n=1, cutoff=0.6)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
         raise SuiteError(f"unknown API dialect {name!r}", remedy=hint)
     return found

@@ -51,6 +51,8 @@ class Chunk:
     """Its tokens come as ids, by an API that has no text beside them: they are visible output."""
     tokens_cumulative: int | None = None
     """Output tokens of the reply up to and including this event."""
+    results: int = 0
+    """Vectors or scores in a reply that is one document."""
     finish_reason: str | None = None
     usage: Usage | None = None
     done: bool = False

@@ -13,8 +13,9 @@ _CONTENT_TYPES = {
     "sse": ("text/event-stream",),
     "ndjson": ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-lines"),
     "grpc": ("application/grpc",),
+    "json": ("application/json",),
 }
-"""Content types of each framing of a stream, the usual one first. What runs in process writes events too."""
+"""Content types of each framing of a reply, the usual one first. What runs in process writes events too."""
 
 _REPLIES = frozenset({"choices", "output", "content", "done", "meta_info", "generated_text", "text_output"})
 """Keys of a reply in one piece, of which each dialect has one."""

@@ -62,7 +62,8 @@ class Dialect(Protocol):
     @property
     def protocol(self) -> str:
         """How the reply is framed: ``sse``, ``ndjson`` for a JSON object per line, ``grpc`` for messages with
-        their lengths before them, or ``websocket`` for a message per event, which its transport hands on as
+        their lengths before them, ``json`` for one
+        document, or ``websocket`` for a message per event, which its transport hands on as
         events of ``sse``."""
 
     @property
@@ -137,6 +138,14 @@ class CallDialect(Dialect, Protocol):
 
     def message(self, body: bytes, request_id: str) -> bytes:
         """The message that asks for a reply: ``body`` as encoded, with the id of this request in it."""
+
+
+@runtime_checkable
+class NonGenerativeDialect(Dialect, Protocol):
+    """A wire format whose reply is one JSON document of vectors or scores. ``protocol`` is ``json``."""
+
+    def results_asked(self, body: bytes) -> int:
+        """How many results a whole reply to this body, as encoded, has."""
 
 
 class DialectDefaults:

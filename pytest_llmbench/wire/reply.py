@@ -59,7 +59,7 @@ NORMAL_FINISH = LENGTH_FINISH | {
 }
 POLICY_FINISH = frozenset({"content_filter", "guardrail_intervened", "sensitive", "refusal"})
 
-_BROKEN_OFF: Mapping[Ended, tuple[Outcome, str]] = {
+BROKEN_OFF: Mapping[Ended, tuple[Outcome, str]] = {
     "cut": (Outcome.DISCONNECTED, "the connection was lost before the reply was complete"),
     "timeout": (Outcome.TIMEOUT, "a deadline ran out before the reply was complete"),
     "cancelled": (Outcome.CANCELLED, "stopped by the load generator before the reply was complete"),
@@ -297,13 +297,13 @@ def _set_server_figures(summary: StreamSummary, chunks: Sequence[Chunk]) -> None
 def _outcome(chunks: Sequence[Chunk], summary: StreamSummary, ended: Ended) -> tuple[Outcome, str]:
     failed = next((chunk for chunk in chunks if chunk.error is not None), None)
     if failed is not None:
-        return _outcome_of_error(failed, summary), failed.error or ""
+        return outcome_of_error(failed, summary), failed.error or ""
     unread = next((chunk for chunk in chunks if chunk.problem), None)
     if unread is not None:
         return Outcome.UNDECODABLE, f"the stream holds {unread.problem}"
     done = any(chunk.done for chunk in chunks)
-    if ended in _BROKEN_OFF and not done:
-        return _BROKEN_OFF[ended]
+    if ended in BROKEN_OFF and not done:
+        return BROKEN_OFF[ended]
     if not chunks:
         return Outcome.EMPTY, "the reply held no event at all"
     finish = summary.finish_reason
@@ -318,7 +318,7 @@ def _outcome(chunks: Sequence[Chunk], summary: StreamSummary, ended: Ended) -> t
     return Outcome.OK, ""
 
 
-def _outcome_of_error(failed: Chunk, summary: StreamSummary) -> Outcome:
+def outcome_of_error(failed: Chunk, summary: StreamSummary) -> Outcome:
     """An error in the place of all output is what it would be as the status of a reply."""
     if failed.refused:
         return Outcome.REFUSED

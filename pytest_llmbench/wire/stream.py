@@ -6,6 +6,7 @@ Lazy, so that whoever measures beside it can do a little at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.dialect import Dialect
@@ -16,11 +17,15 @@ from pytest_llmbench.wire.reply import STREAM_END
 from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEDecoder, SSEEvent
 from pytest_llmbench.wire.text_template import TextTemplate, learn
 
+if TYPE_CHECKING:
+    from pytest_llmbench.wire.non_generative.document import DocumentDecoder
+
 _LESSONS = 8
 """Attempts per stream at finding a template, so that a stream that has none pays little for the search."""
 
 
-_DECODERS: Mapping[str, Callable[[int], NDJSONDecoder | SSEDecoder | MessageDecoder]] = {
+_MakeDecoder = Callable[[int], "NDJSONDecoder | SSEDecoder | MessageDecoder | DocumentDecoder"]
+_DECODERS: Mapping[str, _MakeDecoder] = {
     "ndjson": NDJSONDecoder,
     "grpc": MessageDecoder,
 }
@@ -42,10 +47,19 @@ def events_of(
     reads: Iterable[tuple[bytes, int]], max_line_bytes: int = DEFAULT_MAX_LINE_BYTES, protocol: str = "sse"
 ) -> Iterator[SSEEvent]:
     """The events of one body, that which its end cut off included. ``protocol`` is that of a dialect."""
-    decoder = _DECODERS.get(protocol, SSEDecoder)(max_line_bytes)
+    decoder = _decoder_of(protocol)(max_line_bytes)
     for number, (data, stamp_ns) in enumerate(reads):
         yield from decoder.feed(data, stamp_ns, number)
     yield from decoder.close()
+
+
+def _decoder_of(protocol: str) -> _MakeDecoder:
+    if protocol != "json":
+        return _DECODERS.get(protocol, SSEDecoder)
+    # Imported here: few sessions measure what answers in one document.
+    from pytest_llmbench.wire.non_generative.document import DocumentDecoder
+
+    return DocumentDecoder
 
 
 def decode(events: Iterable[SSEEvent], dialect: Dialect) -> Iterator[Chunk]:

@@ -1,0 +1,45 @@
+"""A prompt as the inputs of a non-generative request.
+
+A prompt is one text. Where it holds the control character RS (U+001E, "record separator"), each of its parts
+is an input of its own: several texts to embed, or a query and its documents. Where it holds none and a pair
+is wanted, it is cut between words: the first eighth is the query, the rest the document.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pytest_llmbench.errors import GeneratorError
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.wire.openai_request import text_prompt
+
+SEPARATOR: Final = "\x1e"
+_QUERY_SHARE: Final = 8
+
+
+def texts_of(request: PlannedRequest) -> list[str]:
+    """The inputs of a request, at least one.
+
+    :raises GeneratorError: it has no text.
+    """
+    return text_prompt(request).split(SEPARATOR)
+
+
+def query_and_documents(request: PlannedRequest) -> tuple[str, list[str]]:
+    """The query and the documents of a request, at least one.
+
+    :raises GeneratorError: it has no text, or one too short to be cut in two.
+    """
+    first, *rest = texts_of(request)
+    if rest:
+        return first, rest
+    if len(first) < 2:
+        raise GeneratorError(
+            "a query and a document cannot be made of a prompt of less than two characters",
+            where=f"request {request.index}",
+            remedy="use longer prompts, or separate query and documents by U+001E",
+        )
+    at = max(1, len(first) // _QUERY_SHARE)
+    space = first.find(" ", at)
+    cut = at if space < 0 or not first[space:].strip() else space
+    return first[:cut], [first[cut:].lstrip() or first[cut:]]
