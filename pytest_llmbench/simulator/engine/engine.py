@@ -118,8 +118,12 @@ class Engine:
 
     def _draw_lengths(self, sequence: EngineSequence) -> None:
         thoughts, reason = self._thoughts.draw()
-        if not sequence.thinks:
+        if not (sequence.thinks and sequence.generates):
             thoughts, reason = 0, None
+        if not sequence.generates:
+            self._law.skip()
+            sequence.output_tokens = 1
+            return
         if thoughts >= sequence.max_tokens:
             self._law.skip()
             sequence.think_tokens = sequence.output_tokens = sequence.max_tokens
@@ -212,7 +216,7 @@ class Engine:
         if self._moved_blocks:
             self.totals.swapped_blocks += self._moved_blocks
             self._moved_blocks = 0
-        self.totals.generated_tokens += len(first_tokens) + len(decoded)
+        self.totals.generated_tokens += sum(s.generates for s in first_tokens) + len(decoded)
         answering = self._answers.pop(index, [])
         finished = self._end_step(index)
         return StepResult(

@@ -21,6 +21,8 @@ class EngineSequence:
     """A lower number goes first, where the scheduler looks at it."""
     thinks: bool = True
     """False: asked not to reason. Without meaning for a model that never does."""
+    generates: bool = True
+    """False: prefill alone. Its one token marks the end of it and is no output."""
     token_ids: Sequence[int] | None = None
     """The prompt's tokens, or as many of its first ones as may be shared with other prompts."""
     prefix_hashes: tuple[int, ...] | None = None

@@ -32,7 +32,7 @@ from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import CONNECTION, Generation, request_id
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import Reply
-from pytest_llmbench.simulator.serving.request_body import GenerationRequest, RefusalError
+from pytest_llmbench.simulator.serving.request_body import GenerationRequest, RefusalError, content_of
 
 _EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 _LINES = (b"content-type", b"application/x-ndjson")
@@ -86,7 +86,7 @@ class HttpEventFace:
         """Answer one request. Raises RefusalError if it gets a status instead of a stream."""
         api = _APIS[scope["path"]]
         model = self._driver.engine.config.model
-        request = api.parse(_content(body), model)
+        request = api.parse(content_of(body), model)
         if not request.stream:
             raise RefusalError(400, f"{scope['path']} is streamed only here", "stream")
         reply = _HttpReply(scope, receive, send, self._driver, api, timings=self._generation.tells_timings)
@@ -143,13 +143,3 @@ class _HttpReply:
         if self._connection is not None:
             self._connection.reset()
         self.over.set()
-
-
-def _content(body: bytes) -> dict[str, Any]:
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RefusalError(400, f"the request body is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise RefusalError(400, "the request body has to be a JSON object")
-    return content

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
 
+from pytest_llmbench.simulator.protocols.documents import PATHS as DOCUMENT_PATHS
+from pytest_llmbench.simulator.protocols.documents import DocumentFace
 from pytest_llmbench.simulator.protocols.http_events import PATHS as EVENT_PATHS
 from pytest_llmbench.simulator.protocols.http_events import HttpEventFace
 from pytest_llmbench.simulator.protocols.websocket_face import PATH as RESPONSES
@@ -53,6 +55,7 @@ class EngineApp:
         self.generation = Generation(driver, scenario, tokenizer)
         self._websocket = WebSocketFace(self.generation, driver)
         self._http_events = HttpEventFace(self.generation, driver)
+        self._documents = DocumentFace(self.generation, driver)
         self._created = int(time.time())
         self.refused = 0
         self._pages: dict[str, Callable[[Send], Awaitable[None]]] = {
@@ -80,7 +83,7 @@ class EngineApp:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
         page = self._pages.get(path)
-        posts = [*Endpoint, *EVENT_PATHS, TOKENIZE, RESET_PREFIX_CACHE]
+        posts = [*Endpoint, *EVENT_PATHS, *DOCUMENT_PATHS, TOKENIZE, RESET_PREFIX_CACHE]
         if path == RESPONSES and method == "GET":
             raise RefusalError(
                 426,
@@ -109,6 +112,9 @@ class EngineApp:
         received_ns = scope.get("state", {}).get(RECEIVED_NS, self._driver.clock())
         if scope["path"] in EVENT_PATHS:
             await self._http_events.serve(body, received_ns, scope, receive, send)
+            return
+        if scope["path"] in DOCUMENT_PATHS:
+            await self._documents.serve(body, received_ns, scope, receive, send)
             return
         endpoint = Endpoint(scope["path"])
         request = parse_request(body, endpoint, self._config.model)

@@ -126,7 +126,8 @@ class EngineDriver:
             self.pacing.schedule_restarts += 1
             due_ns = begun_ns
         step = self.engine.step()
-        self.metrics.note_step(step.prefill_tokens, len(step.first_tokens) + len(step.decoded))
+        generated = sum(sequence.generates for sequence in step.first_tokens) + len(step.decoded)
+        self.metrics.note_step(step.prefill_tokens, generated)
         self._note_beginning(step, begun_ns)
         if step.crashed:
             self.down_until_ns = due_ns + step.duration_ns

@@ -158,7 +158,8 @@ class Generation:
             strike = strike_on(cast(FaultKind, truth.fault), face, reply, self.crash)
             reply = FaultyReply(reply, strike, self._faults.options.fault_after_tokens, at_end=False)
         async with contextlib.AsyncExitStack() as stack:
-            reply = self._filtered(reply, sequence, stack)
+            if request.generates:
+                reply = self._filtered(reply, sequence, stack)
             self._submit(sequence, reply)
             self._say(texts, truth, sequence, answer)
             self._live.add(face)
@@ -184,7 +185,9 @@ class Generation:
         fate = self._fate(possible)
         answer = None if request.structured is None else self._faults.answer(request.structured)
         await self._screen(prompt_tokens)
-        truth = GroundTruth(own_id or uuid.uuid4().hex, received_ns, prompt_tokens, fault=fate)
+        truth = GroundTruth(
+            own_id or uuid.uuid4().hex, received_ns, prompt_tokens, fault=fate, generates=request.generates
+        )
         if self._options.trace:
             truth.token_ns, truth.write_ns = [], []
         sequence = EngineSequence(
@@ -195,6 +198,7 @@ class Generation:
             ignore_eos=request.ignore_eos,
             priority=request.priority,
             thinks=request.thinks,
+            generates=request.generates,
             token_ids=ids,
         )
         return sequence, truth, answer

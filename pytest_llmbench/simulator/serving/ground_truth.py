@@ -41,6 +41,8 @@ class GroundTruth:
     """The same of the last chunk with a thought; tags of inline reasoning are thoughts to the engine."""
     last_write_ns: int | None = None
     """Just before the last content chunk was written."""
+    generates: bool = True
+    """False: it was prefill alone, so the step of ``first_token_ns`` gave no token."""
     output_tokens: int = 0
     """Tokens given, reasoning included."""
     reasoning_tokens: int = 0

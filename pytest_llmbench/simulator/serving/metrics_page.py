@@ -125,6 +125,9 @@ class EngineMetrics:
             "request_prompt_tokens": truth.prompt_tokens,
             "request_generation_tokens": truth.output_tokens,
         }
+        if not truth.generates:
+            for name in _OF_OUTPUT:
+                del seconds[name]
         if truth.output_tokens > 1:
             seconds["request_time_per_output_token_seconds"] = decode_s / (truth.output_tokens - 1)
         for name, value in seconds.items():
@@ -202,6 +205,8 @@ _GAUGES = {
     "num_requests_waiting": "Requests in the queue.",
     "kv_cache_usage_perc": "Share of the KV cache in use; 1 is all of it.",
 }
+_OF_OUTPUT = ("time_to_first_token_seconds", "request_decode_time_seconds", "request_generation_tokens")
+"""What a request that is prefill alone has none of."""
 _COUNTERS = {
     "prompt_tokens": "Prompt tokens processed.",
     "generation_tokens": "Tokens generated, those for clients that have gone included.",

@@ -92,6 +92,8 @@ class GenerationRequest:
     structured: StructuredOutput | None = None
     """The form of the reply, where the request settles it: ``tool_choice`` required or the name of a tool, or
     a JSON schema. With ``auto`` the model is free, and answers in words."""
+    generates: bool = True
+    """False: prefill alone, for a vector or a score."""
     caps: bool = False
     """``max_tokens`` beyond the context is cut to what is left of it, instead of refused."""
 
@@ -128,12 +130,7 @@ def parse_request(body: bytes, endpoint: Endpoint, model: str) -> GenerationRequ
     Raises RefusalError: 400 for what is not JSON or has wrong types or values, all of them named; 404 for
     another model.
     """
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError, too
-        raise RefusalError(400, f"the request body is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise RefusalError(400, "the request body has to be a JSON object")
+    content = content_of(body)
     fields = Fields(content)
     asked = fields.text("model")
     chat = endpoint is Endpoint.CHAT
@@ -190,6 +187,17 @@ def _as_chat(tool: Any, parameters: str) -> Any:
         return tool
     kept = {"parameters" if key == parameters else key: value for key, value in tool.items()}
     return {"type": "function", "function": {k: v for k, v in kept.items() if k not in ("type", "strict")}}
+
+
+def content_of(body: bytes) -> dict[str, Any]:
+    """The members of a request's body. RefusalError 400 if it is no JSON object."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError, too
+        raise RefusalError(400, f"the request body is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise RefusalError(400, "the request body has to be a JSON object")
+    return content
 
 
 def require_model(asked: str | None, model: str) -> None:

@@ -149,7 +149,7 @@ def test_models_and_health(client: httpx.Client, engine: EmbeddedEngine) -> None
         (CHAT, {"messages": HELLO, "max_tokens": 2000}, 400, "2000 output tokens"),
         (COMPLETIONS, {"prompt": [1] * 2000}, 400, "maximum context length is 2000"),
         (COMPLETIONS, {"prompt": ""}, 400, "empty"),
-        ("/v1/embeddings", {}, 404, CHAT),
+        ("/v1/images/generations", {}, 404, CHAT),
         ("/health", {}, 405, "GET"),
     ],
 )
