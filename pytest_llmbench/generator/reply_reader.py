@@ -89,7 +89,9 @@ class ReplyReader:
         if status is None:
             return record
         if 200 <= status < 300:
-            yield from self._read_stream(exchange, record)
+            if not _is_compressed(exchange, record):
+                document = exchange.request.results_asked is not None
+                yield from (self._read_document if document else self._read_stream)(exchange, record)
         elif exchange.end not in (End.TIMEOUT, End.CANCELLED):
             # A status that has arrived says more about the failure than the connection's end after it.
             body = b"".join(exchange.bodies)
@@ -123,11 +125,6 @@ class ReplyReader:
     def _read_stream(self, exchange: Exchange, record: RequestRecord) -> Generator[None, None, None]:
         whole = exchange.end is End.COMPLETE
         headers = _headers(exchange)
-        coding = (header(headers, "content-encoding") or "identity").lower()
-        if coding != "identity":
-            record.outcome = Outcome.UNDECODABLE
-            record.error = f"the reply is compressed ({shorten(coding, 40)}) although identity was asked for"
-            return
         reasoning, structured = self.reasoning, exchange.request.structured
         if whole and not reasoning.needs_every_event and structured is None:
             teach = exchange.teach
@@ -138,10 +135,6 @@ class ReplyReader:
                     yield
                     record.input_tokens = self._sent_tokens(exchange.request)
                 return
-        asked = exchange.request.results_asked
-        if asked is not None:
-            yield from self._read_document(exchange, record, asked)
-            return
         chunks = yield from self._chunks(exchange)
         protocol = self.dialect.protocol
         if whole and len(chunks) <= _WHOLE.get(protocol, 0) and not is_stream(headers, protocol):
@@ -165,14 +158,13 @@ class ReplyReader:
         if broken is not None and (exchange.end is End.GARBAGE or summary.outcome is broken[0]):
             record.outcome, record.error = broken  # with the cause that the transport saw
 
-    def _read_document(
-        self, exchange: Exchange, record: RequestRecord, asked: int
-    ) -> Generator[None, None, None]:
+    def _read_document(self, exchange: Exchange, record: RequestRecord) -> Generator[None, None, None]:
         """A reply that is one JSON document; of one that was broken off nothing can be read."""
         # Imported here: few sessions measure what answers in one document.
         from pytest_llmbench.wire.non_generative.document import read_document
 
-        if exchange.end is not End.COMPLETE:
+        asked = exchange.request.results_asked
+        if exchange.end is not End.COMPLETE or asked is None:
             return
         chunks = yield from self._chunks(exchange)
         yield
@@ -223,6 +215,16 @@ def _instants(exchange: Exchange, known: KnownReply) -> tuple[int, Sequence[int]
     read_ends = list(accumulate(map(len, exchange.unparsed)))
     instants, reads = instants_of(known.line_ends(), known.count, read_ends, stamps)
     return stamps[bisect_left(read_ends, known.first_line_end + 1)], instants, reads
+
+
+def _is_compressed(exchange: Exchange, record: RequestRecord) -> bool:
+    """Whether the reply cannot be read for that, which the record then tells."""
+    coding = (header(_headers(exchange), "content-encoding") or "identity").lower()
+    if coding == "identity":
+        return False
+    record.outcome = Outcome.UNDECODABLE
+    record.error = f"the reply is compressed ({shorten(coding, 40)}) although identity was asked for"
+    return True
 
 
 @cache

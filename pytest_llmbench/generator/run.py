@@ -406,6 +406,10 @@ class LoadGenerator:
         if self._asks_form:
             told["wire.structured_output"] = "fields" if self._dialect.structured_output else "prompt_words"
         calls = self._dialect.protocol == "grpc"
+        first = {
+            "timing.first_point": "first_token_message" if calls else "parsed_data_event",
+            "timing.first_token_kind": "content",
+        }
         return Facts.of(
             Origin.GENERATOR,
             {
@@ -415,8 +419,7 @@ class LoadGenerator:
                 "wire.prompt_form": self._prompt_form,
                 **told,
                 "timing.submit_point": "message_sent" if calls else "last_request_byte",
-                "timing.first_point": "first_token_message" if calls else "parsed_data_event",
-                "timing.first_token_kind": "content",
+                **({} if self._dialect.protocol == "json" else first),
                 "timing.clock_resolution_ns": clock_resolution_ns,
                 "timing.timestamp_format": "epoch_ms",
             },

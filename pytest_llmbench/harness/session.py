@@ -17,6 +17,7 @@ from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError, SUTError
 from pytest_llmbench.harness.allowance import Allowance, Spent
+from pytest_llmbench.harness.api_kind import refuse_client, refuse_other_kind
 from pytest_llmbench.harness.bench import Bench
 from pytest_llmbench.harness.comparison.baselines import Baselines, MeasurementRequest
 from pytest_llmbench.harness.comparison.planner import ComparisonPlanner
@@ -135,6 +136,7 @@ class BenchSession:
                 if opened.virtual
                 else "call it from the test itself",
             )
+        refuse_client(opened.api)
         return opened.client()
 
     def execute(self, plan: LoadPlan, sut: SUT | str) -> Observation:
@@ -161,7 +163,7 @@ class BenchSession:
         parameters = with_runs(parameters, self.settings)
         salt = self._salt(nodeid, definition, parameters, opened)
         setting = self._setting(parameters, opened, warmup, salt)
-        _refuse_without(definition.needs(parameters, setting), definition)
+        _refuse_unfit(definition, opened.api, definition.needs(parameters, setting))
         order = self.baselines.order(nodeid, definition, parameters, setting, limits, opened.virtual)
         parameters = order.parameters
         path = records_path(self.settings.report, nodeid, self._worker, self.settings.records)
@@ -386,9 +388,10 @@ def _validity(result: TestResult, parameters: TestParameters) -> Validity:
     return Validity((*general, *result.findings, *([] if nothing is None else [nothing])))
 
 
-def _refuse_without(missing: Sequence[str], definition: TestDefinition) -> None:
-    """Raise SuiteError, before anything is sent, if the SUT, the marker or the options lack what the test
-    needs."""
+def _refuse_unfit(definition: TestDefinition, api: str, missing: Sequence[str]) -> None:
+    """Raise SuiteError, before anything is sent, if the API is of another kind than the test, or if the SUT,
+    the marker or the options lack what it needs."""
+    refuse_other_kind(definition, api)
     if missing:
         listed = "\n".join(f"  - {thing}" for thing in missing)
         raise SuiteError(f"cannot be measured here\n{listed}", where=definition.title)

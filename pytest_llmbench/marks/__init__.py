@@ -21,6 +21,7 @@ from pytest_llmbench.marks.comparing import COMPARE, ComparingMarks
 from pytest_llmbench.marks.effects import EffectMarks
 from pytest_llmbench.marks.goodput import GoodputMarks
 from pytest_llmbench.marks.latency import LatencyMarks
+from pytest_llmbench.marks.non_generative import NonGenerativeMarks
 from pytest_llmbench.marks.reasoning import ReasoningMarks
 from pytest_llmbench.marks.regression import NO_REGRESSION, RegressionMarks
 from pytest_llmbench.marks.sessions import SessionMarks
@@ -33,6 +34,7 @@ class LLMBench(
     GoodputMarks,
     ReasoningMarks,
     SessionMarks,
+    NonGenerativeMarks,
     RegressionMarks,
     ComparingMarks,
 ):

@@ -24,8 +24,9 @@ _NAMES: Final = (
     "goodput",
     "reasoning",
     "sessions",
+    "non_generative",
 )
-BEYOND_THE_DRAFT: Final = frozenset({"goodput", "reasoning", "sessions"})
+BEYOND_THE_DRAFT: Final = frozenset({"goodput", "reasoning", "sessions", "non_generative"})
 """They have no compliance class."""
 
 SENDS_AGAIN: Final = frozenset({"prefix_cache", "guardrail"})

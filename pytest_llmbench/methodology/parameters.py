@@ -24,6 +24,7 @@ from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.classes import ClassMix, RequestClass
+from pytest_llmbench.workloads.profiles import without_output
 
 P = TypeVar("P")
 
@@ -57,6 +58,8 @@ class TestParameters:
     """Whether the test repeats its measured load ``runs`` times."""
     of_sessions: ClassVar[bool] = False
     """Whether the test sends sessions."""
+    generates: ClassVar[bool] = True
+    """Whether the test is about tokens that are generated."""
 
     workload: str | Workload = parameter("workload", "synthetic-uniform")
     seed: int | None = parameter("seed")
@@ -81,6 +84,16 @@ class TestParameters:
         if self.of_sessions or not isinstance(_found(self.workload), OfSessions):
             return []
         return ["workload is of sessions, which @llmbench.sessions sends: name one of single requests here"]
+
+    def not_without_output(self) -> list[str]:
+        """A profile that generates nothing has no figure of a test about tokens."""
+        found = _found(self.workload) if self.generates else None
+        codes = [] if found is None else without_output(found.specification().get("profiles", ()))
+        return [
+            f"workload is of profile:{code}, which generates no tokens: measure it with "
+            "@llmbench.non_generative"
+            for code in codes
+        ]
 
     def not_repeated(self) -> list[str]:
         if self.runs is None or self.repeats:
@@ -163,6 +176,7 @@ def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None) -> 
     if not mistakes:
         built = cls(**{name: _made(kinds[name], value) for name, value in raw.items() if value is not None})
         mistakes = [*built.contradictions(), *built.not_repeated(), *built.not_of_sessions()]  # type: ignore[attr-defined]
+        mistakes += built.not_without_output()  # type: ignore[attr-defined]
         if not mistakes:
             return built
     raise SuiteError.from_mistakes(mistakes, where=where)

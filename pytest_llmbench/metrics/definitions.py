@@ -102,7 +102,8 @@ _RATES = (
         "Input token throughput",
         "tok/s",
         "higher",
-        "input tokens (cached ones included) of requests with first content in the window / duration",
+        "input tokens (cached ones included) of requests with first content (without output: that ended) "
+        "in the window / duration",
         "5.2.4.1",
     ),
     _scalar(
@@ -164,6 +165,13 @@ _REASONING = (
     _scalar(
         "critical_evictions", "Critical evictions", "count", "lower",
         "evictions of requests in their output phase, as the server counts them", "reasoning",
+    ),
+)  # fmt: skip
+_NON_GENERATIVE = (
+    _latency("latency", "Latency", "last byte of the reply - T_submit", "non_generative"),
+    _latency(
+        "latency_scheduled", "Latency from the schedule", "last byte of the reply - T_scheduled",
+        "non_generative",
     ),
 )  # fmt: skip
 _CAPACITY = (
@@ -447,6 +455,6 @@ _SESSIONS = (
     ),
 )  # fmt: skip
 ROWS = (
-    *_LATENCIES, *_RATES, *_GOODPUT, *_REASONING, *_CAPACITY, *_SHAPE, *_FAIRNESS, *_CACHE, *_MEMORY,
-    *_SCALING, *_GUARDRAILS, *_SESSIONS,
+    *_LATENCIES, *_RATES, *_GOODPUT, *_REASONING, *_NON_GENERATIVE, *_CAPACITY, *_SHAPE, *_FAIRNESS,
+    *_CACHE, *_MEMORY, *_SCALING, *_GUARDRAILS, *_SESSIONS,
 )  # fmt: skip

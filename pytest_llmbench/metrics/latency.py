@@ -95,6 +95,18 @@ def e2e_scheduled_ms(records: Records) -> FloatArray:
 
 
 @by_blocks
+def request_latency_ms(records: Records) -> FloatArray:
+    """Latency = T_end - T_submit, T_end the last byte of the reply: of replies that are no stream."""
+    return between_ms(records, records.submitted_ns, records.finished_ns)
+
+
+@by_blocks
+def request_latency_scheduled_ms(records: Records) -> FloatArray:
+    """T_end - T_scheduled, the coordinated-omission view of that latency."""
+    return between_ms(records, records.scheduled_ns, records.finished_ns)
+
+
+@by_blocks
 def tpot_ms(records: Records) -> FloatArray:
     """TPOT = (T_last - T_first) / (N_out - 1), requests with N_out of at least 2 (AMB-44).
 

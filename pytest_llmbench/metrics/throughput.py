@@ -113,7 +113,8 @@ def completions(window: Window) -> int:
 def input_token_throughput(windows: Sequence[Window], *, seed: int, level: float = 0.95) -> Estimate:
     """Input tokens of requests whose first content came in the window / its duration, tok/s.
 
-    Tokens that a prefix cache answered are included.
+    A request that generates nothing has no content: its input counts where it ended. Tokens that a prefix
+    cache answered are included.
     """
     return _rate(_input_tokens, windows, "tok/s", seed, level)
 
@@ -178,7 +179,8 @@ def _input_tokens(records: Records) -> _Counts | None:
     tokens = records.input_tokens[records.ok]
     if (tokens == MISSING).any():
         return None
-    return _Counts(records.first_content_ns[records.ok], tokens.astype(np.float64), len(tokens))
+    begun_ns = np.where(records.first_content_ns != MISSING, records.first_content_ns, _completed_ns(records))
+    return _Counts(begun_ns[records.ok], tokens.astype(np.float64), len(tokens))
 
 
 def _completions(records: Records) -> _Counts:

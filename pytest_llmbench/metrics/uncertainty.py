@@ -112,6 +112,14 @@ def e2e_leeways(runs: Sequence[Observation]) -> Leeways:
     return _moved(seen, np.zeros(len(seen)), _lag_ms(runs))
 
 
+def request_latency_leeways(runs: Sequence[Observation]) -> Leeways:
+    """The leeways of the latency to the last byte, which is as exact as the last content is."""
+    if not _lag_ms(runs):
+        return {}
+    seen = _joined(runs, latency.request_latency_ms)
+    return _moved(seen, np.zeros(len(seen)), _lag_ms(runs))
+
+
 def gap_leeways(runs: Sequence[Observation]) -> Leeways:
     """The leeways of the gaps between chunks, with percentiles to a thousandth of their value."""
     if _in_time(runs):

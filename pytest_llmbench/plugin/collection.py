@@ -62,6 +62,7 @@ def prepare(config: pytest.Config, items: list[pytest.Item]) -> None:
             item.stash[MARKED] = _read(item, named)
         except SuiteError as error:
             mistakes.append(str(error))
+    mistakes += _of_another_kind(config, [item for item, _ in marked if MARKED in item.stash])
     if mistakes:
         # The same function parametrised fifty times makes the same mistake once.
         _refuse(config, items, "\n".join(dict.fromkeys(mistakes)))
@@ -117,6 +118,25 @@ def _of_the_options(config: pytest.Config) -> list[str]:
     from pytest_llmbench.harness.beforehand import mistakes_of
 
     return mistakes_of(config.stash[SESSION].settings)
+
+
+def _of_another_kind(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
+    """Tests about tokens over an API that generates none, and the reverse. A fixture ``llm_sut`` of the suite
+    may choose another API, so its tests are looked at when their system is open."""
+    from pytest_llmbench.plugin.session import SESSION
+
+    by_options = [item for item in items if not _chooses_its_sut(item)]
+    if not has_endpoint(config) or not by_options:
+        return []
+    from pytest_llmbench.harness.api_kind import mismatches
+
+    tests = [(_where(item), item.stash[MARKED].definition) for item in by_options]
+    return mismatches(config.stash[SESSION].settings, tests)
+
+
+def _chooses_its_sut(item: pytest.Item) -> bool:
+    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    return len(known.get("llm_sut", ())) > 1
 
 
 def number(items: list[pytest.Item]) -> None:

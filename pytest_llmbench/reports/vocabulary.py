@@ -48,6 +48,7 @@ HEADLINES: Mapping[str, tuple[str, ...]] = {
         "fail_rate[*]", "preemption_rate[*]", "preemption_recovery_rate[*]", "recovery_time[*]",
     ),
     "long_context": ("prefill_exponent", "prefill_exponent_fit", "prefill_slope", "prefill_linear_fit"),
+    "non_generative": ("latency.p99", "request_throughput", "input_token_throughput"),
     "guardrail": (
         "input_filter_overhead[*].p50", "guardrail_overhead[*].p50", "throughput_reduction[*]",
     ),

@@ -23,6 +23,9 @@ from pytest_llmbench.workloads.sharing import FLAG_BLOCK, SharesPrefixes, sharin
 from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, single_requests
 from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, NO_SHARING
 
+NO_OUTPUT: Mapping[str, Any] = {"type": "fixed", "params": {"tokens": 0}, "control": "max_tokens"}
+"""The law of outputs where nothing is generated."""
+
 
 @dataclass(frozen=True, slots=True)
 class WithFixedOutput(StreamedWorkload):
@@ -69,6 +72,46 @@ class WithFixedOutput(StreamedWorkload):
         }
         deviations = [*base.get("deviations", ()), deviation]
         return base | {"output_length": replaced | fixed, "deviations": deviations}
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutOutput(StreamedWorkload):
+    """The inputs of the base workload alone, for what generates nothing. It declares the change under
+    ``deviations``."""
+
+    base: Workload
+
+    @property
+    def name(self) -> str:
+        return self.base.name
+
+    @property
+    def standard(self) -> bool:
+        return False
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:
+        """The shared prefixes of the base."""
+        return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
+
+    @property
+    def draws_anew(self) -> bool:
+        return draws_anew(self.base)
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        for request in single_requests(self.base, seed):
+            yield replace(request, max_tokens=0)
+
+    def specification(self) -> Mapping[str, Any]:
+        base = dict(self.base.specification())
+        deviation = {"what": "output_length", "rule": "inputs alone: nothing is generated"}
+        deviations = [*base.get("deviations", ()), deviation]
+        return base | {"output_length": {**base["output_length"], **NO_OUTPUT}, "deviations": deviations}
+
+
+def without_outputs(workload: Workload) -> Workload:
+    """The workload, of which one that asks for outputs keeps its inputs alone."""
+    asked = workload.specification()["output_length"]
+    return workload if asked.get("params") == NO_OUTPUT["params"] else WithoutOutput(workload)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
+from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput, WithoutOutput
 from pytest_llmbench.workloads.classes import ClassMix, RequestClass
 from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
 from pytest_llmbench.workloads.conversation import ConversationWorkload
@@ -196,7 +196,7 @@ def _checked(candidate: Workload) -> Workload:
 def _is_as_it_says(candidate: Workload) -> bool:
     """Whether what claims to be a profile is one as the catalogue has it, but for changes that its
     specification declares."""
-    while isinstance(candidate, WithFixedOutput | Salted | SharedPrefix):
+    while isinstance(candidate, WithFixedOutput | WithoutOutput | Salted | SharedPrefix):
         candidate = candidate.base
     if isinstance(candidate, Mixture):
         return all(_is_as_it_says(part.workload) for part in candidate.parts)

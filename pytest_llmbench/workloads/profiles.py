@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import StructuredOutput, compact, parameters_of
+from pytest_llmbench.workloads.adapted import NO_OUTPUT
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, LogNormal, specification_of
 from pytest_llmbench.workloads.readable import (
@@ -38,7 +39,7 @@ from pytest_llmbench.workloads.synthetic import NO_SHARING, NO_SYSTEM_PROMPT
 
 PREFIX: Final = "profile:"
 SOURCE: Final = "after draft-mondal-llm-serving-workload-profiles-00"
-LIMITED: Final = ("ttft.p99", "e2e.p99")
+LIMITED: Final = ("ttft.p99", "e2e.p99", "latency.p99")
 """What a profile may suggest a limit on."""
 
 _FILE: Final = "profiles.toml"
@@ -89,6 +90,10 @@ class Profile:
     not_known: str = ""
 
     @property
+    def generates(self) -> bool:
+        return self.output[1] > 0
+
+    @property
     def suggestions(self) -> tuple[str, ...]:
         """``ttft.p99 <= 500 ms``."""
         return tuple(f"{metric} <= {limit:g} ms" for metric, limit in self.limits)
@@ -128,7 +133,8 @@ class ProfileWorkload(StreamedWorkload):
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
         generator = BulkRandom(seed)
-        heads, own, reply = self.profile.heads, self.profile.own_law, spread(self.profile.output)
+        heads, own = self.profile.heads, self.profile.own_law
+        reply = spread(self.profile.output) if self.profile.generates else None
         calls = self.profile.calls
         pool = None if heads is None else _Pool(heads, seed, structured=calls is not None)
         forms = None if calls is None else _Forms(calls, seed)
@@ -136,7 +142,7 @@ class ProfileWorkload(StreamedWorkload):
             # Without heads, one of no words: it takes a draw, which is a part of every known sequence.
             number, head = (None, _words(generator, 0)) if pool is None else pool.draw()
             ids, shared = head.ids, 0 if number is None else len(head.ids)
-            tokens, limit = own.draw(generator), reply.draw(generator)
+            tokens, limit = own.draw(generator), 0 if reply is None else reply.draw(generator)
             ids = ids + as_ids(readable_ids(generator, tokens))
             yield PlannedRequest(
                 index=index,
@@ -153,8 +159,7 @@ class ProfileWorkload(StreamedWorkload):
         own = specification_of(profile.own_law, "cl100k_base")
         return {
             "input_length": own if profile.heads is None else _sum_of(profile.heads, own),
-            "output_length": specification_of(spread(profile.output), "cl100k_base")
-            | {"control": "max_tokens"},
+            "output_length": _output_length(profile),
             "content": {
                 "domain": "readable random words",
                 "language": "English",
@@ -170,7 +175,7 @@ class ProfileWorkload(StreamedWorkload):
                     "heads from a seed of their own",
                     f"flags of every {FLAG_BLOCK} requests, which head",
                     "tokens after the head",
-                    "output limit",
+                    *(["output limit"] if profile.generates else []),
                     "words",
                 ],
             },
@@ -186,6 +191,12 @@ class ProfileWorkload(StreamedWorkload):
                 }
             ],
         }
+
+
+def _output_length(profile: Profile) -> dict[str, Any]:
+    if not profile.generates:
+        return {"unit": "tokens", "tokenizer": "cl100k_base", **NO_OUTPUT}
+    return specification_of(spread(profile.output), "cl100k_base") | {"control": "max_tokens"}
 
 
 def spread(tokens: Range) -> LengthLaw:
@@ -215,6 +226,13 @@ def profile_workload(name: str) -> ProfileWorkload:
     close = difflib.get_close_matches(code.upper(), [*profiles(), *endpoints], n=1)
     hint = f"did you mean '{PREFIX}{close[0]}'? " if close else ""
     raise SuiteError(f"unknown profile {shown(name)}", remedy=f"{hint}profiles: {', '.join(profiles())}")
+
+
+def without_output(stated: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The codes of the profiles that generate nothing, of those given as ``specification()["profiles"]``."""
+    known = profiles()
+    codes = (str(each.get("code")) for each in stated)
+    return [code for code in codes if code in known and not known[code].generates]
 
 
 def told_of(stated: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -284,7 +302,8 @@ def _line_mistakes(line: Mapping[str, Any], known_groups: Mapping[str, str]) -> 
         found.append(f"no group {line['group']!r}")
     if line["latency"] not in _LATENCIES:
         found.append(f"no latency class {line['latency']!r}")
-    found += [f"{key} is {line[key]}" for key in ("input", "output") if not _is_range(line[key])]
+    found += [f"{key} is {line[key]}" for key in ("input", "output") if not _is_range(line[key])
+              if (key, line[key]) != ("output", [0, 0])]  # fmt: skip
     found += [f"a limit on {name}: {limit}" for name, limit in line.get("limits", {}).items()
               if name not in LIMITED or not limit > 0]  # fmt: skip
     if ("heads" in line) != ("own" in line):

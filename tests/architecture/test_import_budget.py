@@ -84,6 +84,7 @@ def test_no_third_party_module_without_a_load_test(tmp_path: Path) -> None:
         "pytest_llmbench.marks.effects",
         "pytest_llmbench.marks.goodput",
         "pytest_llmbench.marks.latency",
+        "pytest_llmbench.marks.non_generative",
         "pytest_llmbench.marks.reasoning",
         "pytest_llmbench.marks.regression",
         "pytest_llmbench.marks.sessions",

@@ -18,7 +18,7 @@ from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.sections import fairness, ttft
 from pytest_llmbench.store.objects import described, rebuilt
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput
+from pytest_llmbench.workloads.adapted import Salted, WithFixedOutput, without_outputs
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed, LogNormal, Uniform
 from pytest_llmbench.workloads.mixture import Mixture, Part
@@ -30,6 +30,7 @@ from pytest_llmbench.workloads.profiles import (
     read_profiles,
     spread,
     told_of,
+    without_output,
 )
 from pytest_llmbench.workloads.sharing import realised_sharing
 from pytest_llmbench.workloads.specification import check_specification
@@ -37,6 +38,8 @@ from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 K = 1024
 OF_THE_DRAFT = {
+    "EMBED": ((16, 8 * K), (0, 0)),
+    "XRANK": ((128, K), (0, 0)),
     "CLAS": ((32, 2 * K), (1, 10)),
     "SFQA": ((16, 512), (5, 100)),
     "FUNC": ((512, 4 * K), (20, 200)),
@@ -139,20 +142,37 @@ def test_a_document_has_several_questions_and_is_then_replaced() -> None:
     assert all(one == other for same in documents.values() for one, other in pairwise(same))
 
 
-def test_those_without_output_say_which_endpoint_they_need() -> None:
-    for code, endpoint in {
-        "EMBED": "/v1/embeddings",
-        "XRANK": "/v1/rerank",
-        "LOGPR": "prompt_logprobs",
-    }.items():
-        with pytest.raises(SuiteError, match=f"{endpoint}.*not spoken yet"):
-            workload(f"profile:{code}")
+def test_the_one_that_is_not_spoken_says_which_endpoint_it_needs() -> None:
+    with pytest.raises(SuiteError, match=r"prompt_logprobs.*not spoken yet"):
+        workload("profile:LOGPR")
+
+
+def test_those_without_output_say_so() -> None:
+    silent = {code for code, profile in profiles().items() if not profile.generates}
+    assert silent == {"EMBED", "XRANK"}
+    stated = workload({"profile:EMBED": 1, "profile:CHAT": 1}).specification()["profiles"]
+    assert without_output(stated) == ["EMBED"]
+    assert workload("profile:EMBED").specification()["output_length"]["params"] == {"tokens": 0}
+
+
+def test_of_another_workload_the_inputs_alone_are_kept() -> None:
+    base = workload("profile:FUNC")
+    kept = without_outputs(base)
+    for before, after in zip(base.requests(20, 3), kept.requests(20, 3), strict=True):
+        assert after == replace(before, max_tokens=0)
+    assert check_specification(kept) == []
+    assert kept.specification()["output_length"]["params"] == {"tokens": 0}
+    assert kept.specification()["deviations"][-1]["what"] == "output_length"
+    assert (kept.name, kept.standard) == (base.name, False)
+    embed = workload("profile:EMBED")
+    assert without_outputs(embed) is embed
+    assert without_outputs(kept) is kept
 
 
 def test_an_unknown_profile_gets_a_suggestion() -> None:
     with pytest.raises(SuiteError, match="did you mean 'profile:CHAT'"):
         workload("profile:chat")
-    with pytest.raises(SuiteError, match="profiles: CLAS, SFQA"):
+    with pytest.raises(SuiteError, match="profiles: EMBED, XRANK, CLAS"):
         workload("profile:")
 
 
@@ -259,7 +279,7 @@ def test_a_mixture_tells_all_its_mistakes() -> None:
         workload(
             {
                 "profile:CHIT": 1,
-                "profile:EMBED": 2,
+                "profile:LOGPR": 2,
                 "synthetic-uniform": "half",
                 3: 1,
                 "profile:CHAT": True,
@@ -267,7 +287,7 @@ def test_a_mixture_tells_all_its_mistakes() -> None:
         )
     for told in (
         "'profile:CHIT'",
-        "/v1/embeddings",
+        "prompt_logprobs",
         "'half'",
         "part 3: the label has to be a text",
         "True: give (workload, weight)",

@@ -96,15 +96,23 @@ class Server:
 class Replayer:
     """Makes engines that share one virtual clock, so that instants of a session never overlap."""
 
-    def __init__(self, callbacks: RunCallbacks) -> None:
+    def __init__(self, callbacks: RunCallbacks, *, generates: bool = True) -> None:
+        """``generates=False``: the API is one of embeddings or scores."""
         self._callbacks = callbacks
+        self._generates = generates
         self.clock = VirtualClock()
 
     def make(self, name: str, scenario: str) -> RunningVariant:
         """The engine of a variant; of the SUT itself without a name."""
         scene = parse_scenario(scenario)
         return RunningVariant(
-            ReplayEngine(scene, on_record=self._callbacks.on_record, clock=self.clock, name=name)
+            ReplayEngine(
+                scene,
+                on_record=self._callbacks.on_record,
+                clock=self.clock,
+                name=name,
+                generates=self._generates,
+            )
         )
 
     def base(self, scenario: str) -> VariantServer:

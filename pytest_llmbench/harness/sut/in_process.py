@@ -31,7 +31,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.probes.host import host_facts
 from pytest_llmbench.timing.clock import MonotonicClock
-from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.wire.catalogue import NON_GENERATIVE, dialect
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -89,6 +89,13 @@ def refuse_what_is_not_in_process(approach: SUTAccess) -> None:
             "what is called in process is loaded by that process alone",
             where=where,
             remedy="leave out --llm-workers, or serve it and give its URL",
+        )
+    api = approach.api
+    if api != "auto" and dialect(api).name in NON_GENERATIVE:
+        raise SuiteError(
+            f"what is called in process streams tokens, and {api} generates none",
+            where=where,
+            remedy="serve it and give its URL",
         )
     address_of(where)
 

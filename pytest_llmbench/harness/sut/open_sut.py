@@ -237,14 +237,14 @@ def _replayed(
     """The embedded engine in virtual time: nothing to start, to reach or to examine."""
     refuse_what_replays_cannot(approach)
     sut = approach.sut
-    replayer = Replayer(callbacks)
+    from pytest_llmbench.wire.catalogue import NON_GENERATIVE, dialect
+
+    api = dialect("openai-completions" if approach.api == "auto" else approach.api).name
+    replayer = Replayer(callbacks, generates=api not in NON_GENERATIVE)
     board = VariantExecutor({"": replayer.base(sut.preset)})
     for name, variant in variants.items():
         board.add(name, preset_station(variant, sut.preset, replayer.make, restarts_itself=True))
-    from pytest_llmbench.wire.catalogue import dialect
-
     engine: Any = board.base.executor
-    api = dialect("openai-completions" if approach.api == "auto" else approach.api).name
     own = Facts.of(Origin.SIMULATED, {"endpoint.url": sut.endpoint, "endpoint.api": api}, "replay")
     return OpenSUT(
         endpoint=sut.endpoint,

@@ -32,6 +32,8 @@ _CHUNK_HANDLING = (
     "every chunk is stored with its arrival and its token count; TTFT and TPOT use the first and the last "
     "content chunk and the server's token total, so several tokens in a chunk do not enter them"
 )
+ONE_DOCUMENT = "json"
+"""``streaming.protocol`` of replies that are no stream."""
 _TEXT_ALONE = {
     "tokenizer.special.bos_eos": "excluded",
     "tokenizer.special.system_prompt": "none",
@@ -62,7 +64,7 @@ def manifest(
         | _stated(load or {})
         | _engine(seen)
         | _warmup(setting, warmup)
-        | _streaming(records)
+        | (Facts() if wire.value("streaming.protocol") == ONE_DOCUMENT else _streaming(records))
         | _tokenizer(setting.facts, records)
         | _guardrails(setting.facts, records)
         | _timing(records)

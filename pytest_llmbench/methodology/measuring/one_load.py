@@ -42,8 +42,11 @@ Before = tuple[LoadPlan, Observation] | None
 Result = Callable[[Any, Setting, WarmupReport, Sequence[Observation]], TestResult]
 
 
-def one_load_procedure(result: Result) -> Callable[[Any, Setting], Procedure[TestResult]]:
+def one_load_procedure(
+    result: Result, *, by_class: bool = True
+) -> Callable[[Any, Setting], Procedure[TestResult]]:
     """The test's procedure: warm-up, the runs, then ``result`` of what was seen; Ctrl-C ends it there.
+    ``by_class``: with the usual figures of the parts of a mixture, which are about tokens.
 
     A run that this machine spoiled is measured again with the next requests of the sequence.
     """
@@ -59,7 +62,9 @@ def one_load_procedure(result: Result) -> Callable[[Any, Setting], Procedure[Tes
 
         runs, attempts = run_count(parameters, setting), _attempts(parameters, setting)
         seen, void = yield from measured_runs(runs, attempts, plan_of)
-        made = with_classes(result(parameters, setting, warmup, seen), setting.workload, setting.seed)
+        made = result(parameters, setting, warmup, seen)
+        if by_class:
+            made = with_classes(made, setting.workload, setting.seed)
         return with_void(made, void)
 
     return patient(procedure)

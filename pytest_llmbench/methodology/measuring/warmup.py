@@ -12,14 +12,14 @@ import numpy as np
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.methodology.measuring.seeds import part_of
 from pytest_llmbench.methodology.procedure import Procedure, Setting
-from pytest_llmbench.metrics.latency import e2e_ms
+from pytest_llmbench.metrics.latency import e2e_ms, request_latency_ms
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import WarmupReport
-from pytest_llmbench.workloads.adapted import highest_id
+from pytest_llmbench.workloads.adapted import WithoutOutput, highest_id
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import HIGHEST_CL100K_ID, SyntheticWorkload
 
@@ -108,7 +108,10 @@ def _probe(setting: Setting, number: int, variant: str) -> LoadPlan:
     model = setting.workload.requests(1, setting.seed)[0]
     output_tokens = min(model.max_tokens, _PROBE_OUTPUT_TOKENS)
     highest = min(highest_id(setting.workload), HIGHEST_CL100K_ID)  # ids may go to a smaller vocabulary
-    workload = SyntheticWorkload("probe", Fixed(model.input_tokens), Fixed(output_tokens), highest)
+    inputs = Fixed(model.input_tokens)
+    workload: Workload = SyntheticWorkload("probe", inputs, Fixed(max(output_tokens, 1)), highest)
+    if not output_tokens:
+        workload = WithoutOutput(workload)
     deviations = setting.workload.specification().get("deviations")  # the salt of one arm of a comparison
     part = part_of(setting, workload, "probe", variant=variant, deviations=deviations)
     return LoadPlan(
@@ -157,8 +160,10 @@ def _give_up_on_a_dead_server(loads: Sequence[Observation]) -> None:
 
 
 def _latencies(probes: Sequence[Observation]) -> list[float | None]:
-    """End-to-end latency of each probe in ms; None for one that failed."""
-    values = [e2e_ms(probe.records) for probe in probes]
+    """End-to-end latency of each probe in ms, to the last byte of one that generates nothing; None for one
+    that failed."""
+    every = [(e2e_ms(probe.records), request_latency_ms(probe.records)) for probe in probes]
+    values = [to_content if len(to_content) else to_the_end for to_content, to_the_end in every]
     return [float(value[0]) if len(value) else None for value in values]
 
 
@@ -190,12 +195,17 @@ def _report(
         stabilised=settled,
         duration_s=sum(part.duration_s for part in every),
         description=(
-            f"{requests_ok} requests, {output_tokens} output tokens, "
+            f"{requests_ok} requests, {_amount(setting, output_tokens)}"
             f"{'drained' if drained else 'NOT drained'}, {len(after)} probes "
             f"({'settled' if settled else 'not settled'}; last: {shown or 'none'} ms)"
         ),
         last_finished_ns=max(part.ended_ns for part in every),
     )
+
+
+def _amount(setting: Setting, output_tokens: int) -> str:
+    """Empty where none were wanted and none came: what generates nothing has no amount of it."""
+    return f"{output_tokens} output tokens, " if output_tokens or setting.warmup.output_tokens else ""
 
 
 def joined(reports: Sequence[WarmupReport], when: str) -> WarmupReport:

@@ -38,15 +38,18 @@ from pytest_llmbench.simulator.scenario.variants import standard_overrides, vari
 _SOURCE = "replay in virtual time"
 
 
-def protocol(scenario: Scenario) -> str:
+def protocol(scenario: Scenario, *, generates: bool = True) -> str:
     """The face that the replay stands for: an engine by itself streams a gRPC message per token, a gateway
-    with filters or a router before it server-sent events (the draft's advice for either, section 4.6.1)."""
+    with filters or a router before it server-sent events (the draft's advice for either, section 4.6.1). What
+    generates nothing answers in one JSON document."""
+    if not generates:
+        return "json"
     filters = (scenario.engine.input_filter, scenario.engine.output_filter)
     alone = filters == ("absent", "absent") and scenario.router.policy is None
     return "grpc" if alone else "sse"
 
 
-def replay_facts(scenario: Scenario, delays: Delays) -> Facts:
+def replay_facts(scenario: Scenario, delays: Delays, *, generates: bool = True) -> Facts:
     """The SUT's facts. All of them have the origin ``simulated``: none was seen on a wire."""
     own = {
         "sut.simulated": "replay",
@@ -54,24 +57,28 @@ def replay_facts(scenario: Scenario, delays: Delays) -> Facts:
         "replay.write_to_read_us": delays.write_to_read_us,
         "clock.topology": "single_machine",
         "clock.method": "one virtual clock",
-        "streaming.protocol": protocol(scenario),
+        "streaming.protocol": protocol(scenario, generates=generates),
         "endpoint.server": "none: virtual time",
     }
     return disclosure(scenario.engine, scenario.router) | Facts.of(Origin.SIMULATED, own, _SOURCE)
 
 
-def run_facts(scenario: Scenario) -> Facts:
+def run_facts(scenario: Scenario, *, generates: bool = True) -> Facts:
     """What a load generator would say about the wire and its stamps."""
-    grpc = protocol(scenario) == "grpc"
+    spoken = protocol(scenario, generates=generates)
+    grpc = spoken == "grpc"
+    first = {
+        "timing.first_point": "first_token_message" if grpc else "parsed_data_event",
+        "timing.first_token_kind": "content",
+    }
     return Facts.of(
         Origin.SIMULATED,
         {
             "sut.simulated": "replay",
-            "streaming.protocol": protocol(scenario),
+            "streaming.protocol": spoken,
             "wire.prompt_form": "token_ids",
             "timing.submit_point": "message_sent" if grpc else "last_request_byte",
-            "timing.first_point": "first_token_message" if grpc else "parsed_data_event",
-            "timing.first_token_kind": "content",
+            **(first if generates else {}),
             "timing.clock_resolution_ns": 1,
             "timing.timestamp_format": "epoch_ms",
         },
@@ -173,8 +180,11 @@ class ReplayEngine:
         on_record: Callable[[RequestRecord], None] | None = None,
         clock: VirtualClock | None = None,
         name: str = "",
+        generates: bool = True,
     ) -> None:
+        """``generates=False``: requests are prefill alone, as those for embeddings and scores are."""
         self.scenario = scenario if isinstance(scenario, Scenario) else Scenario(scenario)
+        self.generates = generates
         self.name = name
         """The name of the variant; part of the request ids."""
         require_replayable(self.scenario)
@@ -199,12 +209,17 @@ class ReplayEngine:
             overrides = standard_overrides(name)
         scenario = with_overrides(self.scenario, overrides)
         return ReplayEngine(
-            scenario, delays=self.delays, on_record=self._on_record, clock=self.clock, name=name
+            scenario,
+            delays=self.delays,
+            on_record=self._on_record,
+            clock=self.clock,
+            name=name,
+            generates=self.generates,
         )
 
     def disclosure(self) -> Facts:
         """What the engine states about itself, and that it is a replay."""
-        return replay_facts(self.scenario, self.delays)
+        return replay_facts(self.scenario, self.delays, generates=self.generates)
 
     @property
     def note(self) -> str:
@@ -258,7 +273,8 @@ class ReplayEngine:
             in_flight_at_end=run.left_in_flight,
             interrupted=interrupted,
             sequence_sha256=requests.sha256(),
-            facts=run_facts(self.scenario) | (variant_facts(self.scenario) if self.name else Facts()),
+            facts=run_facts(self.scenario, generates=self.generates)
+            | (variant_facts(self.scenario) if self.name else Facts()),
             engine=readings,
             load_ended_ns=_load_ended_ns(
                 plan, records, started_ns, cut_short=interrupted is not None or run.stopped is not None
@@ -272,6 +288,7 @@ class ReplayEngine:
             "delays": self.delays,
             "start_ns": start_ns,
             "keep": log.keep,
+            "generates": self.generates,
         }
         if len(self._engines) == 1:
             return ReplayRun(self._engines, arrivals, plan, **given)
@@ -301,6 +318,7 @@ class ReplayEngine:
             figures.seed,
             figures.prefix_caching,
             phases=figures.scheduler == "phase",
+            generates=self.generates,
         )
         return FlightLog(recording, self._on_record)
 

@@ -237,6 +237,8 @@ class Recording:
     prefix_caching: bool
     phases: bool = False
     """Whether the scheduler tells thoughts from answers, and counts the evictions of those that answer."""
+    generates: bool = True
+    """False: the replies are documents, without a token or an instant of one."""
 
 
 def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) -> Records:
@@ -270,7 +272,10 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
         ),
     }
     columns |= _of_sessions(flights)
-    columns |= _of_engine(flights, steps) | _of_thinking(flights, chunks, recording)
+    columns |= _of_engine(flights, steps)
+    if not recording.generates:
+        return Records(**columns, **_of_documents(flights, recording))
+    columns |= _of_thinking(flights, chunks, recording)
     return Records(**columns, **_of_chunks(chunks), **_of_reply(flights, chunks, steps, recording))
 
 
@@ -380,6 +385,27 @@ def _of_reply(
     }
 
 
+def _of_documents(flights: Sequence[Flight], recording: Recording) -> dict[str, Any]:
+    """What there is of replies that are one document, which is read as it ends."""
+    ok = np.array([flight.outcome is Outcome.OK for flight in flights], dtype=bool)
+    cached = [MISSING if flight.sequence is None else flight.sequence.cached_tokens for flight in flights]
+    answered = ok | (_column(flights, "http_status") >= 400)
+    none, nothing = np.full(len(flights), MISSING, dtype=np.int64), np.empty(0, dtype=np.int64)
+    source = np.full(len(flights), TOKEN_SOURCES.index(TokenSource.NONE), dtype=np.int8)
+    return {
+        **dict.fromkeys(_OF_OUTPUT, none),
+        "first_byte_ns": np.where(answered, _column(flights, "finished_ns"), MISSING),
+        "input_tokens": np.where(ok, _planned(flights, "input_tokens"), MISSING),
+        "cached_tokens": np.where(ok & recording.prefix_caching, cached, MISSING),
+        "token_source": source,
+        "reasoning_token_source": source,
+        "thinking_end_reason": [None] * len(flights),
+        "chunk_offsets": np.zeros(len(flights) + 1, dtype=np.int64),
+        "server_token_offsets": np.zeros(len(flights) + 1, dtype=np.int64),
+        **dict.fromkeys(("chunk_ns", "chunk_tokens", "server_token_ns"), nothing),
+    }
+
+
 def rows_of(records: Records) -> Iterator[RequestRecord]:
     """The records as rows, in the order in which the requests ended."""
     numbers: dict[str, list[int | None]] = {
@@ -409,6 +435,11 @@ def rows_of(records: Records) -> Iterator[RequestRecord]:
         )
 
 
+_OF_OUTPUT = (
+    "first_event_ns", "first_nonempty_ns", "first_reasoning_ns", "first_content_ns", "last_content_ns",
+    "thinking_end_ns", "last_reasoning_ns", "critical_evictions", "output_tokens", "reasoning_tokens",
+)  # fmt: skip
+"""What a reply without output has none of."""
 _NEVER = ("coalesced_chunks", "unresolved_chunks", "first_content_early_ns", "stale_retries")
 """What does not happen in virtual time."""
 _ROW_NUMBERS = (

@@ -182,12 +182,14 @@ class ReplayRun:
         delays: Delays,
         start_ns: int,
         keep: Callable[[Sequence[Flight], Steps], Records],
+        generates: bool = True,
     ) -> None:
         self.replicas = tuple(Replica(number, engine, start_ns) for number, engine in enumerate(engines))
         self._config, self._guardrails = engines[0].config, engines[0].guardrails
         self._keep = keep
         self._arrivals = arrivals
         self._ignore_eos = plan.ignore_eos
+        self._generates = generates
         self._faults = faults
         self._to_client_ns = delays.to_client_ns
         self._screened: list[tuple[int, int, Flight]] = []
@@ -283,7 +285,7 @@ class ReplayRun:
         try:
             if flight.received_ns < self._down_until_ns():
                 raise RefusalError(503, "the engine has crashed and is being started again")
-            asked = _as_asked(planned.max_tokens, self._ignore_eos)
+            asked = _as_asked(planned.max_tokens if self._generates else 1, self._ignore_eos)
             ceiling = asked.ceiling(planned.input_tokens, config)
             flight.fate = self._faults.next()
             if flight.fate in REFUSALS:
@@ -311,6 +313,7 @@ class ReplayRun:
             planned.input_tokens,
             ceiling,
             ignore_eos=self._ignore_eos,
+            generates=self._generates,
             token_ids=_ids_of(planned, self._config),
             prefix_hashes=None if planned.turn is None else self._hashes.of(planned),
         )
@@ -407,7 +410,7 @@ class ReplayRun:
     def _finish(self, flight: Flight, sequence: EngineSequence) -> None:
         """The engine is through with it; what is held back is read later than that."""
         at_ns = self.now_ns + self._to_client_ns
-        if self._guardrails.holds or flight.fate in DELAYS:
+        if (self._guardrails.holds and self._generates) or flight.fate in DELAYS:
             at_ns = self._hold_back(flight, sequence)
             given_up_ns = self._patience.given_up_ns(flight)
             heapq.heappush(self._held_until_ns, at_ns if given_up_ns is None else given_up_ns)
@@ -420,8 +423,8 @@ class ReplayRun:
             self._hit(flight)
             return
         outcome, error = _ENDS.get(sequence.finish_reason, (Outcome.OK, None))
-        reason: str = sequence.finish_reason
-        if flight.answer is not None and outcome is Outcome.OK:
+        reason: str | None = sequence.finish_reason if self._generates else None
+        if flight.answer is not None and reason is not None and outcome is Outcome.OK:
             visible = sequence.output_tokens - sequence.think_tokens
             said = flight.answer.reply(visible, limited=reason == "length")
             flight.schema_check, reason = said.check, said.finish_reason(reason)

@@ -1,0 +1,224 @@
+"""Non-generative endpoints: embeddings, reranking and scores, which answer with vectors and not with tokens.
+
+No test of the draft, whose tests are all about tokens that are generated. The procedure is that of the TTFT
+test: warm up, send one load, judge. A reply is one document, so there is one instant of it: that of its last
+byte. There is no TTFT, no ITL and no count of output tokens, here or in the report. What a system of this
+kind is asked for is how long a document takes, how many requests it answers in a second, and how many tokens
+of input it reads in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
+from pytest_llmbench.methodology.measuring.by_run import by_run
+from pytest_llmbench.methodology.measuring.cells import interval, share_interval, share_value, tail, value
+from pytest_llmbench.methodology.measuring.manifest import manifest
+from pytest_llmbench.methodology.measuring.one_load import (
+    intended,
+    one_load_bounds,
+    one_load_plans,
+    one_load_procedure,
+)
+from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
+from pytest_llmbench.methodology.measuring.summary import configuration
+from pytest_llmbench.methodology.parameters import parameter
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.metrics.latency import request_latency_ms, request_latency_scheduled_ms
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.throughput import rates
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.stats.ecdf import ecdf
+from pytest_llmbench.workloads.adapted import without_outputs
+
+NAME = "non_generative"
+SECTION = ""
+"""The section of the draft: none."""
+TITLE = "Non-generative Requests"
+_OUTSIDE = "embeddings, reranking and scores are no test of the draft: there are no clauses to comply with"
+_TAILS = {"p50": "P50", "p95": "P95", "p99": "P99"}
+_RATES = {
+    "request_throughput": "Requests per second",
+    "input_token_throughput": "Input tokens per second",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(AdaptiveParameters):
+    """The keywords of ``@llmbench.non_generative``. Limits are judged on the whole interval."""
+
+    repeats = True
+    generates = False
+
+    workload: str | object = parameter("workload", "profile:EMBED")  # type: ignore[assignment]
+    latency_p50_ms: float | None = parameter("positive")
+    latency_p95_ms: float | None = parameter("positive")
+    latency_p99_ms: float | None = parameter("positive")
+    latency_mean_ms: float | None = parameter("positive")
+    min_requests_per_s: float | None = parameter("positive")
+    min_input_tokens_per_s: float | None = parameter("positive")
+    requests: int | None = parameter("count")
+    """A number: nothing looks at a load that runs."""
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        ceilings = [
+            (f"latency.{statistic}", getattr(self, f"latency_{statistic}_ms"))
+            for statistic in (*_TAILS, "mean")
+        ]
+        floors = [
+            ("request_throughput", self.min_requests_per_s, "req/s"),
+            ("input_token_throughput", self.min_input_tokens_per_s, "tok/s"),
+        ]
+        own = [Objective(name, "<=", limit, "ms") for name, limit in ceilings if limit is not None]
+        own += [Objective(name, ">=", limit, unit) for name, limit, unit in floors if limit is not None]
+        return (*own, *self.slo)
+
+    def contradictions(self) -> list[str]:
+        found = super().contradictions()
+        if self.compliance is not None:
+            found.append("compliance is not for this test: what generates nothing is in no test of the draft")
+        found += [
+            f"slo limits {each.metric}, which has no meaning where nothing is generated: there are "
+            f"latency.*, latency_scheduled.*, {', '.join(_RATES)} and completion_rate"
+            for each in self.slo
+            if each.metric.partition("[")[0].partition(".")[0] not in _METRICS
+        ]
+        return found
+
+
+_METRICS = ("latency", "latency_scheduled", *_RATES, "completion_rate")
+
+
+def result(
+    parameters: Parameters, setting: Setting, warmup: WarmupReport, seen: Sequence[Observation]
+) -> TestResult:
+    metrics = _metrics(seen, setting.seed)
+    classes = _classes([run.records for run in seen])
+    for label, runs in classes.items():
+        metrics |= _latencies(f"[{label}]", runs)
+    facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen)
+    return TestResult(
+        test=NAME,
+        section=SECTION,
+        title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
+        metrics=metrics,
+        tables=(_results(metrics, seen), *((_class_table(classes, metrics),) if classes else ())),
+        plots=(*_cdf(seen, parameters.objectives), *over_time_of_runs(seen)),
+        configuration=configuration(facts, seen),
+        observations=tuple(seen),
+        warmup=warmup,
+        facts=facts,
+        objectives=parameters.objectives,
+        notes=(*_notes(seen), _OUTSIDE),
+        by_run=by_run([_metrics([run], setting.seed) for run in seen] if len(seen) > 1 else ()),
+    )
+
+
+def _metrics(seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
+    """Nothing is generated, so there is no rate of output tokens, not even one that is undefined."""
+    found = _latencies("", [run.records for run in seen])
+    return found | {name: each for name, each in rates(seen, seed=seed).items() if name in _METRICS}
+
+
+def _latencies(qualifier: str, runs: Sequence[Records]) -> dict[str, Estimate]:
+    found = distribution(f"latency{qualifier}", [request_latency_ms(run) for run in runs])
+    scheduled = [request_latency_scheduled_ms(run) for run in runs]
+    return found | distribution(f"latency_scheduled{qualifier}", scheduled)
+
+
+def _classes(runs: Sequence[Records]) -> dict[str, list[Records]]:
+    """The requests of each class, where there are several."""
+    labels = sorted({label for run in runs for label in run.class_label} - {""})
+    if len(labels) < 2:
+        return {}
+    return {
+        label: [run.select(np.array([own == label for own in run.class_label], dtype=bool)) for run in runs]
+        for label in labels
+    }
+
+
+def _results(metrics: Mapping[str, Estimate], seen: Sequence[Observation]) -> Table:
+    rows = [("Requests that ended well", f"{sum(int(run.records.ok.sum()) for run in seen)}", "")]
+    for statistic, name in (*_TAILS.items(), ("mean", "mean")):
+        estimate = metrics[f"latency.{statistic}"]
+        rows.append((f"Latency {name}", tail(estimate, statistic), interval(estimate)))
+    for name, title in _RATES.items():
+        rows.append((title, value(metrics[name]), interval(metrics[name])))
+    completed = metrics["completion_rate"]
+    rows.append(("Completion rate", share_value(completed), share_interval(completed)))
+    return Table(
+        "non_generative_results", f"{TITLE}: Results", ("Metric", "Value", "95 % interval"), tuple(rows)
+    )
+
+
+def _class_table(classes: Mapping[str, Sequence[Records]], metrics: Mapping[str, Estimate]) -> Table:
+    rows = [
+        (
+            label,
+            f"{sum(map(len, runs))}",
+            *(tail(metrics[f"latency[{label}].{statistic}"], statistic) for statistic in _TAILS),
+        )
+        for label, runs in classes.items()
+    ]
+    columns = ("Class", "Requests", *(f"Latency {name}" for name in _TAILS.values()))
+    return Table("non_generative_by_class", f"{TITLE} by Class", columns, tuple(rows))
+
+
+def _cdf(seen: Sequence[Observation], objectives: Sequence[Objective]) -> tuple[Plot, ...]:
+    samples = np.concatenate([request_latency_ms(run.records) for run in seen]) if seen else np.empty(0)
+    if not len(samples):
+        return ()
+    x, y = ecdf(samples)
+    marks = {
+        f"limit {each.metric.removeprefix('latency.').upper()}": each.limit
+        for each in objectives
+        if each.metric.startswith("latency.")
+    }
+    title, label = "Distribution of Latency", "latency (ms)"
+    series = {"latency": (tuple(x), tuple(y))}
+    return (
+        Plot("latency_cdf", title, label, "share of requests", series, marks=marks, step=True, x_log=True),
+    )
+
+
+def _notes(seen: Sequence[Observation]) -> tuple[str, ...]:
+    if any(run.records.ok.any() for run in seen):
+        return ()
+    return ("no request was answered with a result: there is no latency to report",)
+
+
+def _of_inputs(setting: Setting) -> Setting:
+    """The same surroundings for requests that generate nothing: no outputs are asked for."""
+    return replace(
+        setting,
+        workload=without_outputs(setting.workload),
+        warmup=replace(setting.warmup, output_tokens=0),
+    )
+
+
+_procedure = one_load_procedure(result, by_class=False)
+
+
+def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]:
+    return (yield from _procedure(parameters, _of_inputs(setting)))
+
+
+def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
+    return one_load_plans(parameters, _of_inputs(setting))
+
+
+def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
+    return one_load_bounds(parameters, _of_inputs(setting))
+
+
+TEST = TestDefinition(NAME, SECTION, TITLE, Parameters, procedure, plans, bounds)
