@@ -28,7 +28,7 @@ def test_a_gate_on_vectors_or_scores(suite: Suite, endpoint: str, api: str) -> N
     suite.measure(endpoint, f"--llm-api={api}", scale="standard").assert_outcomes(passed=1)
     (entry,) = suite.report["tests"]
     assert entry["validity"]["verdict"] == "valid"
-    assert entry["compliance"] is None
+    assert entry["compliance"]["requirements"] == []
     assert entry["facts"]["streaming.protocol"]["value"] == "json"
     assert entry["facts"]["endpoint.api"]["value"] == api
     assert entry["metrics"]["latency.p50"]["n"] == 200

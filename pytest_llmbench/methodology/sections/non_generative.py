@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters
+from pytest_llmbench.methodology.measuring.adaptive import OVER_LIMIT, AdaptiveParameters
 from pytest_llmbench.methodology.measuring.by_run import by_run
 from pytest_llmbench.methodology.measuring.cells import interval, share_interval, share_value, tail, value
 from pytest_llmbench.methodology.measuring.manifest import manifest
@@ -87,6 +87,8 @@ class Parameters(AdaptiveParameters):
         found = super().contradictions()
         if self.compliance is not None:
             found.append("compliance is not for this test: what generates nothing is in no test of the draft")
+        if self.failures == OVER_LIMIT:
+            found.append("failures is not for this test: limit completion_rate in slo instead")
         found += [
             f"slo limits {each.metric}, which has no meaning where nothing is generated: there are "
             f"latency.*, latency_scheduled.*, {', '.join(_RATES)} and completion_rate"

@@ -50,6 +50,7 @@ def measured(scenario: str = "fast", change: Any = None, **given: Any) -> TestRe
         ({"compliance": "conditional"}, "no test of the draft"),
         ({"latency_p95": 5}, "did you mean latency_p95_ms"),
         ({"min_requests_per_s": 0}, "min_requests_per_s must be greater than zero"),
+        ({"failures": "over_limit"}, "limit completion_rate in slo instead"),
         ({"requests": "auto"}, "requests must be a whole number"),
         ({"rate": 2, "concurrency": 2}, "exclude each other"),
         ({"slo": [metric("ttft.p99", "ms") <= 5 * ms]}, "limits ttft.p99, which has no meaning"),
