@@ -87,7 +87,7 @@ _TOKENIZER = {
     "tokenizer.special.tool_format": "included, excluded or not_used",
 }
 _STREAMING = {
-    "streaming.protocol": "sse, websocket or grpc; in_process: none",
+    "streaming.protocol": "sse, websocket or grpc; in_process: none; json: one document",
     "streaming.chunking": "single (every chunk is one token) or multi",
     "streaming.single_token_share": "share of content chunks of one token, where chunk tokens are known",
     "streaming.chunk_handling": "what becomes of chunks with several tokens, in words",
