@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pytest_llmbench.model.structured import StructuredOutput
-from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer, breaks_of
+
+if TYPE_CHECKING:
+    from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 
 FaultKind = Literal[
     "http_error",
@@ -121,6 +123,9 @@ class FaultSchedule:
 
     def answer(self, asked: StructuredOutput) -> StructuredAnswer:
         """The answer to the next request for structured output, broken or not."""
+        # Imported here: few loads ask for a form.
+        from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer, breaks_of
+
         number = self._structured
         self._structured += 1
         draw = random.Random(f"schemas {self._seed} {number}")

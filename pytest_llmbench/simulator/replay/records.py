@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,9 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.engine.faults import FaultKind
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.engine.stream_quirks import StreamOptions
-from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
+
+if TYPE_CHECKING:
+    from pytest_llmbench.simulator.engine.structured_replies import StructuredAnswer
 
 
 @dataclass(slots=True, eq=False)
