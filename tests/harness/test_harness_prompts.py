@@ -50,6 +50,9 @@ SUITE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sessions", {"rate": 2, "max_slowdown": 2}),
     ("sessions", {"job_p95_s": 900, "min_jobs_per_hour": 900, "maximum": 900}),
     ("sessions", {"job_p50_s": 20, "find": "jobs_per_hour", "maximum": 400}),
+    ("non_generative", {"rate": 20}),
+    ("non_generative", {"concurrency": 4, "latency_p50_ms": 500}),
+    ("non_generative", {"rate": 20, "workload": "profile:XRANK"}),
     ("throughput", {}),
     ("throughput", {"ttft_p99_ms": 100}),
     ("throughput", {"load_model": "closed"}),
@@ -78,7 +81,8 @@ class Session:
     """Tests on one system that share what they can. Its variants are one server, the worst case."""
 
     runs: SharedRuns = field(default_factory=SharedRuns)
-    engines: dict[str, ReplayEngine] = field(default_factory=dict)
+    engines: dict[tuple[str, bool], ReplayEngine] = field(default_factory=dict)
+    """By variant, and whether requests generate tokens."""
     state: int = 0
     sent: dict[bytes, tuple[str, str]] = field(default_factory=dict)
     """Prompt → test and variant that it was sent by; forgotten where the server's state is made anew."""
@@ -108,10 +112,13 @@ class Session:
         if plan.fresh_state:
             self.sent.clear()
             self.state += 1
-        if plan.variant not in self.engines:
+        generates = definition(test).parameters.generates
+        engine = (plan.variant, generates)
+        if engine not in self.engines:
             options = STANDARD_VARIANTS[plan.variant] if plan.variant else {}
-            self.engines[plan.variant] = ReplayEngine(with_overrides(parse_scenario(ENGINE), options))
-        seen = self.engines[plan.variant].run(plan)
+            scenario = with_overrides(parse_scenario(ENGINE), options)
+            self.engines[engine] = ReplayEngine(scenario, generates=generates)
+        seen = self.engines[engine].run(plan)
         last = int(seen.records.index.max()) + 1 - plan.first
         for request in drawn(plan.workload, plan.first, last, plan.seed):
             prompt = bytes(memoryview(request.token_ids)) if request.token_ids is not None else b""

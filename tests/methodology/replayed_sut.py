@@ -30,6 +30,8 @@ class ReplayedSUT:
     """What the world does to an observation before the procedure sees it."""
     plans: list[LoadPlan] = field(default_factory=list)
     engines: dict[str, ReplayEngine] = field(default_factory=dict)
+    generates: bool = True
+    """False: requests are prefill alone, as those for embeddings are. As the test wants it."""
 
     def setting(self, wanted: Any, scale: Scale = "standard", **more: Any) -> Setting:
         base = parse_scenario(self.scenario)
@@ -55,6 +57,9 @@ class ReplayedSUT:
         """The test's result; ``given``: keywords of its marker, ``keep``: further fields of the setting."""
         parameters = build(test.parameters, given)
         setting = self.setting(parameters.workload, scale, **(keep or {}))
+        if self.generates != test.parameters.generates:
+            self.generates = test.parameters.generates
+            self.engines.clear()
         return drive(test.procedure(parameters, setting), self.run)
 
     def _engine(self, variant: str) -> ReplayEngine:
@@ -62,7 +67,7 @@ class ReplayedSUT:
             scenario = parse_scenario(self.scenario)
             if variant:
                 scenario = with_overrides(scenario, STANDARD_VARIANTS[variant])
-            self.engines[variant] = ReplayEngine(scenario)
+            self.engines[variant] = ReplayEngine(scenario, generates=self.generates)
         return self.engines[variant]
 
 

@@ -25,6 +25,7 @@ from pytest_llmbench.generator.workers.sharding import BLOCK_BYTES, Deal, active
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
+from pytest_llmbench.model.structured import StructuredOutput
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import AT_ONCE
@@ -186,7 +187,8 @@ def test_a_plan_that_cannot_be_dealt_is_told_in_words(plan: MakePlan) -> None:
         Deal(plan(3, load=OpenLoop(-1.0), workload=TextWorkload()), 2)
 
 
-FULL = PlannedRequest(7, 8, 9, [1, 2], "text", 0.5, "label", 3, 4, Turn(5, 2, 6, (1,), 9, 3))
+FORM = StructuredOutput("[]", "{}")
+FULL = PlannedRequest(7, 8, 9, [1, 2], "text", 0.5, "label", 3, 4, Turn(5, 2, 6, (1,), 9, 3), FORM)
 
 
 def test_a_request_arrives_as_it_was(tmp_path: Path) -> None:
