@@ -7,8 +7,9 @@ A test whose subject is timing has the mark ``timing``: none of the other proces
 test while it does, and see ``timing_tests``. All others must not depend on how busy the machine is: those
 that send a load take ``however_late``.
 
-Property tests draw the same examples in every run, so that a change is what makes one fail.
-``--hypothesis-profile=explore`` draws others each time.
+Property tests draw the same examples in every run, so that a change is what makes one fail, and none has a
+deadline: a busy machine takes any time for an example. ``--hypothesis-profile=explore`` draws others each
+time.
 """
 
 import atexit
@@ -36,7 +37,7 @@ import tokenizers  # noqa: F401
 import uvloop  # noqa: F401
 import yaml  # noqa: F401
 from however_late import however_late  # noqa: F401 - a fixture
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from timing_tests import TimingTests
 
 import pytest_llmbench.harness.reporting
@@ -63,8 +64,9 @@ for _variable in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("same", derandomize=True)
-settings.register_profile("explore", derandomize=False)
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", _PATIENT, derandomize=True)
+settings.register_profile("explore", _PATIENT, derandomize=False)
 settings.load_profile("same")
 
 _WAITING = {

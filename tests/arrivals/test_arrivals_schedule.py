@@ -81,7 +81,7 @@ def test_schedule_does_not_touch_the_global_generators():
     assert np.random.get_state()[1].tolist() == numpy_state
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     arrival=st.sampled_from(["poisson", "uniform", "gamma"]),
     rate=st.floats(1e-3, 1e5),
@@ -99,7 +99,7 @@ def test_shorter_schedule_is_a_prefix(arrival, rate, burstiness, short, more, se
     assert not long.flags.writeable
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(factor=st.sampled_from([0.25, 0.5, 2.0, 8.0]), seed=st.integers(0, 2**32))
 def test_rate_only_stretches_the_schedule(factor, seed):
     slow, fast = schedule_ns(OpenLoop(16.0), 200, seed), schedule_ns(OpenLoop(16.0 * factor), 200, seed)

@@ -21,8 +21,6 @@ from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 DEADLINE_S = 20.0
 FEW = settings(
     max_examples=60,
-    deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -30,7 +30,7 @@ def test_where_it_begins(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(place=st.integers(0, 500), put=st.binary(max_size=6), which=st.integers(0, 9))
 def test_a_seed_with_bytes_changed(name: str, place: int, put: bytes, which: int) -> None:
     target, seeds = TARGETS[name]

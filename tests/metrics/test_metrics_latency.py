@@ -117,7 +117,7 @@ def test_tpot_of_hidden_reasoning_counts_the_visible_tokens() -> None:
     assert latency.tpot_ms(all_hidden).tolist() == []
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

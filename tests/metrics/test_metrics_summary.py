@@ -125,7 +125,7 @@ def test_runs_that_disagree_widen_the_mean() -> None:
     assert width(apart) > 3 * width(alike)
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     samples=st.lists(st.one_of(st.floats(0, 1e5), st.sampled_from([1.0, 2.0])), min_size=1, max_size=400),
     level=st.sampled_from([0.8, 0.95]),

@@ -191,7 +191,7 @@ def test_a_known_series_that_cannot_be_read() -> None:
         read_page("vllm:num_requests_running{engine=0} x\n")
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(order=st.permutations(VLLM.splitlines()))
 def test_the_order_of_lines_does_not_matter(order: list[str]) -> None:
     assert read_page("\n".join(order)) == VLLM_READ

@@ -233,7 +233,7 @@ def live(every_entry: dict[str, dict[str, Any]], whole: Any) -> Page:
     return Page(html_report(whole(entries)) + blocks + cells)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.integers(0, 8), st.lists(st.tuples(st.floats(0, 0.9999), st.one_of(texts, numbers)), min_size=1))
 def test_any_text_or_number_anywhere(
     undrawn: Entries, whole: Any, live: Page, which: int, plants: list[tuple[float, Any]]

@@ -95,7 +95,7 @@ def test_what_is_no_series(values: list[float], significance: float, said: str) 
         change_points(values, significance=significance)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(
     st.floats(0.1, 1000.0),
     st.floats(-1e3, 1e3),

@@ -61,7 +61,7 @@ def test_fewer_effective_samples_widen_and_then_open() -> None:
     assert width == pytest.approx(math.sqrt(10), rel=0.25)
 
 
-@settings(derandomize=True, max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     n=st.integers(1, 3000),
     q=st.sampled_from([1.0, 50.0, 90.0, 99.0, 99.9]),

@@ -59,7 +59,7 @@ def test_nothing_is_added_to_a_text() -> None:
     assert HELLO.encode("hello") == LIBRARY.encode("hello").ids[1:]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(text=st.text(max_size=60))
 def test_every_text_is_counted_whole(text: str) -> None:
     """Its ids are those that become the text again."""

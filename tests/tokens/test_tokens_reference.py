@@ -89,7 +89,7 @@ def test_equals_a_second_implementation_on_this_source(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(text=st.text(max_size=80))
 def test_equals_a_second_implementation(name: str, text: str) -> None:
     tokenizer = reference_tokenizer(name)

@@ -56,7 +56,7 @@ def test_one_odd_value_anywhere_is_no_crash(name: str) -> None:
     assert seen > 50
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=3),

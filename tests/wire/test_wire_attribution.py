@@ -26,7 +26,7 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(total=st.integers(0, 500), sizes=SIZES)
 def test_apportioned_tokens_sum_to_the_total(total: int, sizes: list[int]) -> None:
     parts = apportion(total, sizes)
@@ -35,7 +35,7 @@ def test_apportioned_tokens_sum_to_the_total(total: int, sizes: list[int]) -> No
     assert min(parts) >= (1 if total >= len(sizes) else 0)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(total=st.integers(0, 500), weights=st.lists(st.integers(0, 50), min_size=1, max_size=30).filter(any))
 def test_largest_remainder_is_within_one_of_the_exact_share(total: int, weights: list[int]) -> None:
     shares = largest_remainder(total, weights)

@@ -358,7 +358,7 @@ def test_one_odd_byte_anywhere_is_no_crash(name: str) -> None:
     assert seen > 2_000
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(OVER_GRPC), st.binary(max_size=80))
 def test_any_bytes_are_no_crash(name: str, data: bytes) -> None:
     (event,) = events([data])

@@ -72,7 +72,7 @@ def test_at_every_split(form: Form, opened: bool, text: str, reasoning: str, vis
     assert joined(cut(text, list(range(len(text)))), inline) == (reasoning, visible)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(FOUND), st.lists(st.integers(0, 400), max_size=12))
 def test_at_any_splits(case: tuple[Form, bool, str, str, str], at: list[int]) -> None:
     form, opened, text, reasoning, visible = case
@@ -80,7 +80,7 @@ def test_at_any_splits(case: tuple[Form, bool, str, str, str], at: list[int]) ->
     assert joined(chunks, InlineReasoning(form, opened)) == (reasoning, visible)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.text(alphabet="<>/|thinkanlysmegedcr ◁▷\n", max_size=60),
     st.sampled_from(["auto", "think", "kimi", "gpt-oss"]),

@@ -291,7 +291,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400)
 @given(payload=JSON, api=st.sampled_from(["chat", "completions"]))
 def test_no_json_value_makes_a_decoder_raise(payload: Any, api: str) -> None:
     shapes = [payload, {"choices": payload}, {"choices": [payload]}, {"choices": [{"delta": payload}]}]

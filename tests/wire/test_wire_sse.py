@@ -127,7 +127,7 @@ USUAL = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(stream=STREAMS)
 def test_any_stream_cut_at_every_byte(stream: bytes) -> None:
     check(stream, [stream])
@@ -136,7 +136,7 @@ def test_any_stream_cut_at_every_byte(stream: bytes) -> None:
     check(stream, [stream[at : at + 1] for at in range(len(stream))])
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(stream=STREAMS | USUAL.map(b"".join), at=st.lists(st.integers(0, 10_000), max_size=8))
 def test_any_stream_cut_at_random_places(stream: bytes, at: list[int]) -> None:
     check(stream, cut(stream, at))

@@ -138,7 +138,7 @@ PIECES = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(
     words=st.lists(PIECES, min_size=1, max_size=8),
     tokens=st.integers(0, 12),

@@ -118,7 +118,7 @@ def test_salt_ends_the_sharing_of_prefixes():
         Salted(SMALL, "")
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
     fraction=st.sampled_from([0.0, 0.1, 0.5, 1.0]),

@@ -17,7 +17,7 @@ SPANS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(seed=SEEDS, span=SPANS, low=st.integers(0, 1000), count=st.integers(0, 400))
 def test_bulk_draws_equal_randint(seed, span, low, count):
     high = min(low + span - 1, 2**32 - 2)
@@ -59,7 +59,7 @@ def drawn(generator: random.Random, kind: str, size: int) -> object:
     return draws[kind]()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(seed=SEEDS, draws=st.lists(DRAWS, max_size=30))
 def test_any_mixture_of_draws_equals_pythons(seed, draws):
     plain, bulk = random.Random(seed), BulkRandom(seed)

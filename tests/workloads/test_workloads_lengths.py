@@ -120,7 +120,7 @@ def test_draws_take_what_they_say_from_the_generator():
         assert mine.random() == plain.random()
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(
     lengths=st.lists(st.integers(1, 50), min_size=1, max_size=8),
     weights=st.lists(st.integers(0, 4), min_size=8, max_size=8),

@@ -35,7 +35,7 @@ def test_every_word_is_one_token_and_occurs_once():
     assert [word for word in WORDS if TOKENIZER.count(f" {word}") != 1] == []
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**9), tokens=st.integers(1, 300))
 def test_readable_text_has_exactly_the_ids_it_was_drawn_as(seed, tokens):
     ids = list(as_ids(readable_ids(BulkRandom(seed), tokens)))
@@ -43,7 +43,7 @@ def test_readable_text_has_exactly_the_ids_it_was_drawn_as(seed, tokens):
     assert TOKENIZER.encode(TOKENIZER.decode(ids)) == ids
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**9), target=st.integers(124, 700))
 def test_prompts_have_exactly_the_target_length_as_text_too(seed, target):
     requests = LONG_CONTEXT.at_length(target).requests(3, seed)

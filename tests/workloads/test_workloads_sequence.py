@@ -76,7 +76,7 @@ def indices(requests):
     return [request.index for request in requests]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     slices=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=6), seed=st.integers(0, 9)
 )
@@ -201,7 +201,7 @@ def test_digests_are_remembered_and_those_of_the_slices():
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     ids=st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 100_300), max_size=20),
     kind=st.sampled_from([list, tuple, lambda ids: array("I", ids), lambda ids: array("q", ids)]),

@@ -65,7 +65,7 @@ def test_requests_are_as_the_draft_describes_them():
         assert max(request.token_ids) <= 100_255
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**64),
     count=st.integers(0, 12),
@@ -80,7 +80,7 @@ def test_every_law_and_seed_equals_the_plain_loop(seed, count, inputs, outputs, 
     assert drawn == by_the_draft(count, seed, inputs, outputs, highest)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), short=st.integers(0, 20), more=st.integers(0, 20))
 def test_shorter_sequence_is_a_prefix(seed, short, more):
     long = SYNTHETIC_UNIFORM.requests(short + more, seed)

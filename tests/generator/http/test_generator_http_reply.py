@@ -30,7 +30,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", RESPONSES)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(places=st.lists(st.integers(0, 2000), max_size=6))
 def test_reads_may_be_cut_anywhere(name: str, places: list[int]) -> None:
     data, body, framing = RESPONSES[name]
@@ -106,7 +106,7 @@ def test_what_is_not_http(data: bytes) -> None:
         ReplyParser().feed(data)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(data=st.binary(min_size=1, max_size=200), places=st.lists(st.integers(0, 200), max_size=4))
 def test_garbage_never_raises_anything_else(data: bytes, places: list[int]) -> None:
     parser = ReplyParser()

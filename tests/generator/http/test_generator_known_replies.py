@@ -138,7 +138,7 @@ def test_cut_at_any_byte() -> None:
         assert taught(FIRST).record(reads) == exactly(reads), at
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(places=st.lists(st.integers(1, len(NEXT) - 1), max_size=12, unique=True))
 def test_cut_into_many_reads(places: list[int]) -> None:
     bounds = [0, *sorted(places), len(NEXT)]

@@ -114,7 +114,7 @@ def check_blocks_free(engine: Engine) -> None:
 
 
 @given(figures=options, order=schedulers, spare=spare_blocks, budget=budgets, load=loads, swap=st.booleans())
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 def test_with_preemption_every_sequence_gives_all_its_tokens(
     figures: dict[str, object],
     order: dict[str, object],
@@ -144,7 +144,7 @@ def test_with_preemption_every_sequence_gives_all_its_tokens(
 
 
 @given(figures=options, order=schedulers, spare=spare_blocks, load=loads, stage=filters)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 def test_the_same_submissions_give_the_same_steps(
     figures: dict[str, object], order: dict[str, object], spare: int, load: Load, stage: dict[str, object]
 ) -> None:
@@ -195,7 +195,7 @@ def check_answers(run: Run, sequences: list[EngineSequence]) -> None:
     fails=st.sampled_from(["sequence", "engine"]),
     stage=filters,
 )
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 def test_without_preemption_every_sequence_ends_or_fails(
     figures: dict[str, object],
     order: dict[str, object],
@@ -228,7 +228,7 @@ def test_without_preemption_every_sequence_ends_or_fails(
     swap=st.booleans(),
     cuts=st.lists(st.integers(0, 29), max_size=20),
 )
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 def test_blocks_are_counted_rightly_at_every_step_and_whoever_gives_up(
     figures: dict[str, object],
     order: dict[str, object],

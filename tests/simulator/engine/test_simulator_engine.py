@@ -173,7 +173,7 @@ loads = st.lists(
 @given(
     load=loads, places=st.integers(1, 12), budget=st.integers(12, 400), mean=st.sampled_from(["none", 1, 7.5])
 )
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 def test_every_sequence_ends_and_every_token_is_given(
     load: list[tuple[int, int, int, int, bool]], places: int, budget: int, mean: object
 ) -> None:
@@ -203,7 +203,7 @@ def test_every_sequence_ends_and_every_token_is_given(
 
 
 @given(load=loads, cuts=st.lists(st.integers(0, 39), max_size=20), every=st.integers(1, 5))
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 def test_aborts_at_any_time_leave_an_idle_engine(
     load: list[tuple[int, int, int, int, bool]], cuts: list[int], every: int
 ) -> None:

@@ -340,7 +340,7 @@ def test_the_served_engine_refuses_replicas(capsys: pytest.CaptureFixture[str]) 
         ]
     ),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_request_ends_once_and_the_counters_know_all_of_it(
     replicas: int, policy: str, places: int, stages: str, plan: LoadPlan
 ) -> None:
