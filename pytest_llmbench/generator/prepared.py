@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Turn
 from pytest_llmbench.model.structured import StructuredOutput
+from pytest_llmbench.wire.dialect import ResultsAsked
 
 _BUDGET_BYTES = 64 * 1024 * 1024
 _OBJECT_BYTES = 1024
@@ -35,7 +36,7 @@ class PreparedRequest:
     turn: Turn | None = None
     structured: StructuredOutput | None = None
     """The form that was asked for, where the dialect could ask."""
-    results_asked: int | None = None
+    results_asked: ResultsAsked | None = None
     """The vectors or scores that it asks for; None where tokens are asked for."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,8 +51,8 @@ class Chunk:
     """Its tokens come as ids, by an API that has no text beside them: they are visible output."""
     tokens_cumulative: int | None = None
     """Output tokens of the reply up to and including this event."""
-    results: int = 0
-    """Vectors or scores in a reply that is one document."""
+    results: Sequence[int] = ()
+    """The numbers of the inputs that the vectors or scores of a reply that is one document are of."""
     finish_reason: str | None = None
     usage: Usage | None = None
     done: bool = False

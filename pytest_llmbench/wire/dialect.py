@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import quote
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
@@ -15,6 +15,15 @@ from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.sse import SSEEvent
 
 PromptForm = Literal["text", "token_ids"]
+
+
+class ResultsAsked(NamedTuple):
+    """What a request for vectors or scores asks for."""
+
+    results: int
+    """How many a whole reply has."""
+    inputs: int
+    """How many it is about: more, where the best few are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +153,8 @@ class CallDialect(Dialect, Protocol):
 class NonGenerativeDialect(Dialect, Protocol):
     """A wire format whose reply is one JSON document of vectors or scores. ``protocol`` is ``json``."""
 
-    def results_asked(self, body: bytes) -> int:
-        """How many results a whole reply to this body, as encoded, has."""
+    def results_asked(self, body: bytes) -> ResultsAsked:
+        """What this body, as encoded, asks for."""
 
 
 class DialectDefaults:

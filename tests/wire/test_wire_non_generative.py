@@ -15,7 +15,7 @@ from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.catalogue import DIALECTS, NON_GENERATIVE, dialect
-from pytest_llmbench.wire.dialect import EncodeOptions, NonGenerativeDialect
+from pytest_llmbench.wire.dialect import EncodeOptions, NonGenerativeDialect, ResultsAsked
 from pytest_llmbench.wire.non_generative.document import DocumentDecoder, read_document
 from pytest_llmbench.wire.reply import StreamSummary
 from pytest_llmbench.wire.stream import chunks_of
@@ -39,10 +39,10 @@ def body(name: str, text: str = TEXT, **options: Any) -> dict[str, Any]:
     return decoded
 
 
-def read(name: str, document: Any, asked: int = 1, cut: int = 0) -> StreamSummary:
+def read(name: str, document: Any, asked: int = 1, cut: int = 0, inputs: int | None = None) -> StreamSummary:
     data = document if isinstance(document, bytes) else json.dumps(document).encode()
     reads = [(data[:cut], 5), (data[cut:], 9)]
-    return read_document(list(chunks_of(reads, spoken(name))), asked)
+    return read_document(list(chunks_of(reads, spoken(name))), ResultsAsked(asked, inputs or asked))
 
 
 def whole(name: str, count: int = 1, **more: Any) -> dict[str, Any]:
@@ -84,13 +84,16 @@ def test_what_cannot_be_sent() -> None:
 def test_how_many_results_a_body_asks_for() -> None:
     def asked(name: str, text: str, **options: Any) -> int:
         known = spoken(name)
+        return results_asked(known, text, **options).results
+
+    def results_asked(known: NonGenerativeDialect, text: str, **options: Any) -> ResultsAsked:
         return known.results_asked(known.encode(planned(text), EncodeOptions("m", **options)))
 
     assert asked("openai-embeddings", TEXT) == asked("score", TEXT) == asked("rerank", TEXT) == 1
     assert asked("openai-embeddings", "a", prompt_form="token_ids") == 1
     assert asked("openai-embeddings", "a\x1eb\x1ec") == 3
     assert asked("score", "a\x1eb\x1ec") == asked("rerank", "a\x1eb\x1ec") == 2
-    assert asked("rerank", "a\x1eb\x1ec", extra_body={"top_n": 1}) == 1
+    assert results_asked(spoken("rerank"), "a\x1eb\x1ec", extra_body={"top_n": 1}) == (1, 2)
 
 
 def test_they_are_found_by_name_and_never_by_auto() -> None:
@@ -141,6 +144,8 @@ def test_replies_that_fail(name: str) -> None:
         ({key: [{"index": 0}]}, Outcome.UNDECODABLE, "result 0 without"),
         ({key: whole(name)[key] * 2}, Outcome.UNDECODABLE, "two results for the same input"),
         ({key: [{**whole(name)[key][0], "index": "a"}]}, Outcome.UNDECODABLE, "no number of an input"),
+        ({key: [{**whole(name)[key][0], "index": -1}]}, Outcome.UNDECODABLE, "no number of an input"),
+        ({key: [{**whole(name)[key][0], "index": 1}]}, Outcome.UNDECODABLE, "a result for input 1 of 1"),
         ({"error": {"message": "no such model"}}, Outcome.IN_BAND_ERROR, "no such model"),
         (whole(name, error={"message": "late"}), Outcome.IN_BAND_ERROR, "late"),
         (json.dumps(whole(name)).encode() + b"\xff", Outcome.UNDECODABLE, "not UTF-8"),
@@ -149,6 +154,12 @@ def test_replies_that_fail(name: str) -> None:
         assert summary.outcome is outcome, document
         assert summary.error is not None
         assert said in summary.error
+
+
+@pytest.mark.parametrize(("index", "outcome"), [(0, "ok"), (3, "ok"), (4, "undecodable")])
+def test_the_best_of_several_documents_are_of_those_that_were_sent(index: int, outcome: str) -> None:
+    best = {"results": [{"index": index, "relevance_score": 0.5}]}
+    assert read("rerank", best, 1, inputs=4).outcome == outcome
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "0.5", True, 10**400])
@@ -194,5 +205,5 @@ def test_a_document_beyond_the_limit_is_undecodable() -> None:
 
 
 def test_a_reply_that_was_broken_off_tells_how() -> None:
-    assert read_document([], 1, ended="cut").outcome is Outcome.DISCONNECTED
-    assert read_document([], 1, ended="timeout").outcome is Outcome.TIMEOUT
+    assert read_document([], ResultsAsked(1, 1), ended="cut").outcome is Outcome.DISCONNECTED
+    assert read_document([], ResultsAsked(1, 1), ended="timeout").outcome is Outcome.TIMEOUT

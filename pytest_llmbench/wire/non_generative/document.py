@@ -16,6 +16,7 @@ import orjson
 
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.wire.chunk import Chunk, Usage
+from pytest_llmbench.wire.dialect import ResultsAsked
 from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.wire.event_payload import read_error
 from pytest_llmbench.wire.openai_stream import as_count
@@ -82,14 +83,14 @@ def read_results(event: SSEEvent, key: str, read_result: ReadResult) -> Chunk:
     if results.__class__ is not list:
         chunk.problem = f"no list of {key}"
         return chunk
-    chunk.problem = _wrong_with(results, read_result)
-    chunk.choice, chunk.done, chunk.results = 0, True, len(results)
+    chunk.results, chunk.problem = _inputs_of(results, read_result)
+    chunk.choice, chunk.done = 0, True
     chunk.usage = _usage_of(payload)
     return chunk
 
 
-def read_document(chunks: Sequence[Chunk], asked: int, *, ended: Ended = "eof") -> StreamSummary:
-    """The summary of a reply to a request of ``asked`` inputs.
+def read_document(chunks: Sequence[Chunk], asked: ResultsAsked, *, ended: Ended = "eof") -> StreamSummary:
+    """The summary of a reply to a request for what was ``asked``.
 
     There is no token in it and no instant of one: the reply is there when its last byte is.
     """
@@ -111,21 +112,20 @@ def _json_of(text: str) -> Any:
             return None
 
 
-def _wrong_with(results: list[Any], read_result: ReadResult) -> str:
-    """The first thing that is wrong with the results; their numbers are those of the inputs, each once."""
-    numbers = []
+def _inputs_of(results: list[Any], read_result: ReadResult) -> tuple[list[int], str]:
+    """The number of the input of each result, and the first thing that is wrong with them."""
+    numbers: list[int] = []
     for place, result in enumerate(results):
         if result.__class__ is not dict:
-            return f"result {place}, which is no JSON object"
+            return numbers, f"result {place}, which is no JSON object"
         wrong = read_result(result)
         if wrong:
-            return f"result {place} {wrong}"
-        numbers.append(result.get("index", place))
-    if any(number.__class__ is not int or number < 0 for number in numbers):
-        return "a result whose index is no number of an input"
-    if len(set(numbers)) < len(numbers):
-        return "two results for the same input"
-    return ""
+            return numbers, f"result {place} {wrong}"
+        number = result.get("index", place)
+        if number.__class__ is not int or number < 0:
+            return numbers, "a result whose index is no number of an input"
+        numbers.append(number)
+    return numbers, "two results for the same input" if len(set(numbers)) < len(numbers) else ""
 
 
 def finite(value: Any) -> bool:
@@ -149,7 +149,7 @@ def _usage_of(payload: Mapping[str, Any]) -> Usage | None:
     return None if count is None else Usage(input_tokens=count)
 
 
-def _outcome(chunks: Sequence[Chunk], asked: int, ended: Ended) -> tuple[Outcome, str]:
+def _outcome(chunks: Sequence[Chunk], asked: ResultsAsked, ended: Ended) -> tuple[Outcome, str]:
     if ended in BROKEN_OFF:
         return BROKEN_OFF[ended]
     if not chunks:
@@ -159,8 +159,12 @@ def _outcome(chunks: Sequence[Chunk], asked: int, ended: Ended) -> tuple[Outcome
         return outcome_of_error(chunk, StreamSummary()), chunk.error
     if chunk.problem:
         return Outcome.UNDECODABLE, f"the reply holds {chunk.problem}"
-    if chunk.results == 0:
+    found = len(chunk.results)
+    if not found:
         return Outcome.EMPTY, "the reply holds no result"
-    if chunk.results != asked:
-        return Outcome.UNDECODABLE, f"the reply holds {chunk.results} results where {asked} were asked for"
+    if found != asked.results:
+        return Outcome.UNDECODABLE, f"the reply holds {found} results where {asked.results} were asked for"
+    if max(chunk.results) >= asked.inputs:
+        said = f"a result for input {shorten(str(max(chunk.results)), 20)} of {asked.inputs}, counted from 0"
+        return Outcome.UNDECODABLE, f"the reply holds {said}"
     return Outcome.OK, ""

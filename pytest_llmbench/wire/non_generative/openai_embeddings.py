@@ -18,7 +18,7 @@ import orjson
 
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, refuse_ignore_eos
+from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, ResultsAsked, refuse_ignore_eos
 from pytest_llmbench.wire.non_generative.document import read_results
 from pytest_llmbench.wire.non_generative.inputs import texts_of
 from pytest_llmbench.wire.openai_request import token_prompt, write_body
@@ -46,10 +46,11 @@ class OpenAIEmbeddings(DialectDefaults):
         body = {"model": options.model, "input": given, "encoding_format": "float"}
         return write_body(body, request, options)
 
-    def results_asked(self, body: bytes) -> int:
+    def results_asked(self, body: bytes) -> ResultsAsked:
         given = orjson.loads(body)["input"]
         of_texts = given.__class__ is list and given and given[0].__class__ is not int
-        return len(given) if of_texts else 1
+        inputs = len(given) if of_texts else 1
+        return ResultsAsked(inputs, inputs)
 
     def decode(self, event: SSEEvent) -> Chunk:
         return read_results(event, "data", _wrong_with)

@@ -14,7 +14,13 @@ import orjson
 
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, refuse_ignore_eos, require_text
+from pytest_llmbench.wire.dialect import (
+    DialectDefaults,
+    EncodeOptions,
+    ResultsAsked,
+    refuse_ignore_eos,
+    require_text,
+)
 from pytest_llmbench.wire.non_generative.document import finite, read_results
 from pytest_llmbench.wire.non_generative.inputs import query_and_documents
 from pytest_llmbench.wire.openai_request import write_body
@@ -35,11 +41,12 @@ class Rerank(DialectDefaults):
         query, documents = query_and_documents(request)
         return write_body({"model": options.model, "query": query, "documents": documents}, request, options)
 
-    def results_asked(self, body: bytes) -> int:
+    def results_asked(self, body: bytes) -> ResultsAsked:
         """``top_n`` among the extra fields asks for the best so many."""
         asked = orjson.loads(body)
         documents, most = len(asked["documents"]), asked.get("top_n")
-        return min(documents, most) if most.__class__ is int and most > 0 else documents
+        results = min(documents, most) if most.__class__ is int and most > 0 else documents
+        return ResultsAsked(results, documents)
 
     def decode(self, event: SSEEvent) -> Chunk:
         return read_results(event, "results", _wrong_with)

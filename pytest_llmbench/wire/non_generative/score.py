@@ -12,7 +12,13 @@ import orjson
 
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.chunk import Chunk
-from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, refuse_ignore_eos, require_text
+from pytest_llmbench.wire.dialect import (
+    DialectDefaults,
+    EncodeOptions,
+    ResultsAsked,
+    refuse_ignore_eos,
+    require_text,
+)
 from pytest_llmbench.wire.non_generative.document import finite, read_results
 from pytest_llmbench.wire.non_generative.inputs import query_and_documents
 from pytest_llmbench.wire.openai_request import write_body
@@ -34,10 +40,11 @@ class Score(DialectDefaults):
         against: Any = others[0] if len(others) == 1 else others
         return write_body({"model": options.model, "text_1": text, "text_2": against}, request, options)
 
-    def results_asked(self, body: bytes) -> int:
+    def results_asked(self, body: bytes) -> ResultsAsked:
         asked = orjson.loads(body)
         lengths = [len(asked[key]) for key in ("text_1", "text_2") if asked[key].__class__ is list]
-        return max(lengths, default=1)
+        pairs = max(lengths, default=1)
+        return ResultsAsked(pairs, pairs)
 
     def decode(self, event: SSEEvent) -> Chunk:
         return read_results(event, "data", _wrong_with)
