@@ -16,7 +16,7 @@ from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.records import MISSING, IntColumn, Records
+from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
 
 FloatArray = npt.NDArray[np.float64]
 NOT_MEASURABLE = "not measurable"
@@ -26,6 +26,16 @@ NOT_MEASURABLE = "not measurable"
 def queue_wait_ms(records: Records) -> FloatArray:
     """Accepted until first scheduled, as the server reports it (section 5.1.4.2)."""
     return _reported(records, records.queue_wait_ns)
+
+
+COLD_START_NS = 250_000_000
+"""A request that waited longer than this for the model is a cold start: where the model is there already,
+servers tell some milliseconds."""
+
+
+def cold_starts(records: Records) -> BoolColumn:
+    """Mask of the requests that waited until the server had loaded the model, as far as it tells."""
+    return np.asarray(records.model_load_ns > COLD_START_NS)
 
 
 @by_blocks

@@ -90,6 +90,9 @@ class RequestRecord:
     say; so below."""
     prefill_ns: int | None = None
     """The time, told by the server, from first scheduling to the first token."""
+    model_load_ns: int | None = None
+    """The time, told by the server, that the request waited until the model was loaded; some milliseconds
+    where it was there already."""
     preemptions: int | None = None
     """The number of times, told by the server, that the request lost its place in the batch."""
     preempted_tokens: int | None = None

@@ -34,7 +34,7 @@ _INT_COLUMNS = (
     "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens", "reasoning_tokens",
     "http_status", "coalesced_chunks", "unresolved_chunks", "first_content_early_ns", "stale_retries",
     "shared_prefix_tokens", "prefix_id", "session", "turn", "session_turns",
-    "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
+    "queue_wait_ns", "prefill_ns", "model_load_ns", "preemptions", "preempted_tokens",
     "thinking_end_ns", "last_reasoning_ns", "critical_evictions",
 )  # fmt: skip
 _TEXT_COLUMNS = (
@@ -92,6 +92,7 @@ class Records:
     session_turns: IntColumn
     queue_wait_ns: IntColumn
     prefill_ns: IntColumn
+    model_load_ns: IntColumn
     preemptions: IntColumn
     preempted_tokens: IntColumn
     thinking_end_ns: IntColumn

@@ -179,8 +179,8 @@ def model_load_ms(chunks: Sequence[Chunk]) -> float | None:
 
     Seconds are a cold start, which the first request of a session often is.
     """
-    load_ns = server_figures(chunks).server_timings.get("load_duration")
-    return None if load_ns is None or load_ns < 0 else load_ns / 1e6
+    load_ns = server_figures(chunks).model_load_ns
+    return None if load_ns is None else load_ns / 1e6
 
 
 def looks_like(answer: Answer, but: Dialect) -> str:

@@ -18,6 +18,11 @@ MOST_PREEMPTIONS = 1_000_000
 CLOCKS_NS = 1_000_000_000
 """The time by which a time that the server tells of a request may be longer than the request was."""
 
+_TIMES = (
+    ("queue_wait_ns", "a queue wait"), ("prefill_ns", "a prefill"),
+    ("model_load_ns", "a loading of the model"),
+)  # fmt: skip
+
 
 def is_modest(record: RequestRecord) -> bool:
     """Whether all counts stay within any bounds, as those of nearly every reply do.
@@ -78,7 +83,7 @@ def _of_times(record: RequestRecord) -> list[str]:
     if begun is None or ended is None:
         return []
     found, lasted_ns = [], ended - begun
-    for name, word in (("queue_wait_ns", "a queue wait"), ("prefill_ns", "a prefill")):
+    for name, word in _TIMES:
         value = getattr(record, name)
         if value is not None and value > lasted_ns + CLOCKS_NS:
             found.append(f"{word} of {value / 1e9:.3g} s in a request of {lasted_ns / 1e9:.3g} s")

@@ -27,6 +27,7 @@ class ServerFigures:
     """Every figure under the server's own name; of several with one name the last."""
     queue_wait_ns: int | None = None
     prefill_ns: int | None = None
+    model_load_ns: int | None = None
     preemptions: int | None = None
     preempted_tokens: int | None = None
     cached_tokens: int | None = None
@@ -43,8 +44,8 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
     """The figures in the chunks of one reply; :data:`NOTHING_SAID` where there are none.
 
     Queue wait is ``queue_ms``, or vLLM's ``queue_time_ms``; prefill is llama.cpp's ``prompt_ms``, or Ollama's
-    ``prompt_eval_duration`` in nanoseconds; what a cache served is llama.cpp's ``cache_n``;
-    ``critical_evictions`` and ``think_reason`` are the embedded engine's.
+    ``prompt_eval_duration`` in nanoseconds; the loading of the model is its ``load_duration``; what a cache
+    served is llama.cpp's ``cache_n``; ``critical_evictions`` and ``think_reason`` are the embedded engine's.
     """
     timed = [chunk.server_timings for chunk in chunks if chunk.server_timings is not None]
     if not timed:
@@ -54,6 +55,7 @@ def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
         server_timings=figures,
         queue_wait_ns=_ns(figures.get("queue_ms", figures.get("queue_time_ms"))),
         prefill_ns=_ns(figures.get("prompt_ms", _ms(figures.get("prompt_eval_duration")))),
+        model_load_ns=_ns(_ms(figures.get("load_duration"))),
         preemptions=_count(figures.get("preemptions")),
         preempted_tokens=_count(figures.get("preempted_tokens")),
         cached_tokens=_count(figures.get("cache_n")),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from complete_run import complete, vouched
+from complete_run import complete, some, vouched
 from level_mutations import columns_of, with_levels
 from mutations import (
     Mutation,
@@ -367,6 +367,11 @@ def held_back(share: float) -> Mutation:
 
 
 SYSTEM = (
+    gateway(
+        "declared loaded, and loaded again while measuring",
+        "M-4.5.1-model-loaded",
+        with_columns(model_load_ns=some(4_000_000_000)),
+    ),
     gateway("called cold, and warm", "M-4.5.1-warmup-volume", unwarmed),
     Cheat("a throughput without warm-up", "M-4.5.1-warmup-volume", of_test("throughput"), unwarmed),
     Cheat("a cold throughput", "M-4.5.1-warmup-volume", of_test("throughput"), first_reply_slow),

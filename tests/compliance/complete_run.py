@@ -105,6 +105,7 @@ def records_of(workload: Workload, load: Load, requests: int) -> Records:
         "session_turns": filled,
         "queue_wait_ns": filled,
         "prefill_ns": filled,
+        "model_load_ns": filled,
         "preemptions": filled,
         "preempted_tokens": filled,
         "thinking_end_ns": filled,

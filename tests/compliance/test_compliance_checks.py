@@ -247,6 +247,12 @@ def test_a_very_slow_probe_speaks_against_a_loaded_model() -> None:
     assert status("S-4.5.2-stabilised", gateway(slow)).status is Status.MET
 
 
+@pytest.mark.parametrize(("wait_ns", "told"), [(5_000_000, Status.MET), (4_000_000_000, Status.UNMET)])
+def test_a_server_that_says_it_was_loading_speaks_against_a_loaded_model(wait_ns: int, told: Status) -> None:
+    waited = with_columns(model_load_ns=some(wait_ns))
+    assert status("M-4.5.1-model-loaded", gateway(waited)).status is told
+
+
 @pytest.mark.parametrize("probes", [[100.0, 100.0], [100.0, None, 100.0], [100.0, 111.0, 111.0]])
 def test_probes_that_do_not_settle(probes: list[float | None]) -> None:
     found = status("S-4.5.2-stabilised", gateway(stating({"warmup.probes_after_ms": probes})))

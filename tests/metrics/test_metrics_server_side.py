@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from metric_rows import EPOCH_NS, row
 
-from pytest_llmbench.metrics.server_side import batch_utilisation, prefill_ms, queue_wait_ms
+from pytest_llmbench.metrics.server_side import batch_utilisation, cold_starts, prefill_ms, queue_wait_ms
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.outcome import Outcome
@@ -31,6 +31,12 @@ def test_components_in_milliseconds_of_the_requests_that_have_them() -> None:
     records = Records.from_rows(rows)
     assert queue_wait_ms(records).tolist() == [5.0]
     assert prefill_ms(records).tolist() == [40.0, 41.0]
+
+
+def test_a_cold_start_waited_longer_than_servers_take_to_find_a_model() -> None:
+    waits = [None, 0, 250_000_000, 250_000_001]
+    rows = [row(at, model_load_ns=wait) for at, wait in enumerate(waits)]
+    assert cold_starts(Records.from_rows(rows)).tolist() == [False, False, False, True]
 
 
 def test_batch_utilisation_is_the_mean_inside_the_window_over_the_largest_batch() -> None:

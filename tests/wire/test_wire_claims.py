@@ -98,6 +98,13 @@ def test_times_longer_than_the_request() -> None:
     assert (record.queue_wait_ns, record.prefill_ns, record.preemptions) == (None, 3_000_000, None)
 
 
+def test_a_loading_of_the_model_longer_than_the_request() -> None:
+    record = _bounded([{"choices": [], "timings": {"load_duration": 10**18}}])
+    assert record.outcome is Outcome.UNDECODABLE
+    assert "a loading of the model of 1e+09 s in a request of 0.009 s" in (record.error or "")
+    assert record.model_load_ns is None
+
+
 def test_what_failed_anyway_keeps_its_outcome() -> None:
     record, received = _record([_usage(completion_tokens=10**30)])
     record.outcome, record.error = Outcome.TIMEOUT, "a deadline ran out"

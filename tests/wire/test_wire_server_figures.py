@@ -98,6 +98,13 @@ def test_the_last_word_counts() -> None:
     assert (figures.prefill_ns, figures.preemptions) == (2_000_000, 0)
 
 
+@pytest.mark.parametrize(
+    ("told", "known"), [(2_000_000_001, 2_000_000_001), (0, 0), (-1, None), (1e30, None)]
+)
+def test_ollama_s_loading_of_the_model(told: float, known: int | None) -> None:
+    assert server_figures([timed(load_duration=told)]).model_load_ns == known
+
+
 def test_vllm_s_name_for_the_queue() -> None:
     assert server_figures([timed(queue_time_ms=0)]).queue_wait_ns == 0
 

@@ -392,6 +392,7 @@ OLLAMA_CHAT = Reply(
         "attribution": "exact",
         "queue_wait_ns": None,  # the load of the model is no queue, and the queue is not told
         "prefill_ns": 300_000_000,
+        "model_load_ns": 2_000_000_000,
         "server_timings": {name: float(value) for name, value in TIMES.items()},
     },
     ["Hmm", "Grüße", "", " 🦀"],

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pytest_llmbench.compliance.checks.registry import Checks
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.compliance.stored import has
+from pytest_llmbench.metrics.server_side import cold_starts
 from pytest_llmbench.model.observation import Observation
 
 check = Checks()
@@ -23,6 +24,10 @@ SLOW_PROBE = 10.0
 @check("M-4.5.1-model-loaded")
 def model_loaded(view: EvidenceView) -> Answer:
     loaded, requests_ok = view.need_all("warmup.model_loaded", "warmup.requests_ok")
+    cold = int(cold_starts(view.evidence.records).sum())
+    if cold:
+        view.note("cold_starts", cold)
+        return view.unmet(f"the server says that {cold} measured requests waited for the model to be loaded")
     probes = [probe for probe in view.fact("warmup.probes_after_ms", []) if probe is not None]
     if probes and max(probes) > SLOW_PROBE * statistics.median(probes):
         return view.unmet(

@@ -13,6 +13,7 @@ import numpy as np
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS
 from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.buffering import buffering
+from pytest_llmbench.metrics.server_side import cold_starts
 from pytest_llmbench.metrics.sessions.jobs import jobs_of, unsent_turns
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
@@ -69,6 +70,7 @@ def validity(
         _output_limits(seen),
         _sent_again(records),
         _cache_state(records),
+        _model_loaded(records),
         _client_cpu(seen),
     ]
     return Validity(tuple(finding for finding in findings if finding is not None))
@@ -380,6 +382,28 @@ def _cache_state(records: Records) -> Finding | None:
         value=share,
         limit=CACHED_WARNING_SHARE,
         unit="ratio",
+    )
+
+
+def _model_loaded(records: Records) -> Finding | None:
+    """None where the server does not tell how long a request waited for the model."""
+    told = records.model_load_ns != MISSING
+    if not told.any():
+        return None
+    cold = int(cold_starts(records).sum())
+    longest_ms = int(records.model_load_ns.max()) / 1e6
+    advice = (
+        ": these are cold starts, and their times are those of loading; keep the model in memory "
+        "(keep_alive of Ollama), and see that no other model takes its place"
+    )
+    return Finding(
+        "model_loaded",
+        ok=cold == 0,
+        voids=False,
+        message=f"{cold} of {int(told.sum())} requests waited for the server to load the model, "
+        f"{longest_ms:.0f} ms at most{advice if cold else ''}",
+        value=cold,
+        limit=0,
     )
 
 

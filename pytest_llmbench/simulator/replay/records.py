@@ -352,6 +352,7 @@ def _of_engine(flights: Sequence[Flight], steps: Steps) -> dict[str, Any]:
     return {
         "queue_wait_ns": np.where(admitted_ns != MISSING, admitted_ns - accepted_ns, MISSING),
         "prefill_ns": np.where(begun, first_ns - admitted_ns, MISSING),
+        "model_load_ns": np.full(len(flights), MISSING, dtype=np.int64),
         "preemptions": np.array([MISSING if s is None else s.preemptions for s in in_engine], dtype=np.int64),
         "preempted_tokens": np.array(
             [MISSING if s is None else s.lost_tokens for s in in_engine], dtype=np.int64
@@ -450,7 +451,7 @@ _ROW_NUMBERS = (
     "input_tokens", "output_tokens", "requested_input_tokens", "requested_max_tokens", "cached_tokens",
     "reasoning_tokens", "http_status", *_NEVER, "shared_prefix_tokens", "prefix_id",
     "session", "turn", "session_turns",
-    "queue_wait_ns", "prefill_ns", "preemptions", "preempted_tokens",
+    "queue_wait_ns", "prefill_ns", "model_load_ns", "preemptions", "preempted_tokens",
     "thinking_end_ns", "last_reasoning_ns", "critical_evictions",
 )  # fmt: skip
 

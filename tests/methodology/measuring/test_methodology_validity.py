@@ -134,6 +134,31 @@ def test_requests_that_were_sent_again_are_a_warning_with_their_number() -> None
     assert not [found for found in validity([seen], Budget()).findings if found.check == "sent_again"]
 
 
+def test_requests_that_waited_for_the_model_to_be_loaded_are_a_warning_with_their_number() -> None:
+    """A model that is there is found within milliseconds; one that was thrown out is loaded anew."""
+    seen = answer(plan())
+    assert not [found for found in validity([seen], Budget()).findings if found.check == "model_loaded"]
+    waits_ns = np.where(np.arange(len(seen.records)) < 10, MISSING, 5_000_000)
+
+    def found(waits: Any) -> Finding:
+        told = replace(seen, records=replace(seen.records, model_load_ns=waits))
+        judged = validity([told], Budget())
+        assert judged.verdict is ValidityVerdict.VALID
+        return finding(judged, "model_loaded")
+
+    warm = found(waits_ns)
+    assert (warm.ok, warm.value) == (True, 0)
+    assert warm.message == "0 of 90 requests waited for the server to load the model, 5 ms at most"
+    slow_ns = waits_ns.copy()
+    slow_ns[[20, 21]] = 250_000_001, 8_400_000_000
+    cold = found(slow_ns)
+    assert (cold.ok, cold.voids, cold.value) == (False, False, 2)
+    assert cold.message.startswith(
+        "2 of 90 requests waited for the server to load the model, 8400 ms at most"
+    )
+    assert "keep_alive" in cold.message
+
+
 def test_cache_hits_on_random_prompts_are_a_warning() -> None:
     seen = answer(plan())
     hits = replace(seen.records, cached_tokens=seen.records.input_tokens // 2)
