@@ -79,6 +79,12 @@ _LATENCIES = (
     _latency("ttft_first_event", "Time to first event", "first event of any kind - T_submit", "5.1.3.1"),
     _latency("ttft_queue_wait", "Queue wait", "server: accepted until first scheduled", "5.1.4.2"),
     _latency("ttft_prefill", "Prefill latency", "server: first scheduled until first token", "5.1.4.2"),
+    _latency(
+        "ttft_outside",
+        "Time to the first output outside the engine",
+        "first output of any kind - T_submit - queue wait - prefill",
+        "5.1.4.2",
+    ),
     _latency("tpot", "Time per output token", "(T_last - T_first) / (N_out - 1), N_out >= 2", "AMB-44"),
     _latency("e2e", "End-to-end latency", "T_last - T_submit", "AMB-45"),
     _latency("e2e_scheduled", "End-to-end latency from the schedule", "T_last - T_scheduled", "AMB-45"),

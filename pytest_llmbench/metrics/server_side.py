@@ -44,8 +44,30 @@ def prefill_ms(records: Records) -> FloatArray:
     return _reported(records, records.prefill_ns)
 
 
+@by_blocks
+def outside_ms(records: Records) -> FloatArray:
+    """Submission until the first output of any kind, without queue wait and prefill as the server reports
+    them: network, HTTP, tokenisation, gateways. Of the requests with both; what is less than zero is zero,
+    see :func:`contradicted_by_ns`."""
+    there = records.ok & (records.queue_wait_ns != MISSING) & (records.prefill_ns != MISSING)
+    there &= (records.first_nonempty_ns != MISSING) & (records.submitted_ns != MISSING)
+    outside_ns = records.first_nonempty_ns - records.submitted_ns - records.queue_wait_ns - records.prefill_ns
+    return np.asarray(outside_ns[there].clip(0) / 1e6, dtype=np.float64)
+
+
+def contradicted_by_ns(records: Records) -> IntColumn:
+    """For each successful request with output of which the server reports a part of the time to its first
+    output: by how much the parts together are longer than that time was, as measured here. Never more than
+    zero where both are right."""
+    stated = [records.queue_wait_ns, records.prefill_ns, records.model_load_ns]
+    there = records.ok & (records.first_nonempty_ns != MISSING) & (records.submitted_ns != MISSING)
+    there &= np.logical_or.reduce([column != MISSING for column in stated])
+    parts_ns = np.sum([column[there].clip(0) for column in stated], axis=0)
+    return np.asarray(parts_ns - (records.first_nonempty_ns - records.submitted_ns)[there], dtype=np.int64)
+
+
 PARTS_OF_TTFT: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
-    {"ttft_queue_wait": queue_wait_ms, "ttft_prefill": prefill_ms}
+    {"ttft_queue_wait": queue_wait_ms, "ttft_prefill": prefill_ms, "ttft_outside": outside_ms}
 )
 
 

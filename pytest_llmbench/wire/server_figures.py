@@ -13,6 +13,7 @@ from pytest_llmbench.wire.error_text import shorten
 from pytest_llmbench.wire.openai_stream import TOKEN_TIMES, as_count
 
 _NS_PER_MS = 1e6
+_PREFILL_MS = ("prompt_ms", "time_to_first_token_ms")
 _MOST_FIGURES, _NAME_LIMIT = 64, 80
 """Figures of a reply that are kept, and characters of their names."""
 _BEYOND = 2**63
@@ -43,18 +44,20 @@ NOTHING_SAID = ServerFigures()
 def server_figures(chunks: Sequence[Chunk]) -> ServerFigures:
     """The figures in the chunks of one reply; :data:`NOTHING_SAID` where there are none.
 
-    Queue wait is ``queue_ms``, or vLLM's ``queue_time_ms``; prefill is llama.cpp's ``prompt_ms``, or Ollama's
-    ``prompt_eval_duration`` in nanoseconds; the loading of the model is its ``load_duration``; what a cache
-    served is llama.cpp's ``cache_n``; ``critical_evictions`` and ``think_reason`` are the embedded engine's.
+    Queue wait is ``queue_ms``, or vLLM's ``queue_time_ms``. Prefill is llama.cpp's ``prompt_ms``, vLLM's
+    ``time_to_first_token_ms``, which begins with the first scheduling, or Ollama's ``prompt_eval_duration``.
+    The loading of the model is Ollama's ``load_duration``; its durations are nanoseconds. What a cache served
+    is llama.cpp's ``cache_n``. ``critical_evictions`` and ``think_reason`` are the embedded engine's.
     """
     timed = [chunk.server_timings for chunk in chunks if chunk.server_timings is not None]
     if not timed:
         return NOTHING_SAID
     figures = _figures(timed)
+    ollama_prefill_ms = _ms(figures.get("prompt_eval_duration"))
     return ServerFigures(
         server_timings=figures,
         queue_wait_ns=_ns(figures.get("queue_ms", figures.get("queue_time_ms"))),
-        prefill_ns=_ns(figures.get("prompt_ms", _ms(figures.get("prompt_eval_duration")))),
+        prefill_ns=_ns(next((figures[name] for name in _PREFILL_MS if name in figures), ollama_prefill_ms)),
         model_load_ns=_ns(_ms(figures.get("load_duration"))),
         preemptions=_count(figures.get("preemptions")),
         preempted_tokens=_count(figures.get("preempted_tokens")),

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from metric_rows import EPOCH_NS, row
 
-from pytest_llmbench.metrics.server_side import batch_utilisation, cold_starts, prefill_ms, queue_wait_ms
+from pytest_llmbench.metrics.server_side import (
+    batch_utilisation,
+    cold_starts,
+    contradicted_by_ns,
+    outside_ms,
+    prefill_ms,
+    queue_wait_ms,
+)
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.outcome import Outcome
@@ -31,6 +38,23 @@ def test_components_in_milliseconds_of_the_requests_that_have_them() -> None:
     records = Records.from_rows(rows)
     assert queue_wait_ms(records).tolist() == [5.0]
     assert prefill_ms(records).tolist() == [40.0, 41.0]
+
+
+def test_what_is_left_of_the_first_output_beside_queue_and_prefill() -> None:
+    """Known: 70 ms to the first output, 5 of them in the queue and 40 for prefill; the request before that
+    has only one of both, and that of the third cannot be."""
+    first = {"submitted_ns": EPOCH_NS, "first_nonempty_ns": EPOCH_NS + 70_000_000}
+    rows = [
+        row(0, queue_wait_ns=None, prefill_ns=40_000_000, **first),
+        row(1, queue_wait_ns=5_000_000, prefill_ns=40_000_000, **first),
+        row(2, queue_wait_ns=5_000_000, prefill_ns=90_000_000, **first),
+        row(3, queue_wait_ns=9_000_000, prefill_ns=1, outcome=Outcome.TIMEOUT, **first),
+    ]
+    records = Records.from_rows(rows)
+    assert outside_ms(records).tolist() == [25.0, 0.0]
+    assert contradicted_by_ns(records).tolist() == [-30_000_000, -25_000_000, 25_000_000]
+    loading = Records.from_rows([row(0, model_load_ns=80_000_000, **first), row(1, **first)])
+    assert contradicted_by_ns(loading).tolist() == [10_000_000]
 
 
 def test_a_cold_start_waited_longer_than_servers_take_to_find_a_model() -> None:

@@ -118,6 +118,8 @@ VLLM_TOKEN_IDS = Reply(
         "chunk_tokens": [1, 2, 1],
         "attribution": "exact",
         "server_timings": {"time_to_first_token_ms": 12.5, "queue_time_ms": 0.0},
+        "queue_wait_ns": 0,
+        "prefill_ns": 12_500_000,
     },
     ["", " a b", " c"],
 )

@@ -13,7 +13,7 @@ import numpy as np
 from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS
 from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.buffering import buffering
-from pytest_llmbench.metrics.server_side import cold_starts
+from pytest_llmbench.metrics.server_side import cold_starts, contradicted_by_ns
 from pytest_llmbench.metrics.sessions.jobs import jobs_of, unsent_turns
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
@@ -33,6 +33,10 @@ go out as text are some 5 % more tokens to the very tokenizer that made it."""
 FEWEST_TOKENS_APART, AGREEMENT_SHARE = 2, 0.01
 """The difference between two prompts, in tokens and as a share of their length, that is no disagreement: a
 template may take away the space that a prompt begins with."""
+
+BEYOND_OURS_NS, BEYOND_OURS_SHARE = 5_000_000, 0.01
+"""The time by which what a server says of a request may be longer than it took here, and the share of
+requests of which it may be still longer: server and client round, and stamp with clocks of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ def validity(
         _sent_again(records),
         _cache_state(records),
         _model_loaded(records),
+        _server_times(records),
         _client_cpu(seen),
     ]
     return Validity(tuple(finding for finding in findings if finding is not None))
@@ -404,6 +409,33 @@ def _model_loaded(records: Records) -> Finding | None:
         f"{longest_ms:.0f} ms at most{advice if cold else ''}",
         value=cold,
         limit=0,
+    )
+
+
+def _server_times(records: Records) -> Finding | None:
+    """The server's own times of requests against ours; None where it tells none."""
+    beyond_ns = contradicted_by_ns(records)
+    if not len(beyond_ns):
+        return None
+    wrong = int((beyond_ns > BEYOND_OURS_NS).sum())
+    share = wrong / len(beyond_ns)
+    ok = share <= BEYOND_OURS_SHARE
+    by = f", by up to {int(beyond_ns.max()) / 1e6:.1f} ms" if wrong else ""
+    why = (
+        ""
+        if ok
+        else ": something before the engine answers from a cache of replies, or the server's clock is wrong; "
+        "its queue wait and prefill are not to be believed"
+    )
+    return Finding(
+        "server_times",
+        ok=ok,
+        voids=False,
+        message=f"{wrong} of {len(beyond_ns)} requests took longer inside the server, as it says, than until "
+        f"their first output came{by}{why}",
+        value=share,
+        limit=BEYOND_OURS_SHARE,
+        unit="ratio",
     )
 
 

@@ -50,7 +50,7 @@ SAMPLES_REQUIRED = {"p99": 1_000, "p99_9": 10_000}
 """Below these the draft allows no such claim in a TTFT report (section 5.1.4.3, AMB-01)."""
 
 
-_PARTS = (("Queue wait", "ttft_queue_wait"), ("Prefill", "ttft_prefill"))
+_PARTS = (("Queue wait", "ttft_queue_wait"), ("Prefill", "ttft_prefill"), ("Outside", "ttft_outside"))
 
 
 SECTION = "5.1"

@@ -159,6 +159,28 @@ def test_requests_that_waited_for_the_model_to_be_loaded_are_a_warning_with_thei
     assert "keep_alive" in cold.message
 
 
+@pytest.mark.parametrize(("cached", "ok"), [(0, True), (1, True), (2, False), (100, False)])
+def test_a_server_that_tells_longer_times_than_passed_here_is_not_believed(cached: int, ok: bool) -> None:
+    """A cache of replies before the engine sends the times of another request with them."""
+    seen = answer(plan())
+    assert not [found for found in validity([seen], Budget()).findings if found.check == "server_times"]
+    records = seen.records
+    passed_ns = records.first_nonempty_ns - records.submitted_ns
+    again = np.arange(len(records)) < cached
+    told_ns = np.where(again, passed_ns + 30_000_000, passed_ns) - 1_000_000
+    told = replace(records, prefill_ns=told_ns, queue_wait_ns=np.full(len(records), 1_000_000))
+    judged = validity([replace(seen, records=told)], Budget())
+    assert judged.verdict is ValidityVerdict.VALID
+    found = finding(judged, "server_times")
+    assert (found.ok, found.value) == (ok, cached / 100)
+    by = ", by up to 30.0 ms" if cached else ""
+    assert found.message.startswith(
+        f"{cached} of 100 requests took longer inside the server, as it says, than until their first output "
+        f"came{by}"
+    )
+    assert ("cache of replies" in found.message) is not ok
+
+
 def test_cache_hits_on_random_prompts_are_a_warning() -> None:
     seen = answer(plan())
     hits = replace(seen.records, cached_tokens=seen.records.input_tokens // 2)

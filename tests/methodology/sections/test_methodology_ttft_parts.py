@@ -32,9 +32,10 @@ def test_queue_wait_and_prefill_where_the_server_states_them() -> None:
     assert result.metrics["ttft.p50"].point == pytest.approx(120.0)
     found = table(result, "ttft_components")
     assert found is not None
-    assert [row[0] for row in found.rows] == ["Queue wait", "Prefill"]
+    assert [row[0] for row in found.rows] == ["Queue wait", "Prefill", "Outside"]
     assert found.rows[0][1] == "100.0"
     assert found.rows[1][-1] == "40"
+    assert result.metrics["ttft_outside.p50"].point == 0.0  # nothing lies between this client and its server
     assert not any("not measurable" in note for note in result.notes)
 
 

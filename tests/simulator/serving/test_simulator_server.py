@@ -248,9 +248,10 @@ def test_latency_rises_with_load() -> None:
         alone = tpot_ms(truth_of(engine, "alone"))
         crowd = [tpot_ms(truth) for truth in engine.ground_truth() if truth.request_id != "alone"]
     assert len(crowd) == 8
-    # One sequence: 2 + 2 ms a step; eight: 2 + 16 ms.
-    assert alone >= 3.5  # a first write that the host delayed shortens the span
-    assert sorted(crowd)[4] > 2.5 * alone
+    # One sequence: 2 + 2 ms a step; eight: 2 + 16 ms. A busy host makes either longer by any amount, and only
+    # a first write that it delayed makes a span shorter.
+    assert alone >= 3.5
+    assert sorted(crowd)[4] >= 10.0
 
 
 def test_a_reader_that_does_not_read_stops_nobody_else() -> None:
