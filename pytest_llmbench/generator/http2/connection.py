@@ -87,6 +87,16 @@ class Http2Connection(Http1Connection):
             return 0
         return max(0, self.most - len(self._carried))
 
+    def why_no_room(self) -> tuple[End, str]:
+        """The end of a request that a new connection has no room for, and the words for it."""
+        if self._client.problem:
+            return End.GARBAGE, self._client.problem
+        if not self.most:
+            return End.GARBAGE, "the server allows no stream (MAX_CONCURRENT_STREAMS 0)"
+        away = self._client.going_away
+        how = "closed the connection" if away is None else f"went away ({away})"
+        return End.BROKEN, f"the server {how} before it took a request"
+
     def submit(self, exchange: Exchange, *, reused: bool) -> None:
         stream = self._client.begin(exchange.request.wire)
         carried = self._carried[stream.stream_id] = Carried(self, exchange, stream, reused)
@@ -183,8 +193,14 @@ class Http2Connection(Http1Connection):
         """After something has ended: be there for further requests, or close behind the last one."""
         if self._used and self.room:
             self._owner.release(self)
-        elif not self._carried and self.alive and (self._retired or self._client.going_away is not None):
+        elif not self._carried and self.alive and (self._retired or self._is_left):
             self.shut()
+
+    @property
+    def _is_left(self) -> bool:
+        """Whether the server goes away, and nobody waits to hear of it: one that does is told, and retires
+        the connection."""
+        return self._client.going_away is not None and (self._used or self.offered)
 
     def _send_more(self) -> None:
         """Send what the connection wants sent, and of the requests what there is room for now."""

@@ -83,7 +83,8 @@ class Http2Transport(Http1Transport):
         """The first one is to tell how many more there have to be."""
         if self._most == math.inf:
             return 1
-        missing = count - sum(connection.room for connection in self._with_room)
+        # One that the server has closed meanwhile counts: it would close any further one as well.
+        missing = count - sum(connection.most for connection in self._with_room)
         return math.ceil(missing / self._most)
 
     async def _add_one(self) -> bool:
@@ -92,9 +93,11 @@ class Http2Transport(Http1Transport):
         except (OSError, NotHTTP2Error):
             return False
         self._most = max(1, connection.most)
-        if connection.room:
-            self.release(connection)
-        return bool(connection.room)
+        if not connection.room:
+            connection.retire()
+            return False
+        self.release(connection)
+        return True
 
     async def _open_for(self, opening: _Opening) -> None:
         try:
@@ -115,17 +118,18 @@ class Http2Transport(Http1Transport):
         """Submit what waits for a connection that is open now, and see to what it has no room for."""
         self._openings.pop(opening, None)
         self._most = max(1, connection.most)
+        takes = connection.room > 0
         for exchange in opening.waiting:
             if connection.room:
                 connection.submit(exchange, reused=False)
-            elif connection.most:
+            elif takes:
                 self.resend(exchange)
-            else:
-                reason = f"{self._target.place}: the server allows no stream (MAX_CONCURRENT_STREAMS 0)"
-                exchange.finish(End.GARBAGE, self._clock.monotonic_ns(), reason)
+            else:  # a further connection would be of no more use, and one after the other would be opened
+                end, reason = connection.why_no_room()
+                exchange.finish(end, self._clock.monotonic_ns(), f"{self._target.place}: {reason}")
         if connection.room:
             self.release(connection)
-        elif not connection.most:
+        elif not takes:
             connection.retire()
 
 

@@ -325,6 +325,24 @@ def test_a_server_that_allows_no_stream_is_told_in_words(run: Run) -> None:
         assert "allows no stream (MAX_CONCURRENT_STREAMS 0)" in error
 
 
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_server_that_goes_away_at_once_is_told_in_words(run: Run, goes: bool) -> None:
+    """It takes no stream: asking on one further connection after the other would never end."""
+    numbers: set[int] = set()
+
+    def script(conversation: Conversation) -> None:
+        numbers.add(conversation.number)
+        conversation.send(SettingsFrame(0).serialize() + (away(0, 11, b"too many") if goes else b""))
+        if not goes:
+            conversation.close()
+
+    seen = run(script, 2, deadlines=IMPATIENT)
+    for outcome, error in outcomes(seen):
+        assert outcome == "disconnected"
+        assert not goes or "went away (ENHANCE_YOUR_CALM too many) before it took a request" in error
+    assert len(numbers) <= 4
+
+
 @pytest.mark.parametrize("window", [65_535, 10])
 def test_requests_larger_than_the_windows(run: Run, loop_factory: LoopFactory, window: int) -> None:
     bodies: list[bytes] = []
