@@ -155,8 +155,9 @@ def schema_mistakes(schema: Any, where: str) -> list[str]:
     if not isinstance(schema.get("enum", []), list):
         mistakes.append(f"{where}.enum has to be a list")
     properties, required = schema.get("properties", {}), schema.get("required", [])
-    if not isinstance(properties, Mapping) or not isinstance(required, list):
-        return [*mistakes, f"{where}.properties has to be an object, and {where}.required a list"]
+    names = isinstance(required, list) and all(isinstance(name, str) for name in required)
+    if not isinstance(properties, Mapping) or not names:
+        return [*mistakes, f"{where}.properties has to be an object, and {where}.required a list of names"]
     for name, each in properties.items():
         mistakes += schema_mistakes(each, f"{where}.{name}")
     return mistakes + (schema_mistakes(schema["items"], f"{where}[]") if "items" in schema else [])

@@ -102,6 +102,9 @@ def test_all_mistakes_of_what_is_asked_for_are_told() -> None:
         "schema.b has the keyword 'pattern'",
     ):
         assert told in str(caught.value)
+    for unusable in ("city", [["city"]]):
+        with pytest.raises(SuiteError, match="required a list of names"):
+            StructuredOutput.of(schema={"type": "object", "required": unusable})
     with pytest.raises(SuiteError, match="neither tools nor a schema"):
         StructuredOutput.of()
     with pytest.raises(SuiteError, match="give one of object"):
