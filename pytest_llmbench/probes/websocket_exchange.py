@@ -97,8 +97,11 @@ class _Talk:
                 if spoken.is_last(message):
                     return heard, True
             self.messages.clear()
-            if self.reader.problem or (self.reader.is_over and not heard):
-                self._fail(self.reader.problem or f"it closed the WebSocket with code {self.reader.closed}")
+            if self.reader.problem:
+                self._fail(self.reader.problem)
+            if self.reader.is_over and not heard:
+                what = f"it closed the WebSocket with code {self.reader.closed}"
+                raise SUTError(what, where=self.url, remedy="look into the server's log")
             if self.reader.is_over or sum(map(len, heard)) > _MOST_BYTES:
                 return heard, self.reader.is_over
             try:

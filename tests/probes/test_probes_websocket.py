@@ -150,7 +150,7 @@ def says(*data: bytes) -> Script:
         (answers(plain("200 OK", b"{}")), r"HTTP 200 in place of a WebSocket \(101\)"),
         (answers(b"SSH-2.0\r\n"), "no WebSocket handshake"),
         (lambda conversation: conversation.close(), "closed within the handshake"),
-        (says(frame(CLOSE, BOOM)), r"it closed the WebSocket with code 1011 \(internal error\) boom"),
+        (says(frame(CLOSE, BOOM)), r"code 1011 \(internal error\) boom.*the server's log"),
         (says(frame(BINARY, b"{}")), "a binary message"),
         (says(text(refused(404, "the model `m` does not exist"))), "the endpoint has no model 'm'"),
         (says(text(refused(400, "Unknown parameter: 'metadata'"))), "refuses the field metadata"),
