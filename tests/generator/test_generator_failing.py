@@ -306,7 +306,7 @@ def test_what_is_in_flight_is_given_up(serve: Serve, generator_for: GeneratorFor
     began = time.monotonic()
     seen = generator_for(serve(script)).run(wanted)
     counts = seen.records.counts()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert (counts["cancelled"] >= 2, counts["http_error"] >= STREAK) == (True, True)
     assert "HTTP 500" in (seen.stopped or "")
     assert seen.in_flight_at_end == 0

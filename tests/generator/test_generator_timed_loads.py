@@ -118,7 +118,7 @@ def test_long_replies_do_not_prolong_the_load(
     wanted = plan(1, load=ClosedLoop(3), duration_s=0.2, max_requests=100, deadlines=deadlines)
     began = time.monotonic()
     seen = generator_for(serve(after(20))).run(wanted)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert seen.load_ended_ns == seen.started_ns + S // 5
     assert (len(seen.records), seen.in_flight_at_end) == (3, 3)
 

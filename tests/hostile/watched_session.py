@@ -38,11 +38,17 @@ WATCH = """
 import asyncio, gc, json, os, threading
 import psutil, pytest
 
+def command(process):
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return "ended, and not waited for"
+
 def left():
     me = psutil.Process()
     pending = [o for o in gc.get_objects() if isinstance(o, asyncio.Task) and not o.done()]
     return {
-        "processes": [" ".join(p.cmdline()) for p in me.children(recursive=True)],
+        "processes": [command(p) for p in me.children(recursive=True)],
         "sockets": [str(c) for c in me.net_connections("all") if c.laddr or c.raddr],
         "threads": [t.name for t in threading.enumerate() if not (t.daemon or t is threading.main_thread())],
         "tasks": [repr(task) for task in pending],

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from command_lines import command_line
 from however_late import HOWEVER_LATE
 from plugin_suite import (
     SMALL_WARMUP,
@@ -136,14 +137,6 @@ def test_a_signal_to_the_controller_of_xdist_reports_what_is_finished(suite: Sui
     assert len(family) >= 3  # its worker, and the engine and the measuring process of that
     wait_for(lambda: all(map(has_ended, family)), "a process is left")
     assert suite.report["tests"][0]["nodeid"].endswith("test_quick"), text
-
-
-def command_line(process: psutil.Process) -> str:
-    """Nothing, for one that has just ended: a session starts short-lived ones, too."""
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
 
 
 LAUNCHING = """

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from command_lines import measuring_processes
 from plugin_suite import SMALL_WARMUP, Suite, stored_lines
 
 from pytest_llmbench.__main__ import main
@@ -26,17 +26,6 @@ def test_first_token(): ...
 """
 STILL_S = 0.4
 """Six to ten of fifty sends come too late: far more than a percent of them."""
-
-
-def measuring_processes() -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "workers.process" in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def measured_rows(out: Path) -> list[dict[str, Any]]:
@@ -55,7 +44,7 @@ def standing_still(out: Path, *attempts: str) -> Generator[None, None, None]:
         while not over.wait(0.02):
             for label in {row["label"] for row in measured_rows(out)} & (set(attempts) - done):
                 done.add(label)
-                for process in measuring_processes():
+                for process in measuring_processes(recursive=True):
                     process.send_signal(signal.SIGSTOP)
                     over.wait(STILL_S)
                     process.send_signal(signal.SIGCONT)

@@ -224,13 +224,15 @@ class DistributedLoadGenerator:
             else:
                 played.set_result(None)
 
-        threading.Thread(target=execute, name="llmbench-workers", daemon=True).start()
+        thread = threading.Thread(target=execute, name="llmbench-workers", daemon=True)
+        thread.start()
         try:
             try:
                 result_of(played)
             except KeyboardInterrupt:
                 coordinator.stop(INTERRUPTED_BY_CTRL_C)
                 result_of(played)
+            thread.join()  # it has nothing left to do, and nothing of ours outlives a plan
         except BaseException:  # a second Ctrl-C, a test's time limit, a fault of ours: load must end
             try:
                 coordinator.stop("the caller gave up waiting")

@@ -409,7 +409,7 @@ def test_an_address_that_does_not_answer_is_told_at_once(
         pytest.raises(SuiteError, match=r"(?s)nothing answers at 127\.0\.0\.1:9: .*ray status"),
     ):
         generator.run(plan(2))
-    assert time.monotonic() - began_s < 4
+    assert time.monotonic() - began_s < 10
 
 
 @pytest.mark.parametrize("version", ["2.51.9", "1.13.0", "unknown"])

@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 import trustme
+from command_lines import command_line, measuring_processes
 from scripted_server import HEAD, LAST, REPLY, Conversation, ScriptedServer, chunk, plain, text_event
 
 from pytest_llmbench.errors import SuiteError
@@ -164,7 +165,7 @@ def test_a_limit_that_was_not_foreseen_voids_the_run_with_its_remedy(
     server = serve(lambda conversation: conversation.wait(30))
     generator = apart(server.url)
     generator.run(plan(0))
-    (child,) = [p for p in psutil.Process().children() if "workers.process" in " ".join(p.cmdline())]
+    (child,) = measuring_processes()
     allowed = KEPT + 30
     child.rlimit(psutil.RLIMIT_NOFILE, (allowed, allowed))
     seen = generator.run(plan(400, load=OpenLoop(20.0, "uniform"), deadlines=Deadlines(drain_s=1.0)))
@@ -255,7 +256,7 @@ def test_no_key_is_in_the_process_list(serve: Serve, plan: MakePlan) -> None:
     key, seen = "sk-canary-0123456789", []
 
     def script(conversation: Conversation) -> None:
-        seen.append(" ".join(" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)))
+        seen.append(" ".join(map(command_line, psutil.Process().children(recursive=True))))
         conversation.send(REPLY)
 
     address = Address(serve(script).url, {"Authorization": f"Bearer {key}"})
@@ -274,11 +275,11 @@ def test_the_environment_without_coverage_and_with_one_arena(
     monkeypatch.setenv("OWN_SETTING", "kept")
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     apart(serve(lambda c: c.send(REPLY)).url).run(plan(1))
-    (child,) = [p for p in psutil.Process().children() if "workers.process" in " ".join(p.cmdline())]
+    (child,) = measuring_processes()
     inherited = child.environ()
     assert (inherited["OWN_SETTING"], inherited["MALLOC_ARENA_MAX"]) == ("kept", "1")
     assert not {"COV_CORE_SOURCE", "COVERAGE_PROCESS_START", "PYTHONTRACEMALLOC"} & set(inherited)
-    assert "Bearer" not in " ".join(child.cmdline())
+    assert "Bearer" not in command_line(child)
 
 
 def test_cores_are_named_checked_and_refused() -> None:
