@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 
 import grpc  # noqa: F401  (as the next: runs within this process forget what they have loaded)
 import pytest
 import tritonclient.grpc.service_pb2_grpc  # noqa: F401
-from embedded_chain import beside_truth, measured
+from embedded_chain import beside_truth, measured, run_in_process
+from measured_rows import counted_rows
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 pytestmark = pytest.mark.timing
+
+DOCUMENTS = """
+from pytest_llmbench import SyntheticWorkload, Uniform, llmbench
+
+SHORT = SyntheticWorkload("short", Uniform(128, 512), Uniform(1, 2))
+
+@llmbench.non_generative(rate=15, requests=45, workload=SHORT)
+def test_documents(): ...
+"""
 
 
 def test_measured_ttft_is_the_engine_s_own(pytester: pytest.Pytester) -> None:
@@ -58,3 +69,29 @@ def test_over_grpc(pytester: pytest.Pytester, api: str, requests: int) -> None:
     # The engine's stamps lie before grpcio's own threads, which take a millisecond or two.
     assert -0.2 < statistics.median(errors_ms) < 3.0, statistics.quantiles(errors_ms, n=20)
     assert abs(statistics.median(span_errors_ms)) < 1.5, statistics.quantiles(span_errors_ms, n=20)
+
+
+@pytest.mark.parametrize("api", ["openai-embeddings", "rerank", "score"])
+def test_documents_without_a_token(pytester: pytest.Pytester, api: str) -> None:
+    with EmbeddedEngine.start("fast") as engine:
+        options = (
+            "--llm-report=out",
+            "--llm-remeasure=6",
+            f"--llm-endpoint={engine.url}",
+            f"--llm-api={api}",
+        )
+        run_in_process(pytester, DOCUMENTS, *options).assert_outcomes(passed=1)
+        truth = {true.request_id: true for true in engine.ground_truth()}
+    (entry,) = json.loads((pytester.path / "out" / "report.json").read_text("utf-8"))["tests"]
+    errors_ms = []
+    for row in counted_rows(pytester.path / "out", entry):
+        true = truth[row["request_id"]]
+        assert true.first_write_ns is not None
+        assert row["submitted_ns"] <= true.received_ns
+        assert true.first_write_ns <= row["finished_ns"]
+        assert (row["input_tokens"], row["output_tokens"]) == (true.prompt_tokens, None)
+        true_ns = true.first_write_ns - true.received_ns
+        errors_ms.append((row["finished_ns"] - row["submitted_ns"] - true_ns) / 1e6)
+    assert len(errors_ms) == 45
+    # The document is made and written behind the engine's stamp.
+    assert -0.2 < statistics.median(errors_ms) < 3.0, statistics.quantiles(errors_ms, n=20)
