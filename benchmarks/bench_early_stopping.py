@@ -172,6 +172,7 @@ def ends(latencies_ms: Floats) -> Ends:
         first_reasoning_ns=zero - 1,
         first_content_ns=first_ns,
         last_content_ns=first_ns,
+        finished_ns=first_ns,
         input_tokens=zero + 100,
         output_tokens=zero + 1,
         reasoning_tokens=zero - 1,

@@ -29,7 +29,10 @@ class NonGenerativeMarks:
         arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
         burstiness: float | None = None,
         concurrency: int | None = None,
-        requests: int | None = None,
+        requests: int | Literal["auto"] | None = None,
+        max_requests: int | None = None,
+        max_seconds: float | None = None,
+        failures: Literal["left_out", "over_limit"] = "left_out",
         workload: str | Workload | Mapping[str, float] = "profile:EMBED",
         seed: int | None = None,
         runs: int | None = None,
@@ -51,7 +54,10 @@ class NonGenerativeMarks:
         :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
         :param burstiness: shape of ``arrival="gamma"``; coefficient of variation 1/√burstiness.
         :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
-        :param requests: measured requests (default 1000).
+        :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
+        :param max_requests: with ``requests="auto"``: never more (default 5000).
+        :param max_seconds: with ``requests="auto"``: never longer.
+        :param failures: ``"over_limit"``: a failed request is slower than the limit; else it is left out.
         :param workload: name of a workload, a workload object, or weights by name; of one that asks for
             outputs the inputs alone.
         :param runs: repetitions of the measured load.

@@ -16,8 +16,9 @@ SPENT = ALPHA / 2
 JUDGED = "as judged"
 
 Quantity = Literal[
-    "ttft", "ttft_scheduled", "ttft_any", "ttft_first_event", "tpot", "e2e", "e2e_scheduled", "ok", "good"
-]
+    "ttft", "ttft_scheduled", "ttft_any", "ttft_first_event", "tpot", "e2e", "e2e_scheduled", "latency",
+    "latency_scheduled", "ok", "good",
+]  # fmt: skip
 """A quantity of a request: a latency in ms; ``ok``: it ended well; ``good``: it met all limits of a
 goodput."""
 

@@ -187,9 +187,13 @@ def test_a_mean_has_the_interval_of_its_values() -> None:
     assert found.upper - found.lower == pytest.approx(2 * 1.96 * 10 / np.sqrt(2000), rel=0.6)
 
 
-@pytest.mark.parametrize(
-    "quantity", ["ttft", "ttft_scheduled", "ttft_any", "ttft_first_event", "tpot", "e2e", "e2e_scheduled"]
-)
+METRICS = latency.FAMILIES | {
+    "latency": latency.request_latency_ms,
+    "latency_scheduled": latency.request_latency_scheduled_ms,
+}
+
+
+@pytest.mark.parametrize("quantity", METRICS)
 def test_latencies_are_those_of_the_metrics(quantity: Quantity) -> None:
     rows = [
         row(0, 50),
@@ -199,11 +203,13 @@ def test_latencies_are_those_of_the_metrics(quantity: Quantity) -> None:
         row(4, 90, reasoning_tokens=4),
         row(5, 20, output_tokens=None),
         row(6, 30, first_content_ns=None),
+        row(8, 25, finished_ns=1_000_000_000 + 300 * MS),
         row(7, 25, first_event_ns=1_000_000_000 + 8 * MS, first_nonempty_ns=1_000_000_000 + 9 * MS),
     ]
     records = Records.from_rows(rows)
     found = values(Watched(Objective("x", "<=", 1, "ms"), quantity, 50.0), Ends.of_records(records))
-    expected = latency.FAMILIES[quantity](records)
+    expected = METRICS[quantity](records)
+    assert len(expected)
     np.testing.assert_array_equal(found[~np.isnan(found)], expected)
     np.testing.assert_array_equal(
         values(p95(1), Ends.of_rows(rows)), values(p95(1), Ends.of_records(records))

@@ -9,7 +9,7 @@ interval of that look and on no other, so what ended the load and the verdict ca
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +50,8 @@ _QUANTITIES: dict[str, Quantity] = {
     "e2e_scheduled": "e2e_scheduled",
 }
 assert _QUANTITIES.keys() == FAMILIES.keys()
+_OF_DOCUMENTS: dict[str, Quantity] = {"latency": "latency", "latency_scheduled": "latency_scheduled"}
+"""Those of requests that generate nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,11 @@ class AdaptiveParameters(LoadParameters):
         """What makes a request good, for a test of goodput."""
         return ()
 
+    @property
+    def quantities(self) -> Mapping[str, Quantity]:
+        """The latencies that a look can be at, by the names of their metrics."""
+        return _QUANTITIES if self.generates else _OF_DOCUMENTS
+
     def contradictions(self) -> list[str]:
         if not self.is_auto:
             found = replace(self, max_requests=None, max_seconds=None)._of_load() + self._uncounted()
@@ -94,7 +101,7 @@ class AdaptiveParameters(LoadParameters):
             found.append("requests='auto' ends when the limits are decided: give one, for example p95_ms=300")
         return found + [
             f"requests='auto' cannot look at {each.metric} while load is running: it can at percentiles and "
-            f"means of {', '.join(_QUANTITIES)}, and at shares of requests; give a number of requests"
+            f"means of {', '.join(self.quantities)}, and at shares of requests; give a number of requests"
             for each in self.objectives
             if watched(each, self) is None
         ]
@@ -108,7 +115,7 @@ class AdaptiveParameters(LoadParameters):
             "completion_rate of the class instead"
             for each in self.objectives
             if "[" in each.metric and watched(each, self) is None
-            if (each.metric.partition("[")[0]) in _QUANTITIES
+            if (each.metric.partition("[")[0]) in self.quantities
         ]
 
     def _of_load(self) -> list[str]:
@@ -125,7 +132,7 @@ def watched(objective: Objective, parameters: AdaptiveParameters) -> Watched | N
         return Watched(objective, "ok")
     if base == GOODPUT_SHARE and bucket is None and parameters.limits_ms:
         return Watched(objective, "good", limits_ms=parameters.limits_ms)
-    quantity = _QUANTITIES.get(base)
+    quantity = parameters.quantities.get(base)
     if quantity is None or (statistic not in PERCENTILES and statistic != "mean"):
         return None
     span: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.adaptive import OVER_LIMIT, AdaptiveParameters
+from pytest_llmbench.methodology.measuring.adaptive import AdaptiveParameters, as_judged
 from pytest_llmbench.methodology.measuring.by_run import by_run
 from pytest_llmbench.methodology.measuring.cells import interval, share_interval, share_value, tail, value
 from pytest_llmbench.methodology.measuring.manifest import manifest
@@ -66,8 +66,6 @@ class Parameters(AdaptiveParameters):
     latency_mean_ms: float | None = parameter("positive")
     min_requests_per_s: float | None = parameter("positive")
     min_input_tokens_per_s: float | None = parameter("positive")
-    requests: int | None = parameter("count")
-    """A number: nothing looks at a load that runs."""
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -87,8 +85,6 @@ class Parameters(AdaptiveParameters):
         found = super().contradictions()
         if self.compliance is not None:
             found.append("compliance is not for this test: what generates nothing is in no test of the draft")
-        if self.failures == OVER_LIMIT:
-            found.append("failures is not for this test: limit completion_rate in slo instead")
         found += [
             f"slo limits {each.metric}, which has no meaning where nothing is generated: there are "
             f"latency.*, latency_scheduled.*, {', '.join(_RATES)} and completion_rate"
@@ -108,12 +104,13 @@ def result(
     classes = _classes([run.records for run in seen])
     for label, runs in classes.items():
         metrics |= _latencies(f"[{label}]", runs)
-    facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen)
+    judged = as_judged(parameters, seen)
+    facts = setting.facts | manifest(setting, intended(parameters, setting, seen), warmup, seen, judged.facts)
     return TestResult(
         test=NAME,
         section=SECTION,
         title=f"{TITLE} (cold start)" if setting.warmup.cold_start else TITLE,
-        metrics=metrics,
+        metrics=metrics | judged.metrics,
         tables=(_results(metrics, seen), *((_class_table(classes, metrics),) if classes else ())),
         plots=(*_cdf(seen, parameters.objectives), *over_time_of_runs(seen)),
         configuration=configuration(facts, seen),
@@ -121,7 +118,7 @@ def result(
         warmup=warmup,
         facts=facts,
         objectives=parameters.objectives,
-        notes=(*_notes(seen), _OUTSIDE),
+        notes=(*judged.notes, *_notes(seen), _OUTSIDE),
         by_run=by_run([_metrics([run], setting.seed) for run in seen] if len(seen) > 1 else ()),
     )
 

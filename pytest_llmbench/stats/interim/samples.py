@@ -22,7 +22,7 @@ from pytest_llmbench.stats.runs import FloatArray
 
 _COLUMNS = (
     "index", "scheduled_ns", "submitted_ns", "first_event_ns", "first_nonempty_ns", "first_reasoning_ns",
-    "first_content_ns", "last_content_ns", "input_tokens", "output_tokens", "reasoning_tokens",
+    "first_content_ns", "last_content_ns", "finished_ns", "input_tokens", "output_tokens", "reasoning_tokens",
 )  # fmt: skip
 
 
@@ -39,6 +39,7 @@ class Ends:
     first_reasoning_ns: IntColumn
     first_content_ns: IntColumn
     last_content_ns: IntColumn
+    finished_ns: IntColumn
     input_tokens: IntColumn
     output_tokens: IntColumn
     reasoning_tokens: IntColumn
@@ -120,5 +121,7 @@ _SPANS: Mapping[str, Callable[[Ends], tuple[IntColumn, IntColumn]]] = MappingPro
         "ttft_first_event": lambda ends: (ends.submitted_ns, ends.first_event_ns),
         "e2e": lambda ends: (ends.submitted_ns, ends.last_content_ns),
         "e2e_scheduled": lambda ends: (ends.scheduled_ns, ends.last_content_ns),
+        "latency": lambda ends: (ends.submitted_ns, ends.finished_ns),
+        "latency_scheduled": lambda ends: (ends.scheduled_ns, ends.finished_ns),
     }
 )

@@ -50,8 +50,11 @@ def measured(scenario: str = "fast", change: Any = None, **given: Any) -> TestRe
         ({"compliance": "conditional"}, "no test of the draft"),
         ({"latency_p95": 5}, "did you mean latency_p95_ms"),
         ({"min_requests_per_s": 0}, "min_requests_per_s must be greater than zero"),
-        ({"failures": "over_limit"}, "limit completion_rate in slo instead"),
-        ({"requests": "auto"}, "requests must be a whole number"),
+        ({"requests": "auto"}, "ends when the limits are decided"),
+        (
+            {"requests": "auto", "min_requests_per_s": 5},
+            "cannot look at request_throughput .*means of latency, latency_scheduled",
+        ),
         ({"rate": 2, "concurrency": 2}, "exclude each other"),
         ({"slo": [metric("ttft.p99", "ms") <= 5 * ms]}, "limits ttft.p99, which has no meaning"),
     ],
@@ -142,12 +145,40 @@ def test_checks_of_streams_do_not_run_and_the_others_do() -> None:
     assert {"error_budget", "all_requests_recorded", "prompt_length_drift", "send_lag"} <= checks
 
 
-def test_failed_requests_have_no_latency() -> None:
-    def half_failed(seen: Observation) -> Observation:
-        outcome = seen.records.outcome.copy()
-        outcome[::2] = OUTCOMES.index(Outcome.EMPTY)
-        return replace(seen, records=replace(seen.records, outcome=outcome))
+def half_failed(seen: Observation) -> Observation:
+    outcome = seen.records.outcome.copy()
+    outcome[::2] = OUTCOMES.index(Outcome.EMPTY)
+    return replace(seen, records=replace(seen.records, outcome=outcome))
 
+
+def test_a_load_ends_when_its_limits_are_decided() -> None:
+    result = measured(rate=20, requests="auto", latency_p50_ms=1_000, latency_mean_ms=1_000)
+    (seen,) = result.observations
+    assert result.facts.value("load.decided") is True
+    assert len(seen.records) < 5_000  # the most there would be
+    looked_at = result.facts.value("load.decided_after")
+    first = (seen.records.finished_ns - seen.records.submitted_ns)[seen.records.index < looked_at] / 1e6
+    assert result.metrics["latency[as judged].mean"].point == pytest.approx(first.mean())
+    assert result.metrics["latency[as judged].p50"].n == looked_at
+    assert gate(result.objectives, result.metrics).verdict is GateVerdict.PASS
+
+
+def test_a_failed_request_may_count_as_slower_than_the_limit() -> None:
+    given: dict[str, Any] = {
+        "change": half_failed,
+        "concurrency": 2,
+        "requests": 400,
+        "latency_p95_ms": 1_000,
+    }
+    assert gate(*judged_by(measured(**given))).verdict is GateVerdict.PASS
+    assert gate(*judged_by(measured(**given, failures="over_limit"))).verdict is GateVerdict.FAIL
+
+
+def judged_by(result: TestResult) -> tuple[Any, Any]:
+    return result.objectives, result.metrics
+
+
+def test_failed_requests_have_no_latency() -> None:
     result = measured(change=half_failed, concurrency=2, requests=40)
     assert result.metrics["latency.p50"].n == 20
     assert result.metrics["completion_rate"].point == 0.5
