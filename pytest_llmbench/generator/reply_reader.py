@@ -89,9 +89,13 @@ class ReplyReader:
         if status is None:
             return record
         if 200 <= status < 300:
-            if not _is_compressed(exchange, record):
-                document = exchange.request.results_asked is not None
-                yield from (self._read_document if document else self._read_stream)(exchange, record)
+            headers = _headers(exchange)
+            if _is_compressed(headers, record):
+                return record
+            if exchange.request.results_asked is None:
+                yield from self._read_stream(exchange, headers, record)
+            else:
+                yield from self._read_document(exchange, record)
         elif exchange.end not in (End.TIMEOUT, End.CANCELLED):
             # A status that has arrived says more about the failure than the connection's end after it.
             body = b"".join(exchange.bodies)
@@ -122,9 +126,10 @@ class ReplyReader:
             stale_retries=exchange.stale_retries,
         )  # fmt: skip
 
-    def _read_stream(self, exchange: Exchange, record: RequestRecord) -> Generator[None, None, None]:
+    def _read_stream(
+        self, exchange: Exchange, headers: dict[str, str], record: RequestRecord
+    ) -> Generator[None, None, None]:
         whole = exchange.end is End.COMPLETE
-        headers = _headers(exchange)
         reasoning, structured = self.reasoning, exchange.request.structured
         if whole and not reasoning.needs_every_event and structured is None:
             teach = exchange.teach
@@ -217,9 +222,9 @@ def _instants(exchange: Exchange, known: KnownReply) -> tuple[int, Sequence[int]
     return stamps[bisect_left(read_ends, known.first_line_end + 1)], instants, reads
 
 
-def _is_compressed(exchange: Exchange, record: RequestRecord) -> bool:
+def _is_compressed(headers: dict[str, str], record: RequestRecord) -> bool:
     """Whether the reply cannot be read for that, which the record then tells."""
-    coding = (header(_headers(exchange), "content-encoding") or "identity").lower()
+    coding = (header(headers, "content-encoding") or "identity").lower()
     if coding == "identity":
         return False
     record.outcome = Outcome.UNDECODABLE

@@ -11,7 +11,7 @@ from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.probes.disclosure import read_sut_file
-from pytest_llmbench.wire.catalogue import NON_GENERATIVE, dialect
+from pytest_llmbench.wire.catalogue import NON_GENERATIVE, generates
 
 
 def mismatches(settings: Settings, tests: Iterable[tuple[str, TestDefinition]]) -> list[str]:
@@ -33,7 +33,7 @@ def refuse_other_kind(definition: TestDefinition, api: str) -> None:
 
 def refuse_client(api: str) -> None:
     """SuiteError where ``llm_client``, which reads streams, meets an API without one."""
-    if api in NON_GENERATIVE:
+    if not generates(api):
         raise SuiteError(
             f"llm_client reads streams, and {api} answers in one document",
             where="llm_client",
@@ -58,25 +58,17 @@ def _apis(settings: Settings) -> list[str]:
 
 
 def _mistake(definition: TestDefinition, api: str, where: str) -> SuiteError | None:
-    name = _full_name(api)
-    if definition.parameters.generates and name in NON_GENERATIVE:
+    if definition.parameters.generates == generates(api):
+        return None
+    if definition.parameters.generates:
         return SuiteError(
-            f"@llmbench.{definition.name} is about tokens that are generated, and {name} generates none",
+            f"@llmbench.{definition.name} is about tokens that are generated, and {api} generates none",
             where=where,
             remedy="choose an API that does (--llm-api), or measure with @llmbench.non_generative",
         )
-    if not definition.parameters.generates and name not in NON_GENERATIVE:
-        spoken = f"{name} takes what generates text" if name == "auto" else f"{name} generates text"
-        return SuiteError(
-            f"@llmbench.{definition.name} measures embeddings, reranking and scores, and {spoken}",
-            where=where,
-            remedy=f"choose --llm-api={', '.join(NON_GENERATIVE[:-1])} or {NON_GENERATIVE[-1]}",
-        )
-    return None
-
-
-def _full_name(api: str) -> str:
-    try:
-        return dialect(api).name
-    except SuiteError:  # auto, and those of gRPC
-        return api
+    spoken = f"{api} takes what generates text" if api == "auto" else f"{api} generates text"
+    return SuiteError(
+        f"@llmbench.{definition.name} measures embeddings, reranking and scores, and {spoken}",
+        where=where,
+        remedy=f"choose --llm-api={', '.join(NON_GENERATIVE[:-1])} or {NON_GENERATIVE[-1]}",
+    )

@@ -82,7 +82,7 @@ _LATENCIES = (
     _latency(
         "ttft_outside",
         "Time to the first output outside the engine",
-        "first output of any kind - T_submit - queue wait - prefill",
+        "first output of any kind - T_submit - what the server reports of it",
         "5.1.4.2",
     ),
     _latency("tpot", "Time per output token", "(T_last - T_first) / (N_out - 1), N_out >= 2", "AMB-44"),

@@ -46,24 +46,35 @@ def prefill_ms(records: Records) -> FloatArray:
 
 @by_blocks
 def outside_ms(records: Records) -> FloatArray:
-    """Submission until the first output of any kind, without queue wait and prefill as the server reports
-    them: network, HTTP, tokenisation, gateways. Of the requests with both; what is less than zero is zero,
-    see :func:`contradicted_by_ns`."""
-    there = records.ok & (records.queue_wait_ns != MISSING) & (records.prefill_ns != MISSING)
-    there &= (records.first_nonempty_ns != MISSING) & (records.submitted_ns != MISSING)
-    outside_ns = records.first_nonempty_ns - records.submitted_ns - records.queue_wait_ns - records.prefill_ns
-    return np.asarray(outside_ns[there].clip(0) / 1e6, dtype=np.float64)
+    """Submission until the first output of any kind, without what the server reports of it (queue wait,
+    prefill, loading of the model): network, HTTP, tokenisation, gateways. Of the requests with queue wait and
+    prefill; what is less than zero is zero, see :func:`contradicted_by_ns`."""
+    there = (records.queue_wait_ns != MISSING) & (records.prefill_ns != MISSING)
+    beyond_ns = _reported_beyond_ns(records)[there & _came(records)]
+    return np.asarray((-beyond_ns).clip(0) / 1e6, dtype=np.float64)
 
 
 def contradicted_by_ns(records: Records) -> IntColumn:
     """For each successful request with output of which the server reports a part of the time to its first
     output: by how much the parts together are longer than that time was, as measured here. Never more than
     zero where both are right."""
-    stated = [records.queue_wait_ns, records.prefill_ns, records.model_load_ns]
-    there = records.ok & (records.first_nonempty_ns != MISSING) & (records.submitted_ns != MISSING)
-    there &= np.logical_or.reduce([column != MISSING for column in stated])
-    parts_ns = np.sum([column[there].clip(0) for column in stated], axis=0)
-    return np.asarray(parts_ns - (records.first_nonempty_ns - records.submitted_ns)[there], dtype=np.int64)
+    told = np.logical_or.reduce([column != MISSING for column in _reported_parts(records)])
+    return np.asarray(_reported_beyond_ns(records)[told & _came(records)], dtype=np.int64)
+
+
+def _reported_parts(records: Records) -> tuple[IntColumn, ...]:
+    return records.queue_wait_ns, records.prefill_ns, records.model_load_ns
+
+
+def _reported_beyond_ns(records: Records) -> IntColumn:
+    """The parts together, less the time from submission to the first output; without a meaning where that is
+    not known."""
+    parts_ns = np.sum([column.clip(0) for column in _reported_parts(records)], axis=0)
+    return np.asarray(parts_ns - (records.first_nonempty_ns - records.submitted_ns), dtype=np.int64)
+
+
+def _came(records: Records) -> BoolColumn:
+    return np.asarray(records.ok & (records.first_nonempty_ns != MISSING) & (records.submitted_ns != MISSING))
 
 
 PARTS_OF_TTFT: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(

@@ -106,18 +106,12 @@ def e2e_leeways(runs: Sequence[Observation]) -> Leeways:
 
     The last content has its own instant, unless reads are stamped in user space.
     """
-    if not _lag_ms(runs):
-        return {}
-    seen = _joined(runs, latency.e2e_ms)
-    return _moved(seen, np.zeros(len(seen)), _lag_ms(runs))
+    return _of_lag_alone(runs, latency.e2e_ms)
 
 
 def request_latency_leeways(runs: Sequence[Observation]) -> Leeways:
     """The leeways of the latency to the last byte, which is as exact as the last content is."""
-    if not _lag_ms(runs):
-        return {}
-    seen = _joined(runs, latency.request_latency_ms)
-    return _moved(seen, np.zeros(len(seen)), _lag_ms(runs))
+    return _of_lag_alone(runs, latency.request_latency_ms)
 
 
 def gap_leeways(runs: Sequence[Observation]) -> Leeways:
@@ -139,6 +133,15 @@ def rate_leeway(runs: Sequence[Observation], rate: float) -> Leeway:
     empty = max((empty_slot_share(run.plan.load, run.records) for run in runs), default=0.0)
     n = sum(len(run.records) for run in runs)
     return Leeway(rate, n, 0.0, rate * empty / (1.0 - empty) if empty < 1.0 else 0.0)
+
+
+def _of_lag_alone(runs: Sequence[Observation], measure: Callable[[Records], FloatArray]) -> Leeways:
+    """Those of a latency whose last instant is its own: only lag of the stamps makes it too long."""
+    late = _lag_ms(runs)
+    if not late:
+        return {}
+    seen = _joined(runs, measure)
+    return _moved(seen, np.zeros(len(seen)), late)
 
 
 def _moved(seen: FloatArray, by: FloatArray, late: float) -> Leeways:

@@ -103,6 +103,11 @@ def dialect(name: str) -> Dialect:
     return found
 
 
+def generates(api: str) -> bool:
+    """Whether tokens come of the dialect called ``api``, as of ``auto`` and those of gRPC."""
+    return _ALIASES.get(api, api) not in NON_GENERATIVE
+
+
 def over_websocket(name: str) -> MessageDialect:
     """The form over WebSocket of the dialect called ``name``; of ``auto`` the usual one.
 

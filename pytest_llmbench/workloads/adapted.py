@@ -28,84 +28,84 @@ NO_OUTPUT: Mapping[str, Any] = {"type": "fixed", "params": {"tokens": 0}, "contr
 
 
 @dataclass(frozen=True, slots=True)
-class WithFixedOutput(StreamedWorkload):
-    """The base workload with another output limit, put in after all its draws (AMB-11).
-
-    Inputs are those of the base. It keeps the base's name and standing, since the draft itself asks for it
-    (section 5.5.2), and declares the change under ``deviations``.
-    """
+class _OtherOutput(StreamedWorkload):
+    """The base workload with another output limit, put in after all its draws; the inputs stay."""
 
     base: Workload
+
+    @property
+    def name(self) -> str:
+        return self.base.name
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:
+        """The shared prefixes of the base."""
+        return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
+
+    @property
+    def draws_anew(self) -> bool:
+        return draws_anew(self.base)
+
+    @property
+    def _limit(self) -> int:
+        raise NotImplementedError
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        for request in single_requests(self.base, seed):
+            yield replace(request, max_tokens=self._limit)
+
+    def _specified(self, law: Mapping[str, Any], deviation: Mapping[str, Any]) -> Mapping[str, Any]:
+        base = dict(self.base.specification())
+        deviations = [*base.get("deviations", ()), {"what": "output_length", **deviation}]
+        return base | {"output_length": {**base["output_length"], **law}, "deviations": deviations}
+
+
+@dataclass(frozen=True, slots=True)
+class WithFixedOutput(_OtherOutput):
+    """The base workload with a fixed output limit (AMB-11).
+
+    It keeps the base's name and standing, since the draft itself asks for it (section 5.5.2), and declares
+    the change under ``deviations``.
+    """
+
     output_tokens: int
 
     def __post_init__(self) -> None:
         Fixed(self.output_tokens)
 
     @property
-    def name(self) -> str:
-        return self.base.name
-
-    @property
     def standard(self) -> bool:
         return self.base.standard
 
-    def shared_prefixes(self, seed: int) -> Sequence[int]:
-        """The shared prefixes of the base."""
-        return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
-
     @property
-    def draws_anew(self) -> bool:
-        return draws_anew(self.base)
-
-    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
-        for request in single_requests(self.base, seed):
-            yield replace(request, max_tokens=self.output_tokens)
+    def _limit(self) -> int:
+        return self.output_tokens
 
     def specification(self) -> Mapping[str, Any]:
-        base = dict(self.base.specification())
-        replaced = base["output_length"]
-        fixed = specification_of(Fixed(self.output_tokens), replaced["tokenizer"])
-        deviation = {
-            "what": "output_length",
-            "instead_of": {"type": replaced["type"], "params": replaced["params"]},
-            "rule": f"output limit fixed at {self.output_tokens} after all draws (AMB-11)",
-        }
-        deviations = [*base.get("deviations", ()), deviation]
-        return base | {"output_length": replaced | fixed, "deviations": deviations}
+        replaced = self.base.specification()["output_length"]
+        return self._specified(
+            specification_of(Fixed(self.output_tokens), replaced["tokenizer"]),
+            {
+                "instead_of": {"type": replaced["type"], "params": replaced["params"]},
+                "rule": f"output limit fixed at {self.output_tokens} after all draws (AMB-11)",
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class WithoutOutput(StreamedWorkload):
+class WithoutOutput(_OtherOutput):
     """The inputs of the base workload alone, for what generates nothing. It declares the change under
     ``deviations``."""
-
-    base: Workload
-
-    @property
-    def name(self) -> str:
-        return self.base.name
 
     @property
     def standard(self) -> bool:
         return False
 
-    def shared_prefixes(self, seed: int) -> Sequence[int]:
-        """The shared prefixes of the base."""
-        return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
-
     @property
-    def draws_anew(self) -> bool:
-        return draws_anew(self.base)
-
-    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
-        for request in single_requests(self.base, seed):
-            yield replace(request, max_tokens=0)
+    def _limit(self) -> int:
+        return 0
 
     def specification(self) -> Mapping[str, Any]:
-        base = dict(self.base.specification())
-        deviation = {"what": "output_length", "rule": "inputs alone: nothing is generated"}
-        deviations = [*base.get("deviations", ()), deviation]
-        return base | {"output_length": {**base["output_length"], **NO_OUTPUT}, "deviations": deviations}
+        return self._specified(NO_OUTPUT, {"rule": "inputs alone: nothing is generated"})
 
 
 def without_outputs(workload: Workload) -> Workload:

@@ -1,6 +1,8 @@
 """The real llama.cpp HTTP server, from the ``xllamacpp`` wheel, in a process of its own.
 
-    python llama_server.py MODEL.gguf PORT [SLOTS] [CONTEXT]
+    python llama_server.py MODEL.gguf PORT [SLOTS] [CONTEXT] [POOLING]
+
+POOLING, ``mean`` or ``rank``: it answers with embeddings or scores, and generates nothing.
 
 Serves until a signal ends it.
 """
@@ -13,7 +15,7 @@ import sys
 import xllamacpp
 
 
-def main(model: str, port: str, slots: str = "4", context: str = "8192") -> None:
+def main(model: str, port: str, slots: str = "4", context: str = "8192", pooling: str = "") -> None:
     parameters = xllamacpp.CommonParams()
     parameters.model.path = model
     parameters.model_alias = {"tiny-random"}
@@ -26,6 +28,10 @@ def main(model: str, port: str, slots: str = "4", context: str = "8192") -> None
     parameters.offline = True
     parameters.ui = False
     parameters.endpoint_metrics = True
+    if pooling:
+        kinds = xllamacpp.llama_pooling_type
+        parameters.embedding = True
+        parameters.pooling_type = getattr(kinds, f"LLAMA_POOLING_TYPE_{pooling.upper()}")
     server = xllamacpp.Server(parameters)
     print("ready", server.listening_address, flush=True)
     signal.pause()

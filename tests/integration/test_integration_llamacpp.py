@@ -11,15 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from measured_rows import counted_rows
 
+from pytest_llmbench import SyntheticWorkload, Uniform, launched_server
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.metrics.latency import request_latency_ms
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import StructuredOutput
+from pytest_llmbench.probes.endpoint import examine
+from pytest_llmbench.wire.catalogue import dialect
 from pytest_llmbench.wire.openai_chat import OpenAIChat
+from pytest_llmbench.workloads.adapted import WithoutOutput
 
 pytestmark = pytest.mark.timing
 SUITE = """
@@ -169,6 +176,33 @@ class CallsAndForms:
 
     def specification(self) -> Mapping[str, Any]:
         return {}
+
+
+@pytest.mark.parametrize(("pooling", "api"), [("mean", "openai-embeddings"), ("rank", "rerank")])
+def test_vectors_and_scores_of_a_model(llama_model: Path, pooling: str, api: str) -> None:
+    """Its own counter of prompt tokens is our sum, and it has predicted none."""
+    server_file = Path(__file__).with_name("llama_server.py")
+    command = [sys.executable, str(server_file), str(llama_model), "{port}", "4", "8192", pooling]
+    with launched_server(command, timeout_s=120.0) as server:
+        examined = examine(server.url, api=api)
+        before = counters(server.url)
+        spoken = dialect(examined.api)
+        with LoadGenerator(Target.parse(server.url), spoken, model=examined.model) as generator:
+            inputs = WithoutOutput(SyntheticWorkload("short", Uniform(8, 24), Uniform(1, 2)))
+            seen = generator.run(LoadPlan("measure", inputs, ClosedLoop(2), 24, seed=1))
+        after = counters(server.url)
+    records = seen.records
+    assert records.counts()["ok"] == 24, list(records.error)
+    assert (records.output_tokens == MISSING).all()
+    assert len(request_latency_ms(records)) == 24
+    assert records.input_tokens.sum() == after["prompt_tokens_total"] - before["prompt_tokens_total"]
+    assert after["tokens_predicted_total"] == 0
+
+
+def counters(url: str) -> dict[str, float]:
+    page = httpx.get(f"{url.removesuffix('/v1')}/metrics", trust_env=False).text
+    lines = (line.split() for line in page.splitlines() if not line.startswith("#"))
+    return {name.removeprefix("llamacpp:"): float(value) for name, value in lines}
 
 
 def test_a_grammar_makes_random_weights_keep_to_a_schema(llama_cpp: str) -> None:

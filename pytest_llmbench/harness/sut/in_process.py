@@ -31,7 +31,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.probes.host import host_facts
 from pytest_llmbench.timing.clock import MonotonicClock
-from pytest_llmbench.wire.catalogue import NON_GENERATIVE, dialect
+from pytest_llmbench.wire.catalogue import dialect, generates
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -90,10 +90,9 @@ def refuse_what_is_not_in_process(approach: SUTAccess) -> None:
             where=where,
             remedy="leave out --llm-workers, or serve it and give its URL",
         )
-    api = approach.api
-    if api != "auto" and dialect(api).name in NON_GENERATIVE:
+    if not generates(approach.api):
         raise SuiteError(
-            f"what is called in process streams tokens, and {api} generates none",
+            f"what is called in process streams tokens, and {approach.api} generates none",
             where=where,
             remedy="serve it and give its URL",
         )

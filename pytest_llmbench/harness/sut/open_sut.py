@@ -237,10 +237,10 @@ def _replayed(
     """The embedded engine in virtual time: nothing to start, to reach or to examine."""
     refuse_what_replays_cannot(approach)
     sut = approach.sut
-    from pytest_llmbench.wire.catalogue import NON_GENERATIVE, dialect
+    from pytest_llmbench.wire.catalogue import dialect, generates
 
     api = dialect("openai-completions" if approach.api == "auto" else approach.api).name
-    replayer = Replayer(callbacks, generates=api not in NON_GENERATIVE)
+    replayer = Replayer(callbacks, generates=generates(api))
     board = VariantExecutor({"": replayer.base(sut.preset)})
     for name, variant in variants.items():
         board.add(name, preset_station(variant, sut.preset, replayer.make, restarts_itself=True))

@@ -28,6 +28,7 @@ from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.sections.ttft import cdf_plot
 from pytest_llmbench.metrics.latency import request_latency_ms, request_latency_scheduled_ms
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
@@ -37,7 +38,6 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
-from pytest_llmbench.stats.ecdf import ecdf
 from pytest_llmbench.workloads.adapted import without_outputs
 
 NAME = "non_generative"
@@ -175,19 +175,7 @@ def _class_table(classes: Mapping[str, Sequence[Records]], metrics: Mapping[str,
 
 def _cdf(seen: Sequence[Observation], objectives: Sequence[Objective]) -> tuple[Plot, ...]:
     samples = np.concatenate([request_latency_ms(run.records) for run in seen]) if seen else np.empty(0)
-    if not len(samples):
-        return ()
-    x, y = ecdf(samples)
-    marks = {
-        f"limit {each.metric.removeprefix('latency.').upper()}": each.limit
-        for each in objectives
-        if each.metric.startswith("latency.")
-    }
-    title, label = "Distribution of Latency", "latency (ms)"
-    series = {"latency": (tuple(x), tuple(y))}
-    return (
-        Plot("latency_cdf", title, label, "share of requests", series, marks=marks, step=True, x_log=True),
-    )
+    return (cdf_plot("latency", "latency", samples, objectives),) if len(samples) else ()
 
 
 def _notes(seen: Sequence[Observation]) -> tuple[str, ...]:

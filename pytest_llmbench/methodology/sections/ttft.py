@@ -27,6 +27,7 @@ from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import STATISTICS, parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.metrics.buckets import Bucket, by_input_length
+from pytest_llmbench.metrics.latency import FloatArray
 from pytest_llmbench.metrics.server_side import FROM_PAGE, NOT_MEASURABLE, PARTS_OF_TTFT, mean_parts_of_ttft
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
@@ -112,7 +113,7 @@ def result(
             *((any_token_table(metrics),) if samples.noncontent_share > 0 else ()),
         ),
         plots=(
-            *((cdf_plot(samples, parameters.objectives),) if samples.ttft_count else ()),
+            *_cdf(samples, parameters.objectives),
             *over_time_of_runs(seen),
         ),
         configuration=configuration(facts, seen),
@@ -272,20 +273,27 @@ def any_token_table(metrics: Mapping[str, Estimate]) -> Table:
     return Table("ttft_any_token", "Time to Any Token", columns, rows)
 
 
-def cdf_plot(samples: RunSamples, objectives: Sequence[Objective]) -> Plot:
-    """Empirical distribution of TTFT over all runs, with the limits on it as marks."""
-    x, y = ecdf(np.concatenate(samples.ttft))
+def _cdf(samples: RunSamples, objectives: Sequence[Objective]) -> tuple[Plot, ...]:
+    if not samples.ttft_count:
+        return ()
+    return (cdf_plot("ttft", "TTFT", np.concatenate(samples.ttft), objectives),)
+
+
+def cdf_plot(family: str, label: str, samples: FloatArray, objectives: Sequence[Objective]) -> Plot:
+    """Empirical distribution of a latency in ms over all runs, with the limits on it as marks."""
+    x, y = ecdf(samples)
+    stem = f"{family}."
     marks = {
-        f"limit {objective.metric.removeprefix('ttft.').replace('p99_9', 'p99.9').upper()}": objective.limit
-        for objective in objectives
-        if objective.metric.startswith("ttft.")
+        f"limit {each.metric.removeprefix(stem).replace('p99_9', 'p99.9').upper()}": each.limit
+        for each in objectives
+        if each.metric.startswith(stem)
     }
     return Plot(
-        id="ttft_cdf",
-        title="Distribution of TTFT",
-        x_label="TTFT (ms)",
+        id=f"{family}_cdf",
+        title=f"Distribution of {label}",
+        x_label=f"{label} (ms)",
         y_label="share of requests",
-        series={"TTFT": (tuple(x), tuple(y))},
+        series={label: (tuple(x), tuple(y))},
         marks=marks,
         step=True,
         x_log=True,
