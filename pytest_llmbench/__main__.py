@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 _USAGE = """\
-usage: pytest-llmbench selftest [--quick] [--json FILE] [--out DIR] [--no-store]
+usage: pytest-llmbench selftest [--quick] [--over TRANSPORT] [--workers N] [--json FILE] [--out DIR]
        pytest-llmbench recompute report.json
        pytest-llmbench recover DIR
        pytest-llmbench list

@@ -215,15 +215,22 @@ class BenchSession:
         The generator is mentioned where it went beyond its selftest, the prompts where the test does not want
         them repeated.
         """
-        beyond = () if opened.virtual else self._beyond(result)
+        beyond = () if opened.virtual else self._beyond(result, opened)
         again = self._sent_before.findings(nodeid)
         unchecked = (UNCHECKED,) if opened.facts.value("endpoint.certificate_checked") is False else ()
         found = (*result.findings, *unchecked, *beyond, *(() if definition.name in SENDS_AGAIN else again))
         return replace(result, notes=(*opened.notes, *result.notes), findings=found)
 
-    def _beyond(self, result: TestResult) -> tuple[Finding, ...]:
-        workers = self.settings.workers
-        return certified.beyond(result.observations, certified.find(workers), workers)
+    def _beyond(self, result: TestResult, opened: OpenSUT) -> tuple[Finding, ...]:
+        workers, over = self.settings.workers, self._transport_to(opened)
+        return certified.beyond(result.observations, certified.find(workers, over), workers)
+
+    def _selftest(self, opened: OpenSUT) -> Facts:
+        over = self._transport_to(opened)
+        return certified.facts_of(certified.find(self.settings.workers, over), over)
+
+    def _transport_to(self, opened: OpenSUT) -> str:
+        return certified.transport_to(opened.base_url, http2=self.settings.http == "2")
 
     def _measured(
         self,
@@ -254,7 +261,7 @@ class BenchSession:
             Origin.GENERATOR,
             {"manifest.sha256": digest, "manifest.frozen_ns": opened.now_ns()},
         )
-        selftest = Facts() if opened.virtual else certified.facts_of(certified.find(self.settings.workers))
+        selftest = Facts() if opened.virtual else self._selftest(opened)
         setting = setting_for(
             parameters,
             self.settings,

@@ -196,7 +196,8 @@ def _local_workers(config: pytest.Config) -> int:
 
 @pytest.fixture(scope="session")
 def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
-    """What the load generator can be trusted with on this host: a quick selftest of some 13 s, run once.
+    """What the load generator can be trusted with on this host: a quick selftest of some 13 s, run once,
+    over the transport to ``--llm-endpoint``.
 
     The result is stored, if that can be done and no whole one is there, so that later tests cite it::
 
@@ -206,11 +207,17 @@ def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
             assert llm_selftest.gentle.ttft_error.p99 <= 500  # µs
     """
     from pytest_llmbench.harness.machine_lock import machine_lock
-    from pytest_llmbench.harness.selftest.certificate import store
+    from pytest_llmbench.harness.selftest.certificate import IN_PROCESS, TRANSPORTS, store, transport_to
     from pytest_llmbench.harness.selftest.run import QUICK, run_selftest
 
+    settings = pytestconfig.stash[SESSION].settings
+    over = transport_to(settings.endpoint or "", http2=settings.http == "2")
     with failing_in_words(), machine_lock(pytestconfig.stash[SESSION].worker):
-        result = run_selftest(QUICK, workers=_local_workers(pytestconfig))
+        result = run_selftest(
+            QUICK,
+            workers=_local_workers(pytestconfig),
+            over=TRANSPORTS[0] if over == IN_PROCESS else over,
+        )
     with contextlib.suppress(StoreError):
         store(result.plain())
     return result

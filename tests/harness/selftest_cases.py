@@ -13,7 +13,7 @@ from pytest_llmbench.model.plan import Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.known_delay.process import Truth
-from pytest_llmbench.simulator.known_delay.server import Script
+from pytest_llmbench.simulator.known_delay.script import Script
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 

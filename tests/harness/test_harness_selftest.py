@@ -18,12 +18,14 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.selftest import certificate as certified
 from pytest_llmbench.harness.selftest import report as selftest_report
 from pytest_llmbench.harness.selftest.certificate import (
+    TRANSPORTS,
     Certificate,
     beyond,
     certificate_path,
     facts_of,
     find,
     store,
+    transport_to,
 )
 from pytest_llmbench.harness.selftest.levels import LevelFigures, Spread, differences, figures
 from pytest_llmbench.harness.selftest.run import Bounds, highest, run_selftest
@@ -36,7 +38,7 @@ from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.result import TestResult
-from pytest_llmbench.simulator.known_delay.server import Script
+from pytest_llmbench.simulator.known_delay.script import Script
 
 
 @pytest.fixture(autouse=True)
@@ -299,6 +301,48 @@ def test_each_number_of_workers_has_a_selftest_of_its_own() -> None:
     assert beyond(gentle, four, 4) == ()
 
 
+def test_each_transport_has_a_selftest_of_its_own() -> None:
+    paths = {store({**result(rate=50.0 * n).plain(), "over": over}) for n, over in enumerate(TRANSPORTS, 1)}
+    assert len(paths) == 4
+    for n, over in enumerate(TRANSPORTS, 1):
+        for workers in (1, 3):
+            certificate = find(workers, over)
+            assert certificate is not None
+            assert (certificate.over, certificate.highest_rate_rps) == (over, 50.0 * n)
+            assert facts_of(certificate).value("generator.selftest")["over"] == over
+    gentle = [observed([], OpenLoop(1.0), SelfCheck(peak_in_flight=1))]
+    (finding,) = beyond(gentle, find(3, "grpc"), 3)
+    assert "run pytest-llmbench selftest --over grpc --workers 3" in finding.message
+    (finding,) = beyond([observed([], OpenLoop(1e6), SelfCheck())], find(1, "http/2"))
+    assert "(pytest-llmbench selftest --over http/2)" in finding.message
+
+
+def test_a_selftest_of_another_transport_is_not_cited() -> None:
+    store(result().plain())
+    assert find(1, "grpc") is None
+    fact = facts_of(None, "grpc")["generator.selftest"]
+    assert fact.value == "not run on this host over grpc"
+    assert fact.source == "pytest-llmbench selftest --over grpc"
+    told = facts_of(None, transport_to("python:engine:answer", http2=False))
+    assert told.value("generator.selftest") == "there is none of what is called in process"
+
+
+@pytest.mark.parametrize(
+    ("url", "http2", "over"),
+    [
+        ("http://here:8000/v1", False, "http/1.1"),
+        ("https://here/v1", True, "http/2"),
+        ("wss://here/v1", False, "websocket"),
+        ("grpc://here:50051", False, "grpc"),
+        ("grpcs://here:50051", False, "grpc"),
+        ("http+unix://%2Frun%2Fengine.sock/v1", False, "http/1.1"),
+        ("python:engine:answer", False, "in process"),
+    ],
+)
+def test_the_transport_to_an_endpoint(url: str, http2: bool, over: str) -> None:
+    assert transport_to(url, http2=http2) == over
+
+
 @pytest.mark.parametrize(
     ("workers", "told"),
     [
@@ -376,6 +420,17 @@ def test_a_selftest_measures_this_host(tiny: Any) -> None:
     assert found.check.event_loop
     assert found.host == certified.host_identity()
     assert Certificate.of(json.loads(json.dumps(found.plain()))).extent == "quick"
+
+
+@pytest.mark.parametrize("over", TRANSPORTS[1:])
+def test_the_errors_of_each_transport(over: str) -> None:
+    extent = replace(TINY, rate_from=TINY.gentle_rate, flood_requests=8)
+    found = run_selftest(extent, over=over)
+    assert found.check.transport == found.plain()["over"] == over
+    assert (found.gentle.ttft_error.n, found.gentle.itl_error.n, found.gentle.stamp_error.n) == (12, 24, 36)
+    assert 0 < found.gentle.ttft_error.p50 < 5_000
+    assert found.gentle.stamp_error.p50 < found.gentle.ttft_error.p50
+    assert found.flood.ttft_error.n == 8
 
 
 def test_the_command_prints_writes_and_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

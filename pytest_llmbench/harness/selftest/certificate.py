@@ -1,8 +1,8 @@
 """What a stored selftest says about this host, and whether a run stayed within it.
 
-A selftest is of one host, kernel, package version, Python and event loop, and of a number of processes that
-send the load. It lies under a name that is made of them, so that one of other circumstances is not found
-rather than believed; one of another number of processes is cited, and the run flagged.
+A selftest is of one host, kernel, package version, Python and event loop, of a transport, and of a number of
+processes that send the load. It lies under a name that is made of them, so that one of other circumstances is
+not found rather than believed; one of another number of processes is cited, and the run flagged.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.input_files import SMALL_BYTES, parse_json_object, read_bytes
 from pytest_llmbench.model.facts import Facts, Origin
@@ -29,6 +30,9 @@ from pytest_llmbench.probes.host import environment
 STATE_DIR_VARIABLE = "PYTEST_LLMBENCH_STATE_DIR"
 FACT = "generator.selftest"
 NOT_RUN = "not run on this host"
+TRANSPORTS = ("http/1.1", "http/2", "websocket", "grpc")
+IN_PROCESS = "in process"
+"""The way to what is called and not asked over a socket, which has no selftest."""
 _ROUNDING = 1.001
 """A rate of a search may differ from the certified one in its last digit."""
 
@@ -51,6 +55,8 @@ class Certificate:
     path: str = ""
     workers: int = 1
     """Processes that sent its loads; 0: the one of the test itself."""
+    over: str = TRANSPORTS[0]
+    """The transport that carried them."""
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], path: str = "") -> Certificate:
@@ -71,6 +77,7 @@ class Certificate:
             itl_error_p99_us=gentle["itl_error"]["p99"],
             path=path,
             workers=int(plain.get("workers", 1)),
+            over=str(plain.get("over", TRANSPORTS[0])),
         )
 
     def summary(self) -> dict[str, Any]:
@@ -79,6 +86,7 @@ class Certificate:
             "date": self.date,
             "extent": self.extent,
             "workers": self.workers,
+            "over": self.over,
             "highest_rate_rps": self.highest_rate_rps,
             "highest_streams": self.highest_streams,
             "ttft_error_p50_us": self.ttft_error_p50_us,
@@ -114,12 +122,27 @@ def state_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "pytest-llmbench"
 
 
+def transport_to(url: str, *, http2: bool) -> str:
+    """The transport that a load on ``url`` goes by; ``IN_PROCESS`` where there is none."""
+    if url.startswith("python:"):
+        return IN_PROCESS
+    if is_grpc(url):
+        return "grpc"
+    if is_websocket(url):
+        return "websocket"
+    return "http/2" if http2 else "http/1.1"
+
+
 def certificate_path(
-    directory: Path | None = None, identity: Mapping[str, Any] | None = None, workers: int = 1
+    directory: Path | None = None,
+    identity: Mapping[str, Any] | None = None,
+    workers: int = 1,
+    over: str = TRANSPORTS[0],
 ) -> Path:
     text = json.dumps(dict(identity or host_identity()), sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return (directory or state_dir()) / f"selftest-{digest}-w{workers}.json"
+    transport = "" if over == TRANSPORTS[0] else f"-{over.replace('/', '')}"
+    return (directory or state_dir()) / f"selftest-{digest}-w{workers}{transport}.json"
 
 
 def store(plain: Mapping[str, Any], directory: Path | None = None) -> Path | None:
@@ -127,7 +150,8 @@ def store(plain: Mapping[str, Any], directory: Path | None = None) -> Path | Non
 
     :raises StoreError: it cannot be written.
     """
-    path = certificate_path(directory, plain["host"], int(plain.get("workers", 1)))
+    given = Certificate.of(plain)
+    path = certificate_path(directory, plain["host"], given.workers, given.over)
     known = read(path)
     if known is not None and known.extent == "full" and plain["extent"] != "full":
         return None
@@ -154,28 +178,32 @@ def read(path: Path) -> Certificate | None:
         return None
 
 
-def find(workers: int | str = 1) -> Certificate | None:
-    """The selftest of this host under these circumstances, if it has had one.
+def find(workers: int | str = 1, over: str = TRANSPORTS[0]) -> Certificate | None:
+    """The selftest of this host under these circumstances over this transport, if it has had one.
 
     It is one with so many workers, else with the nearest number there is one of (``Certificate.workers``).
     Text, such as ``ray``, is no number of workers.
     """
     try:
-        path = certificate_path(workers=workers if isinstance(workers, int) else 1)
+        path = certificate_path(workers=workers if isinstance(workers, int) else 1, over=over)
     except RuntimeError:  # a user without a home directory
         return None
     exact = read(path)
     if exact is not None:
         return exact
     wanted = workers if isinstance(workers, int) else 1
-    found = [read(each) for each in sorted(path.parent.glob(f"{path.stem.rpartition('-w')[0]}-w*.json"))]
-    others = [each for each in found if each is not None]
+    of_this_host = path.name[: path.name.index("-w")]
+    found = [read(each) for each in sorted(path.parent.glob(f"{of_this_host}-w*.json"))]
+    others = [each for each in found if each is not None and each.over == over]
     return min(others, key=lambda each: abs(each.workers - wanted), default=None)
 
 
-def facts_of(certificate: Certificate | None) -> Facts:
+def facts_of(certificate: Certificate | None, over: str = TRANSPORTS[0]) -> Facts:
     if certificate is None:
-        return Facts.of(Origin.GENERATOR, {FACT: NOT_RUN}, "pytest-llmbench selftest")
+        if over == IN_PROCESS:
+            return Facts.of(Origin.GENERATOR, {FACT: "there is none of what is called in process"})
+        not_run = NOT_RUN if over == TRANSPORTS[0] else f"{NOT_RUN} over {over}"
+        return Facts.of(Origin.GENERATOR, {FACT: not_run}, _command(over))
     return Facts.of(Origin.GENERATOR, {FACT: certificate.summary()}, certificate.path)
 
 
@@ -201,8 +229,12 @@ def beyond(
     return tuple(worst[:1])
 
 
+def _command(over: str) -> str:
+    return "pytest-llmbench selftest" + ("" if over == TRANSPORTS[0] else f" --over {over}")
+
+
 def _other_workers(workers: int | str, certificate: Certificate) -> Finding:
-    again = f"run pytest-llmbench selftest --workers {workers}"
+    again = f"run {_command(certificate.over)} --workers {workers}"
     return Finding(
         "beyond_certified_range",
         ok=False,
@@ -236,7 +268,8 @@ def _warning(verb: str, value: float, limit: float | None, unit: str, certificat
         voids=False,
         message=(
             f"the run {verb} {value:g} {unit}, more than the generator's selftest of {certificate.date[:10]} "
-            f"covers ({known}): latencies may hold delays of the generator; {more} (pytest-llmbench selftest)"
+            f"covers ({known}): latencies may hold delays of the generator; {more} "
+            f"({_command(certificate.over)})"
         ),
         value=value,
         limit=limit,

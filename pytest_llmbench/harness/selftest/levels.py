@@ -23,7 +23,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import Load, OpenLoop
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.simulator.known_delay.process import Truth
-from pytest_llmbench.simulator.known_delay.server import Script
+from pytest_llmbench.simulator.known_delay.script import Script
 
 TTFT_ERROR_LIMIT_US = 1000.0
 """A level holds while the TTFT error is at most so much at P99, and the sends keep their schedule."""

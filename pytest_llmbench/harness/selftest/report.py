@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.harness.selftest.certificate import STATE_DIR_VARIABLE, store
+from pytest_llmbench.harness.selftest.certificate import STATE_DIR_VARIABLE, TRANSPORTS, store
 from pytest_llmbench.harness.selftest.levels import TTFT_ERROR_LIMIT_US, LevelFigures, Spread
 from pytest_llmbench.harness.selftest.run import FULL, QUICK, Extent, Found, SelftestResult, run_selftest
 
@@ -30,7 +30,8 @@ def main(arguments: list[str] | None = None, extents: tuple[Extent, Extent] = (F
     options = _parser().parse_args(arguments)
     full, quick = extents
     try:
-        result = run_selftest(quick if options.quick else full, on_level=_said, workers=options.workers)
+        extent = quick if options.quick else full
+        result = run_selftest(extent, on_level=_said, workers=options.workers, over=options.over)
         plain = result.plain()
         print(text(result))
         if options.json is not None:
@@ -61,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         metavar="N",
         help="processes that send the load, as --llm-workers of a session (default: 1; 0: this one)",
+    )
+    parser.add_argument(
+        "--over",
+        choices=TRANSPORTS,
+        default=TRANSPORTS[0],
+        help="transport of the load, for sessions that go by it (default: %(default)s)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON")
     parser.add_argument(

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.columns.own_folder import own_folder
-from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
@@ -30,11 +29,11 @@ from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
-from pytest_llmbench.simulator.known_delay.server import MODEL, Script
+from pytest_llmbench.simulator.known_delay.script import MODEL, SCRIPT_HEADER, Script
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.wire.catalogue import dialect
+from pytest_llmbench.wire.catalogue import dialect_at, require_http2
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
@@ -47,6 +46,30 @@ _DESCRIPTORS_KEPT = 128
 """File descriptors that are not for connections."""
 
 Measure = Callable[[float], LevelFigures]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How the known-delay server is asked over a transport."""
+
+    url: str
+    """With its place and the query of the script to be put in."""
+    api: str
+    http2: bool = False
+    names_script: bool = False
+    """The URL has no room for the script: a header tells it."""
+
+    def address(self, server: KnownDelayServer, script: Script) -> Address:
+        headers = {SCRIPT_HEADER: script.query} if self.names_script else {}
+        return Address(self.url.format(server.place, script.query), headers, http2=self.http2)
+
+
+_WAYS = {
+    "http/1.1": _Way("http://{}/v1?{}", "openai-chat"),
+    "http/2": _Way("http://{}/v1?{}", "openai-chat", http2=True),
+    "websocket": _Way("ws://{}/v1?{}", "openai-responses"),
+    "grpc": _Way("grpc://{}", "vllm-grpc", names_script=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +139,8 @@ class SelftestResult:
     duration_s: float
     workers: int = 1
     """Processes that sent the load; 0: that of the selftest itself."""
+    over: str = "http/1.1"
+    """The transport that carried it: one of ``TRANSPORTS``."""
 
     @property
     def trusted(self) -> bool:
@@ -147,6 +172,7 @@ class SelftestResult:
             "host": dict(self.host),
             "extent": self.extent,
             "workers": self.workers,
+            "over": self.over,
             "duration_s": round(self.duration_s, 1),
             "criterion": f"sends keep their schedule, TTFT error P99 <= {TTFT_ERROR_LIMIT_US:.0f} us",
             "trusted": self.trusted,
@@ -174,8 +200,11 @@ class Bench:
     Its worker processes are kept from level to level. To be closed.
     """
 
-    def __init__(self, server: KnownDelayServer, directory: Path, workers: int = 1) -> None:
+    def __init__(
+        self, server: KnownDelayServer, directory: Path, workers: int = 1, over: str = "http/1.1"
+    ) -> None:
         self._server = server
+        self._way = _WAYS[over]
         self._directory = directory
         self._workers = workers
         self._sink: Callable[[RequestRecord], None] = lambda _: None
@@ -198,9 +227,10 @@ class Bench:
             if self._workers:
                 seen, last_ns = self._run_apart(script, plan, keep)
             else:
+                address = self._way.address(self._server, script)
                 with LoadGenerator(
-                    Target.parse(self._server.url(script)),
-                    dialect("openai-chat"),
+                    address.target(),
+                    dialect_at(address.url, self._way.api),
                     model=MODEL,
                     on_record=keep,
                     count_text=reference_tokenizer().count,
@@ -213,11 +243,11 @@ class Bench:
         self, script: Script, plan: LoadPlan, keep: Callable[[RequestRecord], None]
     ) -> tuple[Observation, int]:
         """Run the plan in worker processes; returns the instant by which all records had been made, too."""
-        address = Address(self._server.url(script))
+        address = self._way.address(self._server, script)
         if self._apart is None:
             self._apart = DistributedLoadGenerator(
                 address,
-                "openai-chat",
+                self._way.api,
                 workers=self._workers,
                 model=MODEL,
                 on_record=lambda record: self._sink(record),
@@ -239,13 +269,20 @@ class Bench:
 
 
 def run_selftest(
-    extent: Extent = FULL, on_level: Callable[[LevelFigures], None] | None = None, *, workers: int = 1
+    extent: Extent = FULL,
+    on_level: Callable[[LevelFigures], None] | None = None,
+    *,
+    workers: int = 1,
+    over: str = "http/1.1",
 ) -> SelftestResult:
     """Measure this host. ``on_level`` hears of each level as it ends. ``workers``: processes that send, as in
-    ``--llm-workers``.
+    ``--llm-workers``. ``over``: the transport, one of ``TRANSPORTS``.
 
     :raises SUTError: the known-delay server cannot be started or does not answer.
+    :raises SuiteError: a package that the transport needs is not installed.
     """
+    if _WAYS[over].http2:
+        require_http2()
     began, date = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     tell = on_level or (lambda _: None)
 
@@ -256,7 +293,7 @@ def run_selftest(
     with (
         KnownDelayServer() as server,
         tempfile.TemporaryDirectory(prefix="selftest-", dir=own_folder()) as directory,
-        closing(Bench(server, Path(directory), workers)) as bench,
+        closing(Bench(server, Path(directory), workers, over)) as bench,
     ):
         bench.paced("warm-up", OpenLoop(100.0), 20, 4)
         gentle, check = _gentle(bench, extent, told)
@@ -272,7 +309,9 @@ def run_selftest(
         flood = told(bench.level("flood", flood_of, ClosedLoop(extent.flood_streams), extent.flood_requests))
     took_s = time.monotonic() - began
     host = host_identity()
-    return SelftestResult(host, date, extent.name, gentle, rates, streams, flood, check, took_s, workers)
+    return SelftestResult(
+        host, date, extent.name, gentle, rates, streams, flood, check, took_s, workers, over
+    )
 
 
 def _gentle(

@@ -13,7 +13,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.simulator.known_delay.server import LOG_PATH, Script
+from pytest_llmbench.simulator.known_delay.script import LOG_PATH, Script
 
 _STOP_S = 3.0
 _LOG_S = 30.0
@@ -65,8 +65,13 @@ class KnownDelayServer:
     def pid(self) -> int:
         return self._child.pid
 
+    @property
+    def place(self) -> str:
+        """Host and port; the same for all that it speaks."""
+        return urlsplit(self._url).netloc
+
     def url(self, script: Script) -> str:
-        """Base URL at which every reply follows ``script``."""
+        """Base URL at which every reply over HTTP/1.1 follows ``script``."""
         return f"{self._url}?{script.query}"
 
     def truth(self) -> dict[str, Truth]:

@@ -2,7 +2,8 @@
 
 No engine and no queueing: what it is asked for is what it does, so that a load generator can be held against
 it. The script is the query: ``/v1/chat/completions?ttft_us=20000&itl_us=5000&tokens=64``. Write i is due at
-(last request byte arrived) + TTFT + i · ITL. What counts as the truth is not the script but the note of what
+(last request byte arrived) + TTFT + i · ITL. The first bytes of a connection say what it speaks: HTTP/1.1,
+HTTP/2 with or without gRPC, or a WebSocket. What counts as the truth is not the script but the note of what
 was done, on the machine's monotonic clock: when the request arrived, by the kernel's receive time where there
 is one, and the instant before each ``write``. So neither a server that was late to read nor one that was late
 to write is taken for a late client. ``GET /known_delay/log`` gives the notes and forgets them.
@@ -25,16 +26,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from pytest_llmbench.simulator.known_delay.chat_events import http1_writes
+from pytest_llmbench.simulator.known_delay.script import LOG_PATH, Script
 from pytest_llmbench.simulator.serving.alarm import Alarm, open_alarm
 
-MODEL = "known-delay"
-LOG_PATH = "/known_delay/log"
+if TYPE_CHECKING:
+    from pytest_llmbench.simulator.known_delay.http2_side import Http2Side
+    from pytest_llmbench.simulator.known_delay.websocket_side import WebSocketSide
 
-_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _MOST_HEAD_BYTES = 65_536
@@ -47,64 +49,6 @@ _LONGEST_WAIT_NS = 10_000_000_000
 _now: Callable[[], int] = time.monotonic_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    """What a reply is to be. Without an ITL all tokens leave in one write."""
-
-    ttft_us: int = 0
-    itl_us: int = 0
-    tokens: int = 1
-
-    @classmethod
-    def of(cls, query: str) -> Script:
-        """:raises ValueError: a name that there is none of, or a value that is no number or too small."""
-        given = {name: int(value) for name, value in parse_qsl(query)}
-        unknown = given.keys() - {"ttft_us", "itl_us", "tokens"}
-        if unknown or given.get("tokens", 1) < 1 or any(value < 0 for value in given.values()):
-            raise ValueError(f"not a script: {query}")
-        return cls(**given)
-
-    @property
-    def query(self) -> str:
-        return f"ttft_us={self.ttft_us}&itl_us={self.itl_us}&tokens={self.tokens}"
-
-    @property
-    def offsets_ns(self) -> list[int]:
-        """The instants of the writes, from the last request byte on."""
-        writes = self.tokens if self.itl_us else 1
-        return [(self.ttft_us + number * self.itl_us) * 1000 for number in range(writes)]
-
-
-@lru_cache(maxsize=256)
-def payloads(script: Script) -> list[bytes]:
-    """The bytes of each write; one event to an HTTP chunk, the end of the reply with the last token."""
-    writes = [_framed(_choice({"content": " tea"}))] * script.tokens
-    usage = {
-        "prompt_tokens": 1,
-        "completion_tokens": script.tokens,
-        "total_tokens": script.tokens + 1,
-    }
-    end = _framed(_choice({}, "stop")) + _framed(_event({"choices": [], "usage": usage}))
-    writes[-1] += end + _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
-    if not script.itl_us:
-        writes = [b"".join(writes)]
-    return [_HEAD + writes[0], *writes[1:]]
-
-
-def _choice(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-    return _event({"choices": [choice]})
-
-
-def _event(content: dict[str, Any]) -> bytes:
-    identity = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 0, "model": MODEL}
-    return b"data: " + json.dumps(identity | content, separators=(",", ":")).encode() + b"\n\n"
-
-
-def _framed(event: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(event), event)
-
-
 @dataclass(slots=True)
 class Stream:
     """A reply on its way."""
@@ -112,15 +56,16 @@ class Stream:
     connection: Connection
     request_id: str
     received_ns: int
-    payloads: list[bytes]
+    payload: Callable[[int], bytes]
+    """The bytes of each write."""
     offsets_ns: list[int]
     written_ns: list[int] = field(default_factory=list)
 
     def write(self) -> int | None:
         """The write that is due; returns the instant of the next, None after the last."""
         number = len(self.written_ns)
-        self.written_ns.append(self.connection.write(self.payloads[number]))
-        if number + 1 == len(self.payloads) or not self.connection.open:
+        self.written_ns.append(self.connection.write(self.payload(number)))
+        if number + 1 == len(self.offsets_ns) or not self.connection.open:
             return None
         return self.received_ns + self.offsets_ns[number + 1]
 
@@ -182,7 +127,7 @@ class Pacer:
 
 
 class Connection:
-    """One request at a time; a client that pipelines is refused by the length of what it sends.
+    """Over HTTP/1.1 one request at a time; a client that pipelines is refused by the length of what it sends.
 
     On a socket of its own, since the loop's transports do not tell when the kernel took a request in.
     """
@@ -193,6 +138,8 @@ class Connection:
         self._received = b""
         self._unsent = bytearray()
         self._last = False
+        self._side: Http2Side | WebSocketSide | None = None
+        """What takes the bytes where the connection speaks something else than HTTP/1.1."""
         self.open = True
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -222,6 +169,16 @@ class Connection:
             self.close()
 
     def _take(self, data: bytes, now_ns: int) -> None:
+        if self._side is None and not self._received and data.startswith(b"PRI"):
+            from pytest_llmbench.simulator.known_delay.http2_side import Http2Side
+
+            self._side = Http2Side(self.write, self._begin)
+        if self._side is None:
+            self._take_http1(data, now_ns)
+        elif not self._side.take(data, now_ns):
+            self.close()
+
+    def _take_http1(self, data: bytes, now_ns: int) -> None:
         self._received += data
         end = self._received.find(b"\r\n\r\n")
         if end < 0:
@@ -250,7 +207,8 @@ class Connection:
             )
             self.write(head + log)
             return
-        if not target.path.endswith("/chat/completions"):
+        is_upgrade = (_header(head, b"upgrade") or b"").lower() == b"websocket"
+        if not is_upgrade and not target.path.endswith("/chat/completions"):
             self.write(_NOT_FOUND)
             return
         try:
@@ -258,8 +216,23 @@ class Connection:
         except ValueError:
             self._refuse(_BAD)
             return
+        if is_upgrade:
+            self._upgrade(head, now_ns, script)
+            return
         request_id = (_header(head, b"x-request-id") or b"").decode("latin-1")
-        self._pacer.begin(Stream(self, request_id, now_ns, payloads(script), script.offsets_ns))
+        self._begin(request_id, now_ns, script, http1_writes(script).__getitem__)
+
+    def _upgrade(self, head: bytes, now_ns: int, script: Script) -> None:
+        from pytest_llmbench.simulator.known_delay.websocket_side import WebSocketSide
+
+        self._side = WebSocketSide(script, self.write, self._begin)
+        if not self._side.take(head + b"\r\n\r\n", now_ns):
+            self.close()
+
+    def _begin(
+        self, request_id: str, received_ns: int, script: Script, payload: Callable[[int], bytes]
+    ) -> None:
+        self._pacer.begin(Stream(self, request_id, received_ns, payload, script.offsets_ns))
 
     def write(self, data: bytes) -> int:
         """Hands ``data`` to the kernel at once; returns when."""

@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from pytest_llmbench.simulator.known_delay.chat_events import http1_writes
 from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
-from pytest_llmbench.simulator.known_delay.server import Script, payloads
+from pytest_llmbench.simulator.known_delay.script import Script
 
 MS = 1_000_000
 
@@ -72,8 +73,8 @@ def test_other_paths_are_not_found(server: KnownDelayServer) -> None:
 
 
 def test_there_are_as_many_payloads_as_writes() -> None:
-    assert len(payloads(Script(1, 1, 7))) == len(Script(1, 1, 7).offsets_ns) == 7
-    assert len(payloads(Script(1, 0, 7))) == len(Script(1, 0, 7).offsets_ns) == 1
+    assert len(http1_writes(Script(1, 1, 7))) == len(Script(1, 1, 7).offsets_ns) == 7
+    assert len(http1_writes(Script(1, 0, 7))) == len(Script(1, 0, 7).offsets_ns) == 1
 
 
 @pytest.mark.parametrize("itl_us", [0, 500])

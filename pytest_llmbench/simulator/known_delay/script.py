@@ -1,0 +1,52 @@
+"""What a server of known delays is asked for, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+MODEL = "known-delay"
+LOG_PATH = "/known_delay/log"
+SCRIPT_HEADER = "x-known-delay"
+"""The header with the script of a request whose path has no query, as that of a gRPC call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a reply is to be. Without an ITL all tokens leave in one write."""
+
+    ttft_us: int = 0
+    itl_us: int = 0
+    tokens: int = 1
+
+    @classmethod
+    def of(cls, query: str) -> Script:
+        """:raises ValueError: a name that there is none of, or a value that is no number or too small."""
+        given = {name: int(value) for name, value in parse_qsl(query)}
+        unknown = given.keys() - {"ttft_us", "itl_us", "tokens"}
+        if unknown or given.get("tokens", 1) < 1 or any(value < 0 for value in given.values()):
+            raise ValueError(f"not a script: {query}")
+        return cls(**given)
+
+    @property
+    def query(self) -> str:
+        return f"ttft_us={self.ttft_us}&itl_us={self.itl_us}&tokens={self.tokens}"
+
+    @property
+    def writes(self) -> int:
+        """How many writes there are."""
+        return self.tokens if self.itl_us else 1
+
+    @property
+    def offsets_ns(self) -> list[int]:
+        """The instants of the writes, from the last request byte on."""
+        return [(self.ttft_us + number * self.itl_us) * 1000 for number in range(self.writes)]
+
+    def in_writes(self, tokens: list[bytes]) -> list[bytes]:
+        """The bytes of each write, of those of each token."""
+        return tokens if self.itl_us else [b"".join(tokens)]
+
+
+Begin = Callable[[str, int, Script, Callable[[int], bytes]], None]
+"""Begins a reply: its request id, when its last byte arrived, the script, and the bytes of each write."""

@@ -1,0 +1,68 @@
+"""The known-delay server's side of a WebSocket: Responses by messages, each event of a reply a message."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
+from pytest_llmbench.simulator.known_delay.script import MODEL, Begin, Script
+
+_SILENT = logging.Logger("known delay", logging.CRITICAL + 1)
+
+
+class WebSocketSide:
+    """Handshake, framing and closing are those of the package websockets."""
+
+    def __init__(self, script: Script, write: Callable[[bytes], int], begin: Begin) -> None:
+        self._script = script
+        self._write = write
+        self._begin = begin
+        self._protocol = ServerProtocol(logger=_SILENT)
+
+    def take(self, data: bytes, at_ns: int) -> bool:
+        """Whether more is to come, given what was read at ``at_ns``."""
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Request):
+                self._protocol.send_response(self._protocol.accept(event))
+            elif isinstance(event, Frame) and event.opcode is Opcode.TEXT:
+                writes = message_writes(self._script)
+                self._begin(_request_id(bytes(event.data)), at_ns, self._script, writes.__getitem__)
+        for out in self._protocol.data_to_send():
+            if out:
+                self._write(out)
+        return not self._protocol.close_expected()
+
+
+def _request_id(message: bytes) -> str:
+    try:
+        found = json.loads(message)["metadata"]["request_id"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+@lru_cache(maxsize=256)
+def message_writes(script: Script) -> list[bytes]:
+    """The frames of each write; the end of the reply with the last token."""
+    delta = {"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": " tea"}
+    tokens = [_frame(delta)] * script.tokens
+    text = {"type": "output_text", "text": " tea" * script.tokens}
+    output = {"type": "message", "role": "assistant", "status": "completed", "content": [text]}
+    usage = {"input_tokens": 1, "output_tokens": script.tokens, "total_tokens": script.tokens + 1}
+    response = {"id": "resp_0", "object": "response", "model": MODEL, "status": "completed"}
+    tokens[-1] += _frame(
+        {"type": "response.completed", "response": {**response, "output": [output], "usage": usage}}
+    )
+    return script.in_writes(tokens)
+
+
+def _frame(event: dict[str, Any]) -> bytes:
+    return Frame(Opcode.TEXT, json.dumps(event, separators=(",", ":")).encode()).serialize(mask=False)
