@@ -22,11 +22,11 @@ from pytest_llmbench.metrics.gaps import Option
 from pytest_llmbench.metrics.itl import SINGLE_TOKEN_SHARE, ItlSamples, itl_samples
 from pytest_llmbench.metrics.latency import FloatArray, between_ms, by_blocks, ttft_ms
 from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
-from pytest_llmbench.model.engine_readings import EngineReadings
+from pytest_llmbench.model.engine_readings import THINKING_ENDED, EngineReadings
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.records import IN_RAGGED, MISSING, TOKEN_SOURCES, BoolColumn, Records
-from pytest_llmbench.stats.proportion import share_of
+from pytest_llmbench.stats.proportion import exact_share_interval, share_of
 
 NOT_REPORTED = "not measurable: the server does not report it"
 MOST_REASONS = 8
@@ -176,27 +176,56 @@ def _count_kinds(block: Records, counts: Counter[str], sources: Counter[str]) ->
             sources[str(TOKEN_SOURCES[source])] += int(count)
 
 
-def end_reasons(runs: Sequence[Records]) -> Counter[str]:
-    """Why thinking ended, in the server's words, and how often; every request that it says it of."""
+def end_reasons(runs: Sequence[Records], engines: Sequence[EngineReadings | None] = ()) -> Counter[str]:
+    """Why thinking ended, in the server's words, and how often.
+
+    By the counter of its metrics page where every run has it (which counts the requests of others too), else
+    of every request that the server says it of.
+    """
+    counted = _counted_end_reasons(engines)
+    if counted:
+        return counted
     return Counter(reason for run in runs for reason in run.thinking_end_reason if reason is not None)
 
 
+def _counted_end_reasons(engines: Sequence[EngineReadings | None]) -> Counter[str]:
+    found = Counter[str]()
+    for engine in engines:
+        grown = None if engine is None else engine.grown_by_label(THINKING_ENDED)
+        if grown is None:
+            return Counter()
+        found.update({reason: round(count) for reason, count in grown.items()})
+    return +found
+
+
 def budget_force_rate(
-    runs: Sequence[Records], natural: Collection[str] = NATURAL_END_REASONS, *, level: float = 0.95
+    runs: Sequence[Records],
+    natural: Collection[str] = NATURAL_END_REASONS,
+    *,
+    engines: Sequence[EngineReadings | None] = (),
+    level: float = 0.95,
 ) -> dict[str, Estimate]:
     """``budget_force_rate``, and for each reason that is not ``natural`` ``budget_force_rate[reason]``:
     replies whose reasoning the server ended for it / replies of which it says why their reasoning ended.
 
     Replies that reasoned and of which it does not say so may have been forced, or not: the interval reaches
-    from none of them to all of them. Undefined where it says it of none.
+    from none of them to all of them. Undefined where it says it of none. A counter of the metrics page has no
+    order, so its replies are taken as independent.
     """
-    told = end_reasons(runs)
+    told = end_reasons(runs, engines)
+    counted = bool(_counted_end_reasons(engines))
     forced = [reason for reason, _ in told.most_common() if reason not in natural]
     if not told:
         return {"budget_force_rate": Estimate.undefined(unit="ratio", method=NOT_REPORTED, level=level)}
-    found = {"budget_force_rate": _forced_share(runs, frozenset(forced), level)}
+
+    def share(reasons: Collection[str]) -> Estimate:
+        if counted:
+            return _counted_share(runs, told, reasons, level)
+        return _forced_share(runs, frozenset(reasons), level)
+
+    found = {"budget_force_rate": share(forced)}
     for reason in forced[:MOST_REASONS]:
-        found[_of_reason(reason)] = _forced_share(runs, frozenset([reason]), level)
+        found[_of_reason(reason)] = share([reason])
     return found
 
 
@@ -225,6 +254,20 @@ def _forced_share(runs: Sequence[Records], reasons: frozenset[str], level: float
     method = f"{told.method}; of {least.n - told.n} more the server does not say it"
     lower = None if least.lower is None or told.point is None else min(least.lower, told.point)
     return Estimate(told.point, lower, most.upper, level, told.n, method, "ratio", told.n_required)
+
+
+def _counted_share(
+    runs: Sequence[Records], told: Counter[str], reasons: Collection[str], level: float
+) -> Estimate:
+    n, forced = told.total(), sum(told[reason] for reason in reasons)
+    unknown = max(0, sum(int((run.ok & reasoned(run)).sum()) for run in runs) - n)
+    tail, method = (1 - level) / 2, "counter of the engine's metrics page, its replies taken as independent"
+    lower, upper = exact_share_interval(forced, n, tail=tail)
+    if unknown:
+        lower, _ = exact_share_interval(forced, n + unknown, tail=tail)
+        _, upper = exact_share_interval(forced + unknown, n + unknown, tail=tail)
+        method += f"; of {unknown} more it does not say it"
+    return Estimate(forced / n, lower, upper, level, n, method, "ratio")
 
 
 def critical_evictions(

@@ -30,14 +30,27 @@ TOTALS = (
 )
 """Counters that only grow; their difference over a run is what happened in it."""
 
+THINKING_ENDED = "thinking_ended"
+"""A counter by a label, the reason for which thinking ended: ``thinking_ended[budget]``."""
+
+
+def of_label(name: str, value: str) -> str:
+    """The name of the part of a counter that has this value of its label."""
+    return f"{name}[{value}]"
+
+
+def is_total(name: str) -> bool:
+    """Whether it is the name of a counter, or of the part of one that has a value of its label."""
+    return name in TOTALS or name.startswith(f"{THINKING_ENDED}[")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineReadings:
     """Samples of the gauges during a run, and the counters before and after it.
 
     ``gauges`` maps a name of :data:`GAUGES` to one value per instant in ``at_ns`` (NaN where a page lacked
-    it); names that the engine never serves are absent. ``totals_before`` and ``totals_after`` hold names of
-    :data:`TOTALS`.
+    it); names that the engine never serves are absent. ``totals_before`` and ``totals_after`` hold counters
+    (:func:`is_total`).
     """
 
     at_ns: IntArray
@@ -60,6 +73,16 @@ class EngineReadings:
         if before is None or after is None or after < before:
             return None
         return after - before if math.isfinite(after - before) else None
+
+    def grown_by_label(self, name: str) -> dict[str, float] | None:
+        """The amount by which each part of a counter grew, by the value of its label.
+
+        None where it is not served; a part that fell says nothing of any.
+        """
+        stem = f"{name}["
+        parts = {each: self.grown(each) for each in self.totals_after if each.startswith(stem)}
+        found = {each[len(stem) : -1]: count for each, count in parts.items() if count is not None}
+        return found if found and len(found) == len(parts) else None
 
     def gauge(self, name: str, start_ns: int, end_ns: int) -> tuple[IntArray, FloatArray] | None:
         """Instants and values of a gauge inside [start, end]; None where it is not served."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -356,15 +357,11 @@ def _reasoning_mistakes(reasoning: Mapping[str, Any]) -> list[str]:
         found.append(
             "reasoning.starts_thinking needs the form of the closing tag: set reasoning.tags to one by name"
         )
-    for name, kinds in (
-        ("end_reason", ("field", "header")),
-        ("critical_evictions", ("field", "header", "metric")),
-    ):
+    for name, series in (("end_reason", r"[^\s{}]+\{[^\s{}]+\}"), ("critical_evictions", r"[^\s{}]+")):
         place = reasoning.get(name)
-        kind, _, where = place.strip().partition(":") if isinstance(place, str) else ("field", ":", "x")
-        if kind not in kinds or not where or len(where.split()) != 1:
-            given = ", ".join(f"{each}:NAME" for each in kinds)
-            found.append(f"reasoning.{name} is {place!r}: write one of {given}")
+        if isinstance(place, str) and not re.fullmatch(rf"(field|header):\S+|metric:{series}", place.strip()):
+            of_page = "metric:NAME{LABEL}" if name == "end_reason" else "metric:NAME"
+            found.append(f"reasoning.{name} is {place!r}: write one of field:NAME, header:NAME, {of_page}")
     return found
 
 

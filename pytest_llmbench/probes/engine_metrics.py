@@ -12,6 +12,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -22,7 +23,7 @@ from prometheus_client.samples import Sample
 
 from pytest_llmbench.endpoint_urls import http_beside
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.model.engine_readings import GAUGES, TOTALS, EngineReadings
+from pytest_llmbench.model.engine_readings import GAUGES, EngineReadings, is_total, of_label
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query
 from pytest_llmbench.probes.model_list import below
@@ -34,6 +35,8 @@ PATIENCE_S = 5.0
 
 _MOST_BYTES = 512 * 1024
 """The control plane reads no more of an answer: what is longer is incomplete."""
+_MOST_PARTS = 64
+"""Values of a label that are told apart; a server may have as many as requests."""
 _SHARDS = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")
 """Labels of the parts of one engine, each of which repeats what all of them do together."""
 _MAX_NUM_SEQS = "max_num_seqs"
@@ -130,21 +133,40 @@ def page_urls(base_url: str) -> list[str]:
 def read_page(text: str, declared: Mapping[str, str] | None = None) -> dict[str, float]:
     """The known series of a page in Prometheus's text format, by our names; empty if it has none of them.
 
-    ``declared``: further series of this page, by our names.
+    ``declared``: further series of this page, by our names; of ``series{label}`` each value of the label is a
+    part of its own (:func:`of_label`).
     Of several label sets (replicas of the engine, finish reasons) counters and gauges are summed; a share in
     use is averaged. Raises ValueError for a known series that cannot be read.
     """
     samples: dict[str, list[Sample]] = {}
-    own_keys = {name: series_key(series) for name, series in (declared or {}).items()}
-    for sample in _known_samples(text, frozenset(own_keys.values())):
+    own_keys = {name: _key_and_label(series) for name, series in (declared or {}).items()}
+    for sample in _known_samples(text, frozenset(key for key, _ in own_keys.values())):
         samples.setdefault(series_key(sample.name), []).append(sample)
     engine = next((name for name in ENGINES if _KEYS[name] & samples.keys()), None)
     values = _of_engine(engine, samples) if engine is not None else {}
-    for name, key in own_keys.items():
+    for name, (key, label) in own_keys.items():
         values.pop(name, None)
-        if key in samples:
+        if label:
+            values |= _by_label(name, label, samples.get(key, ()))
+        elif key in samples:
             values[name] = math.fsum(_one_per_engine(samples[key]))
     return values
+
+
+def _key_and_label(series: str) -> tuple[str, str]:
+    name, _, label = series.removesuffix("}").partition("{")
+    return series_key(name), label
+
+
+def _by_label(name: str, label: str, samples: Sequence[Sample]) -> dict[str, float]:
+    parts: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if sample.labels.get(label):
+            parts.setdefault(sample.labels[label], []).append(sample)
+    return {
+        of_label(name, value): math.fsum(_one_per_engine(own))
+        for value, own in islice(parts.items(), _MOST_PARTS)
+    }
 
 
 def _of_engine(engine: str, samples: Mapping[str, Sequence[Sample]]) -> dict[str, float]:
@@ -349,7 +371,7 @@ def _readings(kept: _Kept, source: str, at_the_end: str | None) -> EngineReading
 
 
 def _totals(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: values[name] for name in TOTALS if math.isfinite(values.get(name, math.nan))}
+    return {name: value for name, value in values.items() if is_total(name) and math.isfinite(value)}
 
 
 def _missing(kept: _Kept, at_the_end: str | None) -> Iterator[str]:

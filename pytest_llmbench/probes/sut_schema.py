@@ -322,7 +322,7 @@ class Reasoning(Table):
     end_reason: Text | None = Field(
         default=None,
         description="Where the server says why the reasoning of a reply ended: `field:choices.0.think_end`, "
-        "`header:X-Think-End`.",
+        "`header:X-Think-End`, `metric:SERIES{LABEL}`, a counter of its metrics page by reason.",
     )
     natural_end_reasons: list[Text] = Field(
         default=["converged"],

@@ -31,3 +31,9 @@ def test_everything_about_it(tmp_path: Path) -> None:
     assert found.reasoning.inline == InlineReasoning("think", starts_thinking=True)
     assert found.reasoning.end_reason == "header:X-End"
     assert found.series == {"critical_evictions": "engine:late_total"}
+
+
+def test_why_thinking_ended_may_be_a_counter_of_the_page(tmp_path: Path) -> None:
+    found = access(tmp_path, '[reasoning]\nend_reason = "metric:engine:thoughts_total{why}"\n')
+    assert found.series == {"thinking_ended": "engine:thoughts_total{why}"}
+    assert not found.reasoning.tells

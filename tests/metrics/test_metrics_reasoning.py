@@ -149,6 +149,49 @@ def readings(before: float | None, after: float | None) -> EngineReadings:
     return EngineReadings(np.empty(0, dtype=np.int64), {}, totals(before), totals(after))
 
 
+def page(before: dict[str, float], after: dict[str, float]) -> EngineReadings:
+    def totals(ends: dict[str, float]) -> dict[str, float]:
+        return {f"thinking_ended[{reason}]": count for reason, count in ends.items()}
+
+    return EngineReadings(np.empty(0, dtype=np.int64), {}, totals(before), totals(after))
+
+
+def test_budget_forcing_by_a_counter_of_the_page() -> None:
+    first = page({"converged": 40, "hard_cap": 1, "budget": 9}, {"converged": 85, "hard_cap": 6, "budget": 9})
+    second = page({"converged": 0, "budget": 0}, {"converged": 45, "budget": 5})
+    runs = [ended(*[None] * 50), ended(*[None] * 50)]
+    found = reasoning.budget_force_rate(runs, engines=[first, second])
+    assert {name: each.point for name, each in found.items()} == {
+        "budget_force_rate": 0.1,
+        "budget_force_rate[hard_cap]": 0.05,
+        "budget_force_rate[budget]": 0.05,
+    }
+    every = found["budget_force_rate"]
+    assert every.n == 100
+    # Clopper and Pearson of 10 in 100.
+    assert (every.lower, every.upper) == (pytest.approx(0.0490, abs=1e-4), pytest.approx(0.1762, abs=1e-4))
+    assert reasoning.end_reasons(runs, [first, second]) == {"converged": 90, "hard_cap": 5, "budget": 5}
+
+
+def test_a_counter_that_misses_replies_may_have_missed_forced_ones() -> None:
+    runs = [ended(*[None] * 100)]
+    found = reasoning.budget_force_rate(runs, engines=[page({"converged": 0}, {"converged": 50})])[
+        "budget_force_rate"
+    ]
+    assert (found.point, found.lower, found.n) == (0.0, 0.0, 50)
+    assert found.upper is not None
+    assert found.upper > 0.5
+    assert "of 50 more it does not say it" in found.method
+
+
+@pytest.mark.parametrize("other", [None, page({"converged": 5}, {"converged": 2}), page({}, {})])
+def test_a_counter_that_not_every_run_has_is_left_for_what_requests_say(other: EngineReadings | None) -> None:
+    runs = [ended("hard_cap", "converged"), ended("converged", "converged")]
+    counted = [page({"converged": 0}, {"converged": 2}), other]
+    found = reasoning.budget_force_rate(runs, engines=counted)["budget_force_rate"]
+    assert (found.point, found.n) == (0.25, 4)
+
+
 def evicted(*counts: int | None, status: int = 200) -> Records:
     return Records.from_rows(
         [thinking(n, critical_evictions=each, http_status=status) for n, each in enumerate(counts)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plugin_suite import Suite
+from plugin_suite import SMALL_WARMUP, Suite
 
 AUTO = """
 from pytest_llmbench import llmbench
@@ -117,6 +117,27 @@ def test_broken_schemas_are_limited_apart_from_goodput(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["*FAIL schema_violation_rate <= 0.1*"])
     lines = [line for line in result.outlines if "test_nothing_was_asked" in line]
     assert any("INCONCLUSIVE" in line for line in lines), lines
+
+
+@pytest.mark.usefixtures("without_pictures", "however_late")
+def test_why_thinking_ended_by_a_counter_of_the_page(suite: Suite) -> None:
+    body = """
+        from pytest_llmbench import llmbench
+
+        @llmbench.reasoning(rate=20, requests=40)
+        def test_budget(llm_result): ...
+    """
+    suite.write(body, conftest=SMALL_WARMUP)
+    (suite.path / "sut.toml").write_text(
+        '[reasoning]\nend_reason = "metric:vllm:thinking_ended_total{reason}"\n'
+    )
+    thinks = "think_mean_tokens=20&think_spread=0.5&think_budget_tokens=20&server_timings=false"
+    suite.measure(f"sim:fast?{thinks}", "--llm-sut=sut.toml", scale="standard").assert_outcomes(passed=1)
+    (entry,) = suite.report["tests"]
+    every = entry["metrics"]["budget_force_rate"]
+    assert every["method"].startswith("counter of the engine's metrics page")
+    assert 0 < every["point"] < 1
+    assert entry["metrics"]["budget_force_rate[overthinking]"]["point"] == every["point"]
 
 
 def test_reasoning_from_marker_to_reports(suite: Suite) -> None:

@@ -458,3 +458,32 @@ def test_a_series_that_is_declared_is_read_beside_those_that_are_known() -> None
         "not the declared one"
     )
     assert "critical_evictions" not in read_page(VLLM, own), "absence is not zero"
+
+
+def test_a_declared_series_is_read_by_a_label() -> None:
+    own = {"thinking_ended": "engine:thoughts_total{why}"}
+    lines = """engine:thoughts_total{engine="0",why="converged"} 5
+engine:thoughts_total{engine="1",why="converged"} 2
+engine:thoughts_total{engine="0",why="hard cap"} 1
+engine:thoughts_total{engine="0"} 9
+"""
+    assert read_page(lines, own) == {"thinking_ended[converged]": 7.0, "thinking_ended[hard cap]": 1.0}
+    many = "".join(f'engine:thoughts_total{{why="request {n}"}} 1\n' for n in range(1000))
+    assert len(read_page(many, own)) == 64
+    assert read_page(VLLM, own) == read_page(VLLM), "absence is not zero"
+
+
+def test_a_label_of_a_counter_that_shows_up_began_at_zero(serve) -> None:
+    def counted(**ends: int) -> Canned:
+        body = "".join(f'thoughts_total{{why="{why}"}} {count}\n' for why, count in ends.items())
+        return Canned(200, dict(PLAIN), (VLLM + body).encode())
+
+    server = serve({WHERE: counted(converged=3)})
+    with EngineMetricsProbe(
+        server.url + "/metrics", declared={"thinking_ended": "thoughts_total{why}"}
+    ) as probe:
+        probe.before()
+        server.answers[WHERE] = counted(converged=10, budget=2)
+        seen = probe.stop()
+    assert seen is not None
+    assert seen.grown_by_label("thinking_ended") == {"converged": 7.0, "budget": 2.0}

@@ -300,11 +300,7 @@ def run_selftest(
         rates = highest(
             lambda rate: told(_at_rate(bench, extent, rate)), extent.rate_from, _rate_bounds(extent, gentle)
         )
-        streams = highest(
-            lambda count: told(_with_streams(bench, extent, round(count))),
-            extent.stream_from,
-            Bounds(None, _stream_limit(extent), extent.bisections, extent.search_s),
-        )
+        streams = _streams(bench, extent, told)
         flood_of = Script(0, 0, extent.flood_tokens)
         flood = told(bench.level("flood", flood_of, ClosedLoop(extent.flood_streams), extent.flood_requests))
     took_s = time.monotonic() - began
@@ -330,6 +326,14 @@ def _once_more(measure: Callable[[], tuple[LevelFigures, SelfCheck]]) -> tuple[L
 def _at_rate(bench: Bench, extent: Extent, rate: float, seconds: float | None = None) -> LevelFigures:
     requests = max(2, round(rate * (extent.rate_s if seconds is None else seconds)))
     return bench.paced(f"{rate:g} req/s", OpenLoop(rate), requests, extent.rate_tokens)
+
+
+def _streams(bench: Bench, extent: Extent, told: Callable[[LevelFigures], LevelFigures]) -> Found:
+    return highest(
+        lambda count: told(_with_streams(bench, extent, round(count))),
+        extent.stream_from,
+        Bounds(None, _stream_limit(extent), extent.bisections, extent.search_s),
+    )
 
 
 def _with_streams(bench: Bench, extent: Extent, streams: int) -> LevelFigures:

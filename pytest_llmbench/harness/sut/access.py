@@ -14,6 +14,7 @@ from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers.affinity import usable_cpus
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.sut import SUT
+from pytest_llmbench.model.engine_readings import THINKING_ENDED
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.request_fields import CHUNK_TOKEN_FIELDS
@@ -113,9 +114,13 @@ class SUTAccess:
     @property
     def series(self) -> dict[str, str]:
         """Series of the metrics page that the file names, by our names."""
-        place = self.reasoning.critical_evictions
-        kind, _, series = place.partition(":")
-        return {"critical_evictions": series} if kind == "metric" else {}
+        told = self.reasoning
+        places = {"critical_evictions": told.critical_evictions, THINKING_ENDED: told.end_reason}
+        return {
+            name: place.removeprefix("metric:")
+            for name, place in places.items()
+            if place.startswith("metric:")
+        }
 
     @property
     def model(self) -> str | None:

@@ -129,7 +129,9 @@ def result(
         metrics=metrics | judged.metrics,
         tables=(
             _results(metrics, option),
-            _kinds_table(kinds, measured.end_reasons(runs), natural, sum(map(len, runs))),
+            _kinds_table(
+                kinds, measured.end_reasons(runs, [run.engine for run in seen]), natural, sum(map(len, runs))
+            ),
             _first_table(metrics),
             *((_class_table(classes, metrics),) if classes else ()),
         ),
@@ -154,8 +156,9 @@ def _metrics(
     for family, measure in _FIRST.items():
         metrics |= distribution(family, [measure(run) for run in runs])
     metrics["think_share"] = measured.think_share(runs, seed=seed)
-    metrics |= measured.budget_force_rate(runs, natural)
-    metrics["critical_evictions"] = measured.critical_evictions(runs, [run.engine for run in seen])
+    engines = [run.engine for run in seen]
+    metrics |= measured.budget_force_rate(runs, natural, engines=engines)
+    metrics["critical_evictions"] = measured.critical_evictions(runs, engines)
     return metrics | rates(seen, seed=seed)
 
 

@@ -75,6 +75,7 @@ class EngineMetrics:
         self._labels = f'engine="0",model_name="{_escape(config.model)}"'
         self._config = config
         self._ended = dict.fromkeys(_REASONS, 0)
+        self._thinking_ended: dict[str, int] = {}
         self._rejected = 0
         self._counters = {"prompt_tokens": 0, "generation_tokens": 0}
         tokens = tuple(_token_bounds(config.context_limit_tokens))
@@ -111,6 +112,9 @@ class EngineMetrics:
             self._ended["abort"] += 1
             return
         self._ended[reason if reason in self._ended else "error"] += 1
+        if truth.think_reason is not None:
+            count = self._thinking_ended.get(truth.think_reason, 0)
+            self._thinking_ended[truth.think_reason] = count + 1
         if truth.admitted_ns is None or truth.first_token_ns is None or truth.last_token_ns is None:
             return
         decode_s = (truth.last_token_ns - truth.first_token_ns) / 1e9
@@ -161,6 +165,10 @@ class EngineMetrics:
         if self._config.scheduler == "phase":
             yield from _head("critical_evictions_total", "counter", "Preemptions of sequences that answer.")
             yield f"vllm:critical_evictions_total{{{labels}}} {totals.critical_evictions}"
+        if self._thinking_ended:
+            yield from _head("thinking_ended_total", "counter", "Replies whose thoughts have ended, by why.")
+            for reason, count in self._thinking_ended.items():
+                yield f'vllm:thinking_ended_total{{{labels},reason="{reason}"}} {count}'
         yield from _head("request_success_total", "counter", "Requests that have ended, by finish reason.")
         for reason, count in self._ended.items():
             yield f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} {count}'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.probes.engine_metrics import read_page
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.openai_chat import OpenAIChat
@@ -94,7 +96,11 @@ def test_replies_page_and_ground_truth_agree_on_critical_evictions() -> None:
             records = generator.run(work).records
         truths = {truth.request_id: truth for truth in engine.ground_truth()}
         counted = samples(engine)["critical_evictions_total"]
+        page = httpx.get(f"{engine.url.removesuffix('/v1')}/metrics", trust_env=False).text
     assert records.ok.all()
+    ends = read_page(page, {"thinking_ended": "vllm:thinking_ended_total{reason}"})
+    for reason, count in Counter(truth.think_reason for truth in truths.values()).items():
+        assert ends[f"thinking_ended[{reason}]"] == count
     told = dict(zip(records.request_id, records.critical_evictions.tolist(), strict=True))
     assert told == {name: truth.critical_evictions for name, truth in truths.items()}
     assert counted == sum(told.values()) > 0
