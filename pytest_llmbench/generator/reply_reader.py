@@ -19,10 +19,10 @@ from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.claims import is_modest, refuse_impossible
 from pytest_llmbench.wire.content_type import classify_unstreamed, is_stream
+from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import Dialect
 from pytest_llmbench.wire.error_text import is_policy_error, shorten
 from pytest_llmbench.wire.http_status import classify_status, header
-from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 from pytest_llmbench.wire.reply import Ended, StreamSummary, checked, read_stream
 from pytest_llmbench.wire.reply_memory import ReplyMemory
 from pytest_llmbench.wire.stream import chunks_of, events_of
@@ -65,7 +65,7 @@ class ReplyReader:
     counted_by: TokenSource = TokenSource.REFERENCE_TOKENIZER
     """The tokenizer that ``count_text`` is of."""
     memory: ReplyMemory = field(default_factory=ReplyMemory, compare=False)
-    reasoning: ReasoningDeclared = field(default_factory=ReasoningDeclared)
+    declared: Declared = field(default_factory=Declared)
 
     def steps(self, exchange: Exchange) -> Steps:
         """A generator that does a little at each step and returns the record."""
@@ -130,12 +130,15 @@ class ReplyReader:
         self, exchange: Exchange, headers: dict[str, str], record: RequestRecord
     ) -> Generator[None, None, None]:
         whole = exchange.end is End.COMPLETE
-        reasoning, structured = self.reasoning, exchange.request.structured
-        if whole and not reasoning.needs_every_event and structured is None:
-            teach = exchange.teach
+        declared, structured = self.declared, exchange.request.structured
+        if whole and not declared.needs_every_event and structured is None:
+            # A reply that is known by its bytes is not looked into again.
+            teach = None if declared.tells else exchange.teach
             usual = read_uniform(exchange.bodies, exchange.stamps, self.dialect, self.memory, teach=teach)
             if usual is not None:
                 usual.fill(record)
+                if declared.tells:
+                    declared.fill(record, (), headers)
                 if record.input_tokens is None:
                     yield
                     record.input_tokens = self._sent_tokens(exchange.request)
@@ -153,10 +156,10 @@ class ReplyReader:
         if structured is not None and summary.outcome is Outcome.OK:
             yield
             record.schema_check = checked(structured, summary, chunks)
-        if reasoning.tells:
+        if declared.tells:
             yield
             events = events_of(zip(exchange.bodies, exchange.stamps, strict=False), protocol=protocol)
-            reasoning.fill(record, events, headers)
+            declared.fill(record, events, headers)
         if record.input_tokens is None:
             yield
             record.input_tokens = self._sent_tokens(exchange.request)
@@ -179,7 +182,7 @@ class ReplyReader:
             record.input_tokens = self._sent_tokens(exchange.request)
 
     def _summary(self, chunks: list[Chunk], ended: Ended) -> Generator[None, None, StreamSummary]:
-        inline = self.reasoning.inline
+        inline = self.declared.inline
         summary = read_stream(chunks, ended=ended, inline=inline)
         length = len(summary.text) + len(summary.reasoning)
         uncounted = summary.token_source is TokenSource.CHUNK_COUNT and length <= MOST_COUNTED

@@ -56,6 +56,7 @@ from pytest_llmbench.stats.interim.looks import look_taker
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import Clock, MonotonicClock, anchor, resolution_ns
 from pytest_llmbench.wire.catalogue import over_grpc, over_websocket, require_http2
+from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import (
     Dialect,
     EncodeOptions,
@@ -64,7 +65,6 @@ from pytest_llmbench.wire.dialect import (
     headers_for,
     path_for,
 )
-from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 from pytest_llmbench.workloads.prompts import with_text
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
 
@@ -120,7 +120,7 @@ class LoadGenerator:
         gate: Gate | None = None,
         kernel_stamps: bool = True,
         spool: Callable[[], SpoolWriter | None] | None = None,
-        reasoning: ReasoningDeclared | None = None,
+        declared: Declared | None = None,
         session_header: str = SESSION_HEADER,
         transport: Transport | None = None,
         thread: LoopThread | None = None,
@@ -130,7 +130,7 @@ class LoadGenerator:
         self._clock = MonotonicClock() if clock is None else clock
         self._on_record, self._on_progress = on_record, on_progress
         self._count_text, self._counted_by = count_text, counted_by
-        self._reasoning = reasoning or ReasoningDeclared()
+        self._declared = declared or Declared()
         self._session_deadline_ns = session_deadline_ns
         self._loop_factory = loop_factory
         self._gate, self._spool = gate, spool
@@ -248,7 +248,7 @@ class LoadGenerator:
 
     async def _measure(self, plan: LoadPlan, load: Load, connections: int, rows: RowLog) -> Measurement:
         reader = ReplyReader(
-            self._dialect, plan.phase, self._count_text, self._counted_by, reasoning=self._reasoning
+            self._dialect, plan.phase, self._count_text, self._counted_by, declared=self._declared
         )
         measurement = Measurement(
             load=load,

@@ -22,6 +22,7 @@ from pytest_llmbench.probes.sut_schema import (
     Prices,
     Reasoning,
     Request,
+    ServerTimes,
     SUTTables,
     Table,
     table_at,
@@ -33,6 +34,7 @@ from pytest_llmbench.trust import ClientCertificate
 if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 
+_PLACE = r"(?:field|header):\S+"
 _NOT_FACTS = ("endpoint", "request", "prices")
 _WHOLE_FACTS = ("network.ttft_adjustment",)
 """Tables that are one fact, not one for each key."""
@@ -74,6 +76,7 @@ class SUTFile:
     prices: Prices
     variants: Mapping[str, VariantTable] = field(default_factory=dict)
     reasoning: Reasoning = field(default_factory=Reasoning)
+    server_times: ServerTimes = field(default_factory=ServerTimes)
     tokenizer: HuggingFaceTokenizer | None = None
     """The one that ``tokenizer.file`` names."""
 
@@ -116,8 +119,9 @@ def read_sut_file(path: Path) -> SUTFile:
     tokenizer = _tokenizer(_table(content, "tokenizer"), path, mistakes)
     if tables is None or named is None or mistakes:
         raise SuiteError.from_mistakes(mistakes, where=f"SUT file {path}", remedy=_REMEDY)
-    parts = (tables.endpoint, tables.request, tables.prices, named.variants, tables.reasoning, tokenizer)
-    return SUTFile(path, _told_by(tokenizer, tables, path) | _facts(tables, path), *parts)
+    parts = (tables.endpoint, tables.request, tables.prices, named.variants, tables.reasoning)
+    facts = _told_by(tokenizer, tables, path) | _facts(tables, path)
+    return SUTFile(path, facts, *parts, tables.server_times, tokenizer)
 
 
 def read_variants(given: Mapping[str, Any], where: str) -> dict[str, VariantTable]:
@@ -309,6 +313,7 @@ def _contradictions(content: Mapping[str, Any]) -> list[str]:
         found
         + _request_mistakes(request, endpoint)
         + _reasoning_mistakes(_table(content, "reasoning"))
+        + _time_mistakes(_table(content, "server_times"))
         + _body_mistakes(_table(request, "extra_body"), "request.extra_body")
     )
 
@@ -359,9 +364,21 @@ def _reasoning_mistakes(reasoning: Mapping[str, Any]) -> list[str]:
         )
     for name, series in (("end_reason", r"[^\s{}]+\{[^\s{}]+\}"), ("critical_evictions", r"[^\s{}]+")):
         place = reasoning.get(name)
-        if isinstance(place, str) and not re.fullmatch(rf"(field|header):\S+|metric:{series}", place.strip()):
+        if isinstance(place, str) and not re.fullmatch(f"{_PLACE}|metric:{series}", place.strip()):
             of_page = "metric:NAME{LABEL}" if name == "end_reason" else "metric:NAME"
             found.append(f"reasoning.{name} is {place!r}: write one of field:NAME, header:NAME, {of_page}")
+    return found
+
+
+def _time_mistakes(times: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name in ("queue_wait", "prefill"):
+        place = times.get(name)
+        if isinstance(place, str) and not re.fullmatch(_PLACE, place.strip()):
+            forms = "field:NAME, header:NAME, header:Server-Timing:ENTRY"
+            found.append(f"server_times.{name} is {place!r}: write one of {forms}")
+    if "unit" in times and not times.keys() & {"queue_wait", "prefill"}:
+        found.append("server_times.unit alone says nothing: which time is it that of?")
     return found
 
 

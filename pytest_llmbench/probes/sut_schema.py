@@ -335,6 +335,22 @@ class Reasoning(Table):
     )
 
 
+class ServerTimes(Table):
+    queue_wait: Text | None = Field(
+        default=None,
+        description="Where the server, or the gateway before it, says how long a request waited to be "
+        "scheduled: `field:x_groq.usage.queue_time`, `header:X-Queue-Time`, `header:Server-Timing:queue`.",
+    )
+    prefill: Text | None = Field(
+        default=None,
+        description="Where it says how long it took from there to the first token, in the same forms.",
+    )
+    unit: Literal["s", "ms", "us", "ns"] = Field(
+        default="ms",
+        description="Unit of both. The durations of `Server-Timing` are ms.",
+    )
+
+
 class Prices(Table):
     input_per_million: float | None = Field(
         default=None, ge=0, description="Price of a million input tokens."
@@ -366,6 +382,7 @@ class SUTTables(Table):
     endpoint: Endpoint = Endpoint()
     request: Request = Request()
     reasoning: Reasoning = Reasoning()
+    server_times: ServerTimes = ServerTimes()
     prices: Prices = Prices()
 
 

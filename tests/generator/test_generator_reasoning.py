@@ -11,8 +11,8 @@ from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import MISSING
+from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning
-from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 
 Serve = Callable[..., ScriptedServer]
 GeneratorFor = Callable[..., LoadGenerator]
@@ -69,7 +69,7 @@ def test_what_is_declared_of_the_tags(
     outcome: Outcome,
     reasoned: bool,
 ) -> None:
-    generator = generator_for(serve(reply(body(1, *texts))), reasoning=ReasoningDeclared(inline))
+    generator = generator_for(serve(reply(body(1, *texts))), declared=Declared(inline))
     seen = generator.run(plan(3)).records
     assert seen.has_outcome(outcome).all()
     assert ((seen.first_reasoning_ns != MISSING) == reasoned).all()
@@ -81,10 +81,26 @@ def test_what_the_server_reports_is_read_where_it_is_declared(
     head = HEAD.replace(b"Content-Type", b"X-Evictions: 2\r\nContent-Type")
     last = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "think_end": "cap"}]})
     whole = head + chunked([text_event("one"), last, DONE])
-    told = ReasoningDeclared(end_reason="field:choices.0.think_end", critical_evictions="header:x-evictions")
-    seen = generator_for(serve(reply(whole)), reasoning=told).run(plan(2)).records
+    told = Declared(end_reason="field:choices.0.think_end", critical_evictions="header:x-evictions")
+    seen = generator_for(serve(reply(whole)), declared=told).run(plan(2)).records
     assert list(seen.thinking_end_reason) == ["cap"] * 2
     assert seen.critical_evictions.tolist() == [2, 2]
     undeclared = generator_for(serve(reply(whole))).run(plan(2)).records
     assert list(undeclared.thinking_end_reason) == [None] * 2
     assert undeclared.critical_evictions.tolist() == [MISSING] * 2
+
+
+@pytest.mark.parametrize("waits_ms", [[3] * 8, [1, 2, 3, 4, 5, 6, 7, 8]])
+def test_times_in_headers_are_those_of_each_reply(
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, waits_ms: list[int]
+) -> None:
+    """Also where a reply is known by its bytes, with its headers or but for them."""
+
+    def script(conversation: Conversation) -> None:
+        told = f"X-Queue: {waits_ms[conversation.turn]}\r\nContent-Type".encode()
+        conversation.send(body(1, "tea", " time").replace(b"Content-Type", told))
+
+    declared = Declared(queue_wait="header:x-queue")
+    seen = generator_for(serve(script), declared=declared).run(plan(8)).records
+    assert seen.ok.all()
+    assert sorted(seen.queue_wait_ns // 1_000_000) == waits_ms

@@ -84,9 +84,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], s
 def opening() -> Iterator[Opening]:
     running: list[OpenSUT] = []
 
-    def start(endpoint: str, sut: dict[str, Any] | None = None, **settings: Any) -> OpenSUT:
+    def start(endpoint: str, given: dict[str, Any] | None = None, **settings: Any) -> OpenSUT:
         chosen = Settings(endpoint=endpoint, **settings)
-        running.append(open_sut(SUT(endpoint, **(sut or {})), chosen, on_progress=lambda _: None))
+        running.append(open_sut(SUT(endpoint, **(given or {})), chosen, on_progress=lambda _: None))
         return running[-1]
 
     yield start
@@ -102,6 +102,24 @@ def loaded(opened: OpenSUT, requests: int = 6, total_s: float = 60.0, tokens: in
 
 def outcomes(seen: Observation) -> set[Outcome]:
     return {OUTCOMES[code] for code in seen.records.outcome}
+
+
+def test_what_the_sut_file_declares_of_replies_holds_here_too(
+    module: Callable[[str], str], opening: Opening, tmp_path: Path
+) -> None:
+    text = APP.replace("LATE", "pass").replace('"word "', '("Hm", "</think>", "yes", "!")[n]')
+    kind = '(b"content-type", b"text/event-stream")'
+    text = text.replace(kind, f'{kind}, (b"server-timing", b"queue;dur=5, prefill;dur=12")')
+    (tmp_path / "sut.toml").write_text("""
+        reasoning = { tags = "think", starts_thinking = true }
+        server_times = { queue_wait = "header:Server-Timing:queue", prefill = "header:Server-Timing:prefill" }
+    """)
+    opened = opening(f"python:{module(text)}:app", sut=tmp_path / "sut.toml")
+    records = loaded(opened, tokens=4).records
+    assert records.ok.all()
+    assert (records.first_reasoning_ns < records.first_content_ns).all()
+    assert set(records.queue_wait_ns.tolist()) == {5_000_000}
+    assert set(records.prefill_ns.tolist()) == {12_000_000}
 
 
 def test_an_async_generator_is_measured(module: Callable[[str], str], opening: Opening) -> None:

@@ -355,3 +355,19 @@ def test_environment_values_are_not_repeated(read):
 )
 def test_mistakes_about_reasoning(read, text, told):
     assert told in mistakes_of(read, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            'server_times.queue_wait = "x-queue-time"',
+            "queue_wait is 'x-queue-time': write one of",
+        ),
+        ('server_times.prefill = "metric:x"', "field:NAME, header:NAME, header:Server-Timing:ENTRY"),
+        ('server_times.unit = "s"', "server_times.unit alone says nothing"),
+        ('server_times = { prefill = "field:x", unit = "min" }', "choose one of s, ms, us, ns"),
+    ],
+)
+def test_mistakes_about_the_times_of_a_server(read, text, told):
+    assert told in mistakes_of(read, text)

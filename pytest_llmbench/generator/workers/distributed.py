@@ -32,8 +32,8 @@ from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
 from pytest_llmbench.tokens.hugging_face import TokenizerFile
 from pytest_llmbench.wire.catalogue import dialect_at
+from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import PromptForm
-from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 
 _AHEAD = 16
 """Blocks of requests that are drawn while the workers come up: about as many as there is time for."""
@@ -81,7 +81,7 @@ class DistributedLoadGenerator:
         counts_early: bool = True,
         session_deadline_ns: int | None = None,
         cpus: Sequence[int] = (),
-        reasoning: ReasoningDeclared | None = None,
+        declared: Declared | None = None,
         session_header: str = SESSION_HEADER,
     ) -> None:
         if workers < 1:
@@ -96,7 +96,7 @@ class DistributedLoadGenerator:
             count_text=count_text,
             counts_early=counts_early,
             session_deadline_ns=session_deadline_ns,
-            reasoning=reasoning or ReasoningDeclared(),
+            declared=declared or Declared(),
             session_header=session_header,
         )
         self.workers, self._cpus = workers, tuple(cpus)

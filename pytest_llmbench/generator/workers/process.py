@@ -82,7 +82,7 @@ class Worker:
             count_text=self._count if setup.count_text else None,
             counted_by=_counted_by(setup),
             session_deadline_ns=setup.session_deadline_ns,
-            reasoning=setup.reasoning,
+            declared=setup.declared,
             session_header=setup.session_header,
             gate=self._wait_for_go,
             spool=lambda: self._spool,

@@ -28,8 +28,8 @@ from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.tokens.hugging_face import TokenizerFile
 from pytest_llmbench.trust import ClientCertificate
+from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import PromptForm
-from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 
 PROTOCOL = 6
 
@@ -76,7 +76,7 @@ class Setup:
     counts_early: bool = True
     """Have that tokenizer ready before the first plan; else after it, when nothing is being measured."""
     session_deadline_ns: int | None = None
-    reasoning: ReasoningDeclared = field(default_factory=ReasoningDeclared)
+    declared: Declared = field(default_factory=Declared)
     session_header: str = SESSION_HEADER
     """The header with the id of the session, for turns of sessions; empty: none."""
     directory: Path = Path()

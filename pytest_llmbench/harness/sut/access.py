@@ -22,10 +22,10 @@ from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.probes.access import Access, Asking
 from pytest_llmbench.probes.credentials import Credentials, read_credentials
 from pytest_llmbench.probes.disclosure import SUTFile
-from pytest_llmbench.probes.sut_schema import Reasoning
+from pytest_llmbench.probes.sut_schema import Reasoning, ServerTimes
 from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning
-from pytest_llmbench.wire.reasoning_declared import ReasoningDeclared
 
 if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
@@ -98,11 +98,18 @@ class SUTAccess:
         return {"count_text": self.tokenizer.count, "counted_by": TokenSource.TOKENIZER_FILE}
 
     @property
-    def reasoning(self) -> ReasoningDeclared:
-        """What the file declares of the model's reasoning."""
+    def declared(self) -> Declared:
+        """What the file declares of replies."""
         table = self.file.reasoning if self.file is not None else Reasoning()
-        inline = InlineReasoning(table.tags, table.starts_thinking)
-        return ReasoningDeclared(inline, table.end_reason or "", table.critical_evictions or "")
+        times = self.file.server_times if self.file is not None else ServerTimes()
+        return Declared(
+            InlineReasoning(table.tags, table.starts_thinking),
+            table.end_reason or "",
+            table.critical_evictions or "",
+            times.queue_wait or "",
+            times.prefill or "",
+            times.unit,
+        )
 
     @property
     def session_header(self) -> str:
@@ -114,7 +121,7 @@ class SUTAccess:
     @property
     def series(self) -> dict[str, str]:
         """Series of the metrics page that the file names, by our names."""
-        told = self.reasoning
+        told = self.declared
         places = {"critical_evictions": told.critical_evictions, THINKING_ENDED: told.end_reason}
         return {
             name: place.removeprefix("metric:")

@@ -95,7 +95,7 @@ def _in_process(approach: SUTAccess, seen: EndpointReport, callbacks: RunCallbac
         extra_body=approach.asking.extra_body,
         on_record=callbacks.on_record,
         on_progress=callbacks.on_progress,
-        reasoning=approach.reasoning,
+        declared=approach.declared,
         session_header=approach.session_header,
         **approach.own_counts,
     )

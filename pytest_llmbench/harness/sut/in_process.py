@@ -240,6 +240,7 @@ def _generator(
         extra_body=approach.asking.extra_body,
         on_record=callbacks.on_record,
         on_progress=callbacks.on_progress,
+        declared=approach.declared,
         session_header=approach.session_header,
         transport=transport,
         thread=thread,

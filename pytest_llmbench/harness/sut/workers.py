@@ -93,7 +93,7 @@ def distributed(
         "on_progress": on_progress,
         "count_text": True if approach.tokenizer is None else approach.tokenizer.file,
         "counts_early": not seen.counts_tokens,
-        "reasoning": approach.reasoning,
+        "declared": approach.declared,
         "session_header": approach.session_header,
     }
     if approach.ray is not None:

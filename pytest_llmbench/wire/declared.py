@@ -1,11 +1,12 @@
-"""What is declared of a model's reasoning: its tags, and where the server reports what no client can see."""
+"""What is declared of replies: tags of reasoning, and where the server reports what no client can see."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.wire.http_status import header
@@ -16,28 +17,41 @@ from pytest_llmbench.wire.sse import SSEEvent
 
 FIELD, HEADER = "field:", "header:"
 _BEYOND = 2**63
+TimeUnit = Literal["s", "ms", "us", "ns"]
+_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningDeclared:
-    """Places are ``field:a.b.0.c``, a path through the JSON of an event (numbers count list entries), or
-    ``header:Name`` of the response; empty: nothing is declared. Others are not ours to read."""
+class Declared:
+    """Places are ``field:a.b.0.c``, a path through the JSON of an event (numbers count list entries),
+    ``header:Name`` of the response, or ``header:Server-Timing:entry``, the duration of one entry of such a
+    header (W3C Server Timing); empty: nothing is declared. Others are not ours to read."""
 
     inline: InlineReasoning = field(default_factory=InlineReasoning)
     end_reason: str = ""
     """The place that says why the reasoning of a reply ended."""
     critical_evictions: str = ""
     """The place that counts how often the request was evicted in its output phase."""
+    queue_wait: str = ""
+    """The place that says how long the request waited to be scheduled."""
+    prefill: str = ""
+    """The place that says how long it took from there to the first token."""
+    time_unit: TimeUnit = "ms"
+    """That of both, but of an entry of Server-Timing, which is in ms."""
 
     @property
     def tells(self) -> bool:
         """Whether something has to be looked up in each reply."""
-        return any(place.startswith((FIELD, HEADER)) for place in (self.end_reason, self.critical_evictions))
+        return any(place.startswith((FIELD, HEADER)) for place in self._places)
 
     @property
     def needs_every_event(self) -> bool:
         """Whether replies have to be read event by event: their text alone does not show what they are."""
-        return self.inline.declared or self.tells
+        return self.inline.declared or any(place.startswith(FIELD) for place in self._places)
+
+    @property
+    def _places(self) -> tuple[str, ...]:
+        return self.end_reason, self.critical_evictions, self.queue_wait, self.prefill
 
     def fill(self, record: RequestRecord, events: Iterable[SSEEvent], headers: Mapping[str, str]) -> None:
         """Puts what a reply says at the declared places into its record; what is not said stays unknown."""
@@ -48,12 +62,32 @@ class ReasoningDeclared:
             record.thinking_end_reason = reason
         if count is not None:
             record.critical_evictions = count
+        for name, place in (("queue_wait_ns", self.queue_wait), ("prefill_ns", self.prefill)):
+            took_ns = self._time_ns(place, _at(place, seen, headers))
+            if took_ns is not None:
+                setattr(record, name, took_ns)
+
+    def _time_ns(self, place: str, value: Any) -> int | None:
+        if isinstance(value, str):
+            try:
+                value = float(value)  # as headers are
+            except ValueError:
+                return None
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return None
+        try:
+            took_ns = value * _NS["ms" if _entry_of(place) else self.time_unit]
+        except OverflowError:
+            return None
+        return round(took_ns) if math.isfinite(took_ns) and 0 <= took_ns < _BEYOND else None
 
 
 def _at(place: str, events: list[SSEEvent], headers: Mapping[str, str]) -> Any:
     """What stands at the place; in several events the last."""
     if place.startswith(HEADER):
-        return header(headers, place.removeprefix(HEADER).lower())
+        name, entry = place.removeprefix(HEADER).partition(":")[0].lower(), _entry_of(place)
+        said = header(headers, name)
+        return _duration(said, entry) if entry and said is not None else said
     if not place.startswith(FIELD):
         return None
     path = place.removeprefix(FIELD).split(".")
@@ -63,6 +97,20 @@ def _at(place: str, events: list[SSEEvent], headers: Mapping[str, str]) -> Any:
             value = _follow(event.data, path)
             if value is not None:
                 return value
+    return None
+
+
+def _entry_of(place: str) -> str:
+    return place.removeprefix(HEADER).partition(":")[2] if place.startswith(HEADER) else ""
+
+
+def _duration(timings: str, entry: str) -> str | None:
+    """``dur`` of the entry, as in ``cache;desc="hit", queue;dur=5.2``."""
+    for one in timings.split(","):
+        name, *parameters = (part.strip() for part in one.split(";"))
+        if name == entry:
+            found = (each.partition("=")[2] for each in parameters if each.lower().startswith("dur="))
+            return next((value.strip('" ') for value in found), None)
     return None
 
 
