@@ -45,8 +45,8 @@ class NonGenerativeMarks:
         """Embeddings, reranking and scores: how long a document takes, and how many there are. No test of
         the draft.
 
-        It needs ``--llm-api=openai-embeddings``, ``rerank`` or ``score``. Nothing is generated, so there is
-        no TTFT, no ITL and no output token. Limits are judged on the whole confidence interval.
+        It needs ``--llm-api=openai-embeddings``, ``rerank``, ``score`` or ``logprobs``. Nothing is generated,
+        so there is no TTFT, no ITL and no output token. Limits are judged on the whole confidence interval.
 
         :param latency_p95_ms: of the time from the last byte of the request to the last byte of the reply.
         :param min_requests_per_s: of requests that ended well.

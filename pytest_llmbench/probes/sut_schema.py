@@ -247,6 +247,7 @@ class Endpoint(Table):
         "openai-embeddings",
         "rerank",
         "score",
+        "logprobs",
         "vllm-grpc",
         "sglang-grpc",
         "kserve-grpc",

@@ -28,9 +28,10 @@ _NON_GENERATIVE: Final = {
     "openai-embeddings": ("non_generative.openai_embeddings", "OpenAIEmbeddings"),
     "rerank": ("non_generative.rerank", "Rerank"),
     "score": ("non_generative.score", "Score"),
+    "logprobs": ("non_generative.logprobs", "LogProbs"),
 }
 NON_GENERATIVE: Final = tuple(_NON_GENERATIVE)
-"""The dialects that answer with vectors or scores. ``auto`` never takes one."""
+"""The dialects that answer with vectors, scores or log-probabilities. ``auto`` never takes one."""
 
 _OVER_WEBSOCKET: Final = {
     "openai-responses": ("websocket.openai_responses", "ResponsesOverWebSocket"),

@@ -209,21 +209,11 @@ def spread(tokens: Range) -> LengthLaw:
 
 
 def profile_workload(name: str) -> ProfileWorkload:
-    """The workload called ``profile:NAME``.
-
-    Raises SuiteError for a profile that is not known, and for one whose endpoint is not spoken.
-    """
+    """The workload called ``profile:NAME``. Raises SuiteError for a profile that is not known."""
     code = name.removeprefix(PREFIX)
     if code in profiles():
         return ProfileWorkload(profiles()[code])
-    endpoints: Mapping[str, str] = _document()["endpoints"]
-    if code in endpoints:
-        raise SuiteError(
-            f"workload {name!r} generates no tokens, so it has no TTFT; it needs {endpoints[code]}, which is "
-            "not spoken yet",
-            remedy=f"profiles that generate: {', '.join(profiles())}",
-        )
-    close = difflib.get_close_matches(code.upper(), [*profiles(), *endpoints], n=1)
+    close = difflib.get_close_matches(code.upper(), profiles(), n=1)
     hint = f"did you mean '{PREFIX}{close[0]}'? " if close else ""
     raise SuiteError(f"unknown profile {shown(name)}", remedy=f"{hint}profiles: {', '.join(profiles())}")
 

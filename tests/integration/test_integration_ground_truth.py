@@ -71,7 +71,7 @@ def test_over_grpc(pytester: pytest.Pytester, api: str, requests: int) -> None:
     assert abs(statistics.median(span_errors_ms)) < 1.5, statistics.quantiles(span_errors_ms, n=20)
 
 
-@pytest.mark.parametrize("api", ["openai-embeddings", "rerank", "score"])
+@pytest.mark.parametrize("api", ["openai-embeddings", "rerank", "score", "logprobs"])
 def test_documents_without_a_token(pytester: pytest.Pytester, api: str) -> None:
     with EmbeddedEngine.start("fast") as engine:
         options = (

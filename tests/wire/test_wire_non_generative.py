@@ -1,4 +1,4 @@
-"""Embeddings, reranking and scores: bodies, documents, and what is no result."""
+"""Embeddings, reranking, scores and log-probabilities: bodies, documents, and what is no result."""
 
 from __future__ import annotations
 
@@ -50,6 +50,10 @@ def whole(name: str, count: int = 1, **more: Any) -> dict[str, Any]:
     if name == "rerank":
         results = [{"index": number, "relevance_score": 0.5 - number} for number in reversed(range(count))]
         return {"id": "x", "results": results, "usage": USAGE, **more}
+    if name == "logprobs":
+        entries = [[None, -0.5, -2, *[-1.0] * (7 - 3 - count + 1)], *[[None]] * (count - 1)]
+        told = [{"index": n, "logprobs": {"token_logprobs": each}} for n, each in enumerate(entries)]
+        return {"choices": told, "usage": USAGE, **more}
     value = {"score": {"score": 0.25}, "openai-embeddings": {"embedding": [0.5, -1, 2e-3]}}[name]
     return {"data": [{"index": number, **value} for number in range(count)], "usage": USAGE, **more}
 
@@ -68,6 +72,10 @@ def test_bodies() -> None:
     assert body("score", "q\x1ed\x1ee")["text_2"] == ["d", "e"]
     assert body("score", "ab") == {"model": "m", "text_1": "a", "text_2": "b"}
     assert body("rerank", "no_space_in_this_one")["query"] == "no"
+    echo = {"max_tokens": 0, "echo": True, "logprobs": 1, "temperature": 0.0}
+    assert body("logprobs") == {"model": "m", "prompt": TEXT, **echo}
+    assert body("logprobs", prompt_form="token_ids")["prompt"] == [1, 2, 3, 4]
+    assert body("logprobs", "a\x1eb")["prompt"] == ["a", "b"]
 
 
 def test_what_cannot_be_sent() -> None:
@@ -91,6 +99,8 @@ def test_how_many_results_a_body_asks_for() -> None:
 
     assert asked("openai-embeddings", TEXT) == asked("score", TEXT) == asked("rerank", TEXT) == 1
     assert asked("openai-embeddings", "a", prompt_form="token_ids") == 1
+    assert asked("logprobs", "a", prompt_form="token_ids") == asked("logprobs", TEXT) == 1
+    assert asked("logprobs", "a\x1eb\x1ec") == 3
     assert asked("openai-embeddings", "a\x1eb\x1ec") == 3
     assert asked("score", "a\x1eb\x1ec") == asked("rerank", "a\x1eb\x1ec") == 2
     assert results_asked(spoken("rerank"), "a\x1eb\x1ec", extra_body={"top_n": 1}) == (1, 2)
@@ -132,7 +142,7 @@ def test_any_bytes_are_read_without_an_exception(name: str, data: bytes) -> None
 
 @pytest.mark.parametrize("name", NON_GENERATIVE)
 def test_replies_that_fail(name: str) -> None:
-    key = "results" if name == "rerank" else "data"
+    key = {"rerank": "results", "logprobs": "choices"}.get(name, "data")
     for document, outcome, said in (
         (b"", Outcome.EMPTY, "empty body"),
         (b"<html>", Outcome.UNDECODABLE, "no JSON object but <html>"),
@@ -207,3 +217,47 @@ def test_a_document_beyond_the_limit_is_undecodable() -> None:
 def test_a_reply_that_was_broken_off_tells_how() -> None:
     assert read_document([], ResultsAsked(1, 1), ended="cut").outcome is Outcome.DISCONNECTED
     assert read_document([], ResultsAsked(1, 1), ended="timeout").outcome is Outcome.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("entries", "usage", "said"),
+    [
+        ([None, -1.0, float("-inf")], {}, "no finite number"),
+        ([None, -1.0, float("nan")], {}, "no finite number"),
+        ([None, -1.0, None], {}, "no finite number"),
+        ([None, "-1"], {}, "no finite number"),
+        ([None, True], {}, "no finite number"),
+        ([None, -1.0, 0.5], {}, "a log-probability of 0.5, which is above 0"),
+        ([], {}, "without log-probabilities of its prompt"),
+        (None, {}, "without log-probabilities of its prompt"),
+        ([None, -1.0], {"prompt_tokens": 3}, "of 2 tokens where the server counts 3 in the prompt"),
+        ([None, -1.0], {"prompt_tokens": 3, "completion_tokens": 1}, "of 2 tokens where the server counts 3"),
+        ([None, -1.0, 1e-4], {"prompt_tokens": 3}, None),
+        ([-0.5, -1.0, -9999.0], {"prompt_tokens": 3, "completion_tokens": 0}, None),
+        (
+            [None, -1.0, -2.0],
+            {"prompt_tokens": 2, "completion_tokens": 1},
+            None,
+        ),  # one was generated all the same
+        ([None], {"prompt_tokens": 1}, None),
+        ([None, -1.0], {}, None),
+    ],
+)
+def test_log_probabilities_are_of_every_token_of_the_prompt(
+    entries: Any, usage: dict[str, int], said: str | None
+) -> None:
+    document = {"choices": [{"index": 0, "logprobs": {"token_logprobs": entries}}], "usage": usage}
+    summary = read("logprobs", document)
+    assert summary.outcome is (Outcome.OK if said is None else Outcome.UNDECODABLE)
+    assert said is None or said in (summary.error or "")
+
+
+@pytest.mark.parametrize(
+    "choice", [{}, {"logprobs": None}, {"logprobs": []}, {"logprobs": {"tokens": ["a"]}}]
+)
+def test_a_completion_without_log_probabilities_is_none(choice: dict[str, Any]) -> None:
+    summary = read("logprobs", {"choices": [{"index": 0, "text": "a", **choice}], "usage": USAGE})
+    assert (summary.outcome, summary.error) == (
+        Outcome.UNDECODABLE,
+        "the reply holds result 0 without log-probabilities of its prompt",
+    )

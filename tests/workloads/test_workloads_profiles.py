@@ -40,6 +40,7 @@ K = 1024
 OF_THE_DRAFT = {
     "EMBED": ((16, 8 * K), (0, 0)),
     "XRANK": ((128, K), (0, 0)),
+    "LOGPR": ((64, 4 * K), (0, 0)),
     "CLAS": ((32, 2 * K), (1, 10)),
     "SFQA": ((16, 512), (5, 100)),
     "FUNC": ((512, 4 * K), (20, 200)),
@@ -142,14 +143,9 @@ def test_a_document_has_several_questions_and_is_then_replaced() -> None:
     assert all(one == other for same in documents.values() for one, other in pairwise(same))
 
 
-def test_the_one_that_is_not_spoken_says_which_endpoint_it_needs() -> None:
-    with pytest.raises(SuiteError, match=r"prompt_logprobs.*not spoken yet"):
-        workload("profile:LOGPR")
-
-
 def test_those_without_output_say_so() -> None:
     silent = {code for code, profile in profiles().items() if not profile.generates}
-    assert silent == {"EMBED", "XRANK"}
+    assert silent == {"EMBED", "XRANK", "LOGPR"}
     stated = workload({"profile:EMBED": 1, "profile:CHAT": 1}).specification()["profiles"]
     assert without_output(stated) == ["EMBED"]
     assert workload("profile:EMBED").specification()["output_length"]["params"] == {"tokens": 0}
@@ -172,7 +168,7 @@ def test_of_another_workload_the_inputs_alone_are_kept() -> None:
 def test_an_unknown_profile_gets_a_suggestion() -> None:
     with pytest.raises(SuiteError, match="did you mean 'profile:CHAT'"):
         workload("profile:chat")
-    with pytest.raises(SuiteError, match="profiles: EMBED, XRANK, CLAS"):
+    with pytest.raises(SuiteError, match="profiles: EMBED, XRANK, LOGPR, CLAS"):
         workload("profile:")
 
 
@@ -279,7 +275,6 @@ def test_a_mixture_tells_all_its_mistakes() -> None:
         workload(
             {
                 "profile:CHIT": 1,
-                "profile:LOGPR": 2,
                 "synthetic-uniform": "half",
                 3: 1,
                 "profile:CHAT": True,
@@ -287,7 +282,6 @@ def test_a_mixture_tells_all_its_mistakes() -> None:
         )
     for told in (
         "'profile:CHIT'",
-        "prompt_logprobs",
         "'half'",
         "part 3: the label has to be a text",
         "True: give (workload, weight)",

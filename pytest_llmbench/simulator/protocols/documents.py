@@ -1,4 +1,4 @@
-"""Embeddings, reranking and scores: prefill alone, answered in one JSON document.
+"""Embeddings, reranking, scores and log-probabilities of a prompt: prefill alone, answered in one document.
 
 A request is one prefill of all its inputs together: the engine's time, its cache and its scheduler are those
 of a prompt of that length, and the document leaves where a first token would. Vectors and scores are numbers
@@ -27,6 +27,7 @@ from pytest_llmbench.simulator.serving.replies import Reply
 from pytest_llmbench.simulator.serving.reply_text import error_object
 from pytest_llmbench.simulator.serving.request_body import (
     VOCABULARY_SIZE,
+    Fields,
     GenerationRequest,
     RefusalError,
     content_of,
@@ -45,8 +46,8 @@ class Asked:
     """All that has to be read, in order."""
     token_ids: list[int] | None
     """One input as ids, instead of text."""
-    results: Callable[[], list[dict[str, Any]]]
-    """Makes the results."""
+    results: Callable[[int], list[dict[str, Any]]]
+    """Makes the results; given the tokens of all that was read."""
 
 
 _Parse = Callable[[Mapping[str, Any]], Asked]
@@ -60,12 +61,12 @@ def _embeddings(content: Mapping[str, Any]) -> Asked:
     if isinstance(given, list) and given and all(type(token) is int for token in given):
         if not 0 <= min(given) <= max(given) < VOCABULARY_SIZE:
             raise RefusalError(400, f"input has to be token ids from 0 to {VOCABULARY_SIZE - 1}", "input")
-        return Asked((), given, lambda: [_embedding(0, pack(_vector(str(given))))])
+        return Asked((), given, lambda _: [_embedding(0, pack(_vector(str(given))))])
     texts = _texts(given, "input")
     return Asked(
         texts,
         None,
-        lambda: [_embedding(number, pack(_vector(text))) for number, text in enumerate(texts)],
+        lambda _: [_embedding(number, pack(_vector(text))) for number, text in enumerate(texts)],
     )
 
 
@@ -80,7 +81,7 @@ def _rerank(content: Mapping[str, Any]) -> Asked:
     if most is not None and (type(most) is not int or most < 1):
         raise RefusalError(400, "top_n has to be a whole number of 1 or more", "top_n")
 
-    def results() -> list[dict[str, Any]]:
+    def results(_: int) -> list[dict[str, Any]]:
         scores = [_score(query, text) for text in documents]
         best = sorted(range(len(scores)), key=lambda number: -scores[number])[:most]
         return [{"index": number, "relevance_score": scores[number]} for number in best]
@@ -96,22 +97,46 @@ def _scores(content: Mapping[str, Any]) -> Asked:
     return Asked(
         _pairs(firsts, seconds),
         None,
-        lambda: [
+        lambda _: [
             {"index": number, "object": "score", "score": _score(*pair)} for number, pair in enumerate(pairs)
         ],
     )
 
 
+def _logprobs(content: Mapping[str, Any]) -> Asked:
+    fields = Fields(dict(content))
+    texts, token_ids = fields.prompt()
+    fields.require_none_wrong()
+
+    def results(tokens: int) -> list[dict[str, Any]]:
+        drawn = random.Random(zlib.crc32(json.dumps([texts, token_ids]).encode()))
+        entries = [None, *(round(-drawn.expovariate(0.5), 4) for _ in range(tokens - 1))]
+        told = {"token_logprobs": entries, "tokens": [], "top_logprobs": None, "text_offset": []}
+        return [{"index": 0, "text": "".join(texts), "logprobs": told, "finish_reason": "length"}]
+
+    return Asked(texts, None if token_ids is None else list(token_ids), results)
+
+
+_COMPLETIONS = "/v1/completions"
 _APIS: Mapping[str, tuple[_Parse, str]] = {
     "/v1/embeddings": (_embeddings, "data"),
     "/v1/rerank": (_rerank, "results"),
     "/v1/score": (_scores, "data"),
+    _COMPLETIONS: (_logprobs, "choices"),
 }
-PATHS = tuple(_APIS)
+PATHS = tuple(path for path in _APIS if path != _COMPLETIONS)
+
+
+def asks_document(path: str, body: bytes) -> bool:
+    """Whether the reply is a document: of a completion, one that echoes its prompt and generates nothing."""
+    if path != _COMPLETIONS or b'"echo"' not in body:
+        return path in PATHS
+    content = content_of(body)
+    return content.get("echo") is True and content.get("max_tokens") == 0
 
 
 class DocumentFace:
-    """Serves the requests to :data:`PATHS`."""
+    """Serves the requests that :func:`asks_document` tells."""
 
     def __init__(self, generation: Generation, driver: EngineDriver) -> None:
         self._generation = generation
@@ -191,7 +216,7 @@ class _Document:
             "id": truth.request_id,
             "object": "list",
             "model": self._driver.engine.config.model,
-            self._key: self._asked.results(),
+            self._key: self._asked.results(truth.prompt_tokens),
             "usage": usage,
         }
         truth.first_write_ns = truth.last_write_ns = self._driver.clock()

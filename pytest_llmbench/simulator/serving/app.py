@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pytest_llmbench.simulator.protocols.documents import PATHS as DOCUMENT_PATHS
-from pytest_llmbench.simulator.protocols.documents import DocumentFace
+from pytest_llmbench.simulator.protocols.documents import DocumentFace, asks_document
 from pytest_llmbench.simulator.protocols.http_events import PATHS as EVENT_PATHS
 from pytest_llmbench.simulator.protocols.http_events import HttpEventFace
 from pytest_llmbench.simulator.protocols.websocket_face import PATH as RESPONSES
@@ -113,7 +113,7 @@ class EngineApp:
         if scope["path"] in EVENT_PATHS:
             await self._http_events.serve(body, received_ns, scope, receive, send)
             return
-        if scope["path"] in DOCUMENT_PATHS:
+        if asks_document(scope["path"], body):
             await self._documents.serve(body, received_ns, scope, receive, send)
             return
         endpoint = Endpoint(scope["path"])

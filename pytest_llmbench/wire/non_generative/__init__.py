@@ -1,1 +1,1 @@
-"""Dialects that answer with vectors or scores: one JSON document for a reply, no stream, no token."""
+"""Dialects that answer with vectors, scores or log-probabilities: one JSON document, no stream, no token."""

@@ -1,8 +1,8 @@
 """A reply that is one JSON document: its bytes as one event, its results counted, the end of it all.
 
-Success is a whole document with as many results as the request has inputs, each a vector of finite numbers or
-a finite score. Anything else is a failed request with its cause, whatever the status said: such an endpoint
-answers quickly, and would look fast.
+Success is a whole document with as many results as the request has inputs, each a vector of finite numbers, a
+finite score or the log-probabilities of its tokens. Anything else is a failed request with its cause,
+whatever the status said: such an endpoint answers quickly, and would look fast.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from pytest_llmbench.wire.sse import DEFAULT_MAX_LINE_BYTES, SSEEvent
 
 ReadResult = Callable[[Mapping[str, Any]], str]
 """What is wrong with an entry of the results; ``""``: nothing."""
+ReadAll = Callable[[Mapping[str, Any], list[Any]], str]
+"""What is wrong with the document and all its results together."""
 
 
 class DocumentDecoder:
@@ -67,7 +69,9 @@ class DocumentDecoder:
         return [SSEEvent(text, "message", self._stamp_ns, self._read_index, True, problem)]
 
 
-def read_results(event: SSEEvent, key: str, read_result: ReadResult) -> Chunk:
+def read_results(
+    event: SSEEvent, key: str, read_result: ReadResult, read_all: ReadAll = lambda *_: ""
+) -> Chunk:
     """The chunk of a document whose results are the list under ``key``."""
     chunk = Chunk(event.stamp_ns, event.read_index)
     if event.problem:
@@ -83,7 +87,8 @@ def read_results(event: SSEEvent, key: str, read_result: ReadResult) -> Chunk:
     if results.__class__ is not list:
         chunk.problem = f"no list of {key}"
         return chunk
-    chunk.results, chunk.problem = _inputs_of(results, read_result)
+    chunk.results, problem = _inputs_of(results, read_result)
+    chunk.problem = problem or read_all(payload, results)
     chunk.choice, chunk.done = 0, True
     chunk.usage = _usage_of(payload)
     return chunk

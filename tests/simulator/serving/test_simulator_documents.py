@@ -1,4 +1,4 @@
-"""Embeddings, reranking and scores of the engine, read by our generator and held against its truth."""
+"""Vectors, scores and log-probabilities of the engine, read by our generator and held against its truth."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.wire.catalogue import NON_GENERATIVE, dialect
 
+ECHO = {"echo": True, "max_tokens": 0, "logprobs": 1}
 EACH = pytest.mark.parametrize("api", NON_GENERATIVE)
 
 
@@ -63,6 +64,21 @@ def test_vectors_of_both_forms_for_every_input(engine: EmbeddedEngine) -> None:
     assert packed["usage"]["prompt_tokens"] == 2
 
 
+def test_log_probabilities_of_every_token_but_the_first(engine: EmbeddedEngine) -> None:
+    told = ask(engine, "/completions", {"prompt": "one two three", **ECHO}).json()
+    (choice,) = told["choices"]
+    first, *others = choice["logprobs"]["token_logprobs"]
+    assert first is None
+    assert len(others) == told["usage"]["prompt_tokens"] - 1 == 2
+    assert max(others) <= 0
+    assert ask(engine, "/completions", {"prompt": [5, 6, 7, 8], **ECHO}).json()["usage"]["prompt_tokens"] == 4
+
+
+def test_an_echo_with_output_is_a_completion(engine: EmbeddedEngine) -> None:
+    told = ask(engine, "/completions", {"prompt": 'say "echo"', **ECHO, "max_tokens": 1})
+    assert "token_logprobs" not in told.text
+
+
 def test_the_best_documents_come_first(engine: EmbeddedEngine) -> None:
     body = {"query": "q", "documents": ["a", "b", "c", "d"], "top_n": 3}
     results = ask(engine, "/rerank", body).json()["results"]
@@ -88,6 +104,9 @@ def test_the_best_documents_come_first(engine: EmbeddedEngine) -> None:
         ("/rerank", {"query": "a", "documents": [3]}, "documents has to be"),
         ("/rerank", {"query": "a", "documents": ["b"], "top_n": 0}, "top_n"),
         ("/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "as many as text_2"),
+        ("/completions", {"prompt": ["a", "b"], **ECHO}, "one text or one list of token ids"),
+        ("/completions", {"prompt": {}, **ECHO}, "prompt has to be"),
+        ("/completions", {**ECHO}, "prompt has to be"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(engine: EmbeddedEngine, path: str, body: Any, said: str) -> None:

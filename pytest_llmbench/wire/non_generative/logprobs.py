@@ -1,0 +1,81 @@
+"""Log-probabilities of a prompt: ``POST …/completions`` with ``echo`` and no output.
+
+Source: OpenAI's API reference, "Completions" (``echo``, ``logprobs``); vLLM serves the same form, and
+lm-evaluation-harness asks it. The first token of a prompt has no predecessor, so its entry is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.wire.chunk import Chunk
+from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, ResultsAsked, refuse_ignore_eos
+from pytest_llmbench.wire.non_generative.document import finite, read_results
+from pytest_llmbench.wire.non_generative.inputs import texts_of
+from pytest_llmbench.wire.openai_request import token_prompt, write_body
+from pytest_llmbench.wire.openai_stream import as_count
+from pytest_llmbench.wire.sse import SSEEvent
+
+_ROUNDED = 1e-3
+"""A probability is 1 at most; of its logarithm rounding may make so much more than 0."""
+
+
+class LogProbs(DialectDefaults):
+    """The input is the prompt, as text or token ids. A result is an entry for each of its tokens."""
+
+    name = "logprobs"
+    path = "/completions"
+    protocol = "json"
+    accepts_token_ids = True
+    ends_with_body = True
+
+    def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
+        refuse_ignore_eos(self.name, options)
+        if options.prompt_form == "text":
+            texts = texts_of(request)
+            given: Any = texts[0] if len(texts) == 1 else texts
+        else:
+            given = token_prompt(request)
+        asked = {"max_tokens": 0, "echo": True, "logprobs": 1, "temperature": 0.0}
+        return write_body({"model": options.model, "prompt": given, **asked}, request, options)
+
+    def results_asked(self, body: bytes) -> ResultsAsked:
+        given = orjson.loads(body)["prompt"]
+        of_texts = given.__class__ is list and given and given[0].__class__ is not int
+        inputs = len(given) if of_texts else 1
+        return ResultsAsked(inputs, inputs)
+
+    def decode(self, event: SSEEvent) -> Chunk:
+        return read_results(event, "choices", _wrong_with, _wrong_with_all)
+
+
+def _wrong_with(result: Mapping[str, Any]) -> str:
+    entries = _entries(result)
+    if not entries:
+        return "without log-probabilities of its prompt"
+    if not all(map(finite, entries[1:])) or not (entries[0] is None or finite(entries[0])):
+        return "with a log-probability that is no finite number"
+    most = max(entries[1:], default=0.0)
+    return f"with a log-probability of {most:g}, which is above 0" if most > _ROUNDED else ""
+
+
+def _wrong_with_all(payload: Mapping[str, Any], results: list[Any]) -> str:
+    """There is an entry for each token of the inputs, of which the server knows the number."""
+    usage = payload.get("usage")
+    if usage.__class__ is not dict:
+        return ""
+    tokens, generated = as_count(usage.get("prompt_tokens")), as_count(usage.get("completion_tokens"))
+    found = sum(len(_entries(result)) for result in results)
+    if tokens is None or found in (tokens, tokens + (generated or 0)):
+        return ""
+    return f"log-probabilities of {found} tokens where the server counts {tokens} in the prompt"
+
+
+def _entries(result: Mapping[str, Any]) -> list[Any]:
+    said = result.get("logprobs")
+    entries = said.get("token_logprobs") if said.__class__ is dict else None
+    return entries if entries.__class__ is list else []
