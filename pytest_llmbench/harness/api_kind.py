@@ -68,7 +68,7 @@ def _mistake(definition: TestDefinition, api: str, where: str) -> SuiteError | N
         )
     spoken = f"{api} takes what generates text" if api == "auto" else f"{api} generates text"
     return SuiteError(
-        f"@llmbench.{definition.name} measures embeddings, reranking and scores, and {spoken}",
+        f"@llmbench.{definition.name} measures what generates nothing, and {spoken}",
         where=where,
         remedy=f"choose --llm-api={', '.join(NON_GENERATIVE[:-1])} or {NON_GENERATIVE[-1]}",
     )

@@ -1,4 +1,4 @@
-"""Marker of the test of embeddings, reranking and scores, which is beyond the ten of the draft."""
+"""Marker of the test of embeddings, reranking, scores and log-probabilities, which is beyond the draft's ten."""
 
 from __future__ import annotations
 

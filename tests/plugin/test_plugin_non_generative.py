@@ -44,7 +44,7 @@ def test_a_marker_over_an_api_of_the_other_kind_is_a_usage_error(suite: Suite) -
     over_text = suite.run("--llm-endpoint=replay")
     assert over_text.ret == pytest.ExitCode.USAGE_ERROR
     told = over_text.stderr.str()
-    assert "@llmbench.non_generative measures embeddings, reranking and scores, and auto takes" in told
+    assert "@llmbench.non_generative measures what generates nothing, and auto takes" in told
     assert "--llm-api=openai-embeddings, rerank, score or logprobs" in told
     assert "test_first_token" not in told
     over_vectors = suite.run("--llm-endpoint=replay", "--llm-api=rerank")

@@ -1,4 +1,4 @@
-"""Non-generative endpoints: embeddings, reranking and scores, which answer with vectors and not with tokens.
+"""Non-generative endpoints: embeddings, reranking, scores and log-probabilities of prompts.
 
 No test of the draft, whose tests are all about tokens that are generated. The procedure is that of the TTFT
 test: warm up, send one load, judge. A reply is one document, so there is one instant of it: that of its last
@@ -44,7 +44,7 @@ NAME = "non_generative"
 SECTION = ""
 """The section of the draft: none."""
 TITLE = "Non-generative Requests"
-_OUTSIDE = "embeddings, reranking and scores are no test of the draft: there are no clauses to comply with"
+_OUTSIDE = "this is no test of the draft, which generates tokens: there are no clauses to comply with"
 _TAILS = {"p50": "P50", "p95": "P95", "p99": "P99"}
 _RATES = {
     "request_throughput": "Requests per second",
