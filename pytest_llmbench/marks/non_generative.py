@@ -1,4 +1,4 @@
-"""Marker of the test of embeddings, reranking, scores and log-probabilities, which is beyond the draft's ten."""
+"""Marker of the test of embeddings, reranking, scores and log-probabilities, beyond the ten of the draft."""
 
 from __future__ import annotations
 
