@@ -11,7 +11,8 @@ from pytest_llmbench.model.session import Turn
 from pytest_llmbench.model.structured import StructuredOutput
 from pytest_llmbench.wire.dialect import ResultsAsked
 
-_BUDGET_BYTES = 64 * 1024 * 1024
+BUDGET_BYTES = 64 * 1024 * 1024
+"""What requests that are encoded ahead of need may take up."""
 _OBJECT_BYTES = 1024
 """A request takes about so much beside its texts."""
 
@@ -54,7 +55,7 @@ class PreparedRequests:
         count: int,
         prepare: Callable[[PlannedRequest], PreparedRequest],
         *,
-        budget_bytes: int = _BUDGET_BYTES,
+        budget_bytes: int = BUDGET_BYTES,
     ) -> None:
         self._prepare = prepare
         self._room = budget_bytes
@@ -72,7 +73,7 @@ class PreparedRequests:
         if not self._ready:
             return self._encoded()
         request = self._ready.popleft()
-        self._room += _weight(request)
+        self._room += weight(request)
         return request
 
     def drop(self) -> None:
@@ -84,7 +85,7 @@ class PreparedRequests:
         """Encode up to ``at_most`` further requests, as far as the budget goes."""
         while at_most > 0 and self._rest and self._room > 0:
             request = self._encoded()
-            self._room -= _weight(request)
+            self._room -= weight(request)
             self._ready.append(request)
             at_most -= 1
 
@@ -95,5 +96,6 @@ class PreparedRequests:
         return self._prepare(next(self._planned))
 
 
-def _weight(request: PreparedRequest) -> int:
+def weight(request: PreparedRequest) -> int:
+    """The bytes that it takes up."""
     return len(request.wire) + (0 if request.prompt is None else len(request.prompt)) + _OBJECT_BYTES

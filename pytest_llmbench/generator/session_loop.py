@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 
@@ -16,7 +17,7 @@ from pytest_llmbench.arrivals.sessions import Due, SessionFlow, turn_of
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.loops import Pacer
-from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.generator.prepared import BUDGET_BYTES, PreparedRequest, weight
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
@@ -28,29 +29,90 @@ Prepare = Callable[[PlannedRequest], PreparedRequest]
 
 
 class SessionSupply:
-    """The sessions of a plan in order, and how many turns those have that were begun."""
+    """The sessions of a plan in order, their turns encoded ahead of need up to a budget of memory.
 
-    def __init__(self, sessions: Iterator[Sequence[PlannedRequest]], prepare: Prepare) -> None:
+    Plans that fit the budget are encoded whole before the run. For larger ones ``top_up``, called when a turn
+    has just left, goes on with the next session, and :meth:`keep` encodes a turn while the one that it waits
+    for is under way.
+    """
+
+    def __init__(
+        self,
+        sessions: Iterator[Sequence[PlannedRequest]],
+        prepare: Prepare,
+        *,
+        budget_bytes: int = BUDGET_BYTES,
+    ) -> None:
         self._sessions = sessions
         self._next = next(sessions, None)
-        self.prepare = prepare
+        self._prepare = prepare
+        self._room = budget_bytes
+        self._ahead: deque[Sequence[PlannedRequest]] = deque()
+        """Sessions that were taken from the plan and not begun."""
+        self._coming: deque[PlannedRequest] = deque()
+        """Their turns that are not encoded."""
+        self._ready: dict[int, dict[int, PreparedRequest]] = {}
+        """By session and index."""
         self.begun = 0
+        """How many turns those sessions have that were begun."""
+        while self.top_up():
+            pass
 
     @property
     def exhausted(self) -> bool:
-        return self._next is None
+        return self._next is None and not self._ahead
 
     @property
     def first_number(self) -> int:
         """The number of the next session in the sequence; 0 when there is none."""
-        return 0 if self._next is None else turn_of(self._next[0]).session
+        following = self._ahead[0] if self._ahead else self._next
+        return 0 if following is None else turn_of(following[0]).session
 
     def take(self) -> Sequence[PlannedRequest]:
         """The next session; ask ``exhausted`` before."""
-        taken, self._next = self._next, next(self._sessions, None)
-        assert taken is not None
+        if self._ahead:
+            taken = self._ahead.popleft()
+            if not self._ahead:
+                self._coming.clear()  # its own: from now on they are encoded when they are needed
+        else:
+            assert self._next is not None
+            taken, self._next = self._next, next(self._sessions, None)
         self.begun += len(taken)
         return taken
+
+    def keep(self, request: PlannedRequest) -> None:
+        """Encode a turn of a session that was begun, if it is not yet, whatever room there is."""
+        ready = self._ready.setdefault(turn_of(request).session, {})
+        if request.index not in ready:
+            ready[request.index] = prepared = self._prepare(request)
+            self._room -= weight(prepared)
+
+    def ready(self, request: PlannedRequest) -> PreparedRequest:
+        """The turn, to be sent now."""
+        session = turn_of(request).session
+        self.keep(request)
+        prepared = self._ready[session].pop(request.index)
+        self._room += weight(prepared)
+        if not self._ready[session]:
+            del self._ready[session]
+        return prepared
+
+    def forget(self, session: int) -> None:
+        """Nothing more of this session will be sent."""
+        self._room += sum(map(weight, self._ready.pop(session, {}).values()))
+
+    def top_up(self) -> bool:
+        """Encode one further turn; False where the budget or the plan is at its end."""
+        if self._room <= 0:
+            return False
+        if not self._coming:
+            if self._next is None:
+                return False
+            self._ahead.append(self._next)
+            self._coming.extend(self._next)
+            self._next = next(self._sessions, None)
+        self.keep(self._coming.popleft())
+        return True
 
 
 class SessionLoop:
@@ -74,8 +136,6 @@ class SessionLoop:
         self._flow = SessionFlow()
         self._due: list[Due] = []
         """A heap."""
-        self._ready: dict[int, PreparedRequest] = {}
-        """Requests that are encoded ahead of need, by index."""
         self._planned: dict[int, PlannedRequest] = {}
         """Requests in flight, by index."""
         self._changed = asyncio.Event()
@@ -95,6 +155,9 @@ class SessionLoop:
                 until_ns = self._next_ns()
                 if until_ns is None:
                     await self._changed.wait()
+                elif until_ns <= self._clock.monotonic_ns():
+                    await self._pacer.until(until_ns)
+                    self._send_due(until_ns)
                 elif await self._waited(until_ns):
                     self._send_due(until_ns)
         finally:
@@ -131,13 +194,13 @@ class SessionLoop:
             self._begin_next(self._start_ns)
 
     def _send(self, due: Due) -> None:
-        ready = self._ready.pop(due.place, None)
         if not self._flow.take(due.request):
             return
         self._planned[due.place] = due.request
-        self._dispatcher.dispatch(ready or self._supply.prepare(due.request), due.at_ns)
+        self._dispatcher.dispatch(self._supply.ready(due.request), due.at_ns)
         for follower in self._flow.followers(due.request):  # while there is time for it
-            self._ready[follower.index] = self._supply.prepare(follower)
+            self._supply.keep(follower)
+        self._supply.top_up()
 
     def _begin_next(self, at_ns: int) -> None:
         """Begin a session: in an open loop ahead of its start, so that its first turn is encoded by then."""
@@ -146,19 +209,20 @@ class SessionLoop:
         if not self._slots:
             at_ns = self._last_start_ns = at_ns + next(self._starts_ns)
         for due in self._flow.begin(self._supply.take(), at_ns):
-            self._ready[due.place] = self._supply.prepare(due.request)
+            self._supply.keep(due.request)
             heapq.heappush(self._due, due)
 
     def _ended(self, exchange: Exchange) -> None:
         request = self._planned.pop(exchange.request.index)
-        followers = self._flow.followers(request)
         well = exchange.end is End.COMPLETE and (exchange.status or 0) < HTTPStatus.BAD_REQUEST
         after = self._flow.ended(turn_of(request), exchange.finished_ns, ok=well)
         for due in after.due:
-            heapq.heappush(self._due, due)
+            if due.at_ns <= exchange.finished_ns:
+                self._send(due)  # as a closed loop replaces a request
+            else:
+                heapq.heappush(self._due, due)
         if self._flow.is_cut(request):
-            for follower in followers:
-                self._ready.pop(follower.index, None)
+            self._supply.forget(turn_of(request).session)
         if after.over and self._slots:
             self._begin_next(exchange.finished_ns)
         self._look_again()
@@ -169,6 +233,7 @@ class SessionLoop:
             return
         if self._flow.cut(record.session) and self._slots:
             self._begin_next(self._clock.monotonic_ns())
+        self._supply.forget(record.session)
         self._look_again()
 
     def _look_again(self) -> None:

@@ -1,0 +1,130 @@
+"""Turns that are encoded ahead of need: whole plans within the budget, of larger ones no more than that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmbench.generator.prepared import PreparedRequest, weight
+from pytest_llmbench.generator.session_loop import SessionSupply
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.session import Turn
+
+WEIGHT = weight(PreparedRequest("r", b"x", 0, 1, 1))
+
+
+class Encoder:
+    """Notes what it was asked to encode."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __call__(self, request: PlannedRequest) -> PreparedRequest:
+        self.asked.append(request.index)
+        return PreparedRequest(f"r{request.index}", b"x", request.index, 1, 1)
+
+
+def sessions(*turns: int) -> list[list[PlannedRequest]]:
+    """Sessions of so many turns, one after the other."""
+    found: list[list[PlannedRequest]] = []
+    index = 0
+    for number, count in enumerate(turns):
+        found.append([])
+        for turn in range(1, count + 1):
+            wait_for = (turn - 1,) if turn > 1 else ()
+            place = Turn(session=number, number=turn, turns=count, wait_for=wait_for)
+            found[-1].append(PlannedRequest(index, 1, 1, text="x", turn=place))
+            index += 1
+    return found
+
+
+def supply(encode: Encoder, turns: Sequence[int], room: int) -> SessionSupply:
+    return SessionSupply(iter(sessions(*turns)), encode, budget_bytes=room * WEIGHT)
+
+
+def test_a_plan_within_the_budget_is_encoded_before_it_starts() -> None:
+    encode = Encoder()
+    made = supply(encode, (2, 3), 10)
+    assert encode.asked == [0, 1, 2, 3, 4]
+    assert (made.exhausted, made.begun, made.first_number) == (False, 0, 0)
+    for session in sessions(2, 3):
+        assert [each.index for each in made.take()] == [each.index for each in session]
+        for request in session:
+            made.keep(request)
+            assert made.ready(request).index == request.index
+    assert (made.exhausted, made.begun) == (True, 5)
+    assert encode.asked == [0, 1, 2, 3, 4], "nothing twice"
+
+
+def test_of_a_larger_plan_so_much_as_has_room() -> None:
+    encode = Encoder()
+    made = supply(encode, (3, 3, 3), 4)
+    assert encode.asked == [0, 1, 2, 3]
+    assert not made.top_up()
+    first, second, _ = sessions(3, 3, 3)
+    made.take()
+    for request in first:
+        made.ready(request)
+        made.top_up()
+    assert encode.asked == [0, 1, 2, 3, 4, 5, 6]
+    made.take()
+    assert [made.ready(request).index for request in second] == [3, 4, 5]
+
+
+def test_turns_of_a_session_that_is_begun_are_encoded_when_they_are_needed() -> None:
+    encode = Encoder()
+    made = supply(encode, (4, 2), 2)
+    begun = made.take()
+    made.ready(begun[0])
+    made.top_up()
+    assert encode.asked == [0, 1, 4], "the rest of the first would come when it is needed"
+    made.keep(begun[2])
+    assert encode.asked == [0, 1, 4, 2]
+    assert made.ready(begun[2]).index == 2
+
+
+def test_what_is_forgotten_makes_room() -> None:
+    encode = Encoder()
+    made = supply(encode, (3, 3), 3)
+    made.take()
+    made.forget(0)
+    made.forget(7)
+    while made.top_up():
+        pass
+    assert encode.asked == [0, 1, 2, 3, 4, 5]
+
+
+@given(
+    turns=st.lists(st.integers(1, 5), max_size=8),
+    room=st.integers(0, 12),
+    cut=st.sets(st.integers(0, 7)),
+)
+def test_every_turn_is_encoded_once_and_in_the_end_there_is_as_much_room_as_before(
+    turns: list[int], room: int, cut: set[int]
+) -> None:
+    encode = Encoder()
+    made = supply(encode, turns, room)
+    sent = []
+    while not made.exhausted:
+        session = made.take()
+        number = session[0].turn.session if session[0].turn is not None else 0
+        for request in session[:1] if number in cut else session:
+            made.keep(request)
+            sent.append(made.ready(request).index)
+            made.top_up()
+        made.forget(number)
+    assert len(encode.asked) == len(set(encode.asked))
+    wanted = [s[:1] if number in cut else s for number, s in enumerate(sessions(*turns))]
+    assert sent == [request.index for session in wanted for request in session]
+    assert made._room == room * WEIGHT
+    assert not made._ready
+
+
+def test_a_turn_of_no_session_has_no_place_here() -> None:
+    made = supply(Encoder(), (), 1)
+    assert made.exhausted
+    with pytest.raises(Exception, match="belongs to no session"):
+        made.keep(PlannedRequest(0, 1, 1, text="x"))
