@@ -42,6 +42,8 @@ class _Open:
     """By number; those that are not due yet."""
     missing: dict[int, int] = field(default_factory=dict)
     """How many turns each of these still waits for."""
+    waiters: dict[int, list[int]] = field(default_factory=dict)
+    """The turns that wait for each."""
     pending: int = 0
     """Turns that are due, now or after a pause, and not taken."""
     in_flight: int = 0
@@ -63,7 +65,11 @@ class SessionFlow:
     def begin(self, session: Sequence[PlannedRequest], at_ns: int) -> list[Due]:
         """A session starts: its turns that wait for none. ``session``: as of :func:`sessions_of`."""
         opened = _Open({turn_of(request).number: request for request in session})
-        opened.missing = {number: len(turn_of(each).wait_for) for number, each in opened.waiting.items()}
+        for number, request in opened.waiting.items():
+            wait_for = turn_of(request).wait_for
+            opened.missing[number] = len(wait_for)
+            for before in wait_for:
+                opened.waiters.setdefault(before, []).append(number)
         self._open[turn_of(session[0]).session] = opened
         self.unsent += len(session)
         return _due(opened, [number for number, missing in opened.missing.items() if not missing], at_ns)
@@ -87,8 +93,11 @@ class SessionFlow:
         """The turns that wait for this one, and for none after it."""
         turn = turn_of(request)
         opened = self._open.get(turn.session)
-        waiting = () if opened is None else opened.waiting.values()
-        return [each for each in waiting if max(turn_of(each).wait_for, default=0) == turn.number]
+        if opened is None:
+            return []
+        waiting = opened.waiting
+        found = (waiting[number] for number in opened.waiters.get(turn.number, ()) if number in waiting)
+        return [each for each in found if max(turn_of(each).wait_for) == turn.number]
 
     def cut(self, session: int) -> bool:
         """Cut a session off, whose last reply turned out to be bad. True if it is over by that."""
@@ -119,11 +128,10 @@ class SessionFlow:
 def _freed(opened: _Open, ended: int) -> list[int]:
     """The turns that waited for nothing but this end."""
     freed = []
-    for number, request in opened.waiting.items():
-        if ended in turn_of(request).wait_for:
-            opened.missing[number] -= 1
-            if not opened.missing[number]:
-                freed.append(number)
+    for number in opened.waiters.get(ended, ()):
+        opened.missing[number] -= 1
+        if not opened.missing[number]:
+            freed.append(number)
     return freed
 
 

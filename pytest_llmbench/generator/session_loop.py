@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 
 from pytest_llmbench.arrivals.sessions import Due, SessionFlow, turn_of
@@ -51,12 +51,16 @@ class SessionSupply:
         """Sessions that were taken from the plan and not begun."""
         self._coming: deque[PlannedRequest] = deque()
         """Their turns that are not encoded."""
-        self._ready: dict[int, dict[int, PreparedRequest]] = {}
-        """By session and index."""
+        self._ready: dict[int, PreparedRequest] = {}
+        """By index."""
+        self._places: dict[int, range] = {}
+        """The indices of the turns of each session that goes on."""
         self.begun = 0
         """How many turns those sessions have that were begun."""
         while self.top_up():
             pass
+        self.lacks = self._next is not None or bool(self._coming)
+        """Whether there are turns that the budget had no room for."""
 
     @property
     def exhausted(self) -> bool:
@@ -78,28 +82,28 @@ class SessionSupply:
             assert self._next is not None
             taken, self._next = self._next, next(self._sessions, None)
         self.begun += len(taken)
+        self._places[turn_of(taken[0]).session] = range(taken[0].index, taken[-1].index + 1)
         return taken
 
     def keep(self, request: PlannedRequest) -> None:
         """Encode a turn of a session that was begun, if it is not yet, whatever room there is."""
-        ready = self._ready.setdefault(turn_of(request).session, {})
-        if request.index not in ready:
-            ready[request.index] = prepared = self._prepare(request)
+        if request.index not in self._ready:
+            prepared = self._ready[request.index] = self._prepare(request)
             self._room -= weight(prepared)
 
     def ready(self, request: PlannedRequest) -> PreparedRequest:
         """The turn, to be sent now."""
-        session = turn_of(request).session
-        self.keep(request)
-        prepared = self._ready[session].pop(request.index)
+        prepared = self._ready.pop(request.index, None)
+        if prepared is None:
+            return self._prepare(request)
         self._room += weight(prepared)
-        if not self._ready[session]:
-            del self._ready[session]
         return prepared
 
     def forget(self, session: int) -> None:
         """Nothing more of this session will be sent."""
-        self._room += sum(map(weight, self._ready.pop(session, {}).values()))
+        for index in self._places.pop(session, ()):
+            prepared = self._ready.pop(index, None)
+            self._room += 0 if prepared is None else weight(prepared)
 
     def top_up(self) -> bool:
         """Encode one further turn; False where the budget or the plan is at its end."""
@@ -198,33 +202,40 @@ class SessionLoop:
             return
         self._planned[due.place] = due.request
         self._dispatcher.dispatch(self._supply.ready(due.request), due.at_ns)
-        for follower in self._flow.followers(due.request):  # while there is time for it
-            self._supply.keep(follower)
-        self._supply.top_up()
+        if self._supply.lacks:
+            for follower in self._flow.followers(due.request):  # while there is time for it
+                self._supply.keep(follower)
+            self._supply.top_up()
 
-    def _begin_next(self, at_ns: int) -> None:
-        """Begin a session: in an open loop ahead of its start, so that its first turn is encoded by then."""
+    def _begin_next(self, at_ns: int, now_ns: int = -1) -> None:
+        """Begin a session: in an open loop ahead of its start, so that its first turn is encoded by then.
+
+        ``now_ns``: turns that are due by then are sent; by default all wait for the loop.
+        """
         if self._supply.exhausted:
             return
         if not self._slots:
             at_ns = self._last_start_ns = at_ns + next(self._starts_ns)
-        for due in self._flow.begin(self._supply.take(), at_ns):
-            self._supply.keep(due.request)
-            heapq.heappush(self._due, due)
+        self._take_up(self._flow.begin(self._supply.take(), at_ns), now_ns)
+
+    def _take_up(self, turns: Iterable[Due], now_ns: int) -> None:
+        """Send those that are due, as a closed loop replaces a request; the others wait for their time."""
+        for due in turns:
+            if due.at_ns <= now_ns:
+                self._send(due)
+            else:
+                self._supply.keep(due.request)
+                heapq.heappush(self._due, due)
 
     def _ended(self, exchange: Exchange) -> None:
         request = self._planned.pop(exchange.request.index)
         well = exchange.end is End.COMPLETE and (exchange.status or 0) < HTTPStatus.BAD_REQUEST
         after = self._flow.ended(turn_of(request), exchange.finished_ns, ok=well)
-        for due in after.due:
-            if due.at_ns <= exchange.finished_ns:
-                self._send(due)  # as a closed loop replaces a request
-            else:
-                heapq.heappush(self._due, due)
-        if self._flow.is_cut(request):
+        self._take_up(after.due, exchange.finished_ns)
+        if after.over or self._flow.is_cut(request):
             self._supply.forget(turn_of(request).session)
         if after.over and self._slots:
-            self._begin_next(exchange.finished_ns)
+            self._begin_next(exchange.finished_ns, exchange.finished_ns)
         self._look_again()
 
     def _decoded(self, record: RequestRecord) -> None:
@@ -232,13 +243,17 @@ class SessionLoop:
         if record.outcome is Outcome.OK or record.session is None:
             return
         if self._flow.cut(record.session) and self._slots:
-            self._begin_next(self._clock.monotonic_ns())
+            now_ns = self._clock.monotonic_ns()
+            self._begin_next(now_ns, now_ns)
         self._supply.forget(record.session)
         self._look_again()
 
     def _look_again(self) -> None:
         """Wake up for something that is due earlier than what is waited for, or at the end of it all."""
+        goes_on = self._flow.unsent > 0 or not self._supply.exhausted
+        next_ns = self._next_ns() if goes_on else None
+        if goes_on and next_ns is None:
+            return  # everything waits for ends
         self._changed.set()
-        next_ns = self._next_ns() if self._flow.unsent or not self._supply.exhausted else None
         if self._sleeper is not None and (next_ns is None or next_ns < self._until_ns):
             self._sleeper.cancel()

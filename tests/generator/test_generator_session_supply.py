@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.prepared import PreparedRequest, weight
 from pytest_llmbench.generator.session_loop import SessionSupply
 from pytest_llmbench.model.request import PlannedRequest
@@ -50,6 +51,7 @@ def test_a_plan_within_the_budget_is_encoded_before_it_starts() -> None:
     made = supply(encode, (2, 3), 10)
     assert encode.asked == [0, 1, 2, 3, 4]
     assert (made.exhausted, made.begun, made.first_number) == (False, 0, 0)
+    assert not made.lacks
     for session in sessions(2, 3):
         assert [each.index for each in made.take()] == [each.index for each in session]
         for request in session:
@@ -70,6 +72,7 @@ def test_of_a_larger_plan_so_much_as_has_room() -> None:
         made.ready(request)
         made.top_up()
     assert encode.asked == [0, 1, 2, 3, 4, 5, 6]
+    assert made.lacks
     made.take()
     assert [made.ready(request).index for request in second] == [3, 4, 5]
 
@@ -126,5 +129,6 @@ def test_every_turn_is_encoded_once_and_in_the_end_there_is_as_much_room_as_befo
 def test_a_turn_of_no_session_has_no_place_here() -> None:
     made = supply(Encoder(), (), 1)
     assert made.exhausted
-    with pytest.raises(Exception, match="belongs to no session"):
-        made.keep(PlannedRequest(0, 1, 1, text="x"))
+    alone = SessionSupply(iter([[PlannedRequest(0, 1, 1, text="x")]]), Encoder(), budget_bytes=0)
+    with pytest.raises(SuiteError, match="belongs to no session"):
+        alone.take()
