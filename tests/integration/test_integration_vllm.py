@@ -19,12 +19,13 @@ from pytest_llmbench import Fixed, SyntheticWorkload, Uniform
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.latency import tpot_ms, ttft_ms
+from pytest_llmbench.metrics.server_side import contradicted_by_ns, outside_ms, prefill_ms
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, SessionSlots
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.adapted import SharedPrefix
+from pytest_llmbench.workloads.adapted import SharedPrefix, WithoutOutput
 from pytest_llmbench.workloads.sessions import SessionWorkload
 
 pytestmark = [pytest.mark.slow, pytest.mark.timing]
@@ -48,13 +49,20 @@ def plain(model: Path) -> Iterator[str]:
 
 
 def measured(
-    url: str, workload: Workload, load: Load, requests: int, *, sut: Path | None = None
+    url: str,
+    workload: Workload,
+    load: Load,
+    requests: int,
+    *,
+    sut: Path | None = None,
+    api: str = "auto",
 ) -> Observation:
     """One load, sent by hand, after one that nothing is asked of."""
-    session = BenchSession(Settings(endpoint=url, model="tiny", sut=sut, remeasure=6))
+    session = BenchSession(Settings(endpoint=url, model="tiny", sut=sut, api=api, remeasure=6))
     try:
         session.execute(LoadPlan("before", workload, ClosedLoop(2), 8, seed=1), url)
-        return session.execute(LoadPlan("load", workload, load, requests, seed=42, ignore_eos=True), url)
+        plan = LoadPlan("load", workload, load, requests, seed=42, ignore_eos=api == "auto")
+        return session.execute(plan, url)
     finally:
         session.close()
 
@@ -96,6 +104,39 @@ def test_times_and_counts_are_those_of_its_histograms(plain: str) -> None:
     assert -1.0 < beyond < max(25.0, mean_ms(own, "time_to_first_token_seconds")), beyond
     ratio = float(tpot_ms(records).mean()) / mean_ms(own, "request_time_per_output_token_seconds")
     assert 0.85 < ratio < 1.15, ratio
+
+
+def test_what_it_tells_of_each_request_s_times(model: Path) -> None:
+    with serving(model, "--enable-per-request-metrics") as url:
+        before = counters(url)
+        records = measured(url, SHORT, ClosedLoop(2), 40).records
+        own = grown(url, before)
+    assert records.ok.all()
+    assert (records.queue_wait_ns >= 0).all()
+    assert (records.prefill_ns > 0).all()
+    assert (contradicted_by_ns(records) < 0).all(), "its parts are within what passed here"
+    assert len(outside_ms(records)) == 40
+    ratio = float(prefill_ms(records).mean()) / mean_ms(own, "request_prefill_time_seconds")
+    assert 0.7 < ratio < 1.4, ratio
+
+
+def test_log_probabilities_of_prompts(plain: str) -> None:
+    before = counters(plain)
+    seen = measured(plain, WithoutOutput(SHORT), ClosedLoop(2), 24, api="logprobs")
+    own = grown(plain, before)
+    assert seen.records.ok.all(), list(seen.records.error)
+    assert (seen.records.output_tokens == MISSING).all()
+    assert seen.engine is not None
+    assert seen.engine.grown("prompt_tokens") == seen.records.input_tokens.sum()
+    assert own["request_success_total"] >= 32
+
+
+def test_vectors_of_a_pooling_model(model: Path) -> None:
+    with serving(model, "--runner", "pooling", "--convert", "embed") as url:
+        seen = measured(url, WithoutOutput(SHORT), ClosedLoop(2), 24, api="openai-embeddings")
+    assert seen.records.ok.all(), list(seen.records.error)
+    assert seen.engine is not None
+    assert seen.engine.grown("prompt_tokens") == seen.records.input_tokens.sum()
 
 
 @pytest.mark.parametrize("told", ["usage", "ids"])
