@@ -196,10 +196,10 @@ def _local_workers(config: pytest.Config) -> int:
 
 @pytest.fixture(scope="session")
 def llm_selftest(pytestconfig: pytest.Config) -> SelftestResult:
-    """What the load generator can be trusted with on this host: a quick selftest of some 13 s, run once,
-    over the transport to ``--llm-endpoint``.
+    """What the load generator can be trusted with on this host: a quick selftest of some 13 s, run once.
 
-    The result is stored, if that can be done and no whole one is there, so that later tests cite it::
+    It is of the transport to ``--llm-endpoint``. The result is stored, if that can be done and no whole one
+    is there, so that later tests cite it::
 
         def test_this_host_can_load(llm_selftest):
             assert llm_selftest.trusted
