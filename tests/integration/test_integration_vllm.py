@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tiny_gguf import VOCABULARY
 from vllm_server import MAX_NUM_SEQS, program, serving
 
-from pytest_llmbench import Fixed, SyntheticWorkload, Uniform
+from pytest_llmbench import SUT, Fixed, SyntheticWorkload, Uniform
 from pytest_llmbench.harness.session import BenchSession
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.metrics.latency import tpot_ms, ttft_ms
@@ -58,11 +58,12 @@ def measured(
     api: str = "auto",
 ) -> Observation:
     """One load, sent by hand, after one that nothing is asked of."""
-    session = BenchSession(Settings(endpoint=url, model="tiny", sut=sut, api=api, remeasure=6))
+    session = BenchSession(Settings(endpoint=url, model="tiny", sut=sut, remeasure=6))
     try:
-        session.execute(LoadPlan("before", workload, ClosedLoop(2), 8, seed=1), url)
+        served = SUT(url, model="tiny", api=api)
+        session.execute(LoadPlan("before", workload, ClosedLoop(2), 8, seed=1), served)
         plan = LoadPlan("load", workload, load, requests, seed=42, ignore_eos=api == "auto")
-        return session.execute(plan, url)
+        return session.execute(plan, served)
     finally:
         session.close()
 
