@@ -69,6 +69,14 @@ def not_over_http2(endpoint: str) -> list[str]:
     return [f"--llm-http=2 is for http:// and https:// endpoints, and {scheme}: {why}: leave it out"]
 
 
+def not_through_a_proxy(endpoint: str) -> list[str]:
+    """Why an endpoint is not measured through a proxy, in words; nothing, if it can be."""
+    scheme = endpoint.strip().partition(":")[0].lower()
+    if scheme in ("http", "https"):
+        return []
+    return [f"--llm-proxy is for http:// and https:// endpoints, and not for {scheme}: leave it out"]
+
+
 _NOT_OVER_HTTP2 = {
     **dict.fromkeys(WEBSOCKET_SCHEMES, "is a WebSocket, which is opened over HTTP/1.1"),
     **dict.fromkeys(GRPC_SCHEMES, "is gRPC, which is HTTP/2 by itself"),

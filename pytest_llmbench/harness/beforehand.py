@@ -31,7 +31,7 @@ def mistakes_of(settings: Settings) -> list[str]:
 def _check(sut: SUT, settings: Settings) -> None:
     file = read_sut_file(settings.sut) if settings.sut is not None else None
     approach = SUTAccess.to(sut, settings, file)
-    approach.refuse_http2_where_it_is_not()
+    approach.refuse_what_is_not_http()
     if sut.is_embedded or sut.is_replay:
         scenario = parse_scenario(sut.preset)
         if sut.is_embedded:

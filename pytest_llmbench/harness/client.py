@@ -23,7 +23,7 @@ from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import Access, Asking
-from pytest_llmbench.probes.control_plane import explain, tls_context, without_query
+from pytest_llmbench.probes.control_plane import as_httpx, explain, proxy_to, tls_context, without_query
 from pytest_llmbench.probes.model_list import below
 from pytest_llmbench.redaction import outward
 from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
@@ -224,12 +224,17 @@ class LLMClient:
             **headers_for(self.dialect, self._access.credentials.headers),
             **self._access.credentials.headers,
         }
-        # The preflight has refused endpoints that the environment has a proxy for.
+        # The preflight has refused a proxy of the environment that nobody asked for.
         timeout = httpx.Timeout(None, connect=self._access.connect_s)
-        path = socket_path(self._to.url())
+        path, proxy = socket_path(self._to.url()), proxy_to(self._to.url(), self._access)
         way = httpx.AsyncHTTPTransport(uds=path) if path else None
         return httpx.AsyncClient(
-            headers=headers, verify=self._tls, trust_env=False, timeout=timeout, transport=way
+            headers=headers,
+            verify=self._tls,
+            trust_env=False,
+            timeout=timeout,
+            transport=way,
+            proxy=None if path or proxy is None else as_httpx(proxy),
         )
 
     @property

@@ -69,6 +69,17 @@ UNCHECKED = Finding(
 """Beside every result of a server that was not asked who it is."""
 
 
+def _through(proxy: str) -> Finding:
+    """Beside every result of requests that took a way of their author's."""
+    return Finding(
+        "measured_through_proxy",
+        ok=False,
+        voids=False,
+        message=f"requests went through the proxy {proxy} (--llm-proxy): its time, and what it holds back, "
+        "is in every figure",
+    )
+
+
 @dataclass(frozen=True)
 class _Failed:
     """A SUT that could not be opened: the first test is told why, the others where to look."""
@@ -218,7 +229,15 @@ class BenchSession:
         beyond = () if opened.virtual else self._beyond(result, opened)
         again = self._sent_before.findings(nodeid)
         unchecked = (UNCHECKED,) if opened.facts.value("endpoint.certificate_checked") is False else ()
-        found = (*result.findings, *unchecked, *beyond, *(() if definition.name in SENDS_AGAIN else again))
+        proxy = opened.facts.value("endpoint.proxy")
+        proxied = (_through(proxy),) if proxy not in (None, "none") else ()
+        found = (
+            *result.findings,
+            *unchecked,
+            *proxied,
+            *beyond,
+            *(() if definition.name in SENDS_AGAIN else again),
+        )
         return replace(result, notes=(*opened.notes, *result.notes), findings=found)
 
     def _beyond(self, result: TestResult, opened: OpenSUT) -> tuple[Finding, ...]:

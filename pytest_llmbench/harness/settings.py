@@ -60,6 +60,8 @@ class Settings(BaseModel):
     inconclusive: Literal["fail", "pass"] = "fail"
     exit_codes: bool = False
     require: bool = False
+    proxy: str | None = None
+    """The URL of the HTTP proxy that is measured through, or ``env``."""
     imported: Path | None = Field(default=None, alias="import")
     """A list of tests that is collected too."""
     insecure: bool = False

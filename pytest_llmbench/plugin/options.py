@@ -197,6 +197,12 @@ OPTIONS = (
         "the replies; every result says so",
         flag=True,
     ),
+    Option(
+        "proxy",
+        "measure through an HTTP proxy: its URL, or env for the one of the environment (default: directly, "
+        "and a proxy of the environment is an error)",
+        "http://HOST:PORT",
+    ),
     Option("api-key-file", "file with the API key (default: LLM_API_KEY or OPENAI_API_KEY)", "FILE"),
 )
 

@@ -204,6 +204,8 @@ class SessionReport:
             return None
         shown = ", ".join(map(without_credentials, endpoints))
         over = ", over HTTP/2" if self.settings.http == "2" else ""
+        if self.settings.proxy:
+            over += f", through the proxy {without_credentials(self.settings.proxy)}"
         lines = [outward(f"llmbench: {shown}, scale {self.settings.scale}{over}")]
         return [*lines, INSECURE] if self.settings.insecure else lines
 

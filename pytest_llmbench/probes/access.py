@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.probes.credentials import Credentials
 from pytest_llmbench.trust import ClientCertificate
 from pytest_llmbench.wire.dialect import PromptForm
+
+if TYPE_CHECKING:
+    from pytest_llmbench.http_proxy import HttpProxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class Access:
     """The server's certificate is not checked."""
     client: ClientCertificate | None = None
     """Shown to a server that demands one."""
+    proxy: HttpProxy | None = None
+    """Goes before the one of the environment."""
     connect_s: float = 10.0
     answer_s: float = 120.0
     """The time from the request to the end of its answer; a cold model may be loaded by the first one."""

@@ -25,6 +25,7 @@ import httpx
 from pytest_llmbench import trust
 from pytest_llmbench.endpoint_urls import SCHEME, http_beside, is_grpc, over_http, socket_path
 from pytest_llmbench.errors import NotReadyError, SuiteError, SUTError
+from pytest_llmbench.http_proxy import HttpProxy
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.wire.dialect import MessageDialect
@@ -79,8 +80,9 @@ class ControlPlane:
         self.headers = access.credentials.headers
         """What every request carries beside the usual; holds secrets."""
         direct = bool(self._socket) or is_grpc(endpoint)
-        self.proxy = None if direct else proxy_for(http_beside(endpoint))
-        """URL of the proxy that is used, or ``None``. Never one for a loopback endpoint, nor for gRPC."""
+        self.proxy = None if direct else proxy_to(http_beside(endpoint), access)
+        """The proxy that is used, or ``None``. Never one of the environment for a loopback endpoint, and none
+        for gRPC."""
         self._tls = tls_context(access)
         self._client = self._made()
         self._answered = False
@@ -95,7 +97,7 @@ class ControlPlane:
                 **access.credentials.headers,
             },
             verify=self._tls,
-            proxy=self.proxy,
+            proxy=None if self.proxy is None else as_httpx(self.proxy),
             transport=self._transport,
             # The proxy is decided above, so that what is recorded is what is used.
             trust_env=False,
@@ -171,7 +173,7 @@ class ControlPlane:
 
         if self.proxy is not None:
             raise SUTError(
-                f"the environment has a proxy ({without_userinfo(self.proxy)}) for this host, and WebSockets "
+                f"the environment has a proxy ({self.proxy.url}) for this host, and WebSockets "
                 "are opened without one",
                 where=without_query(url),
                 remedy="add the host to NO_PROXY if it can be reached directly",
@@ -281,8 +283,8 @@ class ControlPlane:
         what, remedy = explain(url, error, self._access, may_speak_tls=unknown)
         kind = NotReadyError if _may_pass(error) and not what.endswith(_SPEAKS_TLS) else SUTError
         if self.proxy is not None:
-            what += f" (through the proxy {without_userinfo(self.proxy)} of the environment)"
-            remedy += "; set NO_PROXY if this host is to be reached directly"
+            what += f" (through the proxy {self.proxy.url})"
+            remedy += "; leave out --llm-proxy, or set NO_PROXY, if this host is to be reached directly"
         return kind(what, where=url, remedy=remedy)
 
 
@@ -386,8 +388,21 @@ def tls_context(access: Access) -> ssl.SSLContext:
         ) from error
 
 
-def proxy_for(url: str) -> str | None:
-    """The proxy that the environment sets for ``url``; never one for a loopback host."""
+def as_httpx(proxy: HttpProxy) -> httpx.Proxy:
+    """The same for a client of httpx."""
+    return httpx.Proxy(proxy.url, headers=proxy.headers)
+
+
+def proxy_to(url: str, access: Access) -> HttpProxy | None:
+    """The proxy of the access, else that of the environment."""
+    return access.proxy or proxy_for(url)
+
+
+def proxy_for(url: str) -> HttpProxy | None:
+    """The proxy that the environment sets for ``url``; never one for a loopback host.
+
+    Raises SuiteError for one that does not speak plain HTTP.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
     if is_loopback(host) or urllib.request.proxy_bypass(parts.netloc):
@@ -398,12 +413,14 @@ def proxy_for(url: str) -> str | None:
         return None
     if "://" not in proxy:
         proxy = f"http://{proxy}"
-    if urlsplit(proxy).scheme not in ("http", "https"):
-        what = f"the proxy {without_userinfo(proxy)} of the environment is neither http nor https"
+    try:
+        return HttpProxy.parse(proxy)
+    except SuiteError as error:
         raise SuiteError(
-            what, where=without_query(url), remedy="set NO_PROXY for this host, or another proxy"
-        )
-    return proxy
+            f"the proxy of the environment, {without_userinfo(proxy)}, cannot be used: {error.what}",
+            where=without_query(url),
+            remedy="set NO_PROXY for this host, or another proxy",
+        ) from None
 
 
 def is_loopback(host: str) -> bool:

@@ -19,7 +19,7 @@ from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.probes import api_detection as detection
 from pytest_llmbench.probes import endpoint_errors as errors
 from pytest_llmbench.probes.access import Access, Asking
-from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query, without_userinfo
+from pytest_llmbench.probes.control_plane import Answer, ControlPlane, without_query
 from pytest_llmbench.probes.engine_identity import engine_facts, told_by_pages
 from pytest_llmbench.probes.model_list import (
     ModelList,
@@ -277,7 +277,7 @@ def _further_names(listed: ModelList, model: str) -> list[str]:
 
 def _report(control: ControlPlane, found: _Stream, model: str, listed: ModelList) -> EndpointReport:
     server = found.answer.headers.get("server", listed.server)
-    proxy = control.proxy and without_userinfo(control.proxy)
+    proxy = None if control.proxy is None else control.proxy.url
     values: dict[str, Any] = {
         "sut.model.name": model,
         "endpoint.models": list(dict.fromkeys([model, *_further_names(listed, model)])),

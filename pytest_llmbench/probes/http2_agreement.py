@@ -9,7 +9,7 @@ import httpx
 
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.probes.access import Access
-from pytest_llmbench.probes.control_plane import tls_context, without_query
+from pytest_llmbench.probes.control_plane import proxy_to, tls_context, without_query
 from pytest_llmbench.probes.plain_socket import PlainSocket
 from pytest_llmbench.wire.http2.client import Http2Client
 
@@ -26,7 +26,7 @@ def agree_on_http2(url: str, access: Access) -> None:
     tls.set_alpn_protocols(["h2"])
     hasty = replace(access, answer_s=min(access.answer_s, _ANSWER_S))
     try:
-        with PlainSocket(url, hasty, tls) as sock:
+        with PlainSocket(url, hasty, tls, proxy_to(url, access)) as sock:
             over_tls = urlsplit(url).scheme == "https"
             why = _refusal(sock, over_tls=over_tls)
     except httpx.RequestError as error:

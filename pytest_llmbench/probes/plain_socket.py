@@ -6,12 +6,15 @@ import socket
 import ssl
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 import httpx
 
 from pytest_llmbench.probes.access import Access
+
+if TYPE_CHECKING:
+    from pytest_llmbench.http_proxy import HttpProxy
 
 _PORTS = {"ws": 80, "wss": 443, "http": 80, "https": 443}
 _OVER_TLS = ("wss", "grpcs", "https")
@@ -26,9 +29,10 @@ class PlainSocket:
     ``access.answer_s``.
     """
 
-    def __init__(self, url: str, access: Access, tls: ssl.SSLContext) -> None:
-        """Raises httpx.ConnectError or httpx.ConnectTimeout."""
-        self._socket = _connected(url, access, tls)
+    def __init__(self, url: str, access: Access, tls: ssl.SSLContext, proxy: HttpProxy | None = None) -> None:
+        """``proxy``: what is asked for a tunnel to the server. Raises httpx.ConnectError or
+        httpx.ConnectTimeout."""
+        self._socket = _connected(url, access, tls, proxy)
         self._until_s = time.monotonic() + access.answer_s
 
     def __enter__(self) -> Self:
@@ -71,12 +75,15 @@ class PlainSocket:
         self._socket.settimeout(max(_LEAST_S, self._until_s - time.monotonic()))
 
 
-def _connected(url: str, access: Access, tls: ssl.SSLContext) -> socket.socket:
+def _connected(url: str, access: Access, tls: ssl.SSLContext, proxy: HttpProxy | None) -> socket.socket:
     parts = urlsplit(url)
-    host = parts.hostname or ""
+    host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+    where = (host, port) if proxy is None else (proxy.host, proxy.port)
     try:
-        plain = socket.create_connection((host, parts.port or _PORTS[parts.scheme]), access.connect_s)
+        plain = socket.create_connection(where, access.connect_s)
         try:
+            if proxy is not None:
+                _ask_for_tunnel(plain, proxy.connect_request(host, port))
             return tls.wrap_socket(plain, server_hostname=host) if parts.scheme in _OVER_TLS else plain
         except BaseException:
             plain.close()
@@ -85,3 +92,16 @@ def _connected(url: str, access: Access, tls: ssl.SSLContext) -> socket.socket:
         raise httpx.ConnectTimeout(str(error)) from error
     except OSError as error:
         raise httpx.ConnectError(str(error)) from error
+
+
+def _ask_for_tunnel(plain: socket.socket, request: bytes) -> None:
+    """Raises OSError where the proxy opens none."""
+    from pytest_llmbench.http_proxy import END_OF_HEAD, LONGEST_HEAD, why_no_tunnel
+
+    plain.sendall(request)
+    head = b""
+    # A byte at a time: what follows the head is the server's.
+    while not head.endswith(END_OF_HEAD) and len(head) <= LONGEST_HEAD and (byte := plain.recv(1)):
+        head += byte
+    if why := why_no_tunnel(head.removesuffix(END_OF_HEAD)):
+        raise ConnectionRefusedError(why)

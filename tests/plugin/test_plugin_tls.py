@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import select
-import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 import trustme
 from plugin_suite import SMALL_WARMUP, Suite
+from relays import in_front_of
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
@@ -26,52 +22,6 @@ from pytest_llmbench import llmbench, make_workload
 def test_first_token(): ...
 """
 WARNING = "*WARNING: --llm-insecure: the server's certificate is not checked*reads the API key*"
-
-
-def _relay(outer: ssl.SSLSocket, inner: socket.socket, stop: threading.Event) -> None:
-    """In one thread: a TLS connection must not be read and written at once."""
-    while not stop.is_set():
-        ready = [outer] if outer.pending() else select.select([outer, inner], [], [], 0.1)[0]
-        for source in ready:
-            data = source.recv(65536)
-            if not data:
-                return
-            (inner if source is outer else outer).sendall(data)
-
-
-@contextlib.contextmanager
-def in_front_of(url: str, context: ssl.SSLContext) -> Iterator[str]:
-    """A TLS port before the server at ``url``."""
-    parts = urlsplit(url)
-    listener, stop = socket.create_server(("127.0.0.1", 0)), threading.Event()
-    threads: list[threading.Thread] = []
-
-    def one(plain: socket.socket) -> None:
-        with (
-            plain,
-            contextlib.suppress(OSError),
-            context.wrap_socket(plain, server_side=True) as outer,
-            socket.create_connection((parts.hostname or "", parts.port or 80)) as inner,
-        ):
-            _relay(outer, inner, stop)
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                threads.append(threading.Thread(target=one, args=(connection,), daemon=True))
-                threads[-1].start()
-
-    acceptor = threading.Thread(target=accept, daemon=True)
-    acceptor.start()
-    try:
-        yield f"https://127.0.0.1:{listener.getsockname()[1]}/v1"
-    finally:
-        stop.set()
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        for thread in (acceptor, *threads):
-            thread.join(5)
 
 
 @pytest.fixture(scope="module")

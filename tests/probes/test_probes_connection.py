@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from pytest_llmbench.errors import SuiteError, SUTError
+from pytest_llmbench.http_proxy import HttpProxy
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.control_plane import is_loopback, proxy_for
 from pytest_llmbench.probes.endpoint import examine
@@ -438,9 +439,9 @@ def test_a_proxy_that_is_down_is_named(monkeypatch):
 def test_which_proxy_is_used(monkeypatch):
     monkeypatch.setenv("https_proxy", "proxy.example.org:3128")
     monkeypatch.setenv("no_proxy", "inside.example.org")
-    assert proxy_for("https://outside.example.org/v1") == "http://proxy.example.org:3128"
+    assert proxy_for("https://outside.example.org/v1") == HttpProxy("proxy.example.org", 3128)
     assert proxy_for("https://inside.example.org/v1") is None
     assert proxy_for("http://outside.example.org/v1") is None
     monkeypatch.setenv("all_proxy", "socks5://proxy.example.org:1080")
-    with pytest.raises(SuiteError, match="neither http nor https"):
+    with pytest.raises(SuiteError, match=r"of the environment, socks5.*only http:// is spoken"):
         proxy_for("http://outside.example.org/v1")

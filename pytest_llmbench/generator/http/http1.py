@@ -19,6 +19,7 @@ from pytest_llmbench.generator.http.sockets import Sockets
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.tls import TlsChannel
 from pytest_llmbench.generator.http.transport import End, Exchange
+from pytest_llmbench.generator.http.tunnel import Tunnel
 from pytest_llmbench.generator.stamping import Stamping
 from pytest_llmbench.timing.clock import Clock
 from pytest_llmbench.wire.uniform import MOST_BYTES
@@ -549,7 +550,7 @@ class Http1Transport:
             self._addresses.sort(key=address.__ne__)  # what has worked comes first
             self.opened += 1
             return connection
-        raise failure or OSError(errno.EHOSTUNREACH, f"{self._target.host} has no address")
+        raise failure or OSError(errno.EHOSTUNREACH, f"{self._target.peer[0]} has no address")
 
     async def _connect(self, address: str) -> Http1Connection:
         loop = asyncio.get_running_loop()
@@ -557,13 +558,15 @@ class Http1Transport:
         context = self._target.ssl_context
         tls = TlsChannel(context, self._target.host) if context is not None else None
         connection = self._connection(tls, ready)
-        port = self._target.port
+        asked = self._target.tunnel_request
+        linked = Tunnel(connection, asked) if asked else connection
+        port = self._target.peer[1]
         if self._times is not None:
             if self._sockets is None:
                 self._sockets = Sockets(loop, self._times)
-            await SocketLink.connect(connection, address, port, self._sockets)
+            await SocketLink.connect(linked, address, port, self._sockets)
         else:
-            link = LoopLink(connection, self._clock.monotonic_ns)
+            link = LoopLink(linked, self._clock.monotonic_ns)
             if self._target.unix_path:
                 await loop.create_unix_connection(lambda: link, self._target.unix_path)
             else:
@@ -571,7 +574,7 @@ class Http1Transport:
         try:
             await ready
         except BaseException:  # cancellation included: a connection that nobody will use must not stay open
-            connection.shut()
+            linked.shut()
             raise
         if not connection.alive:
             raise ConnectionResetError(errno.ECONNRESET, "closed by the server as soon as it was open")
@@ -586,9 +589,7 @@ class Http1Transport:
         if self._target.unix_path:
             return [self._target.unix_path]
         if not self._addresses:
-            found = await asyncio.get_running_loop().getaddrinfo(
-                self._target.host, self._target.port, type=socket.SOCK_STREAM
-            )
+            found = await asyncio.get_running_loop().getaddrinfo(*self._target.peer, type=socket.SOCK_STREAM)
             self._addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         return list(self._addresses)
 

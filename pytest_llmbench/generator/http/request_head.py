@@ -26,7 +26,11 @@ class RequestHead:
         """``further``: headers that the dialect wants beside those of the target. ``session_header``: the
         name of the header with the id of the session; empty: it is not sent."""
         headers = {"Host": target.authority, **usual_headers(target, further)}
-        lines = [f"POST {target.request_target(path)} HTTP/1.1"]
+        where = target.request_target(path)
+        if target.proxy is not None and not target.is_tunnelled:
+            where = f"{target.scheme}://{target.authority}{where}"  # the absolute form, RFC 9112, 3.2.2
+            headers |= target.proxy.headers
+        lines = [f"POST {where} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self._fixed = ("\r\n".join(lines) + "\r\nx-request-id: ").encode("ascii")
         self.session_header = session_header

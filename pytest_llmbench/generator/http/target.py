@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from pytest_llmbench.endpoint_urls import (
@@ -13,12 +14,16 @@ from pytest_llmbench.endpoint_urls import (
     SCHEME,
     WEBSOCKET_SCHEMES,
     not_over_http2,
+    not_through_a_proxy,
     socket_mistakes,
     socket_path,
 )
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request_fields import OWN_HEADERS
 from pytest_llmbench.trust import ClientCertificate, client_context
+
+if TYPE_CHECKING:
+    from pytest_llmbench.http_proxy import HttpProxy
 
 SUPPORTED = (
     "http://", "https://", "sim", "replay", "python:module:attr", "http+unix://", "ws://", "wss://", "grpc://",
@@ -28,6 +33,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443, SCHEME: 80, "ws": 80, "wss": 443}
 _TLS = ("https", "wss", "grpcs")
 _OF_HANDSHAKES = ("upgrade", "sec-websocket-")
 """Headers of a WebSocket's handshake begin like this."""
+_REMEDY = "correct this URL, or what the SUT file says of headers and certificates"
+"""The endpoint, a baseline's or a variant's: the URL in ``where`` says which."""
 _OF_CALLS = ("te", "trailer", "upgrade", "keep-alive", "proxy-connection", "http2-settings")
 """Headers that HTTP/2 has not, or has one value for."""
 
@@ -53,6 +60,8 @@ class Target:
     """The socket that is connected to in place of host and port."""
     http2: bool = False
     """Requests go over HTTP/2: with ALPN over TLS, else with prior knowledge."""
+    proxy: HttpProxy | None = None
+    """What is connected to in place of host and port, and told where to go on to."""
 
     @classmethod
     def parse(
@@ -64,24 +73,24 @@ class Target:
         insecure: bool = False,
         client: ClientCertificate | None = None,
         http2: bool = False,
+        proxy: HttpProxy | None = None,
     ) -> Target:
         """A target from ``http(s)://host[:port][/base][?query]``, ``ws(s)://…``, ``grpc(s)://host:port`` or
-        ``http+unix://%2Fsocket…``. ``http2``: of ``http(s)`` alone.
+        ``http+unix://%2Fsocket…``. ``http2`` and ``proxy``: of ``http(s)`` alone.
 
         Raises :class:`SuiteError`, listing everything that is wrong, for a scheme we do not speak, a missing
         host, a bad port, credentials in the URL, header text that is not header text, an unreadable CA file.
         """
         parts = _split(url)
         mistakes = _url_mistakes(parts) + (not_over_http2(url) if http2 else [])
+        mistakes += not_through_a_proxy(url) if proxy else []
         mistakes += _header_mistakes(headers or {}, parts.scheme, http2=http2)
         context: ssl.SSLContext | None = None
         if parts.scheme in _TLS:
             alpn = "h2" if http2 or parts.scheme in GRPC_SCHEMES else "http/1.1"
             context = _tls_context(mistakes, alpn, ca_file, insecure=insecure, client=client)
         if mistakes:
-            # The endpoint, a baseline's or a variant's: the URL in ``where`` says which.
-            remedy = "correct this URL, or what the SUT file says of headers and certificates"
-            raise SuiteError.from_mistakes(mistakes, where=_shown(parts), remedy=remedy)
+            raise SuiteError.from_mistakes(mistakes, where=_shown(parts), remedy=_REMEDY)
         return cls(
             scheme=parts.scheme,
             host="localhost" if parts.scheme == SCHEME else parts.hostname or "",
@@ -93,6 +102,7 @@ class Target:
             insecure=insecure and parts.scheme in _TLS,
             unix_path=socket_path(url),
             http2=http2,
+            proxy=proxy,
         )
 
     @property
@@ -114,7 +124,25 @@ class Target:
     @property
     def place(self) -> str:
         """Where connections go, for messages."""
-        return self.unix_path or f"{self.host}:{self.port}"
+        through = f" through the proxy {self.proxy.url}" if self.proxy is not None else ""
+        return self.unix_path or f"{self.host}:{self.port}{through}"
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        """Host and port that connections are opened to."""
+        return (self.host, self.port) if self.proxy is None else (self.proxy.host, self.proxy.port)
+
+    @property
+    def is_tunnelled(self) -> bool:
+        """Whether the proxy is asked for a tunnel; else it is given each request, with the whole URL."""
+        return bool(self.tunnel_request)
+
+    @property
+    def tunnel_request(self) -> bytes:
+        """What the proxy is asked first; empty: it is given each request."""
+        if self.proxy is None or not (self.http2 or self.ssl_context is not None):
+            return b""
+        return self.proxy.connect_request(self.host, self.port)
 
     @property
     def url(self) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 from pytest_llmbench.errors import LLMBenchError, SuiteError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.progress import Progress
+from pytest_llmbench.http_proxy import HttpProxy
 from pytest_llmbench.model.facts import Fact
 from pytest_llmbench.model.observation import SelfCheck
 from pytest_llmbench.model.plan import LoadPlan
@@ -31,7 +32,7 @@ from pytest_llmbench.trust import ClientCertificate
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import PromptForm
 
-PROTOCOL = 6
+PROTOCOL = 7
 
 
 def own_version() -> str:
@@ -49,6 +50,7 @@ class Address:
     insecure: bool = False
     client: ClientCertificate | None = None
     http2: bool = False
+    proxy: HttpProxy | None = None
 
     def target(self) -> Target:
         return Target.parse(
@@ -58,6 +60,7 @@ class Address:
             insecure=self.insecure,
             client=self.client,
             http2=self.http2,
+            proxy=self.proxy,
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.endpoint_urls import not_over_http2
+from pytest_llmbench.endpoint_urls import not_over_http2, not_through_a_proxy
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.ray.spec import RaySpec
@@ -28,6 +28,7 @@ from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning
 
 if TYPE_CHECKING:
+    from pytest_llmbench.http_proxy import HttpProxy
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 
 
@@ -50,6 +51,8 @@ class SUTAccess:
     """The cluster that they run on instead of this machine."""
     http2: bool = False
     """``--llm-http=2``: measured requests go over HTTP/2."""
+    proxy: str = ""
+    """``--llm-proxy``: a URL, or ``env``; empty: requests go directly, and nowhere else."""
 
     @classmethod
     def to(cls, sut: SUT, settings: Settings, file: SUTFile | None) -> SUTAccess:
@@ -62,18 +65,39 @@ class SUTAccess:
             header_env=file.header_env if file is not None else None,
         )
         http2 = settings.http == "2"
-        approach = cls(sut, file, credentials, settings.insecure, settings.wait, http2=http2)
+        through = settings.proxy or ""
+        approach = cls(sut, file, credentials, settings.insecure, settings.wait, http2=http2, proxy=through)
         if isinstance(settings.workers, str):
             return replace(approach, ray=RaySpec.parse(settings.workers))
         return replace(approach, workers=settings.workers, cpus=usable_cpus(settings.worker_cpus))
 
     @property
     def access(self) -> Access:
+        named = self._named_proxy
         if self.file is None:
-            return Access(self.credentials, insecure=self.insecure)
+            return Access(self.credentials, insecure=self.insecure, proxy=named)
         insecure = self.insecure or self.file.endpoint.insecure
         file = self.file
-        return Access(self.credentials, ca_file=file.ca_file, insecure=insecure, client=file.client)
+        return Access(
+            self.credentials, ca_file=file.ca_file, insecure=insecure, client=file.client, proxy=named
+        )
+
+    @property
+    def _named_proxy(self) -> HttpProxy | None:
+        """The one that ``--llm-proxy`` names itself. Raises SuiteError for what is no proxy."""
+        if not self.proxy:
+            return None
+        from pytest_llmbench.http_proxy import OF_ENVIRONMENT, HttpProxy  # what few ask for
+
+        return None if self.proxy == OF_ENVIRONMENT else HttpProxy.without_credentials(self.proxy)
+
+    def proxy_to(self, url: str) -> HttpProxy | None:
+        """What requests to a URL go through."""
+        if not self.proxy:
+            return None
+        from pytest_llmbench.probes.control_plane import proxy_to
+
+        return proxy_to(url, self.access)
 
     @property
     def asking(self) -> Asking:
@@ -147,17 +171,21 @@ class SUTAccess:
             insecure=access.insecure,
             client=access.client,
             http2=self.http2,
+            proxy=self.proxy_to(url),
         )
 
-    def refuse_http2_where_it_is_not(self) -> None:
-        """Raise SuiteError where HTTP/2 is asked for and the SUT is not asked over HTTP, or packages lack."""
-        if not self.http2:
-            return
-        if mistakes := not_over_http2(self.sut.endpoint):
+    def refuse_what_is_not_http(self) -> None:
+        """Raise SuiteError where HTTP/2 or a proxy is asked for and the SUT is not asked over HTTP, where the
+        proxy is none, or what HTTP/2 needs is not installed."""
+        mistakes = not_over_http2(self.sut.endpoint) if self.http2 else []
+        mistakes += not_through_a_proxy(self.sut.endpoint) if self.proxy else []
+        if mistakes:
             raise SuiteError.from_mistakes(mistakes)
-        from pytest_llmbench.wire.catalogue import require_http2  # what few ask for
+        _ = self._named_proxy
+        if self.http2:
+            from pytest_llmbench.wire.catalogue import require_http2  # what few ask for
 
-        require_http2()
+            require_http2()
 
     def told(self, facts: Facts, disclosed: Mapping[str, Any]) -> Facts:
         """``facts``, and over them what is declared: the stronger the later."""

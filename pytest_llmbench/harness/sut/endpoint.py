@@ -58,7 +58,8 @@ def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
 
     approach.target(url)  # what we cannot speak to is said before any traffic
     seen = _examined(url, approach, callbacks.on_progress)
-    _refuse_proxy(seen)
+    if not approach.proxy:
+        _refuse_proxy(seen)
     told = _over_http2(seen, approach) if approach.http2 else Facts()
     target = approach.target(seen.base_url)
     if approach.workers:
@@ -107,7 +108,7 @@ def _whereabouts(target: Target) -> Facts:
     from pytest_llmbench.probes.rtt import probe_rtt
 
     found = host_facts(target.host)
-    return found if target.unix_path else found | probe_rtt(target.host, target.port)
+    return found if target.unix_path else found | probe_rtt(*target.peer)
 
 
 def _examined(url: str, approach: SUTAccess, say: Callable[[str], None]) -> EndpointReport:
@@ -134,10 +135,11 @@ def _over_http2(seen: EndpointReport, approach: SUTAccess) -> Facts:
 
 
 def _refuse_proxy(seen: EndpointReport) -> None:
-    """The measured connections are our own and direct: through a proxy we would measure something else."""
+    """Measured connections are direct, unless asked for: through a proxy we would measure something else."""
     if seen.proxy is not None:
         raise SUTError(
             f"the environment routes {seen.base_url} through the proxy {seen.proxy}, "
-            "and the measured connections do not go through proxies",
-            remedy="add the host to NO_PROXY if it can be reached directly, or measure from behind the proxy",
+            "and the measured connections do not go through a proxy that nobody asked for",
+            remedy="add the host to NO_PROXY if it can be reached directly, measure from behind the proxy, "
+            "or say --llm-proxy=env: its time is then in every figure",
         )

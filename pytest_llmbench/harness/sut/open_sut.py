@@ -120,7 +120,7 @@ def open_sut(
     offered = offered or Offered()
     file = read_sut_file(settings.sut) if settings.sut is not None else None
     approach = SUTAccess.to(sut, settings, file)
-    approach.refuse_http2_where_it_is_not()
+    approach.refuse_what_is_not_http()
     variants = declared_variants(sut, file, offered.variants)
     _keep_secrets(variants)
     callbacks = RunCallbacks(RecordSink(), on_progress)

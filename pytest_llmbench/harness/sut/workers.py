@@ -84,7 +84,10 @@ def distributed(
     """
     access, asking = approach.access, approach.asking
     headers = dict(approach.credentials.headers)
-    address = Address(seen.base_url, headers, access.ca_file, access.insecure, access.client, approach.http2)
+    through = approach.proxy_to(seen.base_url)
+    address = Address(
+        seen.base_url, headers, access.ca_file, access.insecure, access.client, approach.http2, through
+    )
     options: dict[str, Any] = {
         "model": seen.model,
         "prompt_form": asking.prompt_form,
