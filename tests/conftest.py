@@ -19,7 +19,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
 
@@ -84,30 +84,60 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """By turns a file whose tests wait and one whose tests compute: of two processes of pytest-xdist, which
-    take file after file, seldom both wait, and none is left alone at the end with a long one."""
+    """By turns a file whose tests wait and one whose tests compute: of the processes of pytest-xdist, which
+    take file after file, seldom all wait. Files with tests that take the machine come last, when the others
+    have nothing else to do."""
     files = list(dict.fromkeys(item.path for item in items))
-    waiting = [path for path in files if _WAITING.intersection(path.parents)]
-    computing = [path for path in files if not _WAITING.intersection(path.parents)]
+    alone = {item.path for item in items if _is_timing(item) and not item.get_closest_marker("slow")}
+    shared = [path for path in files if path not in alone]
+    waiting = [path for path in shared if _WAITING.intersection(path.parents)]
+    computing = [path for path in shared if not _WAITING.intersection(path.parents)]
     by_turns = [path for pair in zip_longest(waiting, computing) for path in pair if path is not None]
-    place = {path: number for number, path in enumerate(by_turns)}
+    order = [*by_turns, *(path for path in files if path in alone)]
+    place = {path: number for number, path in enumerate(order)}
     items.sort(key=lambda item: place[item.path])
 
 
+def _is_timing(item: pytest.Item | None) -> bool:
+    return item is not None and item.get_closest_marker("timing") is not None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    with _the_machine(alone=item.get_closest_marker("timing") is not None), forgetting():
-        return (yield)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Tests of timing that follow each other keep the machine: the others need not end once for each."""
+    if not _machine.held:
+        _machine.take(alone=_is_timing(item))
+    try:
+        with forgetting():
+            return (yield)
+    finally:
+        if not (_is_timing(item) and _is_timing(nextitem)):
+            _machine.give_back()
 
 
-@contextmanager
-def _the_machine(*, alone: bool) -> Generator[None, None, None]:
+class _Machine:
     """Shared with the tests of other processes, or ``alone``. Who waits to be alone stands at the turnstile,
     so that no further test begins."""
-    kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
-    with (_FOLDER / "turnstile").open("w") as turnstile, (_FOLDER / "machine").open("w") as machine:
+
+    def __init__(self) -> None:
+        self._locks = ExitStack()
+        self.held = False
+
+    def take(self, *, alone: bool) -> None:
+        turnstile, machine = (
+            self._locks.enter_context((_FOLDER / name).open("w")) for name in ("turnstile", "machine")
+        )
         fcntl.flock(turnstile, fcntl.LOCK_EX)
-        fcntl.flock(machine, kind)
+        fcntl.flock(machine, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         if not alone:
             fcntl.flock(turnstile, fcntl.LOCK_UN)
-        yield
+        self.held = True
+
+    def give_back(self) -> None:
+        self._locks.close()
+        self.held = False
+
+
+_machine = _Machine()

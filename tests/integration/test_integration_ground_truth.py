@@ -20,7 +20,7 @@ from pytest_llmbench import SyntheticWorkload, Uniform, llmbench
 
 SHORT = SyntheticWorkload("short", Uniform(128, 512), Uniform(1, 2))
 
-@llmbench.non_generative(rate=15, requests=45, workload=SHORT)
+@llmbench.non_generative(rate=30, requests=45, workload=SHORT)
 def test_documents(): ...
 """
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timing
 SUT_FILE = """
 [sut]
 boundary = "model_engine"
@@ -144,6 +143,7 @@ def test_what_the_engine_lacks_is_said_before_anything_is_sent(llama_cpp: str, t
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_seven_tests_run(measured: Measured) -> None:
     outcomes = {test: entry["outcome"] for test, entry in measured.entries.items()}
     assert set(outcomes.values()) == {"passed"}, (outcomes, measured.output[-4000:])
@@ -154,6 +154,7 @@ def test_seven_tests_run(measured: Measured) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_every_request_agrees_with_the_server_s_own_timings(measured: Measured) -> None:
     for test in measured.entries:
         for row in measured.rows(test):
@@ -168,6 +169,7 @@ def test_every_request_agrees_with_the_server_s_own_timings(measured: Measured) 
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_throughput_is_what_the_levels_did(measured: Measured) -> None:
     entry = measured.entries["throughput"]
     reported = next(level for level in entry["levels"] if level["role"] == "reported")
@@ -182,6 +184,7 @@ def test_throughput_is_what_the_levels_did(measured: Measured) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_the_curve_holds_at_its_lower_end_and_saturates_at_its_upper(measured: Measured) -> None:
     low, high = measured.entries["tradeoff"]["levels"][:2]
     assert high["saturated"] is True
@@ -189,6 +192,7 @@ def test_the_curve_holds_at_its_lower_end_and_saturates_at_its_upper(measured: M
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_gaps_between_tokens_are_near_the_server_s_own_pace(measured: Measured) -> None:
     own = [row["server_timings"]["predicted_per_token_ms"] for row in measured.rows("itl")]
     mean = measured.point("itl", "itl[25%].mean")
@@ -196,6 +200,7 @@ def test_gaps_between_tokens_are_near_the_server_s_own_pace(measured: Measured) 
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_the_capacity_is_a_tested_level(measured: Measured) -> None:
     levels = measured.entries["capacity"]["levels"]
     passed = [level["concurrency"] for level in levels if level["passed"]]
@@ -204,6 +209,7 @@ def test_the_capacity_is_a_tested_level(measured: Measured) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_the_cache_is_switched_by_a_request_field(measured: Measured) -> None:
     disabled, warm = measured.entries["prefix_cache"]["levels"]
     assert (disabled["role"], warm["role"]) == ("disabled", "warm")
@@ -220,6 +226,7 @@ def test_the_cache_is_switched_by_a_request_field(measured: Measured) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_prefill_grows_with_the_context(measured: Measured) -> None:
     metrics = measured.entries["long_context"]["metrics"]
     medians = [metrics[f"ttft[{length}].p50"]["point"] for length in (200, 400, 700)]
