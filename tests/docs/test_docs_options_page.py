@@ -13,14 +13,10 @@ from pytest_llmbench.plugin.options import OPTIONS
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "fixtures-and-options.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("name", [option.name for option in OPTIONS])
-def test_every_option_is_named(name: str) -> None:
-    assert f"`--llm-{name}" in PAGE
-
-
-@pytest.mark.parametrize("name", [*fixtures.__all__, *hookspecs.__all__])
-def test_every_fixture_and_hook_is_named(name: str) -> None:
-    assert f"| `{name}" in PAGE
+def test_every_option_fixture_and_hook_is_named() -> None:
+    options = [f"`--llm-{option.name}" for option in OPTIONS]
+    rows = [f"| `{name}" for name in (*fixtures.__all__, *hookspecs.__all__)]
+    assert [text for text in (*options, *rows) if text not in PAGE] == []
 
 
 @pytest.mark.parametrize("name", list(_COMMANDS))

@@ -54,6 +54,5 @@ def test_the_overview_and_the_sections_are_the_tests_of_the_catalogue() -> None:
         assert f"{definition.title} ({definition.section or 'no test of the draft'})" in SECTIONS[name]
 
 
-@pytest.mark.parametrize("metric", [row.name for row in ROWS])
-def test_every_metric_is_named(metric: str) -> None:
-    assert re.search(rf"`{metric}[`\[.]", PAGE)
+def test_every_metric_is_named() -> None:
+    assert {row.name for row in ROWS if not re.search(rf"`{row.name}[`\[.]", PAGE)} == set()
