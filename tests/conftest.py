@@ -71,7 +71,10 @@ settings.load_profile("same")
 
 _WAITING = {
     Path(__file__).parent / name
-    for name in ("plugin", "hostile", "generator", "harness", "integration", "docs")
+    for name in (
+        "plugin", "hostile", "generator", "harness", "integration", "docs", "simulator/serving",
+        "simulator/protocols",
+    )
 }
 """Folders of tests that start processes, and often wait for them."""
 

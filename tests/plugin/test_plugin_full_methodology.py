@@ -10,6 +10,8 @@ import pytest
 from consistent_figures import contradictions
 from plugin_suite import Suite
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 TEN = Path(__file__).parents[2] / "example_suites" / "full_methodology" / "test_ten_tests.py"
 NAMED_DATA_SET = {"prefix_cache": "S-5.7.2-workload", "guardrail": "S-5.10.2-workload"}
 """Tests whose advised workload is made of a data set that is not bundled, and the clause that says so."""
