@@ -72,7 +72,13 @@ settings.load_profile("same")
 _WAITING = {
     Path(__file__).parent / name
     for name in (
-        "plugin", "hostile", "generator", "harness", "integration", "docs", "simulator/serving",
+        "plugin",
+        "hostile",
+        "generator",
+        "harness",
+        "integration",
+        "docs",
+        "simulator/serving",
         "simulator/protocols",
     )
 }

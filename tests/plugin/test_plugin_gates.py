@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from plugin_suite import SMALL_WARMUP, Suite
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 AUTO = """
 from pytest_llmbench import llmbench
 
@@ -23,7 +25,6 @@ def entries(suite: Suite) -> dict[str, dict[str, Any]]:
     return {entry["nodeid"].split("::")[1]: entry for entry in suite.report["tests"]}
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_decided_load_ends_early_and_the_report_says_so(suite: Suite) -> None:
     suite.write(AUTO)
     result = suite.measure("replay", scale="standard")
@@ -119,7 +120,7 @@ def test_broken_schemas_are_limited_apart_from_goodput(suite: Suite) -> None:
     assert any("INCONCLUSIVE" in line for line in lines), lines
 
 
-@pytest.mark.usefixtures("without_pictures", "however_late")
+@pytest.mark.usefixtures("however_late")
 def test_why_thinking_ended_by_a_counter_of_the_page(suite: Suite) -> None:
     body = """
         from pytest_llmbench import llmbench
@@ -170,7 +171,6 @@ def test_reasoning_from_marker_to_reports(suite: Suite) -> None:
         assert text in (suite.path / "out" / name).read_text("utf-8"), name
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_limits_on_goodput_are_written_like_any_other(suite: Suite) -> None:
     suite.write("""
         from pytest_llmbench import goodput, goodput_share, llmbench, output_token_goodput
@@ -198,7 +198,6 @@ def verdicts(suite: Suite, name: str) -> list[str]:
     return [judged["verdict"] for judged in entries(suite)[name]["gate"]["objectives"]]
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_limits_on_buckets(suite: Suite) -> None:
     suite.write("""
         from pytest_llmbench import llmbench, ms, ttft
@@ -212,7 +211,6 @@ def test_limits_on_buckets(suite: Suite) -> None:
     assert verdicts(suite, "test_buckets") == ["pass", "fail"]
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_limits_on_classes(suite: Suite) -> None:
     suite.write("""
         from pytest_llmbench import llmbench, ms, ttft
@@ -231,7 +229,6 @@ def test_limits_on_classes(suite: Suite) -> None:
 FAULTY = "replay:fast?fault=http_error&fault_rate=0.03&seed=3"
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_failures_over_the_limit_and_the_error_budget_before_all(suite: Suite) -> None:
     suite.write("""
         from pytest_llmbench import llmbench
