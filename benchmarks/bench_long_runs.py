@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +99,9 @@ def run(requests: int, records: bool, test: str = "ttft") -> dict[str, Any]:
 
         if records:
             with RecordsWriter(path, RecordsHeader(ClockAnchor(0, 0))) as writer:
-                engine = ReplayEngine(
-                    parse_scenario("fast"), on_record=lambda row: writer.write(row, str(row.phase))
-                )
-                result = drive(procedure, measured(engine.run))
+                engine = ReplayEngine(parse_scenario("fast"))
+                keep = partial(engine.run, on_record=lambda row: writer.write(row, str(row.phase)))
+                result = drive(procedure, measured(keep))
         else:
             engine = ReplayEngine(parse_scenario("fast"))
             result = drive(procedure, measured(engine.run))

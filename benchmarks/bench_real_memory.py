@@ -28,6 +28,7 @@ from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
 from pytest_llmbench.workloads.lengths import Fixed
@@ -87,7 +88,6 @@ def run(requests: int, as_open: bool) -> dict[str, Any]:
                 "openai-chat",
                 workers=1,
                 model="m",
-                on_record=writer.write,
                 on_progress=running,
                 cpus=[1],
             ) as generator,
@@ -95,14 +95,17 @@ def run(requests: int, as_open: bool) -> dict[str, Any]:
             generator.run(LoadPlan("warm-up", WORKLOAD, ClosedLoop(IN_FLIGHT), 2 * IN_FLIGHT, seed=6))
             watches.append(Watch(worker_pid()))
             load = OpenLoop(RATE) if as_open else ClosedLoop(IN_FLIGHT)
-            return measured(generator, LoadPlan("measure", WORKLOAD, load, requests, seed=7), watches[0])
+            plan = LoadPlan("measure", WORKLOAD, load, requests, seed=7)
+            return measured(generator, plan, writer.write, watches[0])
 
 
-def measured(generator: DistributedLoadGenerator, plan: LoadPlan, watch: Watch) -> dict[str, Any]:
+def measured(
+    generator: DistributedLoadGenerator, plan: LoadPlan, keep: OnRecord, watch: Watch
+) -> dict[str, Any]:
     pids = ("self", str(watch.worker))
     idle = [memory_of(pid, "RssAnon:") for pid in pids]
     began_ns = time.monotonic_ns()
-    seen = generator.run(plan)
+    seen = generator.run(plan, keep)
     ended_ns = time.monotonic_ns()
     watch.end()
     if seen.records.counts()["ok"] != plan.requests:

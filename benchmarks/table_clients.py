@@ -103,26 +103,20 @@ def _measured(plan: Any, options: dict[str, Any]) -> dict[str, float]:
 
     path = work / "records.jsonl"
     address = Address(f"http://127.0.0.1:{port}/v1")
-    with RecordsWriter(path, RecordsHeader(anchor(MonotonicClock()))) as writer:
-        keeping = False
-
-        def keep(record: Any) -> None:
-            if keeping:
-                writer.write(record)
-
-        with DistributedLoadGenerator(
-            address, "openai-chat", workers=workers, model="m", on_record=keep, cpus=cpus
-        ) as generator:
-            in_flight = plan.load.concurrency if isinstance(plan.load, ClosedLoop) else 16
-            warm_up = LoadPlan("warm-up", plan.workload, ClosedLoop(in_flight), 2 * in_flight, _WARM_UP_SEED)
-            generator.run(warm_up)
-            if os.environ.get(PRIORITY):  # the worker keeps it; what writes records must not hold it up
-                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-            if beside is not None:
-                os.sched_setaffinity(0, {beside})
-            keeping, began = True, time.process_time()
-            seen = generator.run(plan)
-            own_s = time.process_time() - began
+    with (
+        RecordsWriter(path, RecordsHeader(anchor(MonotonicClock()))) as writer,
+        DistributedLoadGenerator(address, "openai-chat", workers=workers, model="m", cpus=cpus) as generator,
+    ):
+        in_flight = plan.load.concurrency if isinstance(plan.load, ClosedLoop) else 16
+        warm_up = LoadPlan("warm-up", plan.workload, ClosedLoop(in_flight), 2 * in_flight, _WARM_UP_SEED)
+        generator.run(warm_up)
+        if os.environ.get(PRIORITY):  # the worker keeps it; what writes records must not hold it up
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        if beside is not None:
+            os.sched_setaffinity(0, {beside})
+        began = time.process_time()
+        seen = generator.run(plan, writer.write)
+        own_s = time.process_time() - began
     counts, check = seen.records.counts(), seen.selfcheck
     if counts["ok"] != counts["submitted"]:
         raise SystemExit(f"the server failed some requests, so there is nothing to compare: {counts}")

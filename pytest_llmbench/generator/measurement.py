@@ -24,7 +24,7 @@ from pytest_llmbench.generator.suspension import SleepWatch
 from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import Deadlines
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import OnRecord, RequestRecord
 from pytest_llmbench.stats.failing import Cut, FailureWatch
 from pytest_llmbench.stats.interim.looks import LookTaker
 from pytest_llmbench.timing.clock import Clock
@@ -70,7 +70,7 @@ class Measurement:
         deadlines: Deadlines,
         connections: int,
         decode: Callable[[Exchange], Steps],
-        on_record: Callable[[RequestRecord], None] | None = None,
+        on_record: OnRecord | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         session_deadline_ns: int | None = None,
         most_s: float | None = None,

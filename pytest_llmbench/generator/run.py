@@ -48,7 +48,7 @@ from pytest_llmbench.model.plan import (
     SessionSlots,
     SessionStarts,
 )
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.stats.failing import FailureWatch
@@ -86,12 +86,11 @@ class LoadGenerator:
     """Runs one LoadPlan after another against one target, on kept-alive connections.
 
     It has an event loop and a thread of its own, so :meth:`run` may be called from plain functions and from
-    within somebody's running loop alike (which it then holds up). ``on_record`` and ``on_progress`` are
-    called in that thread, the first once for each request as soon as it has been decoded, so that a killed
-    run keeps what it measured: keep both quick. ``kernel_stamps``: reads have the kernel's receive times
-    where there are any (Linux). ``count_text`` counts what the server does not, by the tokenizer that
-    ``counted_by`` names. ``spool``: what ``on_record`` writes the records of a plan to, if it does; a long
-    run is read back from it. A ``target`` of WebSockets or gRPC wants a dialect with a form for it; any other
+    within somebody's running loop alike (which it then holds up). ``on_progress`` is called in that thread:
+    keep it quick. ``kernel_stamps``: reads have the kernel's receive times where there are any (Linux).
+    ``count_text`` counts what the server does not, by the tokenizer that ``counted_by`` names. ``spool``:
+    what the ``on_record`` of :meth:`run` writes the records of a plan to, if it does; a long run is read back
+    from it. A ``target`` of WebSockets or gRPC wants a dialect with a form for it; any other
     raises SuiteError. ``transport``: what carries requests in place of HTTP, in the loop of
     ``thread``, which is closed with the generator. Use as a context manager, or :meth:`close` it.
 
@@ -111,7 +110,6 @@ class LoadGenerator:
         prompt_form: PromptForm = "text",
         extra_body: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
-        on_record: Callable[[RequestRecord], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         count_text: Callable[[str], int] | None = None,
         counted_by: TokenSource = TokenSource.REFERENCE_TOKENIZER,
@@ -128,7 +126,7 @@ class LoadGenerator:
         self._model = model
         self._prompt_form, self._extra_body = prompt_form, dict(extra_body or {})
         self._clock = MonotonicClock() if clock is None else clock
-        self._on_record, self._on_progress = on_record, on_progress
+        self._on_progress = on_progress
         self._count_text, self._counted_by = count_text, counted_by
         self._declared = declared or Declared()
         self._session_deadline_ns = session_deadline_ns
@@ -151,8 +149,11 @@ class LoadGenerator:
     ) -> None:
         self.close()
 
-    def run(self, plan: LoadPlan) -> Observation:
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
         """Send the plan's requests, wait for their ends, and say what came of them.
+
+        ``on_record`` is called in the thread of the loop, once for each request as soon as it has been
+        decoded: keep it quick.
 
         Ctrl-C while load is running does not raise: the Observation holds what was measured until then and
         says so in ``interrupted``. A second Ctrl-C raises. Raises :class:`SuiteError` for a plan that cannot
@@ -164,7 +165,7 @@ class LoadGenerator:
             )
         try:
             self._stop_reason, self._measurement, self._asks_form = None, None, False
-            return self._run(plan)
+            return self._run(plan, on_record)
         finally:
             self._busy.release()
 
@@ -191,7 +192,7 @@ class LoadGenerator:
 
     # One plan.
 
-    def _run(self, plan: LoadPlan) -> Observation:
+    def _run(self, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
         if mistakes := plan.mistakes():
             raise SuiteError.from_mistakes(mistakes, where=plan.label)
         sessions = self._sessions_of(plan) if isinstance(plan.load, SessionLoad) else None
@@ -202,7 +203,7 @@ class LoadGenerator:
         taken_at = anchor(self._clock)
         rows = RowLog(None if self._spool is None else self._spool())
         try:
-            measurement = self._execute(plan, load, connections, rows)
+            measurement = self._execute(plan, load, connections, rows, on_record)
             records = rows.records()
         finally:
             rows.close()
@@ -231,10 +232,12 @@ class LoadGenerator:
         """
         return "" if self._gate is not None else drawn_sha256(plan.workload, plan.first, sent, plan.seed)
 
-    def _execute(self, plan: LoadPlan, load: Load, connections: int, rows: RowLog) -> Measurement:
+    def _execute(
+        self, plan: LoadPlan, load: Load, connections: int, rows: RowLog, on_record: OnRecord | None
+    ) -> Measurement:
         if self._thread is None:
             self._thread = LoopThread(self._loop_factory)
-        done = self._done = self._thread.submit(self._measure(plan, load, connections, rows))
+        done = self._done = self._thread.submit(self._measure(plan, load, connections, rows, on_record))
         try:
             return result_of(done)
         except KeyboardInterrupt:
@@ -246,7 +249,9 @@ class LoadGenerator:
                 done.exception()
             raise
 
-    async def _measure(self, plan: LoadPlan, load: Load, connections: int, rows: RowLog) -> Measurement:
+    async def _measure(
+        self, plan: LoadPlan, load: Load, connections: int, rows: RowLog, on_record: OnRecord | None
+    ) -> Measurement:
         reader = ReplyReader(
             self._dialect, plan.phase, self._count_text, self._counted_by, declared=self._declared
         )
@@ -258,7 +263,7 @@ class LoadGenerator:
             deadlines=plan.deadlines,
             connections=connections,
             decode=reader.steps,
-            on_record=self._on_record,
+            on_record=on_record,
             on_progress=self._on_progress,
             session_deadline_ns=self._session_deadline_ns,
             most_s=plan.most_s,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, not_on_disk
@@ -296,24 +298,23 @@ class BenchSession:
         test, parameters, setting = order.definition.name, order.parameters, order.setting
         procedure = order.definition.procedure(parameters, setting)
 
-        def execute(plan: LoadPlan) -> Observation:
-            return self._answered(opened, plan, order.nodeid, may_share=not parameters.fresh)
+        def execute(plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
+            return self._answered(opened, plan, order.nodeid, on_record, may_share=not parameters.fresh)
 
         if path is None:
             return drive(procedure, execute)
         header = RecordsHeader(opened.anchor(), order.nodeid, {"test": test, "seed": setting.seed})
         loads = LoadsRecorder()
         with RecordsWriter(path, header) as writer:
-            opened.sink.write = lambda record: writer.write(record, self._label)
-            try:
-                result = drive(procedure, loads.noting(execute))
-            finally:
-                opened.sink.write = None
+            recorded = loads.noting(lambda plan: execute(plan, partial(writer.write, label=plan.title)))
+            result = drive(procedure, recorded)
         loads.write(path, order.nodeid, test, parameters, setting, whole=order.whole)
         found = (*result.findings, *writer.findings, *loads.findings)
         return replace(result, notes=(*result.notes, *writer.notes), findings=found)
 
-    def _answered(self, opened: OpenSUT, plan: LoadPlan, who: str, *, may_share: bool) -> Observation:
+    def _answered(
+        self, opened: OpenSUT, plan: LoadPlan, who: str, on_record: OnRecord | None, *, may_share: bool
+    ) -> Observation:
         """What another test has seen of the same load, or what comes of sending it."""
         key, state = opened.key, opened.executor.state(plan.variant)
         known = self._shared.find(key, plan, who, state) if may_share else None
@@ -321,14 +322,16 @@ class BenchSession:
             self._plan = plan
             self._show_progress(f"shared with {known.shared_from}, nothing is sent")
             return known
-        seen = self._sent(opened, plan, who)
+        seen = self._sent(opened, plan, who, on_record)
         # Starting a variant, or bringing it into a fresh state, may have changed the state.
         self._shared.keep(key, plan, who, opened.executor.state(plan.variant), seen)
         return seen
 
-    def _sent(self, opened: OpenSUT, plan: LoadPlan, who: str) -> Observation:
+    def _sent(
+        self, opened: OpenSUT, plan: LoadPlan, who: str, on_record: OnRecord | None = None
+    ) -> Observation:
         self._plan = plan
-        seen = self._allowance.run(plan, opened.executor.run, opened.anchor)
+        seen = self._allowance.run(plan, partial(opened.executor.run, on_record=on_record), opened.anchor)
         self._sent_before.note((opened.server, opened.executor.state(plan.variant)), who, seen)
         # What a variant says of its filters stands over what the SUT says of its own.
         seen = replace(seen, facts=opened.facts.under("guardrails") | seen.facts)
@@ -379,10 +382,6 @@ class BenchSession:
             first_line = str(found.error).splitlines()[0]
             raise type(found.error)(f"{first_line} (see the first error, at {found.told})")
         return found
-
-    @property
-    def _label(self) -> str:
-        return "" if self._plan is None else self._plan.title
 
     def _show_progress(self, progress: Any) -> None:
         if self.on_progress is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
@@ -109,3 +109,7 @@ class RequestRecord:
     critical_evictions: int | None = None
     """The number of times, told by the server, that the request lost its place in the batch in its output
     phase."""
+
+
+OnRecord = Callable[[RequestRecord], None]
+"""Is given each record of a load as soon as it has been made, so that a killed run keeps what it measured."""

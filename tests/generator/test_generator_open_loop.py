@@ -67,8 +67,8 @@ def test_sends_that_are_late_are_made_up_for_and_kept_on_record(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan
 ) -> None:
     """Something holds the loop up for 0.3 s: what was due meanwhile leaves at once, and the lag is told."""
-    generator = generator_for(serve(reply(REPLY)), on_record=holding_up_once())
-    seen = generator.run(plan(60, load=OpenLoop(rate=100, arrival="uniform")))
+    generator = generator_for(serve(reply(REPLY)))
+    seen = generator.run(plan(60, load=OpenLoop(rate=100, arrival="uniform")), holding_up_once())
     lags = seen.records.dispatched_ns - seen.records.scheduled_ns
     assert seen.records.counts()["ok"] == 60
     assert lags.max() > 200_000_000
@@ -84,8 +84,8 @@ def test_a_schedule_that_is_out_of_reach_is_given_up_and_the_run_is_void(
 ) -> None:
     """What was missed is sent without pause, so a server could get any number of requests at once."""
     monkeypatch.setattr(run, "MOST_BEHIND_NS", 100_000_000)
-    generator = generator_for(serve(reply(REPLY)), on_record=holding_up_once())
-    seen = generator.run(plan(60, load=OpenLoop(rate=100, arrival="uniform")))
+    generator = generator_for(serve(reply(REPLY)))
+    seen = generator.run(plan(60, load=OpenLoop(rate=100, arrival="uniform")), holding_up_once())
     assert seen.interrupted is not None
     assert "behind its schedule, more than 0.1 s" in seen.interrupted
     assert "--llm-workers" in seen.interrupted

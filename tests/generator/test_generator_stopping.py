@@ -97,8 +97,8 @@ def test_stop_keeps_what_was_measured(serve: Serve, generator_for: GeneratorFor,
 
     server = serve(script)
     kept: list[RequestRecord] = []
-    generator = generator_for(server, on_record=kept.append)
-    seen = generator.run(plan(1000, load=ClosedLoop(4)))
+    generator = generator_for(server)
+    seen = generator.run(plan(1000, load=ClosedLoop(4)), kept.append)
     counts = seen.records.counts()
     assert seen.interrupted == "enough"
     assert (counts["ok"], counts["cancelled"], counts["submitted"]) == (10, 4, 14)
@@ -206,8 +206,8 @@ def test_server_dies_in_the_middle(
     dying: list[threading.Thread] = []
     server = serve(script)
     kept: list[RequestRecord] = []
-    generator = generator_for(server, on_record=kept.append, loop_factory=loop_factory)
-    seen = generator.run(plan(300, load=load))
+    generator = generator_for(server, loop_factory=loop_factory)
+    seen = generator.run(plan(300, load=load), kept.append)
     dying[0].join()
     counts = seen.records.counts()
     assert counts["submitted"] == len(kept) == 300

@@ -24,7 +24,7 @@ from pytest_llmbench.model.judgement import Status
 from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import OnRecord, RequestRecord
 from pytest_llmbench.model.records import TOKEN_SOURCES, Records
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.result import TestResult
@@ -210,8 +210,8 @@ def test_only_measured_loads_are_counted_again(phase: Phase, told: bool) -> None
     seen = seen_of(plan, dict(enumerate(ours(plan))), TokenSource.SERVER_USAGE)
 
     class Inner:
-        def run(self, asked: LoadPlan) -> Observation:
-            return replace(seen, plan=asked)
+        def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
+            return replace(seen, plan=plan)
 
         def stop(self, reason: str) -> None: ...
 

@@ -17,6 +17,7 @@ from pytest_llmbench.harness.sut.workers import FACT, ClockedExecutor, clock_fac
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import Records
 
 ONE = {"host": "a", "workers": [1], "method": "one clock", "offset_ms": 0.0, "error_ms": 0.0}
@@ -86,7 +87,7 @@ def test_the_evidence_is_in_what_an_executor_returns() -> None:
     class Inner:
         said: list[str]
 
-        def run(self, plan: LoadPlan) -> Observation:
+        def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
             return replace(seen, plan=plan)
 
         def stop(self, reason: str) -> None:

@@ -20,6 +20,7 @@ from pytest_llmbench.model.engine_readings import EngineReadings
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
@@ -191,7 +192,7 @@ class FakeGenerator:
         self.seen = seen
         self.closed = False
 
-    def run(self, plan: LoadPlan) -> Observation:
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
         if plan.seed == 13:
             raise ValueError("broken")
         return replace(self.seen, plan=plan, engine=None)

@@ -8,7 +8,6 @@ import pytest
 
 from pytest_llmbench.harness.sut import variant_executor
 from pytest_llmbench.harness.sut.embedded import Replayer
-from pytest_llmbench.harness.sut.endpoint import RecordSink, RunCallbacks
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantExecutor, VariantServer
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
@@ -27,8 +26,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def torn() -> RunningVariant:
     """An engine that tears every connection."""
-    callbacks = RunCallbacks(RecordSink(), lambda _: None)
-    return Replayer(callbacks).make("", "fast?fault=reset&fault_rate=1")
+    return Replayer().make("", "fast?fault=reset&fault_rate=1")
 
 
 def test_the_end_of_a_process_is_awaited_where_connections_broke(waits: list[float]) -> None:

@@ -10,7 +10,7 @@ from fake_llm_server import FakeLLMServer
 from pytest_llmbench.errors import NotReadyError, SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.endpoint import RecordSink, RunCallbacks, reach
+from pytest_llmbench.harness.sut.endpoint import reach
 from pytest_llmbench.harness.sut.launched import free_port
 from pytest_llmbench.harness.sut.sut import SUT
 
@@ -28,7 +28,7 @@ def test_a_server_that_comes_later_is_measured() -> None:
             come.set()
             running.append(FakeLLMServer(port).__enter__())
 
-    reached = reach(settings.endpoint or "", access, RunCallbacks(RecordSink(), say))
+    reached = reach(settings.endpoint or "", access, say)
     reached.executor.close()
     running[0].__exit__()
     assert reached.model == "fake"
@@ -43,7 +43,7 @@ def test_by_default_nothing_is_waited_for() -> None:
     assert settings.wait == 0
     told: list[str] = []
     with pytest.raises(NotReadyError, match="connection refused"):
-        reach(url, SUTAccess.to(SUT(url), settings, None), RunCallbacks(RecordSink(), told.append))
+        reach(url, SUTAccess.to(SUT(url), settings, None), told.append)
     assert told == []
 
 

@@ -41,8 +41,8 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Observatio
     """A run with failures and every kind of column, and its file."""
     path = tmp_path_factory.mktemp("records") / "r.jsonl"
     with RecordsWriter(path, HEADER) as writer:
-        engine = ReplayEngine(parse_scenario(SCENARIO), on_record=lambda row: writer.write(row, "measure"))
-        seen = engine.run(LoadPlan("measure", SHORT, OpenLoop(60.0), 600, seed=4))
+        plan = LoadPlan("measure", SHORT, OpenLoop(60.0), 600, seed=4)
+        seen = ReplayEngine(parse_scenario(SCENARIO)).run(plan, lambda row: writer.write(row, "measure"))
     return path, seen
 
 

@@ -13,6 +13,7 @@ from pytest_llmbench.generator.workers.roles import WorkerPool
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import OnRecord
 
 
 class RayLoadGenerator(DistributedLoadGenerator):
@@ -41,11 +42,11 @@ class RayLoadGenerator(DistributedLoadGenerator):
         self._ray_pool = RayWorkerPool(self._setup, self.cluster)
         return self._ray_pool
 
-    def _run(self, plan: LoadPlan) -> Observation:
+    def _run(self, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
         if not plan.mistakes():
             self._pool = self._pool or self._new_pool()
             self.workers = self._ray_pool.workers
-        return self._witnessed(super()._run(plan))
+        return self._witnessed(super()._run(plan, on_record))
 
     def _refuse_too_much(self, plan: LoadPlan, mean_tokens: float) -> None:
         """Ports and descriptors are those of the workers' machines: each worker sees to its own."""

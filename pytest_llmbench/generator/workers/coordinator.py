@@ -23,7 +23,7 @@ from pytest_llmbench.generator.workers.protocol import (
 )
 from pytest_llmbench.generator.workers.roles import Member
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import OnRecord, RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.stats.failing import FailureWatch
 
@@ -95,7 +95,7 @@ class Coordinator:
     def __init__(
         self,
         members: Sequence[Member],
-        on_record: Callable[[RequestRecord], None] | None = None,
+        on_record: OnRecord | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.parts = [Part(member, len(members)) for member in members]

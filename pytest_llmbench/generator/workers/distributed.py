@@ -26,7 +26,7 @@ from pytest_llmbench.generator.workers.roles import WorkerPool
 from pytest_llmbench.generator.workers.sharding import Deal, active_workers
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.stats.failing import FailureWatch
 from pytest_llmbench.timing.clock import MonotonicClock, anchor
@@ -48,10 +48,9 @@ class DistributedLoadGenerator:
     """Runs one LoadPlan after another in ``workers`` processes, each with its own loop and connections.
 
     Stands in for :class:`~pytest_llmbench.generator.run.LoadGenerator`. The processes start with the first
-    plan and are kept. ``on_record`` and ``on_progress`` are called in a thread of this process, the first
-    about half a second after a request has ended, so a killed run keeps all but its last second. A worker
-    that dies voids the run: ``Observation.interrupted`` says which, how it ended and what it printed last;
-    what it had written down and what the others measured is in the records.
+    plan and are kept. ``on_progress`` is called in a thread of this process. A worker that dies voids the
+    run: ``Observation.interrupted`` says which, how it ended and what it printed last; what it had written
+    down and what the others measured is in the records.
 
     Requests are drawn before the load and handed to the workers while they are drawn, so that no process
     holds them all; after the first megabyte in a thread of its own, which Ctrl-C and :meth:`stop` end.
@@ -75,7 +74,6 @@ class DistributedLoadGenerator:
         model: str,
         prompt_form: PromptForm = "text",
         extra_body: Mapping[str, Any] | None = None,
-        on_record: Callable[[RequestRecord], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         count_text: bool | TokenizerFile = False,
         counts_early: bool = True,
@@ -100,7 +98,7 @@ class DistributedLoadGenerator:
             session_header=session_header,
         )
         self.workers, self._cpus = workers, tuple(cpus)
-        self._on_record, self._on_progress = on_record, on_progress
+        self._on_progress = on_progress
         self._pool: WorkerPool | None = None
         self._busy = threading.Lock()
         self._coordinator: Coordinator | None = None
@@ -114,10 +112,12 @@ class DistributedLoadGenerator:
     ) -> None:
         self.close()
 
-    def run(self, plan: LoadPlan) -> Observation:
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
         """Send the plan's requests, wait for their ends, and say what came of them.
 
         As ``LoadGenerator.run``: Ctrl-C while load is running does not raise, a second one does.
+        ``on_record`` is called in a thread of this process about half a second after a request has ended, so
+        a killed run keeps all but its last second.
         """
         if not self._busy.acquire(blocking=False):
             raise GeneratorError(
@@ -125,7 +125,7 @@ class DistributedLoadGenerator:
             )
         try:
             self._stop_reason, self._coordinator = None, None
-            return self._run(plan)
+            return self._run(plan, on_record)
         finally:
             self._coordinator = None
             self._busy.release()
@@ -157,7 +157,7 @@ class DistributedLoadGenerator:
             if idle:
                 self._busy.release()
 
-    def _run(self, plan: LoadPlan) -> Observation:
+    def _run(self, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
         if found := plan.mistakes():
             raise SuiteError.from_mistakes(found, where=plan.label)
         if plan.looks is not None and active_workers(plan, self.workers) > 1:
@@ -171,7 +171,7 @@ class DistributedLoadGenerator:
         deal = Deal(plan, self.workers, as_text=self._setup.prompt_form == "text")
         self._refuse_too_much(plan, 0.0)  # what can be known before all are drawn
         blocks = _begun(deal.blocks(self._goes_on), max(_AHEAD, deal.workers))
-        coordinator = Coordinator(pool.members(deal.workers), self._on_record, self._on_progress)
+        coordinator = Coordinator(pool.members(deal.workers), on_record, self._on_progress)
         self._coordinator = coordinator
         coordinator.margin_ns = self.margin_ns
         coordinator.watch = FailureWatch.of(plan) if deal.workers > 1 else None

@@ -46,7 +46,6 @@ from pytest_llmbench.generator.workers.protocol import (
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.timing.alarm import best_alarm
 from pytest_llmbench.timing.clock import MonotonicClock
 from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer, TokenizerFile, hugging_face_tokenizer
@@ -77,7 +76,6 @@ class Worker:
             prompt_form=setup.prompt_form,
             extra_body=setup.extra_body,
             clock=self._clock,
-            on_record=self._keep,
             on_progress=self._tell,
             count_text=self._count if setup.count_text else None,
             counted_by=_counted_by(setup),
@@ -147,7 +145,7 @@ class Worker:
         try:
             try:
                 assert isinstance(plan.workload, DealtWorkload)
-                seen = self._generator.run(plan.with_(workload=plan.workload.stocked(supply)))
+                seen = self._generator.run(plan.with_(workload=plan.workload.stocked(supply)), spool.write)
                 decoded_ns = time.monotonic_ns()
             finally:
                 spool.close()
@@ -189,10 +187,6 @@ class Worker:
 
     def _count(self, text: str) -> int:
         return _tokenizer(self._setup).count(text)
-
-    def _keep(self, record: RequestRecord) -> None:
-        if self._spool is not None:
-            self._spool.write(record)
 
     def _tell(self, progress: Progress) -> None:
         self._line.say(Told(progress))

@@ -28,13 +28,14 @@ from pytest_llmbench.model.comparison import FEWEST_RUNS
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
 from pytest_llmbench.workloads.adapted import Salted
 
-Answered = Callable[[OpenSUT, LoadPlan], Observation]
+Answered = Callable[[OpenSUT, LoadPlan, OnRecord | None], Observation]
 
 
 @dataclass(frozen=True)
@@ -226,13 +227,8 @@ def _executed(
     plan: LoadPlan,
 ) -> Observation:
     arm, writer = arms[name], writers.get(name)
-    sink = arm.opened.sink
-    if writer is not None:
-        sink.write = lambda record: writer.write(record, plan.title)
-    try:
-        return loads[name].noting(lambda asked: answered(arm.opened, arm.planned(asked)))(plan)
-    finally:
-        sink.write = None
+    keep = None if writer is None else partial(writer.write, label=plan.title)
+    return loads[name].noting(lambda asked: answered(arm.opened, arm.planned(asked), keep))(plan)
 
 
 @contextmanager

@@ -38,6 +38,7 @@ from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.judgement import Validity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import without_credentials
 
@@ -51,7 +52,9 @@ class Opens(Protocol):
 class Answers(Protocol):
     """What came of a plan, or what another test saw of the same load."""
 
-    def __call__(self, opened: OpenSUT, plan: LoadPlan, who: str, *, may_share: bool) -> Observation: ...
+    def __call__(
+        self, opened: OpenSUT, plan: LoadPlan, who: str, on_record: OnRecord | None, *, may_share: bool
+    ) -> Observation: ...
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,8 @@ class ComparisonPlanner:
         """The result of the first arm, compared with the others."""
         definition, parameters = order.definition, order.parameters
 
-        def answered(opened: OpenSUT, plan: LoadPlan) -> Observation:
-            return self.answers(opened, plan, order.nodeid, may_share=not parameters.fresh)
+        def answered(opened: OpenSUT, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
+            return self.answers(opened, plan, order.nodeid, on_record, may_share=not parameters.fresh)
 
         def valid(result: TestResult) -> Validity:
             return self.valid(result, parameters)

@@ -27,7 +27,7 @@ from pytest_llmbench.harness.selftest.certificate import host_identity
 from pytest_llmbench.harness.selftest.levels import TTFT_ERROR_LIMIT_US, LevelFigures, figures
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation, SelfCheck
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, Load, LoadPlan, OpenLoop
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import OnRecord, RequestRecord
 from pytest_llmbench.simulator.known_delay.process import KnownDelayServer
 from pytest_llmbench.simulator.known_delay.script import MODEL, SCRIPT_HEADER, Script
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter
@@ -207,7 +207,6 @@ class Bench:
         self._way = _WAYS[over]
         self._directory = directory
         self._workers = workers
-        self._sink: Callable[[RequestRecord], None] = lambda _: None
         self._apart: DistributedLoadGenerator | None = None
         self.check = SelfCheck()
         """The self-check of the last level."""
@@ -232,16 +231,13 @@ class Bench:
                     address.target(),
                     dialect_at(address.url, self._way.api),
                     model=MODEL,
-                    on_record=keep,
                     count_text=reference_tokenizer().count,
                 ) as generator:
-                    seen = generator.run(plan)
+                    seen = generator.run(plan, keep)
         self.check = seen.selfcheck
         return figures(seen, self._server.truth(), script, last_ns)
 
-    def _run_apart(
-        self, script: Script, plan: LoadPlan, keep: Callable[[RequestRecord], None]
-    ) -> tuple[Observation, int]:
+    def _run_apart(self, script: Script, plan: LoadPlan, keep: OnRecord) -> tuple[Observation, int]:
         """Run the plan in worker processes; returns the instant by which all records had been made, too."""
         address = self._way.address(self._server, script)
         if self._apart is None:
@@ -250,12 +246,10 @@ class Bench:
                 self._way.api,
                 workers=self._workers,
                 model=MODEL,
-                on_record=lambda record: self._sink(record),
                 count_text=True,
             )
         self._apart.aim(address)
-        self._sink = keep
-        seen = self._apart.run(plan)
+        seen = self._apart.run(plan, keep)
         if seen.interrupted == INTERRUPTED_BY_CTRL_C:
             raise KeyboardInterrupt
         return seen, self._apart.decoded_ns or 0

@@ -13,6 +13,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase, TokenSource
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
 from pytest_llmbench.workloads.prompts import text_of
@@ -32,8 +33,8 @@ class CountedPrompts:
         self._inner = inner
         self._tokenizer = tokenizer
 
-    def run(self, plan: LoadPlan) -> Observation:
-        seen = self._inner.run(plan)
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
+        seen = self._inner.run(plan, on_record)
         if plan.phase is not Phase.MEASURE:
             return seen
         return replace(seen, facts=seen.facts | agreement(plan, seen.records, self._tokenizer.count))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.endpoint import Reached, RunCallbacks, reach
+from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
 from pytest_llmbench.harness.sut.variants import Variant
 from pytest_llmbench.model.facts import Fact, Facts
@@ -55,11 +55,11 @@ def _nothing_to_do() -> None:
 class Server:
     """Starts embedded engines; knows where that of the SUT itself answers, which a restart changes."""
 
-    def __init__(self, scenario: str, approach: SUTAccess, callbacks: RunCallbacks) -> None:
+    def __init__(self, scenario: str, approach: SUTAccess, on_progress: OnProgress) -> None:
         """Starts that one. Raises SuiteError or SUTError."""
         self._scenario = scenario
         self._approach = approach
-        self._callbacks = callbacks
+        self._on_progress = on_progress
         self._waiting: RunningVariant | None
         self._waiting, self.reached, self.facts = self._start(scenario)
 
@@ -82,7 +82,7 @@ class Server:
 
         engine = EmbeddedEngine.start(scenario)
         try:
-            reached = reach(engine.url, self._approach, self._callbacks)
+            reached = reach(engine.url, self._approach, self._on_progress)
         except BaseException:
             engine.stop()
             raise
@@ -96,24 +96,15 @@ class Server:
 class Replayer:
     """Makes engines that share one virtual clock, so that instants of a session never overlap."""
 
-    def __init__(self, callbacks: RunCallbacks, *, generates: bool = True) -> None:
+    def __init__(self, *, generates: bool = True) -> None:
         """``generates=False``: the API is one of embeddings or scores."""
-        self._callbacks = callbacks
         self._generates = generates
         self.clock = VirtualClock()
 
     def make(self, name: str, scenario: str) -> RunningVariant:
         """The engine of a variant; of the SUT itself without a name."""
         scene = parse_scenario(scenario)
-        return RunningVariant(
-            ReplayEngine(
-                scene,
-                on_record=self._callbacks.on_record,
-                clock=self.clock,
-                name=name,
-                generates=self._generates,
-            )
-        )
+        return RunningVariant(ReplayEngine(scene, clock=self.clock, name=name, generates=self._generates))
 
     def base(self, scenario: str) -> VariantServer:
         """The SUT itself. The engine sees to a fresh state, so there is nothing else to reset."""

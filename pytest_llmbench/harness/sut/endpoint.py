@@ -14,30 +14,15 @@ from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.harness.execution.executor import Executor
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.record import RequestRecord
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.sut.probed import Stoppable
     from pytest_llmbench.probes.endpoint import EndpointReport
 
 
-class RecordSink:
-    """The place that the generator's records go to just now: the file of the test that is running, if any."""
-
-    def __init__(self) -> None:
-        self.write: Callable[[RequestRecord], None] | None = None
-
-    def __call__(self, record: RequestRecord) -> None:
-        if self.write is not None:
-            self.write(record)
-
-
-@dataclass(frozen=True)
-class RunCallbacks:
-    """The callbacks that are told of records and of progress."""
-
-    on_record: RecordSink
-    on_progress: Callable[[Any], None]
+OnProgress = Callable[[Any], None]
+"""Hears how far a load, or the start of a server, has got: a
+:class:`~pytest_llmbench.generator.progress.Progress`, or words."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +37,12 @@ class Reached:
     executor: Executor
 
 
-def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
+def reach(url: str, approach: SUTAccess, on_progress: OnProgress) -> Reached:
     """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
     from pytest_llmbench.harness.sut.probed import with_engine_metrics
 
     approach.target(url)  # what we cannot speak to is said before any traffic
-    seen = _examined(url, approach, callbacks.on_progress)
+    seen = _examined(url, approach, on_progress)
     if not approach.proxy:
         _refuse_proxy(seen)
     told = _over_http2(seen, approach) if approach.http2 else Facts()
@@ -65,11 +50,9 @@ def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
     if approach.workers:
         from pytest_llmbench.harness.sut.workers import distributed
 
-        generator: Stoppable = distributed(
-            approach, seen, on_record=callbacks.on_record, on_progress=callbacks.on_progress
-        )
+        generator: Stoppable = distributed(approach, seen, on_progress)
     else:
-        generator = _in_process(approach, seen, callbacks)
+        generator = _in_process(approach, seen, on_progress)
     if approach.tokenizer is not None and approach.asking.prompt_form == "text":
         from pytest_llmbench.harness.sut.counted_prompts import CountedPrompts
 
@@ -83,7 +66,7 @@ def reach(url: str, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
     )
 
 
-def _in_process(approach: SUTAccess, seen: EndpointReport, callbacks: RunCallbacks) -> Stoppable:
+def _in_process(approach: SUTAccess, seen: EndpointReport, on_progress: OnProgress) -> Stoppable:
     """A generator that runs in this process."""
     from pytest_llmbench.generator.run import LoadGenerator
     from pytest_llmbench.wire.catalogue import dialect_at
@@ -94,8 +77,7 @@ def _in_process(approach: SUTAccess, seen: EndpointReport, callbacks: RunCallbac
         model=seen.model,
         prompt_form=approach.asking.prompt_form,
         extra_body=approach.asking.extra_body,
-        on_record=callbacks.on_record,
-        on_progress=callbacks.on_progress,
+        on_progress=on_progress,
         declared=approach.declared,
         session_header=approach.session_header,
         **approach.own_counts,

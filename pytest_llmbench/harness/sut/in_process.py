@@ -23,11 +23,12 @@ from pytest_llmbench.generator.in_process.tasks import TaskTransport
 from pytest_llmbench.generator.loop_thread import LoopThread
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.endpoint import Reached, RunCallbacks
+from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import OUTCOMES
 from pytest_llmbench.probes.host import host_facts
 from pytest_llmbench.timing.clock import MonotonicClock
@@ -53,8 +54,8 @@ class InProcessExecutor:
         self._facts = facts
         self._end = end
 
-    def run(self, plan: LoadPlan) -> Observation:
-        seen = self._generator.run(plan)
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
+        seen = self._generator.run(plan, on_record)
         return replace(seen, facts=seen.facts | self._facts)
 
     def stop(self, reason: str) -> None:
@@ -99,7 +100,7 @@ def refuse_what_is_not_in_process(approach: SUTAccess) -> None:
     address_of(where)
 
 
-def open_in_process(approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
+def open_in_process(approach: SUTAccess, on_progress: OnProgress) -> Reached:
     """Import the object, try it with one small request, and make a load generator for it.
 
     Raises SuiteError for what cannot be imported or called, SUTError for a first reply that is no success.
@@ -108,9 +109,9 @@ def open_in_process(approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
     found = load(approach.sut.endpoint)
     try:
         return (
-            _application(found, approach, callbacks)
+            _application(found, approach, on_progress)
             if is_asgi(found)
-            else _callable(found, approach, callbacks)
+            else _callable(found, approach, on_progress)
         )
     except LLMBenchError as error:
         if error.where is not None and error.where.startswith("python:"):
@@ -154,7 +155,7 @@ def is_asgi(found: Any) -> bool:
     return names[:3] == ["scope", "receive", "send"]
 
 
-def _callable(found: Any, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
+def _callable(found: Any, approach: SUTAccess, on_progress: OnProgress) -> Reached:
     asking = approach.asking
     if not callable(found) or inspect.isclass(found) or inspect.isgeneratorfunction(found):
         raise SuiteError(
@@ -170,7 +171,7 @@ def _callable(found: Any, approach: SUTAccess, callbacks: RunCallbacks) -> Reach
     parameters = parameters_of(found, further)
     transport = CallableTransport(found, parameters, MonotonicClock())
     model = approach.model or approach.sut.endpoint.rpartition(":")[2]
-    generator = _generator(approach, callbacks, transport, LoopThread(), PythonPieces(), model)
+    generator = _generator(approach, on_progress, transport, LoopThread(), PythonPieces(), model)
     facts = _facts(approach.sut.endpoint, transport, PythonPieces(), model)
     executor = InProcessExecutor(generator, facts, lambda: None)
     try:
@@ -189,7 +190,7 @@ def _kind(found: Any) -> str:
     return f"of type {type(found).__name__}"
 
 
-def _application(app: Any, approach: SUTAccess, callbacks: RunCallbacks) -> Reached:
+def _application(app: Any, approach: SUTAccess, on_progress: OnProgress) -> Reached:
     from pytest_llmbench.harness.sut.app_preflight import AppTransport
     from pytest_llmbench.probes.endpoint import examine
 
@@ -217,7 +218,7 @@ def _application(app: Any, approach: SUTAccess, callbacks: RunCallbacks) -> Reac
         thread.close()
         raise
     spoken = dialect(seen.api)
-    generator = _generator(approach, callbacks, transport, thread, spoken, seen.model)
+    generator = _generator(approach, on_progress, transport, thread, spoken, seen.model)
     facts = seen.facts | _facts(approach.sut.endpoint, transport, spoken, seen.model)
     return Reached(
         approach.sut.endpoint, seen.model, seen.api, facts, InProcessExecutor(generator, facts, end)
@@ -226,7 +227,7 @@ def _application(app: Any, approach: SUTAccess, callbacks: RunCallbacks) -> Reac
 
 def _generator(
     approach: SUTAccess,
-    callbacks: RunCallbacks,
+    on_progress: OnProgress,
     transport: TaskTransport,
     thread: LoopThread,
     spoken: Dialect,
@@ -238,8 +239,7 @@ def _generator(
         model=model,
         prompt_form=approach.asking.prompt_form,
         extra_body=approach.asking.extra_body,
-        on_record=callbacks.on_record,
-        on_progress=callbacks.on_progress,
+        on_progress=on_progress,
         declared=approach.declared,
         session_header=approach.session_header,
         transport=transport,

@@ -17,7 +17,7 @@ from pytest_llmbench.generator.workers.affinity import allowed_cpus
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.embedded import Replayer, Server, preset_station, refuse_what_replays_cannot
-from pytest_llmbench.harness.sut.endpoint import Reached, RecordSink, RunCallbacks, reach
+from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantExecutor, VariantServer
 from pytest_llmbench.harness.sut.variants import Variant, declared_variants
@@ -53,7 +53,6 @@ class OpenSUT:
     api: str
     facts: Facts
     executor: VariantExecutor
-    sink: RecordSink
     ignore_eos: bool
     variants: Mapping[str, VariantInfo] = field(default_factory=dict)
     """What procedures may name; the SUT itself is the one without a name."""
@@ -110,7 +109,7 @@ def open_sut(
     sut: SUT,
     settings: Settings,
     *,
-    on_progress: Callable[[Any], None],
+    on_progress: OnProgress,
     offered: Offered | None = None,
 ) -> OpenSUT:
     """Examine ``sut`` and make a generator for it. SuiteError or SUTError say what is wrong, once.
@@ -123,25 +122,24 @@ def open_sut(
     approach.refuse_what_is_not_http()
     variants = declared_variants(sut, file, offered.variants)
     _keep_secrets(variants)
-    callbacks = RunCallbacks(RecordSink(), on_progress)
     if sut.is_replay:
-        return _replayed(approach, variants, callbacks, offered.disclosed)
+        return _replayed(approach, variants, offered.disclosed)
     if sut.is_in_process:
-        return _in_process(approach, variants, callbacks, offered.disclosed)
+        return _in_process(approach, variants, on_progress, offered.disclosed)
     if sut.is_embedded:
-        return _embedded(approach, variants, callbacks, offered.disclosed)
-    return _real(approach, variants, callbacks, offered.disclosed)
+        return _embedded(approach, variants, on_progress, offered.disclosed)
+    return _real(approach, variants, on_progress, offered.disclosed)
 
 
 def _real(
     approach: SUTAccess,
     variants: Mapping[str, Variant],
-    callbacks: RunCallbacks,
+    on_progress: OnProgress,
     disclosed: Mapping[str, Any],
 ) -> OpenSUT:
     from pytest_llmbench.harness.sut.variant_servers import Surroundings, reset_of, server_of
 
-    reached = reach(approach.sut.endpoint, approach, callbacks)
+    reached = reach(approach.sut.endpoint, approach, on_progress)
     reset = approach.file.endpoint.reset if approach.file is not None else Reset()
 
     def url() -> str:
@@ -149,7 +147,7 @@ def _real(
 
     empties = reset_of(reset, url, approach, "the SUT")
     base = VariantServer("", _opener(reached), reset=empties)
-    around = Surroundings(approach, url, reached.facts, base, callbacks)
+    around = Surroundings(approach, url, reached.facts, base, on_progress)
     board = VariantExecutor({"": base})
     for name, variant in variants.items():
         board.add(name, server_of(variant, around))
@@ -160,7 +158,6 @@ def _real(
         api=reached.api,
         facts=approach.told(reached.facts, disclosed),
         executor=board,
-        sink=callbacks.on_record,
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.servers),
         notes=(
@@ -193,15 +190,15 @@ def _opener(reached: Reached) -> Callable[[], RunningVariant]:
 def _embedded(
     approach: SUTAccess,
     variants: Mapping[str, Variant],
-    callbacks: RunCallbacks,
+    on_progress: OnProgress,
     disclosed: Mapping[str, Any],
 ) -> OpenSUT:
     from pytest_llmbench.harness.sut.variant_servers import Surroundings, server_of
 
     scenario = approach.sut.preset
-    server = Server(scenario, approach, callbacks)
+    server = Server(scenario, approach, on_progress)
     base = VariantServer("", server.open, restarts=True)
-    around = Surroundings(approach, server.url, server.facts, base, callbacks)
+    around = Surroundings(approach, server.url, server.facts, base, on_progress)
     board = VariantExecutor({"": base})
     try:
         for name, variant in variants.items():
@@ -218,7 +215,6 @@ def _embedded(
         api=server.reached.api,
         facts=approach.told(server.facts, disclosed),
         executor=board,
-        sink=callbacks.on_record,
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.servers),
         notes=worker_notes(approach.ray or approach.workers),
@@ -228,19 +224,14 @@ def _embedded(
     )
 
 
-def _replayed(
-    approach: SUTAccess,
-    variants: Mapping[str, Variant],
-    callbacks: RunCallbacks,
-    disclosed: Mapping[str, Any],
-) -> OpenSUT:
+def _replayed(approach: SUTAccess, variants: Mapping[str, Variant], disclosed: Mapping[str, Any]) -> OpenSUT:
     """The embedded engine in virtual time: nothing to start, to reach or to examine."""
     refuse_what_replays_cannot(approach)
     sut = approach.sut
     from pytest_llmbench.wire.catalogue import dialect, generates
 
     api = dialect("openai-completions" if approach.api == "auto" else approach.api).name
-    replayer = Replayer(callbacks, generates=generates(api))
+    replayer = Replayer(generates=generates(api))
     board = VariantExecutor({"": replayer.base(sut.preset)})
     for name, variant in variants.items():
         board.add(name, preset_station(variant, sut.preset, replayer.make, restarts_itself=True))
@@ -253,7 +244,6 @@ def _replayed(
         api=api,
         facts=approach.told(own | engine.disclosure(), disclosed),
         executor=board,
-        sink=callbacks.on_record,
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.servers),
         now_ns=replayer.clock.monotonic_ns,
@@ -266,7 +256,7 @@ def _replayed(
 def _in_process(
     approach: SUTAccess,
     variants: Mapping[str, Variant],
-    callbacks: RunCallbacks,
+    on_progress: OnProgress,
     disclosed: Mapping[str, Any],
 ) -> OpenSUT:
     """A callable of this process: there is no server to be examined, switched over or asked by hand."""
@@ -278,7 +268,7 @@ def _in_process(
             where=approach.sut.endpoint,
             remedy="leave them out, or compare two endpoints (--llm-endpoint NAME=python:…)",
         )
-    reached = open_in_process(approach, callbacks)
+    reached = open_in_process(approach, on_progress)
     board = VariantExecutor({"": VariantServer("", lambda: RunningVariant(reached.executor))})
     return OpenSUT(
         endpoint=approach.sut.endpoint,
@@ -287,7 +277,6 @@ def _in_process(
         api=reached.api,
         facts=approach.told(reached.facts, disclosed),
         executor=board,
-        sink=callbacks.on_record,
         ignore_eos=approach.asking.ignore_eos,
         variants=_infos(board.servers),
         notes=(NOTE,),

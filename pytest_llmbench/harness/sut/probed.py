@@ -13,6 +13,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.probes.access import Access
 from pytest_llmbench.probes.engine_metrics import EngineMetricsProbe, page_urls
 
@@ -73,17 +74,17 @@ class ProbedExecutor:
         self._probe: Probe | None = None
         self._absent: str | None = None
 
-    def run(self, plan: LoadPlan) -> Observation:
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
         if plan.phase is not Phase.MEASURE:
-            return self._inner.run(plan)
+            return self._inner.run(plan, on_record)
         readings: EngineReadings | None = None
         probe = self._ready()
         if probe is None:
-            seen = self._inner.run(plan)
+            seen = self._inner.run(plan, on_record)
         else:
             probe.start()
             try:
-                seen = self._inner.run(plan)
+                seen = self._inner.run(plan, on_record)
             finally:
                 readings = probe.stop()
         said = readings.source if readings is not None else f"not measurable: {self._absent}"

@@ -20,6 +20,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import OnRecord
 
 _WATCH_S = 0.2
 
@@ -103,7 +104,7 @@ class VariantExecutor:
         self._bury(server)
         return f"{server}#{self._restarts[server]}"
 
-    def run(self, plan: LoadPlan) -> Observation:
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
         """What came of the plan on its variant, whose facts are then among those of the Observation.
 
         Raises SuiteError for a variant that nobody declared, SUTError for one that does not come up.
@@ -114,7 +115,7 @@ class VariantExecutor:
         up = self._brought_up(served)
         self._switch(served)
         with _watched(up, plan, self._watch_s):
-            seen = up.executor.run(plan)
+            seen = up.executor.run(plan, on_record)
         ended = _ended(up, seen)
         if ended is not None:
             seen = _told(seen, plan, f"{ended} while load was running")

@@ -12,7 +12,7 @@ from pytest_llmbench.endpoint_urls import http_beside, is_grpc
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.embedded import differing
-from pytest_llmbench.harness.sut.endpoint import Reached, RunCallbacks, reach
+from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach
 from pytest_llmbench.harness.sut.launched import LOCAL_URL, Launch, LaunchedServer, free_port
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
 from pytest_llmbench.harness.sut.variants import Variant
@@ -73,7 +73,7 @@ class Surroundings:
     """A function that tells where the SUT answers now."""
     facts: Facts
     base: VariantServer
-    callbacks: RunCallbacks
+    on_progress: OnProgress
 
 
 def server_of(variant: Variant, around: Surroundings) -> VariantServer:
@@ -99,7 +99,7 @@ def _elsewhere(variant: Variant, around: Surroundings) -> VariantServer:
     url = str(variant.table.url)
 
     def open_() -> RunningVariant:
-        reached = reach(url, around.approach, around.callbacks)
+        reached = reach(url, around.approach, around.on_progress)
         return RunningVariant(reached.executor, _found(reached, around))
 
     empties = reset_of(variant.table.reset, lambda: url, around.approach, variant.where)
@@ -112,7 +112,7 @@ def _launched(variant: Variant, around: Surroundings) -> VariantServer:
         url = variant.with_port(variant.table.url or LOCAL_URL, port)
         server = LaunchedServer.start(_launch(variant, url, port))
         try:
-            reached = reach(url, around.approach, around.callbacks)
+            reached = reach(url, around.approach, around.on_progress)
         except BaseException:
             server.stop()
             raise
@@ -172,7 +172,7 @@ def _asked(variant: Variant, around: Surroundings) -> VariantServer:
 
     def open_() -> RunningVariant:
         approach = around.approach.asked_differently(request.extra_body, header_env)
-        return RunningVariant(reach(around.url(), approach, around.callbacks).executor)
+        return RunningVariant(reach(around.url(), approach, around.on_progress).executor)
 
     own = reset_of(variant.table.reset, around.url, around.approach, variant.where)
     body = {**around.approach.asking.extra_body, **request.extra_body}

@@ -15,7 +15,7 @@ from pytest_llmbench.harness.sut.probed import Stoppable
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.probes.endpoint import EndpointReport
 from pytest_llmbench.probes.host import host_facts
 
@@ -31,8 +31,8 @@ class ClockedExecutor:
         self._inner = inner
         self._known = known
 
-    def run(self, plan: LoadPlan) -> Observation:
-        seen = self._inner.run(plan)
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
+        seen = self._inner.run(plan, on_record)
         return replace(seen, facts=seen.facts | clock_facts(seen.facts.value(FACT, ()), self._known))
 
     def stop(self, reason: str) -> None:
@@ -71,13 +71,7 @@ def _refuse_what_stays_here(approach: SUTAccess, seen: EndpointReport) -> None:
         raise SuiteError(what, where="--llm-workers=ray", remedy="measure from this machine: leave it out")
 
 
-def distributed(
-    approach: SUTAccess,
-    seen: EndpointReport,
-    *,
-    on_record: Callable[[RequestRecord], None],
-    on_progress: Callable[[Any], None],
-) -> Stoppable:
+def distributed(approach: SUTAccess, seen: EndpointReport, on_progress: Callable[[Any], None]) -> Stoppable:
     """A generator of as many workers as ``approach`` says, for the endpoint that was examined.
 
     No worker is started yet.
@@ -92,7 +86,6 @@ def distributed(
         "model": seen.model,
         "prompt_form": asking.prompt_form,
         "extra_body": asking.extra_body,
-        "on_record": on_record,
         "on_progress": on_progress,
         "count_text": True if approach.tokenizer is None else approach.tokenizer.file,
         "counts_early": not seen.counts_tokens,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop, SessionLoad
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
@@ -166,10 +166,9 @@ class ReplayEngine:
     A plan with ``fresh_state`` gets a new engine, as after a restart: cache, counters and the laws drawn from
     the seed begin anew. ``plan.variant`` is not looked at: :meth:`variant` gives an engine for each.
 
-    Stands where a load generator and its server stand otherwise. ``on_record`` is called once for each
-    request, in the order in which they ended; some thousand at a time, so of a short plan when it is through.
-    A long plan needs no more memory than its requests in flight: what has ended goes to a file. The prompt of
-    a request is taken to be as long as the workload asked, as if it were sent as token ids.
+    Stands where a load generator and its server stand otherwise. A long plan needs no more memory than its
+    requests in flight: what has ended goes to a file. The prompt of a request is taken to be as long as the
+    workload asked, as if it were sent as token ids.
     """
 
     def __init__(
@@ -177,7 +176,6 @@ class ReplayEngine:
         scenario: Scenario | EngineConfig,
         *,
         delays: Delays | None = None,
-        on_record: Callable[[RequestRecord], None] | None = None,
         clock: VirtualClock | None = None,
         name: str = "",
         generates: bool = True,
@@ -191,7 +189,6 @@ class ReplayEngine:
         self.config = self.scenario.engine
         self.delays = delays or Delays()
         self.clock = clock or VirtualClock()
-        self._on_record = on_record
         self._engines, self._totals = self._started(), ReplayTotals()
         self._faults = FaultSchedule(self.scenario.faults, self.config.seed)
         self._plans = 0
@@ -211,7 +208,6 @@ class ReplayEngine:
         return ReplayEngine(
             scenario,
             delays=self.delays,
-            on_record=self._on_record,
             clock=self.clock,
             name=name,
             generates=self.generates,
@@ -226,8 +222,11 @@ class ReplayEngine:
         """The note for everyone who reads a result."""
         return replay_note(self.scenario, self.delays)
 
-    def run(self, plan: LoadPlan) -> Observation:
+    def run(self, plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
         """What came of the plan. Deadlines hold as on a real wire; Ctrl-C ends the plan, which then says so.
+
+        ``on_record`` is called once for each request, in the order in which they ended; some thousand at a
+        time, so of a short plan when it is through.
 
         Raises :class:`SuiteError` for a plan that cannot be run, GeneratorError while another one runs.
         """
@@ -236,14 +235,14 @@ class ReplayEngine:
                 "a plan is already running", where=plan.label, remedy="one replay runs one plan at a time"
             )
         try:
-            return self._run(plan)
+            return self._run(plan, on_record)
         finally:
             self._busy.release()
 
     def close(self) -> None:
         """Do nothing: no resource is held."""
 
-    def _run(self, plan: LoadPlan) -> Observation:
+    def _run(self, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
         _require_possible(plan)
         requests = planned_of(plan)
         self.clock.now_ns += _PAUSE_NS
@@ -252,7 +251,7 @@ class ReplayEngine:
         if plan.fresh_state:
             self._restart()
         before = self._read_totals()
-        log = self._log(plan)
+        log = self._log(plan, on_record)
         run = self._begun(plan, arrivals, log, started_ns)
         run.play()
         interrupted = run.interrupted
@@ -307,7 +306,7 @@ class ReplayEngine:
         whole = EngineTotals.summed(engine.totals for engine in self._engines)
         return self._totals.read(whole, phases=self.config.scheduler == "phase")
 
-    def _log(self, plan: LoadPlan) -> FlightLog:
+    def _log(self, plan: LoadPlan, on_record: OnRecord | None) -> FlightLog:
         self._plans += 1
         name = "-".join(filter(None, ("replay", self.name, str(self._plans))))
         figures, stream = self.config, self.scenario.stream
@@ -320,7 +319,7 @@ class ReplayEngine:
             phases=figures.scheduler == "phase",
             generates=self.generates,
         )
-        return FlightLog(recording, self._on_record)
+        return FlightLog(recording, on_record)
 
 
 def _require_possible(plan: LoadPlan) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.columns.log import RecordLog
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import OnRecord, RequestRecord
 from pytest_llmbench.model.records import (
     MISSING,
     OUTCOMES,
@@ -489,7 +489,7 @@ def _sources(ok: BoolColumn, some: BoolColumn) -> npt.NDArray[np.int8]:
 class FlightLog:
     """The records of one plan."""
 
-    def __init__(self, recording: Recording, on_record: Callable[[RequestRecord], None] | None) -> None:
+    def __init__(self, recording: Recording, on_record: OnRecord | None) -> None:
         self._recording = recording
         self._on_record = on_record
         self._log = RecordLog()

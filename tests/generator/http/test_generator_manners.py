@@ -76,7 +76,7 @@ def test_gc_settings_are_restored(
     def note(_record: RequestRecord) -> None:
         during.append((gc.get_threshold(), gc.get_freeze_count()))
 
-    generator_for(serve(reply(REPLY)), on_record=note).run(plan(1))
+    generator_for(serve(reply(REPLY))).run(plan(1), note)
     assert during[0][0][0] > 100_000
     assert during[0][1] > 0
     assert gc.get_threshold() == gc_settings
@@ -89,9 +89,9 @@ def test_gc_settings_are_restored_after_an_error(
     def fail(_record: RequestRecord) -> None:
         raise ValueError("disk full")
 
-    generator = generator_for(serve(reply(REPLY)), on_record=fail)
+    generator = generator_for(serve(reply(REPLY)))
     with pytest.raises(GeneratorError, match="ValueError: disk full"):
-        generator.run(plan(50))
+        generator.run(plan(50), fail)
     assert gc.get_threshold() == gc_settings
     assert gc.get_freeze_count() == 0
 
@@ -106,9 +106,9 @@ def test_an_error_of_on_record_ends_the_run_with_its_cause(
         if len(calls) == 3:
             raise ValueError("disk full")
 
-    generator = generator_for(serve(reply(REPLY)), on_record=fail_third)
+    generator = generator_for(serve(reply(REPLY)))
     with pytest.raises(GeneratorError) as caught:
-        generator.run(plan(1000, load=OpenLoop(rate=100)))
+        generator.run(plan(1000, load=OpenLoop(rate=100)), fail_third)
     assert isinstance(caught.value.__cause__, ValueError)
     assert len(calls) == 3
 
@@ -156,7 +156,7 @@ def test_records_are_handed_on_as_requests_end(
         threads.add(threading.current_thread().name)
         handed.append(record)
 
-    seen = generator_for(serve(reply(REPLY)), on_record=keep).run(plan(20))
+    seen = generator_for(serve(reply(REPLY))).run(plan(20), keep)
     assert threads == {"llmbench-load"}
     assert [record.request_id for record in handed] == list(seen.records.request_id)
 

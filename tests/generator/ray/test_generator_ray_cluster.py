@@ -142,10 +142,8 @@ def test_the_plan_is_shared_by_nodes_of_a_cluster(nodes: Nodes, serve: Serve, pl
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     hook, environment = sys.excepthook, dict(os.environ)
     spec = RaySpec.parse(f"ray:{nodes.address}")
-    with RayLoadGenerator(
-        Address(serve(reply).url), "openai-chat", cluster=spec, model="m", on_record=kept.append
-    ) as generator:
-        seen = generator.run(plan(60, load=OpenLoop(200.0), seed=8))
+    with RayLoadGenerator(Address(serve(reply).url), "openai-chat", cluster=spec, model="m") as generator:
+        seen = generator.run(plan(60, load=OpenLoop(200.0), seed=8), kept.append)
         assert seen.interrupted is None
         assert seen.facts.value("generator.workers") == 2  # one on each node
         assert len(set(raylets_of_workers())) == 2
@@ -224,12 +222,10 @@ def test_the_plugin_measures_through_ray(nodes: Nodes, tmp_path: Path) -> None:
 def test_a_lost_node_voids_the_run_and_keeps_its_records(nodes: Nodes, serve: Serve, plan: MakePlan) -> None:
     kept: list[RequestRecord] = []
     spec = RaySpec.parse(f"ray:{nodes.address}")
-    with RayLoadGenerator(
-        Address(serve(reply).url), "openai-chat", cluster=spec, model="m", on_record=kept.append
-    ) as generator:
+    with RayLoadGenerator(Address(serve(reply).url), "openai-chat", cluster=spec, model="m") as generator:
         seen: list[Observation] = []
         thread = threading.Thread(
-            target=lambda: seen.append(generator.run(plan(20_000, load=OpenLoop(100.0))))
+            target=lambda: seen.append(generator.run(plan(20_000, load=OpenLoop(100.0)), kept.append))
         )
         thread.start()
         deadline_s = time.monotonic() + 30

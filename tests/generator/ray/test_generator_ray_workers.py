@@ -34,7 +34,7 @@ from pytest_llmbench.generator.workers import coordinator as coordinating
 from pytest_llmbench.generator.workers.protocol import Address, Requests
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import OnRecord, RequestRecord
 
 Serve = Callable[..., ScriptedServer]
 MakePlan = Callable[..., LoadPlan]
@@ -93,9 +93,11 @@ def generator_on(
     assert list(tmp_path.glob("llmbench-*")) == []
 
 
-def in_thread(generator: RayLoadGenerator, plan: LoadPlan) -> tuple[threading.Thread, list[Observation]]:
+def in_thread(
+    generator: RayLoadGenerator, plan: LoadPlan, on_record: OnRecord
+) -> tuple[threading.Thread, list[Observation]]:
     seen: list[Observation] = []
-    thread = threading.Thread(target=lambda: seen.append(generator.run(plan)))
+    thread = threading.Thread(target=lambda: seen.append(generator.run(plan, on_record)))
     thread.start()
     return thread, seen
 
@@ -109,10 +111,10 @@ def until(condition: Callable[[], bool], limit_s: float = 15.0) -> None:
 
 def test_workers_with_the_same_clock(serve: Serve, generator_on: GeneratorFor, plan: MakePlan) -> None:
     kept: list[RequestRecord] = []
-    generator = generator_on(serve(reply()), on_record=kept.append)
+    generator = generator_on(serve(reply()))
     for each in (plan(60, load=OpenLoop(300.0), first=5), plan(41, load=ClosedLoop(5))):
         kept.clear()
-        seen = generator.run(each)
+        seen = generator.run(each, kept.append)
         assert seen.interrupted is None
         assert seen.records.counts()["ok"] == each.requests
         assert sorted(seen.records.index.tolist()) == list(range(each.first, each.first + each.requests))
@@ -130,7 +132,7 @@ def test_other_clocks_are_brought_onto_ours(
     ahead_ns = 500_000_000
     machines.ahead_ns = [ahead_ns, 0]
     kept: list[RequestRecord] = []
-    seen = generator_on(serve(reply()), on_record=kept.append).run(plan(40, load=OpenLoop(100.0), seed=8))
+    seen = generator_on(serve(reply())).run(plan(40, load=OpenLoop(100.0), seed=8), kept.append)
     assert seen.interrupted is None
     records = seen.records
     far, here = seen.facts.value("clock.workers")
@@ -176,8 +178,8 @@ def test_a_lost_actor_voids_the_run_and_is_replaced(
     serve: Serve, generator_on: GeneratorFor, plan: MakePlan, clusters: list[StandInCluster]
 ) -> None:
     kept: list[RequestRecord] = []
-    generator = generator_on(serve(reply()), on_record=kept.append)
-    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)))
+    generator = generator_on(serve(reply()))
+    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
     until(lambda: len(kept) > 40)
     clusters[0].actors[1].die("NodeDiedError: the node of the actor is gone")
     thread.join(15)
@@ -230,8 +232,8 @@ def test_a_worker_that_dies_under_its_actor_is_told(
     serve: Serve, generator_on: GeneratorFor, plan: MakePlan, machines: Machines
 ) -> None:
     kept: list[RequestRecord] = []
-    generator = generator_on(serve(reply()), on_record=kept.append)
-    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)))
+    generator = generator_on(serve(reply()))
+    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
     until(lambda: len(kept) > 10)
     member = machines.foremen[0]._member
     assert member is not None
@@ -250,8 +252,8 @@ def test_a_worker_that_hangs_is_put_down(
     monkeypatch.setattr(coordinating, "_ASK_AFTER_S", 0.3)
     monkeypatch.setattr(coordinating, "_GIVE_UP_S", 0.3)
     kept: list[RequestRecord] = []
-    generator = generator_on(serve(reply()), on_record=kept.append)
-    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)))
+    generator = generator_on(serve(reply()))
+    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
     until(lambda: len(kept) > 10)
     member = machines.foremen[0]._member
     assert member is not None
@@ -282,8 +284,8 @@ def test_stop_and_ctrl_c_keep_what_was_measured(
     serve: Serve, generator_on: GeneratorFor, plan: MakePlan
 ) -> None:
     kept: list[RequestRecord] = []
-    generator = generator_on(serve(reply(0.02)), on_record=kept.append)
-    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)))
+    generator = generator_on(serve(reply(0.02)))
+    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
     until(lambda: len(kept) > 10)
     with pytest.raises(GeneratorError, match="already running"):
         generator.run(plan(1))
@@ -298,7 +300,7 @@ def test_stop_and_ctrl_c_keep_what_was_measured(
 
     helper = threading.Thread(target=interrupt)
     helper.start()
-    last = generator.run(plan(4000, load=OpenLoop(100.0)))
+    last = generator.run(plan(4000, load=OpenLoop(100.0)), kept.append)
     helper.join()
     assert last.interrupted == INTERRUPTED_BY_CTRL_C
     assert last.records.counts()["submitted"] == len(kept) > 10

@@ -37,7 +37,7 @@ from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.generator.workers.sharding import Deal
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP, Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop, SessionSlots, SessionStarts
-from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.record import OnRecord, RequestRecord
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import drawn_sha256
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
@@ -135,10 +135,10 @@ def worker_pids() -> list[int]:
 
 
 def in_thread(
-    generator: DistributedLoadGenerator, plan: LoadPlan
+    generator: DistributedLoadGenerator, plan: LoadPlan, on_record: OnRecord
 ) -> tuple[threading.Thread, list[Observation]]:
     seen: list[Observation] = []
-    thread = threading.Thread(target=lambda: seen.append(generator.run(plan)))
+    thread = threading.Thread(target=lambda: seen.append(generator.run(plan, on_record)))
     thread.start()
     return thread, seen
 
@@ -156,12 +156,12 @@ def test_workers_send_what_a_single_generator_sends(
     """One pair of workers, plan after plan; and the same plans from one process."""
     server = serve(reply())
     kept: list[RequestRecord] = []
-    several = workers_for(server, on_record=kept.append)
+    several = workers_for(server)
     plans = [plan(90, load=OpenLoop(300.0), first=5), plan(41, load=ClosedLoop(5)), plan(0)]
     with LoadGenerator(Address(server.url).target(), _chat(), model="m") as single:
         for each in plans:
             kept.clear()
-            one, many = single.run(each), several.run(each)
+            one, many = single.run(each), several.run(each, kept.append)
             assert many.interrupted is None
             assert many.plan is each
             assert many.sequence_sha256 == one.sequence_sha256
@@ -267,8 +267,8 @@ def test_a_killed_worker_voids_the_run_and_is_replaced(
 ) -> None:
     kept: list[RequestRecord] = []
     server = serve(reply())
-    generator = workers_for(server, on_record=kept.append)
-    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)))
+    generator = workers_for(server)
+    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
     until(lambda: len(kept) > 40)
     victim = worker_pids()[1]
     os.kill(victim, signal.SIGKILL)
@@ -341,9 +341,8 @@ def test_a_worker_that_hangs_is_killed(
     monkeypatch.setattr(coordinating, "_ASK_AFTER_S", 0.3)
     monkeypatch.setattr(coordinating, "_GIVE_UP_S", 0.3)
     kept: list[RequestRecord] = []
-    thread, seen = in_thread(
-        workers_for(serve(reply()), on_record=kept.append), plan(4000, load=OpenLoop(100.0))
-    )
+    generator = workers_for(serve(reply()))
+    thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
     until(lambda: len(kept) > 10)
     os.kill(worker_pids()[0], signal.SIGSTOP)
     thread.join(10)
@@ -354,11 +353,11 @@ def test_stopping_and_closing_keep_what_was_measured(
     serve: Serve, workers_for: WorkersFor, plan: MakePlan
 ) -> None:
     kept: list[RequestRecord] = []
-    generator = workers_for(serve(reply(0.05)), on_record=kept.append)
+    generator = workers_for(serve(reply(0.05)))
     generator.stop("nothing is running")
     for end, reason in ((lambda: generator.stop("enough"), "enough"), (generator.close, "being closed")):
         kept.clear()
-        thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)))
+        thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
         until(lambda: len(kept) > 10)
         with pytest.raises(GeneratorError, match="already running"):
             generator.run(plan(1))
@@ -396,10 +395,10 @@ def test_ctrl_c_is_told_and_does_not_reach_the_workers(
         until(lambda: len(kept) > 10)
         os.kill(os.getpid(), signal.SIGINT)
 
-    generator = workers_for(serve(reply()), on_record=kept.append)
+    generator = workers_for(serve(reply()))
     thread = threading.Thread(target=interrupt)
     thread.start()
-    seen = generator.run(plan(4000, load=OpenLoop(100.0)))
+    seen = generator.run(plan(4000, load=OpenLoop(100.0)), kept.append)
     thread.join()
     assert seen.interrupted == INTERRUPTED_BY_CTRL_C
     assert seen.records.counts()["ok"] > 10
@@ -410,9 +409,9 @@ def test_an_error_of_the_caller_ends_the_run(serve: Serve, workers_for: WorkersF
     def broken(record: RequestRecord) -> None:
         raise ZeroDivisionError("of the caller")
 
-    generator = workers_for(serve(reply()), on_record=broken)
+    generator = workers_for(serve(reply()))
     with pytest.raises(GeneratorError, match="ZeroDivisionError: of the caller"):
-        generator.run(plan(4000, load=OpenLoop(100.0)))
+        generator.run(plan(4000, load=OpenLoop(100.0)), broken)
 
 
 def test_the_session_deadline_ends_all(serve: Serve, shared_workers_for: WorkersFor, plan: MakePlan) -> None:
@@ -509,10 +508,9 @@ ORPHANS = """
     from pytest_llmbench.generator.workers.protocol import Address
     from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 
-    generator = DistributedLoadGenerator(
-        Address({url!r}), "openai-chat", workers=2, model="m", on_record=lambda _: print("one", flush=True)
-    )
-    generator.run(LoadPlan("long", TextWorkload(), OpenLoop(50.0), requests=4000, seed=1))
+    generator = DistributedLoadGenerator(Address({url!r}), "openai-chat", workers=2, model="m")
+    plan = LoadPlan("long", TextWorkload(), OpenLoop(50.0), requests=4000, seed=1)
+    generator.run(plan, lambda _: print("one", flush=True))
 """
 
 

@@ -32,8 +32,8 @@ BENCH = Path(__file__).parents[3] / "benchmarks" / "bench_long_runs.py"
 
 def _replayed(scenario: str, plan: LoadPlan) -> tuple[Observation, list[int]]:
     told: list[int] = []
-    engine = ReplayEngine(parse_scenario(scenario), on_record=lambda row: told.append(row.index))
-    return engine.run(plan), told
+    engine = ReplayEngine(parse_scenario(scenario))
+    return engine.run(plan, lambda row: told.append(row.index)), told
 
 
 def _same(one: Records, other: Records) -> None:

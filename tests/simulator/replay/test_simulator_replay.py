@@ -276,8 +276,8 @@ def test_a_plan_without_requests_is_over_at_once() -> None:
 
 def test_rows_say_the_same_as_the_columns() -> None:
     rows: list[RequestRecord] = []
-    engine = ReplayEngine(parse_preset("fast?eos_mean_tokens=30"), on_record=rows.append)
-    seen = engine.run(plan(OpenLoop(80), 60, deadlines=Deadlines(total_s=0.05)))
+    engine = ReplayEngine(parse_preset("fast?eos_mean_tokens=30"))
+    seen = engine.run(plan(OpenLoop(80), 60, deadlines=Deadlines(total_s=0.05)), rows.append)
     assert {row.outcome for row in rows} == {Outcome.OK, Outcome.TIMEOUT}
     assert as_bytes(Records.from_rows(rows)) == as_bytes(seen.records)
     ends = [row.finished_ns for row in rows]

@@ -101,8 +101,8 @@ def test_instants_of_tokens_that_never_reached_the_client_are_not_told() -> None
 def test_rows_carry_them_too() -> None:
     rows: list[RequestRecord] = []
     scenario = parse_scenario("fast?server_timestamps=true&prefix_caching=on")
-    engine = ReplayEngine(scenario, on_record=rows.append)
-    records = engine.run(LoadPlan("rows", SYNTHETIC_UNIFORM, ClosedLoop(1), 4, seed=7)).records
+    plan = LoadPlan("rows", SYNTHETIC_UNIFORM, ClosedLoop(1), 4, seed=7)
+    records = ReplayEngine(scenario).run(plan, rows.append).records
     assert [row.queue_wait_ns for row in rows] == records.queue_wait_ns.tolist()
     assert [row.preemptions for row in rows] == [0] * 4
     assert [n for row in rows for n in row.server_token_ns] == records.server_token_ns.tolist()

@@ -78,10 +78,9 @@ def load(
         dialect,
         model=engine.model,
         extra_body=extra_body,
-        on_record=rows.append,
         count_text=reference_tokenizer("cl100k_base").count,
     ) as generator:
-        return Seen(generator.run(plan), rows)
+        return Seen(generator.run(plan, rows.append), rows)
 
 
 def serve_and_load(scenario: str, requests: int = 1, **options: Any) -> Seen:
