@@ -16,9 +16,7 @@ import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.allowance import Budgets, raised
-from pytest_llmbench.harness.comparison.arms import pairs_wanted, runs_wanted
-from pytest_llmbench.harness.comparison.calibrate import RUNS as CALIBRATION_RUNS
-from pytest_llmbench.harness.comparison.replication import repeats_its_load
+from pytest_llmbench.harness.comparison.replication import replication
 from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.embedded import overridden
@@ -27,7 +25,6 @@ from pytest_llmbench.harness.sut.sut_file import Prices, prices_of
 from pytest_llmbench.harness.sut.variants import Variant, declared_variants
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Bounds, Setting, TestDefinition, VariantInfo
-from pytest_llmbench.model.comparison import FEWEST_RUNS
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import describe_loads
@@ -302,9 +299,9 @@ class _Repeated:
     """What is asked of one test, how often that is done, and why."""
 
     parameters: TestParameters
-    times: int = 1
-    least_runs: int = 1
-    why: str = ""
+    times: int
+    least_runs: int
+    why: str
 
 
 def plan_lines(
@@ -401,25 +398,15 @@ def _money(amount: float) -> str:
 
 
 def _repetitions(parameters: TestParameters, settings: Settings) -> _Repeated:
+    own = replication(with_runs(parameters, settings), settings)
     arms = 2 if settings.baseline_endpoint is not None else max(len(settings.endpoints), 1)
-    if arms > 1 or settings.calibrate:
-        if settings.baseline_endpoint is not None:
-            runs = pairs_wanted(parameters, settings.runs)
-        else:
-            least = CALIBRATION_RUNS if settings.calibrate else FEWEST_RUNS
-            runs = runs_wanted(parameters, settings.runs, least)
-        why = f": {runs} runs on each of {arms} systems" if arms > 1 else ": a calibration"
-        if repeats_its_load(parameters):
-            return _Repeated(replace(parameters, runs=runs), arms, runs, why)
-        return _Repeated(replace(parameters, runs=None), arms * runs, why=why)
-    asked = with_runs(parameters, settings)
-    if not (settings.saves or settings.compare):
-        return _Repeated(asked)
-    wanted = max(settings.runs or 1, parameters.runs or 1)  # harness/comparison/replication.py
-    if repeats_its_load(parameters):
-        return _Repeated(replace(asked, runs=wanted), least_runs=wanted)
-    why = ", as a whole: a baseline needs runs"
-    return _Repeated(replace(asked, runs=None), wanted, why=why)
+    if arms > 1:
+        why = f": {own.runs} runs on each of {arms} systems"
+    elif settings.calibrate:
+        why = ": a calibration"
+    else:
+        why = ", as a whole: a baseline needs runs"
+    return _Repeated(own.parameters, arms * own.whole, own.least_runs, why)
 
 
 def _test(

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import LLMBenchError, StoreError, SuiteError
-from pytest_llmbench.harness.comparison.replication import repeated
-from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.harness.comparison.interleaved import in_turns
+from pytest_llmbench.harness.comparison.replication import Replication, cut_short, runs_of
 from pytest_llmbench.harness.execution.loads import amount, read_loads
 from pytest_llmbench.harness.execution.stored_records import StoredRecords
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import Setting
-from pytest_llmbench.model.judgement import Validity
+from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.request import PlannedRequest
@@ -104,14 +103,18 @@ def _driven(kept: Mapping[str, Any], stored: StoredRecords, entry: TestEntry) ->
     setting = _setting(kept)
     answers = _Answers(kept["loads"], stored, entry)
 
-    def trusted(_: TestResult) -> Validity:
-        return Validity()  # judged when it was measured
+    whole = kept["whole"]
+    replication = Replication(parameters, setting.least_runs, whole)
 
-    procedure = repeated(test, parameters, setting, kept["whole"], trusted)
-    result = drive(procedure, answers.answer)
+    def procedure(_: str, number: int) -> Procedure[TestResult]:
+        return test.procedure(parameters, replication.setting(setting, number))
+
+    found = in_turns(
+        procedure, [entry.test], whole, lambda _, plan: answers.answer(plan), seed=setting.seed, cut=cut_short
+    )
     if answers.left:
         raise StoreError(f"the procedure ended {answers.left} loads before the measurement did")
-    return result
+    return runs_of(found[entry.test], whole).result
 
 
 def _parameters(kind: type[TestParameters], kept: Mapping[str, Any]) -> TestParameters:

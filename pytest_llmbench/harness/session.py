@@ -9,51 +9,47 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.compare.gate import gate
 from pytest_llmbench.compare.limits import RegressionLimit
 from pytest_llmbench.compliance.audit import audit
 from pytest_llmbench.compliance.evidence import Evidence
-from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError, SUTError
+from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError
 from pytest_llmbench.harness.allowance import Allowance, Spent
 from pytest_llmbench.harness.api_kind import refuse_client, refuse_other_kind
 from pytest_llmbench.harness.bench import Bench
+from pytest_llmbench.harness.comparison.arms import Send, measure_arms
 from pytest_llmbench.harness.comparison.baselines import Baselines, MeasurementRequest
 from pytest_llmbench.harness.comparison.planner import ComparisonPlanner
-from pytest_llmbench.harness.comparison.systems import Compared, Wanted
-from pytest_llmbench.harness.execution.drive import drive
-from pytest_llmbench.harness.execution.loads import LoadsRecorder, files_of, records_path
+from pytest_llmbench.harness.comparison.systems import Wanted
+from pytest_llmbench.harness.execution.loads import files_of
 from pytest_llmbench.harness.execution.shared import SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
 from pytest_llmbench.harness.measured import Measured
 from pytest_llmbench.harness.reaudit import Reaudited, light, reaudited
 from pytest_llmbench.harness.selftest import certificate as certified
 from pytest_llmbench.harness.sent_before import SentBefore
-from pytest_llmbench.harness.setting import setting_for, warmup_for, with_runs
+from pytest_llmbench.harness.setting import setting_on, warmup_for, with_runs
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.sut_file import prices_of
-from pytest_llmbench.harness.workloads.exact_lengths import bound
 from pytest_llmbench.harness.workloads.sequence_files import with_sequence_files
 from pytest_llmbench.methodology.advice import advised
 from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT, SENDS_AGAIN
-from pytest_llmbench.methodology.measuring.offered import set_aside
-from pytest_llmbench.methodology.measuring.validity import Budget, measured, validity
+from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
 from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
-from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.judgement import Finding, Validity
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats import block_bootstrap
-from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, not_on_disk
+from pytest_llmbench.store.records_file import not_on_disk
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.client import LLMClient
@@ -112,10 +108,8 @@ class BenchSession:
         self._variants = variants
         self._open: dict[str, OpenSUT | _Failed] = {}
         self._results: list[Measured] = []
-        self.baselines = Baselines(settings, _validity)
-        self._arming = ComparisonPlanner(
-            settings, worker, self._opened, self._answered, self._setting, _validity, self.baselines
-        )
+        self.baselines = Baselines(settings)
+        self._planner = ComparisonPlanner(settings, worker, self._opened)
         self._shared = SharedRuns()
         self._allowance = Allowance(settings.budgets.divided(sessions))
         self._sent_before = SentBefore()
@@ -169,32 +163,31 @@ class BenchSession:
         wanted: Wanted | None = None,
     ) -> Measured:
         """Run one test and judge it; ``limits``: what must not get worse, ``wanted``: what is compared.
-
-        KeyboardInterrupt comes through once what was measured is kept.
-        """
+        KeyboardInterrupt comes through once what was measured is kept."""
         opened = self._opened(_as_sut(sut), nodeid)
         parameters = with_runs(parameters, self.settings)
         salt = self._salt(nodeid, definition, parameters, opened)
-        setting = self._setting(parameters, opened, warmup, salt)
+        setting = setting_on(opened, parameters, self.settings, warmup, salt)
         _refuse_unfit(definition, opened.api, definition.needs(parameters, setting))
-        order = self.baselines.order(nodeid, definition, parameters, setting, limits, opened.virtual)
-        parameters = order.parameters
-        path = records_path(self.settings.report, nodeid, self._worker, self.settings.records)
+        request = self.baselines.request(nodeid, definition, parameters, setting, limits, opened.virtual)
         began, before = time.monotonic(), self._allowance.spent
-        result, peers = self._measured(order, opened, path, warmup, wanted)
-        result = self.baselines.compared(order, self._told(result, opened, definition, nodeid))
-        result = self._arming.calibrations.flagged(order, result, virtual=opened.virtual)
-        judged = self._judge(result, parameters, peers)
-        files = files_of(path, self.settings.report)
+        planned = self._planner.arms(request, opened, warmup, wanted)
+        with self._alone(virtual=planned.virtual):
+            runs = measure_arms(request, planned.arms, self._sender(request))
+        found = self._planner.compared(request, planned, runs, wanted)
+        result = self.baselines.compared(request, self._told(found.result, opened, definition, nodeid))
+        result = self._planner.calibrations.flagged(request, result, virtual=opened.virtual)
+        judged = self._judge(result, request.parameters, found.peers)
+        files = files_of(planned.arms[0].path, self.settings.report)
         measured = Measured(
             nodeid=nodeid,
             result=judged,
-            parameters=parameters,
+            parameters=request.parameters,
             inconclusive_fails=self.settings.inconclusive == "fail",
             records_file=files.get("records_file"),
             duration_s=time.monotonic() - began,
-            more={**order.more(judged, files), "spent": self._spent_since(before, opened)},
-            peers=peers,
+            more={**request.more(judged, files), "spent": self._spent_since(before, opened)},
+            peers=found.peers,
         )
         self._results.append(light(measured))
         return measured
@@ -243,74 +236,22 @@ class BenchSession:
         return replace(result, notes=(*opened.notes, *result.notes), findings=found)
 
     def _beyond(self, result: TestResult, opened: OpenSUT) -> tuple[Finding, ...]:
-        workers, over = self.settings.workers, self._transport_to(opened)
+        workers = self.settings.workers
+        over = certified.transport_to(opened.base_url, http2=self.settings.http == "2")
         return certified.beyond(result.observations, certified.find(workers, over), workers)
-
-    def _selftest(self, opened: OpenSUT) -> Facts:
-        over = self._transport_to(opened)
-        return certified.facts_of(certified.find(self.settings.workers, over), over)
-
-    def _transport_to(self, opened: OpenSUT) -> str:
-        return certified.transport_to(opened.base_url, http2=self.settings.http == "2")
-
-    def _measured(
-        self,
-        order: MeasurementRequest,
-        opened: OpenSUT,
-        path: Path | None,
-        warmup: WarmupPolicy,
-        wanted: Wanted | None,
-    ) -> Compared:
-        arms = self._arming.arms(order, opened, path, warmup)
-        with self._alone(virtual=all(arm.opened.virtual for arm in arms)):
-            if len(arms) > 1 or wanted is not None or self.settings.calibrate:
-                return self._arming.run(order, arms, wanted)
-            return Compared(self._run(order, opened, path), ())
 
     def reaudit(self) -> list[Reaudited]:
         """Compliance of every result whose clauses other results of this process have changed since."""
         return reaudited(self._results)
 
-    def _setting(
-        self, parameters: TestParameters, opened: OpenSUT, warmup: WarmupPolicy, salt: str = ""
-    ) -> Setting:
-        problems = warmup.problems()
-        if problems:
-            raise SUTError("; ".join(problems), where="llm_warmup")
-        digest = opened.facts.sha256()
-        frozen = Facts.of(
-            Origin.GENERATOR,
-            {"manifest.sha256": digest, "manifest.frozen_ns": opened.now_ns()},
-        )
-        selftest = Facts() if opened.virtual else self._selftest(opened)
-        setting = setting_for(
-            parameters,
-            self.settings,
-            warmup=warmup,
-            facts=opened.facts | frozen | selftest,
-            ignore_eos=opened.ignore_eos,
-            variants=opened.variants,
-        )
-        workload = bound(setting.workload, opened.counter, opened.vocabulary)
-        return replace(setting, workload=workload, salt=salt)
+    def _sender(self, request: MeasurementRequest) -> Send:
+        """Sends a load for a test, unless what came of it is known from another."""
+        may_share = not request.parameters.fresh
 
-    def _run(self, order: MeasurementRequest, opened: OpenSUT, path: Path | None) -> TestResult:
-        test, parameters, setting = order.definition.name, order.parameters, order.setting
-        procedure = order.definition.procedure(parameters, setting)
+        def send(opened: OpenSUT, plan: LoadPlan, on_record: OnRecord | None) -> Observation:
+            return self._answered(opened, plan, request.nodeid, on_record, may_share=may_share)
 
-        def execute(plan: LoadPlan, on_record: OnRecord | None = None) -> Observation:
-            return self._answered(opened, plan, order.nodeid, on_record, may_share=not parameters.fresh)
-
-        if path is None:
-            return drive(procedure, execute)
-        header = RecordsHeader(opened.anchor(), order.nodeid, {"test": test, "seed": setting.seed})
-        loads = LoadsRecorder()
-        with RecordsWriter(path, header) as writer:
-            recorded = loads.noting(lambda plan: execute(plan, partial(writer.write, label=plan.title)))
-            result = drive(procedure, recorded)
-        loads.write(path, order.nodeid, test, parameters, setting, whole=order.whole)
-        found = (*result.findings, *writer.findings, *loads.findings)
-        return replace(result, notes=(*result.notes, *writer.notes), findings=found)
+        return send
 
     def _answered(
         self, opened: OpenSUT, plan: LoadPlan, who: str, on_record: OnRecord | None, *, may_share: bool
@@ -352,7 +293,7 @@ class BenchSession:
                 result = with_sequence_files(result, self.settings.report)
             except StoreError as error:
                 result = replace(result, findings=(*result.findings, not_on_disk(error)))
-        judged_validity = _validity(result, parameters)
+        judged_validity = validity_of(result, Budget(parameters.max_error_share))
         decisive = tuple(found for found in result.comparisons if found.gated)
         limits = advised(gate(result.objectives, result.metrics), result, parameters, self.settings.scale)
         judged_gate = replace(limits, regressions=decisive)
@@ -400,17 +341,6 @@ class BenchSession:
         self._open.clear()
         if failures:
             raise GeneratorError(f"closing failed: {failures[0]}") from failures[0]
-
-
-def _validity(result: TestResult, parameters: TestParameters) -> Validity:
-    """The findings that every run gets, and those of the test's own."""
-    budget = Budget(parameters.max_error_share)
-    found = validity(result.observations, budget, result.budgeted, set_aside(result.levels))
-    nothing = measured(result.metrics)
-    # A test about the prefix cache says itself what it should and did find in there.
-    about_cache = any(finding.check.startswith("cache_") for finding in result.findings)
-    general = [f for f in found.findings if not (about_cache and f.check == "prefix_cache_hits")]
-    return Validity((*general, *result.findings, *([] if nothing is None else [nothing])))
 
 
 def _refuse_unfit(definition: TestDefinition, api: str, missing: Sequence[str]) -> None:

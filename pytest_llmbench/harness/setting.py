@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from pytest_llmbench.errors import SUTError
+from pytest_llmbench.harness.selftest import certificate
 from pytest_llmbench.harness.settings import DEFAULT_SEED, Settings
+from pytest_llmbench.harness.workloads.exact_lengths import bound
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Scale, Setting, VariantInfo
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.plan import Deadlines
 from pytest_llmbench.workloads.catalogue import workload
+
+if TYPE_CHECKING:
+    from pytest_llmbench.harness.sut.open_sut import OpenSUT
 
 
 def warmup_for(scale: Scale) -> WarmupPolicy:
@@ -48,6 +54,36 @@ def setting_for(
         remeasure=settings.remeasure,
         overload_allowed=settings.allow_overload or _is_ours(facts or Facts()),
     )
+
+
+def setting_on(
+    opened: OpenSUT,
+    parameters: TestParameters,
+    settings: Settings,
+    warmup: WarmupPolicy,
+    salt: str = "",
+) -> Setting:
+    """That of a test on a SUT that has answered: its manifest is frozen now. SUTError for a warm-up that
+    cannot be."""
+    problems = warmup.problems()
+    if problems:
+        raise SUTError("; ".join(problems), where="llm_warmup")
+    digest = opened.facts.sha256()
+    frozen = Facts.of(Origin.GENERATOR, {"manifest.sha256": digest, "manifest.frozen_ns": opened.now_ns()})
+    over = certificate.transport_to(opened.base_url, http2=settings.http == "2")
+    selftest = (
+        Facts() if opened.virtual else certificate.facts_of(certificate.find(settings.workers, over), over)
+    )
+    setting = setting_for(
+        parameters,
+        settings,
+        warmup=warmup,
+        facts=opened.facts | frozen | selftest,
+        ignore_eos=opened.ignore_eos,
+        variants=opened.variants,
+    )
+    sent = bound(setting.workload, opened.counter, opened.vocabulary)
+    return replace(setting, workload=sent, salt=salt)
 
 
 def _is_ours(facts: Facts) -> bool:

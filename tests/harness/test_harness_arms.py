@@ -8,11 +8,10 @@ from typing import Any, cast
 import pytest
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.comparison.arms import Arm, apart, runs_wanted
+from pytest_llmbench.harness.comparison.arms import Arm, apart
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.harness.sut.variant_executor import VariantServer
 from pytest_llmbench.methodology.catalogue import definition
-from pytest_llmbench.methodology.parameters import build
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan
 from pytest_llmbench.model.request import Workload
@@ -106,10 +105,3 @@ def test_plans_go_to_the_variant_and_a_test_of_variants_is_refused() -> None:
     assert arm("candidate", "http://a:1/v1").planned(plan) is plan
     with pytest.raises(SuiteError, match="measures variants itself"):
         arm("baseline", "http://a:1/v1", "elsewhere").planned(plan.with_(variant="cache_enabled"))
-
-
-def test_how_many_runs() -> None:
-    once = build(TTFT.parameters, {})
-    six = build(TTFT.parameters, {"runs": 6})
-    assert [runs_wanted(once, None), runs_wanted(once, 5), runs_wanted(six, 5)] == [3, 5, 6]
-    assert runs_wanted(once, None, default=8) == 8

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.harness.comparison.interleaved import drive_together, drive_whole, rounds
+from pytest_llmbench.harness.comparison.interleaved import drive_together, drive_whole, in_turns, rounds
 from pytest_llmbench.methodology.procedure import Procedure
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, ClockAnchor, Observation
 from pytest_llmbench.model.outcome import Phase
@@ -38,6 +38,10 @@ def procedure(warmups: int, runs: int) -> Procedure[list[str]]:
         if answer.interrupted:
             break
     return labels
+
+
+def never(_: object) -> bool:
+    return False
 
 
 def sent_by(log: list[tuple[str, str]], *labels: str) -> list[tuple[str, ...]]:
@@ -157,7 +161,7 @@ def test_whole_procedures_take_turns() -> None:
         made.append((name, number))
         return procedure(1, 2)
 
-    results = drive_whole(make, ARMS, 4, execute, seed=1)
+    results = drive_whole(make, ARMS, 4, execute, seed=1, cut=never)
     assert results == {name: [["run 0", "run 1"]] * 4 for name in ARMS}
     assert [number for _, number in made] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert all(set(pair) == set(ARMS) for pair in _pairs([name for name, _ in made]))
@@ -170,7 +174,55 @@ def test_ctrl_c_leaves_the_round_of_whole_procedures() -> None:
     def execute(name: str, sent: LoadPlan) -> Observation:
         return seen(sent, INTERRUPTED_BY_CTRL_C if next(sent_loads) == 3 else None)
 
-    results = drive_whole(lambda name, number: procedure(0, 1), ARMS, 5, execute, seed=1)
+    results = drive_whole(lambda name, number: procedure(0, 1), ARMS, 5, execute, seed=1, cut=never)
     ends = [labels for labels in results.values() if labels[-1] == [INTERRUPTED_BY_CTRL_C]]
     assert len(ends) == 1
     assert sum(len(labels) for labels in results.values()) == 4
+
+
+def test_a_result_that_is_cut_short_leaves_the_round_too() -> None:
+    """Such as one that a budget of the session ended: no later run would be sent whole."""
+    made: list[str] = []
+
+    def make(name: str, number: int) -> Procedure[list[str]]:
+        made.append(name)
+        return procedure(0, 1)
+
+    results = drive_whole(
+        make, ARMS, 5, lambda _, sent: seen(sent), seed=1, cut=lambda labels: len(made) == 4 and labels
+    )
+    assert len(made) == 4
+    assert sum(map(len, results.values())) == 4
+
+
+@pytest.mark.parametrize(
+    ("names", "whole", "turns"),
+    [
+        (["only"], 1, ["only: run 0", "only: run 1"]),
+        (["only"], 2, ["only: run 0", "only: run 1"] * 2),
+    ],
+)
+def test_a_single_arm_has_every_turn(names: list[str], whole: int, turns: list[str]) -> None:
+    assert taken(names, whole) == turns
+
+
+def test_of_several_arms_the_loads_take_turns_or_else_whole_procedures() -> None:
+    loads = taken(ARMS, 1)
+    assert {turn.partition(":")[0] for turn in loads[:2]} == set(ARMS)
+    assert [turn.partition(": ")[2] for turn in loads] == ["run 0", "run 0", "run 1", "run 1"]
+    whole = taken(ARMS, 2)
+    assert [turn.partition(": ")[2] for turn in whole] == ["run 0", "run 1"] * 4
+    assert all(one.partition(":")[0] == two.partition(":")[0] for one, two in _pairs(whole))
+
+
+def taken(names: Sequence[str], whole: int) -> list[str]:
+    """Who sent what, in order: two loads in each procedure."""
+    log: list[str] = []
+
+    def execute(name: str, sent: LoadPlan) -> Observation:
+        log.append(f"{name}: {sent.label}")
+        return seen(sent)
+
+    results = in_turns(lambda name, number: procedure(0, 2), names, whole, execute, seed=1, cut=never)
+    assert results == {name: [["run 0", "run 1"]] * whole for name in names}
+    return log

@@ -288,6 +288,17 @@ def test_arms_warm_up_once_for_all_their_runs() -> None:
     assert "2 times: 4 runs on each of 2 systems" in shown
 
 
+def test_several_systems_warm_up_before_each_of_their_runs() -> None:
+    shown = lines_of(
+        ("t::a", selected(rate=20.0, requests=500)),
+        endpoint="replay",
+        endpoints=("a=replay", "b=replay:fast"),
+        runs=4,
+    )
+    assert f"requests [{8 * 604:,}, {8 * 611:,}]" in shown
+    assert "8 times: 4 runs on each of 2 systems" in shown
+
+
 PRICED = """
 [prices]
 input_per_million = 1_000_000

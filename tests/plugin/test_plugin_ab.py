@@ -135,6 +135,15 @@ def test_a_test_that_does_not_repeat_its_load_is_run_as_a_whole(suite: Suite) ->
     ab(suite, SLOWER, FASTER).assert_outcomes(passed=1)
 
 
+def test_a_budget_that_ends_one_of_the_runs_leaves_those_before_it(suite: Suite) -> None:
+    suite.write("from pytest_llmbench import llmbench\n@llmbench.capacity(maximum=16)\ndef test_it(): ...")
+    ab(suite, FASTER, SLOWER, "--llm-max-requests=1200", "--llm-report=out")
+    (entry,) = suite.report["tests"]
+    assert {len(values) for values in entry["by_run"].values()} <= {2, 3, 4, 5}
+    assert entry["metrics"]["max_concurrency"]["point"] == 16
+    assert "--llm-max-requests=1,200 allows" in str(entry["validity"])
+
+
 def test_tests_share_the_runs_of_each_arm_and_never_mix_them(suite: Suite) -> None:
     both = told('assert found["tpot.p50"].change.lower > 0.04')
     again = both.replace("from pytest_llmbench import llmbench", "").replace("first_token", "again")

@@ -6,28 +6,19 @@ compared before anything else, since arms that answer otherwise do other work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from pytest_llmbench.compare.equivalence import cache_apart, output_lengths
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
 from pytest_llmbench.compare.overlay import overlaid
-from pytest_llmbench.harness.comparison.arms import (
-    Answered,
-    Arm,
-    ArmRuns,
-    apart,
-    cached_share,
-    measure_arms,
-    measured_records,
-)
+from pytest_llmbench.harness.comparison.arms import Arm, cached_share, measured_records
+from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.methodology.measuring.by_run import ByRun
-from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import TestDefinition
-from pytest_llmbench.model.judgement import Finding, Validity
+from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats.runs import FloatArray
@@ -36,54 +27,32 @@ CANDIDATE, BASELINE = "candidate", "baseline"
 VARIANT = "variant:"
 """How ``--llm-baseline-endpoint`` names a variant of the SUT."""
 
-Valid = Callable[[TestResult], Validity]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What an A/B is asked to do."""
-
-    runs: int
-    """The runs of each arm."""
-    limits: Sequence[RegressionLimit] = ()
-    """The metrics whose comparison decides."""
-    described: str = BASELINE
-    """The baseline, for people."""
-
 
 def against_baseline(
-    definition: TestDefinition,
-    parameters: TestParameters,
-    arms: tuple[Arm, Arm],
-    asked: Asked,
-    *,
-    answered: Answered,
-    header: Mapping[str, Any],
-    valid: Valid,
+    measured: Mapping[str, ArmRuns], limits: Sequence[RegressionLimit], notes: Sequence[str], budget: Budget
 ) -> TestResult:
-    """The candidate's result with its comparisons; ``arms`` are candidate and baseline.
-
-    KeyboardInterrupt when Ctrl-C came before the candidate had anything to keep.
-    """
-    prepared, said = apart(arms, definition)
-    measured = measure_arms(definition, parameters, prepared, asked.runs, answered=answered, header=header)
-    if CANDIDATE not in measured:
-        raise KeyboardInterrupt
+    """The candidate's result with its comparisons, of which those of ``limits`` decide; ``notes`` come first
+    in it."""
     candidate, baseline = measured[CANDIDATE], measured.get(BASELINE)
-    notes = _notes(asked, arms[1], said)
-    findings = invalid_runs(candidate, valid)
+    findings = candidate.invalid(budget)
     if baseline is None:
         return _with(candidate.result, notes, findings)
-    wrong = [reason for result in baseline.every for reason in valid(result).reasons]
+    wrong = [reason for result in baseline.every for reason in validity_of(result, budget).reasons]
     if wrong:
-        return _with(candidate.result, notes, [*findings, _invalid_baseline(wrong, bool(asked.limits))])
-    result = _with(candidate.result, notes, [*_alike(definition, candidate, baseline), *findings])
+        return _with(candidate.result, notes, [*findings, _invalid_baseline(wrong, bool(limits))])
+    result = _with(candidate.result, notes, [*_alike(candidate, baseline), *findings])
     pairs = paired_runs(baseline.by_run, candidate.by_run)
     return replace(
         result,
         plots=overlaid({CANDIDATE: result.plots, BASELINE: baseline.result.plots}),
-        comparisons=comparisons(*pairs, asked.limits, paired=True),
+        comparisons=comparisons(*pairs, limits, paired=True),
     )
+
+
+def ab_note(runs: int, baseline: Arm, described: str) -> str:
+    """What was done, in words; ``described``: the baseline, for people."""
+    records = f"; its records are in {baseline.path.name}" if baseline.path is not None else ""
+    return f"A/B: {runs} runs of each arm in randomised pairs, baseline {described}{records}"
 
 
 def paired_runs(baseline: ByRun, candidate: ByRun) -> tuple[ByRun, ByRun]:
@@ -98,21 +67,6 @@ def _with(result: TestResult, notes: Sequence[str], findings: Sequence[Finding])
     return replace(result, notes=(*notes, *result.notes), findings=(*result.findings, *findings))
 
 
-def _notes(asked: Asked, baseline: Arm, said: str | None) -> list[str]:
-    records = f"; its records are in {baseline.path.name}" if baseline.path is not None else ""
-    note = f"A/B: {asked.runs} runs of each arm in randomised pairs, baseline {asked.described}{records}"
-    return [note] if said is None else [note, said]
-
-
-def invalid_runs(candidate: ArmRuns, valid: Valid) -> list[Finding]:
-    """The reported result is judged as every result is; of whole runs the others are looked at here."""
-    return [
-        Finding("further_runs", ok=False, voids=True, message=f"run {number}: {reason}")
-        for number, result in enumerate(candidate.every[1:], start=2)
-        for reason in valid(result).reasons
-    ]
-
-
 def _invalid_baseline(reasons: Sequence[str], voids: bool) -> Finding:
     listed = "; ".join(dict.fromkeys(reasons))
     return Finding(
@@ -123,10 +77,10 @@ def _invalid_baseline(reasons: Sequence[str], voids: bool) -> Finding:
     )
 
 
-def _alike(definition: TestDefinition, candidate: ArmRuns, baseline: ArmRuns) -> list[Finding]:
+def _alike(candidate: ArmRuns, baseline: ArmRuns) -> list[Finding]:
     theirs, ours = (measured_records(runs) for runs in (baseline, candidate))
     found = [output_lengths(_lengths(theirs), _lengths(ours))]
-    if definition.name != "prefix_cache":
+    if candidate.result.test != "prefix_cache":
         found.append(cache_apart(cached_share(baseline), cached_share(candidate)))
     return [finding for finding in found if finding is not None]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
@@ -27,13 +27,12 @@ from pytest_llmbench.harness.comparison.identity import (
     refuse_mismatch,
     waived,
 )
-from pytest_llmbench.harness.comparison.replication import repeated, replication
+from pytest_llmbench.harness.comparison.replication import Replication, replication
 from pytest_llmbench.harness.execution.loads import stated
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.model.comparison import FEWEST_RUNS
-from pytest_llmbench.model.judgement import Validity
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.result import TestResult
@@ -61,8 +60,6 @@ HOW_TO_COMPARE = (
 )
 _COMMIT_DIGITS = 12
 
-Valid = Callable[[TestResult, TestParameters], Validity]
-
 
 @dataclass(frozen=True)
 class Comparing:
@@ -82,14 +79,13 @@ class MeasurementRequest:
 
     nodeid: str
     definition: TestDefinition
-    """The test whose procedure makes as many runs as are wanted."""
     parameters: TestParameters
     setting: Setting
+    """That of the SUT itself; further arms have their own."""
+    replication: Replication
     limits: Sequence[RegressionLimit] = ()
     identity: Mapping[str, Any] = field(default_factory=dict)
     """Empty where nothing is saved or compared."""
-    whole: int = 1
-    """How often the whole procedure is run."""
 
     def more(self, result: TestResult, files: Mapping[str, str]) -> dict[str, Any]:
         """Keys of the test's report entry; ``files``: names of those that were written."""
@@ -104,9 +100,8 @@ class MeasurementRequest:
 class Baselines:
     """What a session does with baselines. Nothing is read before it is needed."""
 
-    def __init__(self, settings: Settings, valid: Valid, today: date | None = None) -> None:
+    def __init__(self, settings: Settings, today: date | None = None) -> None:
         self._settings = settings
-        self._valid = valid
         self._today = today or datetime.now(UTC).date()
 
     @cached_property
@@ -137,7 +132,7 @@ class Baselines:
         path = find_baseline(settings.storage, settings.compare)
         return _foreign(path, waivers) or Comparing(path, read_baseline(path), waivers)
 
-    def order(
+    def request(
         self,
         nodeid: str,
         definition: TestDefinition,
@@ -151,7 +146,8 @@ class Baselines:
         Raises SuiteError, before any load is sent, for what keeps a comparison from being made.
         """
         asked, settings = self.comparing, self._settings
-        plain = MeasurementRequest(nodeid, definition, parameters, setting, limits)
+        own = replication(parameters, settings)
+        plain = MeasurementRequest(nodeid, definition, parameters, setting, own, limits)
         if asked is None and settings.save is None:
             if limits and settings.baseline_endpoint is None and not settings.calibrate:
                 guarded = ", ".join(limit.metric for limit in limits)
@@ -161,30 +157,23 @@ class Baselines:
             if not settings.saves:
                 return plain
         identity = identity_of(definition, parameters, setting, virtual=virtual)
-        if settings.baseline_endpoint is not None:  # the arms see to their runs themselves
+        if settings.baseline_endpoint is not None:
             return replace(plain, identity=identity)
-        parameters, setting, whole = replication(parameters, setting, settings.runs)
-        runs = max(whole, setting.least_runs)
         if isinstance(asked, Comparing):
-            refuse_early(asked, nodeid, identity, limits, runs)
+            refuse_early(asked, nodeid, identity, limits, own.runs)
         elif asked is not None:
-            asked.refuse_early(parameters, identity, (*limits, *self.limits), runs)
+            asked.refuse_early(own.parameters, identity, (*limits, *self.limits), own.runs)
+        return replace(plain, parameters=own.parameters, setting=own.setting(setting), identity=identity)
 
-        def procedure(own: TestParameters, where: Setting) -> Procedure[TestResult]:
-            return repeated(definition, own, where, whole, lambda result: self._valid(result, own))
-
-        several = replace(definition, procedure=procedure)
-        return MeasurementRequest(nodeid, several, parameters, setting, limits, identity, whole)
-
-    def compared(self, order: MeasurementRequest, result: TestResult) -> TestResult:
+    def compared(self, request: MeasurementRequest, result: TestResult) -> TestResult:
         """The result with its comparisons, the waivers that were needed, and what else differs."""
         asked, settings = self.comparing, self._settings
-        limits = (*order.limits, *self.limits)
+        limits = (*request.limits, *self.limits)
         if isinstance(asked, Comparing):
-            return compared_with(asked, order, limits, result)
+            return compared_with(asked, request, limits, result)
         if asked is not None:
-            return asked.compared(order.parameters, order.identity, limits, result)
-        if order.limits and settings.baseline_endpoint is None and not settings.calibrate:
+            return asked.compared(request.parameters, request.identity, limits, result)
+        if request.limits and settings.baseline_endpoint is None and not settings.calibrate:
             return _noted(result, "nothing to compare with yet: this session saves the baseline")
         return result
 
@@ -224,13 +213,13 @@ def refuse_early(
 
 
 def compared_with(
-    asked: Comparing, order: MeasurementRequest, limits: Sequence[RegressionLimit], result: TestResult
+    asked: Comparing, request: MeasurementRequest, limits: Sequence[RegressionLimit], result: TestResult
 ) -> TestResult:
     """The result as it is, with a note, where the baseline has none of this test."""
-    found = asked.test(order.nodeid)
+    found = asked.test(request.nodeid)
     if found is None:
         return _noted(result, f"{asked.path.name} has no results of this test: nothing is compared")
-    match = matched(found.identity, order.identity, asked.waivers)
+    match = matched(found.identity, request.identity, asked.waivers)
     lengths = output_lengths(
         lengths_vector(found.output_lengths), lengths_vector(lengths_of(result.observations))
     )

@@ -34,9 +34,6 @@ from pytest_llmbench.store.calibrations import (
 )
 from pytest_llmbench.store.instants import iso_utc
 
-RUNS = 8
-"""The runs without ``--llm-runs``: the noise is then known to a factor of two."""
-
 
 @dataclass(frozen=True)
 class Calibrations:
@@ -45,7 +42,7 @@ class Calibrations:
     settings: Settings
 
     def calibrated(
-        self, order: MeasurementRequest, result: TestResult, by_run: ByRun, *, virtual: bool
+        self, request: MeasurementRequest, result: TestResult, by_run: ByRun, *, virtual: bool
     ) -> TestResult:
         """The result with what its runs say about the noise, which is kept for later sessions."""
         metrics = [each.metric for each in comparisons(by_run, by_run, paired=True)]
@@ -57,9 +54,9 @@ class Calibrations:
             and (own := noise_of(metric, metric_unit(metric), better, by_run.get(metric, ()))) is not None
         }
         runs = max((len(values) for values in by_run.values()), default=0)
-        identity = identity_of(order.definition, order.parameters, order.setting, virtual=virtual)
+        identity = identity_of(request.definition, request.parameters, request.setting, virtual=virtual)
         kept = noise and not any(run.interrupted for run in result.observations)
-        notes = [self._saved(order.nodeid, identity, runs, noise) if kept else "no calibration is saved"]
+        notes = [self._saved(request.nodeid, identity, runs, noise) if kept else "no calibration is saved"]
         if result.objectives:
             notes.append("limits are not judged while calibrating")
         return replace(
@@ -87,14 +84,15 @@ class Calibrations:
             return f"calibration of {runs} runs NOT saved: {error}"
         return f"calibration of {runs} runs saved: {path}"
 
-    def flagged(self, order: MeasurementRequest, result: TestResult, *, virtual: bool) -> TestResult:
+    def flagged(self, request: MeasurementRequest, result: TestResult, *, virtual: bool) -> TestResult:
         """The result with a warning for each limit that is tighter than the noise, where that is known."""
         guarded = [each for each in result.comparisons if each.gated]
         if not (result.objectives or guarded):
             return result
         if self.settings.calibrate or not there_are_calibrations(self.settings.storage, machine_id()):
             return result
-        path = self._path(identity_of(order.definition, order.parameters, order.setting, virtual=virtual))
+        identity = identity_of(request.definition, request.parameters, request.setting, virtual=virtual)
+        path = self._path(identity)
         try:
             known = read_calibration(path)
         except StoreError as error:

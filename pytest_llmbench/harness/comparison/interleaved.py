@@ -2,8 +2,8 @@
 
 An arm is one SUT with the procedure that measures it. The arms take turns in pairs (rounds, where there are
 more than two) whose order is drawn: every second one reverses the one before it, so that a steady drift
-cancels out of two of them. Either the runs inside one procedure take turns (:func:`drive_together`: tests
-that repeat their load), or whole procedures do (:func:`drive_whole`).
+cancels out of two of them. Either the loads inside one procedure take turns (:func:`drive_together`), or
+whole procedures do (:func:`drive_whole`). A single arm has every turn.
 """
 
 from __future__ import annotations
@@ -87,6 +87,26 @@ class _Arm(Generic[R]):
             self.plan, self.result = None, stop.value
 
 
+def in_turns(
+    make: Callable[[str, int], Procedure[R]],
+    names: Sequence[str],
+    whole: int,
+    execute: Execute,
+    *,
+    seed: int,
+    cut: Callable[[R], object],
+) -> dict[str, list[R]]:
+    """The results of each arm's procedures, ``whole`` of them; where there is one, their loads take turns.
+
+    An arm that Ctrl-C left nothing to keep is missing. See :func:`drive_whole` for ``make`` and ``cut``.
+    """
+    if whole > 1 or len(names) == 1:
+        found = drive_whole(make, names, whole, execute, seed=seed, cut=cut)
+        return {name: results for name, results in found.items() if results}
+    together = drive_together({name: make(name, 0) for name in names}, execute, seed=seed)
+    return {name: [result] for name, result in together.items()}
+
+
 def drive_together(procedures: Mapping[str, Procedure[R]], execute: Execute, *, seed: int) -> dict[str, R]:
     """The result of each procedure; their steps take turns.
 
@@ -117,10 +137,17 @@ def drive_together(procedures: Mapping[str, Procedure[R]], execute: Execute, *, 
 
 
 def drive_whole(
-    make: Callable[[str, int], Procedure[R]], names: Sequence[str], runs: int, execute: Execute, *, seed: int
+    make: Callable[[str, int], Procedure[R]],
+    names: Sequence[str],
+    runs: int,
+    execute: Execute,
+    *,
+    seed: int,
+    cut: Callable[[R], object],
 ) -> dict[str, list[R]]:
     """The results of ``runs`` whole procedures of each arm, in rounds; ``make`` takes the arm and the number
-    of the run. After Ctrl-C the round is left, and the result that it ended is the last one of its arm."""
+    of the run, from 0. After Ctrl-C, or a result that is ``cut`` short, the round is left, and that result is
+    the last one of its arm."""
     results: dict[str, list[R]] = {name: [] for name in names}
     ended: list[Observation] = []
 
@@ -133,8 +160,9 @@ def drive_whole(
     orders = rounds(names, seed)
     for number in range(runs):
         for name in next(orders):
-            results[name].append(drive(make(name, number), partial(noting, name)))
-            if ended:
+            result = drive(make(name, number), partial(noting, name))
+            results[name].append(result)
+            if ended or cut(result):
                 return results
     return results
 

@@ -1,89 +1,129 @@
-"""Independent runs of one test on one SUT, for a baseline: the run is the unit of replication (DESIGN §6).
+"""How often a test is run, and what its runs come to: the run is the unit of replication (DESIGN §6).
 
 A test of one load that its author chose repeats that load. Of every other test the whole procedure is
 repeated, each time from another seed and with its own warm-up: what a search finds differs between sessions
-too, and runs of one load that it found would be more alike than those of two sessions.
+too, and runs of one load that it found would be more alike than those of two sessions. So it is with every
+test that compares several systems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pytest_llmbench.methodology.measuring.by_run import by_run
+from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.methodology.measuring.by_run import ByRun, by_run
 from pytest_llmbench.methodology.measuring.seeds import derived_seed
+from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
 from pytest_llmbench.methodology.parameters import LoadParameters, TestParameters
-from pytest_llmbench.methodology.procedure import Procedure, Setting, TestDefinition
-from pytest_llmbench.model.judgement import Finding, Validity
+from pytest_llmbench.methodology.procedure import Setting
+from pytest_llmbench.model.comparison import FEWEST_RUNS
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.result import TestResult, VoidLoad
 
-Valid = Callable[[TestResult], Validity]
+PAIRS = 6
+"""The pairs of an A/B, if nobody says how many."""
+CALIBRATION_RUNS = 8
+"""The runs of a calibration, if nobody says how many: the noise is then known to a factor of two."""
 
 
 class Replication(NamedTuple):
-    """How a test comes to its runs."""
+    """How each arm of a test comes to its runs."""
 
     parameters: TestParameters
-    setting: Setting
-    whole: int
+    least_runs: int = 1
+    """Runs of its load that are needed of a test that repeats it, see :class:`Setting`."""
+    whole: int = 1
     """How often the whole procedure is run."""
 
+    @property
+    def runs(self) -> int:
+        return max(self.least_runs, self.whole)
 
-def replication(parameters: TestParameters, setting: Setting, runs: int | None) -> Replication:
-    """``--llm-runs``, or more where the marker says so."""
-    wanted = max(runs or 1, parameters.runs or 1)
-    if repeats_its_load(parameters):
-        return Replication(replace(parameters, runs=wanted), replace(setting, least_runs=wanted), 1)
-    return Replication(replace(parameters, runs=None), setting, wanted)
-
-
-def repeats_its_load(parameters: TestParameters) -> bool:
-    """Whether the runs of its one load are its runs. A trace is one pass, and a search is no load."""
-    return isinstance(parameters, LoadParameters) and parameters.repeats and parameters.arrival != "trace"
+    def setting(self, setting: Setting, number: int = 0) -> Setting:
+        """That of whole procedure ``number``: each has a seed of its own, the same in every session."""
+        seed = setting.seed if number == 0 else derived_seed(setting.seed, f"run {number + 1}")
+        return replace(setting, seed=seed, least_runs=self.least_runs)
 
 
-def repeated(
-    definition: TestDefinition, parameters: TestParameters, setting: Setting, times: int, valid: Valid
-) -> Procedure[TestResult]:
-    """The first run's result, with the metrics of all of them by run.
+def replication(parameters: TestParameters, settings: Settings) -> Replication:
+    """As often as the options ask for, or more where the marker says so; at least as often as it takes to
+    tell a change from noise where arms are compared or noise is measured."""
+    if settings.baseline_endpoint is not None:
+        pairs = _wanted(parameters, settings, PAIRS)
+        return _replicated(parameters, pairs + pairs % 2)  # every second pair reverses the one before
+    if settings.calibrate:
+        return _replicated(parameters, _wanted(parameters, settings, CALIBRATION_RUNS))
+    if len(settings.endpoints) > 1:
+        return Replication(replace(parameters, runs=None), whole=_wanted(parameters, settings, FEWEST_RUNS))
+    if settings.saves or settings.compare is not None:
+        return _replicated(parameters, _wanted(parameters, settings, 1))
+    return Replication(parameters)
 
-    A later run that is void voids the result; one that Ctrl-C cut short ends it there.
-    """
-    first = yield from definition.procedure(parameters, setting)
-    if times == 1 or _cut(first):
-        return first
-    every = [first.metrics]
-    findings: list[Finding] = []
-    void = list(first.void_loads)
-    for number in range(2, times + 1):
-        seeded = replace(setting, seed=derived_seed(setting.seed, f"run {number}"))
-        later = yield from definition.procedure(parameters, seeded)
-        every.append(later.metrics)
-        void += _of_run(number, later)
-        if cut := _cut(later):
-            first = replace(first, observations=(*first.observations, *cut))
-            break
-        findings += [
-            Finding("further_runs", ok=False, voids=True, message=f"run {number} of {times}: {reason}")
-            for reason in valid(later).reasons
+
+def _wanted(parameters: TestParameters, settings: Settings, default: int) -> int:
+    return max(default if settings.runs is None else settings.runs, parameters.runs or 0)
+
+
+def _replicated(parameters: TestParameters, runs: int) -> Replication:
+    """A trace is one pass, and a search is no load: these are run as a whole."""
+    if isinstance(parameters, LoadParameters) and parameters.repeats and parameters.arrival != "trace":
+        return Replication(replace(parameters, runs=runs), least_runs=runs)
+    return Replication(replace(parameters, runs=None), whole=runs)
+
+
+@dataclass(frozen=True)
+class ArmRuns:
+    """What came of the runs of one arm."""
+
+    result: TestResult
+    """The result that is reported: of all runs together, or of the first."""
+    by_run: ByRun
+    every: tuple[TestResult, ...]
+    """The results of the runs, where they have results of their own; else the one result."""
+
+    def invalid(self, budget: Budget) -> list[Finding]:
+        """The reported result is judged as every result is; of whole runs the others are looked at here. One
+        that was cut short shows in the reported result."""
+        return [
+            Finding("further_runs", ok=False, voids=True, message=f"run {number} of {len(self.every)}: {why}")
+            for number, result in enumerate(self.every[1:], start=2)
+            if not cut_short(result)
+            for why in validity_of(result, budget).reasons
         ]
+
+
+def runs_of(results: Sequence[TestResult], whole: int) -> ArmRuns:
+    """What came of one arm whose procedure was to be run ``whole`` times: the first stands for all of them.
+
+    One that Ctrl-C or a budget ended is the last, and comes with what it saw.
+    """
+    first, *later = results
+    if whole == 1:
+        return ArmRuns(first, dict(first.by_run), (first,))
+    values = by_run([result.metrics for result in results])
+    if not later:
+        return ArmRuns(first, values, (first,))
     note = (
-        f"metrics, tables and limits are those of the first of {times} runs; comparisons rest on all of them"
+        f"metrics, tables and limits are those of the first of {whole} runs; comparisons rest on all of them"
     )
-    return replace(
+    void = [each for number, result in enumerate(later, start=2) for each in _void_loads(number, result)]
+    reported = replace(
         first,
-        by_run=by_run(every),
-        findings=(*first.findings, *findings),
+        observations=(*first.observations, *cut_short(later[-1])),
+        by_run=values,
         notes=(*first.notes, note),
-        void_loads=tuple(void),
+        void_loads=(*first.void_loads, *void),
     )
+    return ArmRuns(reported, values, tuple(results))
 
 
-def _of_run(number: int, result: TestResult) -> list[VoidLoad]:
-    return [replace(void, label=f"run {number}: {void.label}") for void in result.void_loads]
-
-
-def _cut(result: TestResult) -> tuple[Observation, ...]:
+def cut_short(result: TestResult) -> tuple[Observation, ...]:
+    """The loads of a result that something ended early."""
     return tuple(run for run in result.observations if run.interrupted is not None)
+
+
+def _void_loads(number: int, result: TestResult) -> list[VoidLoad]:
+    return [replace(void, label=f"run {number}: {void.label}") for void in result.void_loads]

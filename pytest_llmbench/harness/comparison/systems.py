@@ -8,7 +8,7 @@ between them, and the facts ``comparison.*`` that the rules for comparisons are 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,14 +21,14 @@ from pytest_llmbench.compare.overlay import overlaid
 from pytest_llmbench.compare.systems import System, against_first, is_real, side_by_side, significance
 from pytest_llmbench.endpoint_urls import GRPC_SCHEMES, WEBSOCKET_SCHEMES
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.comparison.arms import Answered, Arm, ArmRuns, apart, cached_share, measure_arms
+from pytest_llmbench.harness.comparison.arms import cached_share
+from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.harness.settings import Settings, named
 from pytest_llmbench.harness.sut.sut_file import hourly_price
-from pytest_llmbench.methodology.parameters import TestParameters
-from pytest_llmbench.methodology.procedure import TestDefinition
+from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.model.facts import Facts, Origin
-from pytest_llmbench.model.judgement import Finding, Validity
+from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.plan import OpenLoop
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
@@ -95,53 +95,40 @@ def _short(url: str) -> str:
 
 
 def compare_systems(
-    definition: TestDefinition,
-    parameters: TestParameters,
-    arms: Sequence[Arm],
+    measured: Mapping[str, ArmRuns],
     runs: int,
     wanted: Wanted,
     systems: Sequence[Listed],
-    *,
-    answered: Answered,
-    header: Mapping[str, Any],
-    valid: Callable[[TestResult], Validity],
+    notes: Sequence[str],
+    budget: Budget,
 ) -> Compared:
-    """The first system's result with all of them in it. KeyboardInterrupt when there is none to keep."""
-    prepared, said = apart(arms, definition)
-    measured = measure_arms(
-        definition, parameters, prepared, runs, answered=answered, header=header, whole=True
-    )
-    first = measured.get(arms[0].name)
-    if first is None:
-        raise KeyboardInterrupt
-    names = ", ".join(arm.name for arm in arms)
-    notes = [f"{len(arms)} systems ({names}), {runs} runs of each with a warm-up of its own, in drawn order"]
-    notes += [said] if said is not None else []
-    findings = [finding for runs_of in measured.items() for finding in _void(*runs_of, valid)]
+    """The first system's result with all of them in it, each run ``runs`` times."""
+    first = measured[systems[0].name]
+    names = ", ".join(system.name for system in systems)
+    done = f"{len(systems)} systems ({names}), {runs} runs of each with a warm-up of its own, in drawn order"
+    findings = [finding for runs_of in measured.items() for finding in _void(*runs_of, budget)]
     result = replace(
-        first.result, notes=(*notes, *first.result.notes), findings=(*first.result.findings, *findings)
+        first.result,
+        notes=(done, *notes, *first.result.notes),
+        findings=(*first.result.findings, *findings),
     )
     counts = {name: len(own.every) for name, own in measured.items()}
-    if len(measured) < len(arms) or min(counts.values()) < runs or any(f.voids for f in findings):
+    if len(measured) < len(systems) or min(counts.values()) < runs or any(f.voids for f in findings):
         return Compared(result, ())
-    peers = tuple(measured[arm.name].result for arm in arms[1:])
-    return Compared(_with_comparison(definition, result, measured, wanted, systems), peers)
+    peers = tuple(measured[system.name].result for system in systems[1:])
+    return Compared(_with_comparison(result, measured, wanted, systems), peers)
 
 
-def _void(name: str, runs: ArmRuns, valid: Callable[[TestResult], Validity]) -> list[Finding]:
+def _void(name: str, runs: ArmRuns, budget: Budget) -> list[Finding]:
     return [
         Finding("systems_valid", ok=False, voids=True, message=f"{name}, run {number}: {reason}")
         for number, result in enumerate(runs.every, start=1)
-        for reason in valid(result).reasons
+        for reason in validity_of(result, budget).reasons
     ]
 
 
 def _with_comparison(
-    definition: TestDefinition,
-    result: TestResult,
-    measured: Mapping[str, ArmRuns],
-    wanted: Wanted,
-    listed: Sequence[Listed],
+    result: TestResult, measured: Mapping[str, ArmRuns], wanted: Wanted, listed: Sequence[Listed]
 ) -> TestResult:
     files = {each.name: each.file for each in listed}
     systems = [_system(name, runs, files[name]) for name, runs in measured.items()]
@@ -156,7 +143,7 @@ def _with_comparison(
         "comparison.checklist": _checklist(wanted, facts, hardware_is_equal(equal)),
     }
     shares = [cached_share(runs) for runs in measured.values()]
-    caches = [] if definition.name == "prefix_cache" else [cache_apart(shares[0], s) for s in shares[1:]]
+    caches = [] if result.test == "prefix_cache" else [cache_apart(shares[0], s) for s in shares[1:]]
     told = sum(is_real(each) for each in found)
     note = (
         f"the intervals of {told} of {len(found)} differences exclude zero, at 95 % each; by chance alone "

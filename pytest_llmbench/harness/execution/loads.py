@@ -1,4 +1,5 @@
-"""``records/*.loads.json``: what a result is computed from beside the records of single requests.
+"""``records/``: the records of single requests, and in ``*.loads.json`` what a result is computed from beside
+them.
 
 The marker's parameters and the setting, and for each load the procedure asked for its beginning and end, the
 generator's testimony and the engine's readings. ``pytest-llmbench recompute`` drives the procedure again with
@@ -10,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,14 +22,16 @@ from pytest_llmbench.errors import StoreError
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.observation import ClockAnchor, Observation
 from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.json_file import read_object, write_text
 from pytest_llmbench.store.objects import described, encoded
 from pytest_llmbench.store.plain import plain_object
-from pytest_llmbench.store.records_file import COMPACT, not_on_disk
+from pytest_llmbench.store.records_file import COMPACT, RecordsHeader, RecordsWriter, not_on_disk
 
 Kept = Literal["full", "compact", "none"]
 """``--llm-records``: what is kept of single requests."""
@@ -39,36 +44,33 @@ _BY_NAME = ("workload", "plan", "records")
 
 
 @dataclass
-class LoadsRecorder:
-    """Notes what came of every load, in their order."""
+class Recording:
+    """The files of a test on one SUT, if there are to be any: each record as it is made, and what came of
+    every load. A disk that fails costs the files and not the result, which :meth:`told` says."""
 
+    nodeid: str
+    writer: RecordsWriter | None
     loads: list[dict[str, Any]] = field(default_factory=list)
     findings: tuple[Finding, ...] = ()
-    """The finding that the file could not be written, if it could not."""
+    """The finding that the loads could not be written, if they could not."""
 
-    def noting(self, execute: Callable[[LoadPlan], Observation]) -> Callable[[LoadPlan], Observation]:
-        def executed(plan: LoadPlan) -> Observation:
-            seen = execute(plan)
+    def keeps(self, plan: LoadPlan) -> OnRecord | None:
+        """What the records of a load are to be given to."""
+        return None if self.writer is None else partial(self.writer.write, label=plan.title)
+
+    def note(self, plan: LoadPlan, seen: Observation) -> None:
+        """What came of a load; in their order."""
+        if self.writer is not None:
             self.loads.append(_load(plan, seen))
-            return seen
 
-        return executed
-
-    def write(
-        self,
-        path: Path,
-        nodeid: str,
-        test: str,
-        parameters: TestParameters,
-        setting: Setting,
-        *,
-        whole: int,
-    ) -> None:
-        """Beside the records file ``path``; ``whole``: how often the whole procedure was run. A disk that
-        fails costs the file and not the result: see :attr:`findings`."""
+    def write_loads(self, test: str, parameters: TestParameters, setting: Setting, *, whole: int) -> None:
+        """What its figures can be computed from again, beside the records; ``whole``: how often the whole
+        procedure was run."""
+        if self.writer is None:
+            return
         content = {
             "schema": LOADS_SCHEMA,
-            "nodeid": nodeid,
+            "nodeid": self.nodeid,
             "test": test,
             "whole": whole,
             "parameters": stated(parameters),
@@ -81,9 +83,28 @@ class LoadsRecorder:
         }
         text = json.dumps(known_secrets().value(content), indent=None, ensure_ascii=False, allow_nan=False)
         try:
-            write_text(loads_path(path), text + "\n")
+            write_text(loads_path(self.writer.path), text + "\n")
         except StoreError as error:
             self.findings = (not_on_disk(error),)
+
+    def told(self, result: TestResult) -> TestResult:
+        """The result with what there is to say about the writing."""
+        if self.writer is None:
+            return result
+        found = (*result.findings, *self.writer.findings, *self.findings)
+        return replace(result, notes=(*result.notes, *self.writer.notes), findings=found)
+
+
+@contextmanager
+def recording(
+    path: Path | None, nodeid: str, anchor: ClockAnchor, about: Mapping[str, Any]
+) -> Generator[Recording, None, None]:
+    """The records go to ``path``, whose header says what they are ``about``; None: nothing is written."""
+    if path is None:
+        yield Recording(nodeid, None)
+        return
+    with RecordsWriter(path, RecordsHeader(anchor, nodeid, about)) as writer:
+        yield Recording(nodeid, writer)
 
 
 def loads_path(records: Path) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS
+from pytest_llmbench.methodology.measuring.offered import SCHEDULE_CHECKS, set_aside
 from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, empty_slots, late_reads
 from pytest_llmbench.metrics.buffering import buffering
 from pytest_llmbench.metrics.server_side import cold_starts, contradicted_by_ns
@@ -21,6 +21,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.plan import OpenLoop, SessionLoad
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
+from pytest_llmbench.model.result import TestResult
 
 LOOP_LAG_WARNING_MS = 10.0
 BUFFERED_VOID_SHARE = 0.5
@@ -79,6 +80,16 @@ def validity(
         _client_cpu(seen),
     ]
     return Validity(tuple(finding for finding in findings if finding is not None))
+
+
+def validity_of(result: TestResult, budget: Budget) -> Validity:
+    """The findings that every run gets, and those of the test's own."""
+    found = validity(result.observations, budget, result.budgeted, set_aside(result.levels))
+    nothing = measured(result.metrics)
+    # A test about the prefix cache says itself what it should and did find in there.
+    about_cache = any(finding.check.startswith("cache_") for finding in result.findings)
+    general = [f for f in found.findings if not (about_cache and f.check == "prefix_cache_hits")]
+    return Validity((*general, *result.findings, *([] if nothing is None else [nothing])))
 
 
 def _worst_of_each(findings: Sequence[Finding]) -> list[Finding | None]:
