@@ -4,19 +4,21 @@ How many requests a search or a timed level takes is decided by the system. So t
 and by a number for each request per second that the system completes at most (its *capacity*: the highest
 rate of a burst, of a timed closed loop or of a level that held). The bounds are those of a system that
 answers every request, with replies as long as asked for. ``worst`` leaves that out: failed and short replies
-prolong a warm-up, and a load that this machine spoiled is measured again.
+prolong a warm-up, and a load that this machine spoiled is measured again. A search goes by the same choices
+as its procedure (``search/bracketing.py``), with every way that the answers may go (docs/decisions/0034).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.methodology.measuring.warmup import STEADY_PROBES, planned_warm_up
 from pytest_llmbench.methodology.procedure import Bounds, Setting
+from pytest_llmbench.methodology.search.bracketing import between, values_tried
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.stream import stream_of
@@ -107,36 +109,18 @@ class Walk:
     best: float
 
 
-def walks(low: float, high: float, step: float, *, stretches: int) -> list[Walk]:
-    """Every way that a search between bounds may go (methodology/search/search.py): by where the system ends.
+def walks(
+    low: float, high: float, step: float, *, stretches: int, rounded: Callable[[float], float] = float
+) -> list[Walk]:
+    """Every way that a search between bounds may go: by where the system ends.
 
-    ``stretches``: how often its upper bound is raised by half while it holds.
+    Other arguments are those of :func:`~pytest_llmbench.methodology.search.bracketing.between`.
     """
     highest = high * 1.5**stretches
     places = max(2, min(4_000, math.ceil(4 * (highest - low) / step)))
     ends = [low + (highest * 1.01 - low) * place / places for place in range(places + 1)]
-    return list(dict.fromkeys(_walk(low, high, step, stretches, end) for end in (0.0, *ends)))
-
-
-def _walk(low: float, high: float, step: float, stretches: int, end: float) -> Walk:
-    """The walk where the system holds up to ``end``."""
-    tried = [low]
-    if low > end:
-        return Walk(tuple(tried), 0.0)
-    best = low
-    for stretch in range(stretches + 1):
-        tried.append(high)
-        if high > end:
-            break
-        low = best = high
-        if stretch == stretches:
-            return Walk(tuple(tried), best)
-        high = high * 1.5
-    while high - low > step * (1 + 1e-9):
-        middle = (low + high) / 2
-        tried.append(middle)
-        if middle > end:
-            high = middle
-        else:
-            low = best = middle
-    return Walk(tuple(tried), best)
+    found = []
+    for end in (0.0, *ends):
+        tried = values_tried(between(low, high, step, stretches=stretches, rounded=rounded), end)
+        found.append(Walk(tuple(tried), max((value for value in tried if value <= end), default=0.0)))
+    return list(dict.fromkeys(found))

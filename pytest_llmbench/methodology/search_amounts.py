@@ -16,13 +16,13 @@ from pytest_llmbench.methodology.amounts import (
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.scales import PROBE_S
 from pytest_llmbench.methodology.procedure import Bounds, Setting
+from pytest_llmbench.methodology.search.bracketing import doubling, values_tried
 from pytest_llmbench.methodology.search.capacity_search import (
     COMPLETIONS_PER_SLOT,
     QUICK_MAXIMUM,
     level_requests,
-    values_tried,
 )
-from pytest_llmbench.methodology.search.probing import LoadModel, Range
+from pytest_llmbench.methodology.search.probing import LoadModel, Range, rounded_rate
 from pytest_llmbench.methodology.search.search import (
     BURST_S,
     FIRST_BURST,
@@ -105,7 +105,13 @@ class SearchAmounts:
         if self._chosen and self.bounds is not None:
             return self._upwards(like, self.bounds, passes)
         range_, known = (self.bounds, True) if self.bounds is not None else (self._shares, False)
-        ways = walks(range_.minimum, range_.maximum, range_.step, stretches=STRETCHES * range_.chosen)
+        ways = walks(
+            range_.minimum,
+            range_.maximum,
+            range_.step,
+            stretches=STRETCHES if range_.chosen else 0,
+            rounded=rounded_rate if known else float,
+        )
         lengths = max(len(way.tried) for way in ways) * passes
         spread = math.ceil(SPREAD_REQUESTS * max(1.0, 1.0 / self.law.burstiness))
         if not known:
@@ -227,7 +233,7 @@ def slots_bounds(
     first = level_requests(setting, sequence, initial, asked_s, initial, ceiling)
     assert first.part is not None
     per_slot = COMPLETIONS_PER_SLOT.count(setting.scale)
-    ways = [values_tried(initial, ceiling, end) for end in range(ceiling + 1)]
+    ways = [values_tried(doubling(initial, ceiling), end) for end in range(ceiling + 1)]
     floors = [per_slot * sum(way) for way in ways]
     longest, shortest = max(map(len, ways)), min(map(len, ways))
     return Bounds(

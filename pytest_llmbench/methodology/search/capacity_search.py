@@ -5,7 +5,6 @@ The capacity test reports what it finds; the memory-pressure test starts from it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from pytest_llmbench.methodology.measuring.levels import Seen, level_of
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.scales import ByScale
 from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.search.bracketing import doubling, searched
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.level import PROBE
 from pytest_llmbench.model.memory_errors import out_of_memory_errors, timeouts
@@ -24,9 +24,6 @@ COMPLETIONS_PER_SLOT = ByScale(quick=2.0, standard=10.0, full=100.0)
 FIRST_LEVEL, HIGHEST_LEVEL = 8, 512
 """Requests in flight that a search starts from, and that it goes up to."""
 QUICK_MAXIMUM = 64
-Bracket = tuple[int | None, int | None]
-GAP_SHARE = 0.05
-"""The search ends when pass and fail differ by at most max(1, this share of the pass)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,68 +106,9 @@ def find_capacity(
         levels.append(seen.with_(passed=not failures, fail_reasons=failures))
         return not failures
 
-    passed, failed = yield from searched(at, initial, ceiling)
+    passed, failed = yield from searched(doubling(initial, ceiling), at)
     best = next((seen for seen in levels if seen.level.concurrency == passed), None)
     return Capacity(best, failed, tuple(levels), _notes(passed, failed, ceiling, maximum))
-
-
-def searched(
-    at: Callable[[int], Procedure[bool]], initial: int, maximum: int, least: int = 1
-) -> Procedure[Bracket]:
-    """The bracket, where ``at`` runs a level and says whether it passed."""
-    steps = bracketing(initial, maximum, least)
-    value = next(steps)
-    try:
-        while True:
-            value = steps.send((yield from at(value)))
-    except StopIteration as stop:
-        found: Bracket = stop.value
-        return found
-
-
-def bracketing(initial: int, maximum: int, least: int = 1) -> Generator[int, bool, Bracket]:
-    """(highest pass, lowest fail): doubling from the initial value, or halving down to ``least`` when that
-    fails, then bisection. Yields values, is sent whether they passed; None where there is none."""
-    if not (yield initial):
-        passed, failed = yield from _halving(initial, least)
-    else:
-        passed, failed = yield from _doubling(initial, maximum)
-    while passed is not None and failed is not None and failed - passed > max(1.0, GAP_SHARE * passed):
-        middle = (passed + failed) // 2
-        if (yield middle):
-            passed = middle
-        else:
-            failed = middle
-    return passed, failed
-
-
-def _doubling(value: int, maximum: int) -> Generator[int, bool, Bracket]:
-    while value < maximum:
-        higher = min(2 * value, maximum)
-        if not (yield higher):
-            return value, higher
-        value = higher
-    return value, None
-
-
-def _halving(value: int, least: int) -> Generator[int, bool, Bracket]:
-    while value > least:
-        lower = max(value // 2, least)
-        if (yield lower):
-            return lower, value
-        value = lower
-    return None, value
-
-
-def values_tried(initial: int, maximum: int, end: int, least: int = 1) -> list[int]:
-    """What the search runs where everything up to ``end`` passes."""
-    steps = bracketing(initial, maximum, least)
-    tried = [next(steps)]
-    try:
-        while True:
-            tried.append(steps.send(tried[-1] <= end))
-    except StopIteration:
-        return tried
 
 
 def _notes(passed: int | None, failed: int | None, ceiling: int, maximum: int) -> tuple[str, ...]:

@@ -117,7 +117,12 @@ class Probes:
 
     def rounded(self, value: float) -> float:
         """A rate with three digits, or a whole number of requests in flight."""
-        return float(int(value)) if self.load_model == "closed" else float(f"{value:.3g}")
+        return float(int(value)) if self.load_model == "closed" else rounded_rate(value)
+
+
+def rounded_rate(rate: float) -> float:
+    """With three digits."""
+    return float(f"{rate:.3g}")
 
 
 def meets(seen: Seen, limits: Mapping[str, float]) -> bool:

@@ -16,6 +16,7 @@ from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.methodology.measuring.saturation import LEAST_GAIN, LEAST_STEP, Reference, gain_is_spent
 from pytest_llmbench.methodology.measuring.scales import PROBE_S, ByScale
 from pytest_llmbench.methodology.procedure import Procedure, Setting
+from pytest_llmbench.methodology.search.bracketing import between, searched
 from pytest_llmbench.methodology.search.probing import (
     LoadModel,
     Probes,
@@ -227,29 +228,23 @@ def _highest(
     probes: Probes, bounds: Range, holds: Callable[[Seen], bool]
 ) -> Procedure[tuple[Seen | None, tuple[str, ...]]]:
     """Minimum and maximum, then bisection until the bracket is not wider than the step."""
-    lowest = yield from probes.at(bounds.minimum)
-    if not holds(lowest):
+
+    def at(value: float) -> Procedure[bool]:
+        return holds((yield from probes.at(value)))
+
+    stretches = STRETCHES if bounds.chosen else 0
+    chooser = between(
+        bounds.minimum, bounds.maximum, bounds.step, stretches=stretches, rounded=probes.rounded
+    )
+    passed, failed = yield from searched(chooser, at)
+    if passed is None:
+        lowest = probes.by_value[bounds.minimum]
         note = f"already the lowest level ({lowest.level.label}) does not hold: there is nothing to search"
         return None, (note,) if is_offered(lowest.level) else ()
-    low, high, best = bounds.minimum, bounds.maximum, lowest
-    for stretch in range(STRETCHES + 1):
-        seen = yield from probes.at(high)
-        if not holds(seen):
-            break
-        low, best = high, seen
-        if not bounds.chosen or stretch == STRETCHES:
-            why = f"the highest level ({seen.level.label}) still holds: raise the maximum, or leave it out"
-            return best, (f"the range ended before saturation, what was found is {LOWER_BOUND}: {why}",)
-        high = probes.rounded(high * 1.5)
-    while high - low > bounds.step * (1 + 1e-9):
-        middle = probes.rounded((low + high) / 2)
-        if not low < middle < high:
-            break
-        seen = yield from probes.at(middle)
-        if holds(seen):
-            low, best = middle, seen
-        else:
-            high = middle
+    best = probes.by_value[passed]
+    if failed is None:
+        why = f"the highest level ({best.level.label}) still holds: raise the maximum, or leave it out"
+        return best, (f"the range ended before saturation, what was found is {LOWER_BOUND}: {why}",)
     limit = beyond_generator(best, probes.run, holds)
     if limit is None:
         return best, ()

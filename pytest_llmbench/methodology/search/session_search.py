@@ -21,7 +21,7 @@ from pytest_llmbench.methodology.measuring.seeds import part_of
 from pytest_llmbench.methodology.measuring.session_probes import paused_s
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
 from pytest_llmbench.methodology.remeasured import attempted
-from pytest_llmbench.methodology.search.capacity_search import searched, values_tried
+from pytest_llmbench.methodology.search.bracketing import doubling, searched, values_tried
 from pytest_llmbench.metrics.balance import COMPLETION_SHARE
 from pytest_llmbench.metrics.in_flight import IN_FLIGHT, Queue, growth_in_flight, queue_of
 from pytest_llmbench.metrics.sessions.jobs import jobs_of
@@ -131,7 +131,7 @@ def find_jobs_per_hour(setting: Setting, asked: JobsAsked) -> Procedure[JobsFoun
         by_rate[jobs] = found.level
         return found.offered and found.level.level.passed is True
 
-    passed, _ = yield from searched(at, asked.initial, asked.maximum, asked.lowest)
+    passed, _ = yield from searched(doubling(asked.initial, asked.maximum, asked.lowest), at)
     best = None if passed is None else by_rate[passed]
     failed, why = _upper_end(by_rate, passed or 0)
     if passed is None:
@@ -319,6 +319,7 @@ def _ways(asked: JobsAsked) -> list[tuple[int, ...]]:
     ends, ways = {0, asked.maximum}, dict[int, tuple[int, ...]]()
     while left := ends - ways.keys():
         for end in left:
-            ways[end] = tuple(values_tried(asked.initial, asked.maximum, end, asked.lowest))
+            chooser = doubling(asked.initial, asked.maximum, asked.lowest)
+            ways[end] = tuple(values_tried(chooser, end))
             ends |= {value - place for value in ways[end] for place in (0, 1)}
     return list(dict.fromkeys(ways.values()))

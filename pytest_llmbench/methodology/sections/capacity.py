@@ -20,8 +20,8 @@ from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
+from pytest_llmbench.methodology.search.bracketing import doubling, values_tried
 from pytest_llmbench.methodology.search.capacity_search import (
-    GAP_SHARE,
     LEVEL_S,
     QUICK_MAXIMUM,
     Capacity,
@@ -181,18 +181,13 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     told = _fixed(parameters, setting)
     sequence = RequestSlice(told.workload)
     ceiling = min(parameters.maximum, QUICK_MAXIMUM) if setting.scale == "quick" else parameters.maximum
-    levels = [min(parameters.initial, ceiling)]
-    while levels[-1] < ceiling:
-        levels.append(min(2 * levels[-1], ceiling))
-    passed, failed = (levels[-2], levels[-1]) if len(levels) > 1 else (levels[0], levels[0])
-    while failed - passed > max(1.0, GAP_SHARE * passed):
-        passed = (passed + failed) // 2
-        levels.append(passed)
+    initial = min(parameters.initial, ceiling)
+    levels = values_tried(doubling(initial, ceiling), ceiling - 1 if initial < ceiling else ceiling)
     duration_s = parameters.duration_s
     return tuple(
         level_plan(told, own, level, duration_s)
         for level in levels
-        for own in [level_requests(told, sequence, level, duration_s, levels[0], ceiling)]
+        for own in [level_requests(told, sequence, level, duration_s, initial, ceiling)]
     )
 
 
