@@ -29,8 +29,8 @@ class PreparedRequest:
     """Length asked for."""
     sent_tokens: int | None = None
     """Length as sent, where the prompt goes as token ids."""
-    prompt: str | None = None
-    """The prompt, kept only to be counted if the server does not say how long it was."""
+    prompt: bytes | None = None
+    """:func:`kept_prompt`, to be counted if the server does not say how long it was."""
     class_label: str = ""
     shared_prefix_tokens: int = 0
     prefix_id: int | None = None
@@ -39,6 +39,16 @@ class PreparedRequest:
     """The form that was asked for, where the dialect could ask."""
     results_asked: ResultsAsked | None = None
     """The vectors or scores that it asks for; None where tokens are asked for."""
+
+
+def kept_prompt(text: str | None) -> bytes | None:
+    """A prompt as UTF-8, lone surrogates included: as a text it takes twice the memory or more."""
+    return None if text is None else text.encode("utf-8", "surrogatepass")
+
+
+def prompt_of(request: PreparedRequest) -> str | None:
+    """The prompt that was kept with a request."""
+    return None if request.prompt is None else request.prompt.decode("utf-8", "surrogatepass")
 
 
 class PreparedRequests:

@@ -13,7 +13,7 @@ from pytest_llmbench.generator.decoding import Steps
 from pytest_llmbench.generator.http.known_replies import KnownReply
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.late_reads import note_late_reads
-from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.generator.prepared import PreparedRequest, prompt_of
 from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.wire.chunk import Chunk
@@ -209,9 +209,10 @@ class ReplyReader:
 
     def _sent_tokens(self, request: PreparedRequest) -> int | None:
         """Input tokens as we know them: ids as sent, or the prompt by the declared tokenizer (AMB-32)."""
-        if request.sent_tokens is not None or self.count_text is None or request.prompt is None:
+        prompt = prompt_of(request)
+        if request.sent_tokens is not None or self.count_text is None or prompt is None:
             return request.sent_tokens
-        return self.count_text(request.prompt)
+        return self.count_text(prompt)
 
 
 def _instants(exchange: Exchange, known: KnownReply) -> tuple[int, Sequence[int], int]:

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,7 +29,7 @@ from pytest_llmbench.generator.limits import mean_tokens, own_limits, peak_conne
 from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop
 from pytest_llmbench.generator.loops import MOST_BEHIND_NS, Extent, Pacer, keep_full, keep_schedule
 from pytest_llmbench.generator.measurement import Gate, Load, Measurement
-from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
+from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests, kept_prompt
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.records.spool import SpoolWriter
@@ -65,7 +65,7 @@ from pytest_llmbench.wire.dialect import (
     headers_for,
     path_for,
 )
-from pytest_llmbench.workloads.prompts import with_text
+from pytest_llmbench.workloads.prompts import text_of
 from pytest_llmbench.workloads.sequence import drawn, drawn_sha256
 
 if TYPE_CHECKING:
@@ -343,7 +343,8 @@ class LoadGenerator:
 
         def prepare(planned: PlannedRequest) -> PreparedRequest:
             self._asks_form |= planned.structured is not None
-            request = planned if as_ids else with_text([planned])[0]
+            text = planned.text if as_ids else text_of(planned)
+            request = planned if text is planned.text else replace(planned, text=text)
             request_id = f"{run_token}-{planned.index}"
             # Each load has sessions of its own, as it has requests of its own: none is known from before.
             session_id = None if planned.turn is None else f"{run_token}-s{planned.turn.session}"
@@ -355,7 +356,7 @@ class LoadGenerator:
                 max_tokens=planned.max_tokens,
                 input_tokens=planned.input_tokens,
                 sent_tokens=len(planned.token_ids) if as_ids and planned.token_ids is not None else None,
-                prompt=request.text if self._count_text is not None else None,
+                prompt=kept_prompt(request.text) if self._count_text is not None else None,
                 class_label=planned.class_label,
                 shared_prefix_tokens=planned.shared_prefix_tokens,
                 prefix_id=planned.prefix_id,

@@ -17,7 +17,7 @@ import httpx
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket, over_http, socket_path
 from pytest_llmbench.errors import RequestFailedError, SuiteError
 from pytest_llmbench.generator.http.transport import End, Exchange
-from pytest_llmbench.generator.prepared import PreparedRequest
+from pytest_llmbench.generator.prepared import PreparedRequest, kept_prompt
 from pytest_llmbench.generator.reply_reader import MOST_COUNTED, ReplyReader
 from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.record import RequestRecord
@@ -181,7 +181,7 @@ class LLMClient:
         extra = {**self._asking.extra_body, **(extra_body or {})}
         body = self._encoded(prompt, max_tokens, temperature, extra)
         text = prompt if isinstance(prompt, str) else None
-        request = PreparedRequest("llm-client", body, 0, max_tokens, 0, prompt=text)
+        request = PreparedRequest("llm-client", body, 0, max_tokens, 0, prompt=kept_prompt(text))
         return ReplyStream(self, request, time.monotonic, timeout_s, check=check)
 
     async def complete(self, prompt: Prompt, **options: Any) -> Reply:

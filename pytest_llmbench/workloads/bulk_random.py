@@ -90,8 +90,20 @@ class BulkRandom(random.Random):
     def setstate(self, state: Any) -> NoReturn:
         raise NotImplementedError("BulkRandom reads ahead; draw from a fresh one with the same seed instead")
 
+    def randint(self, a: int, b: int) -> int:
+        """An integer from ``a`` to ``b``, made of the words as there, in a quarter of the time."""
+        span = b - a + 1
+        if not 0 < span < 2**_WORD_BITS:
+            return super().randint(a, b)
+        unused = _WORD_BITS - span.bit_length()
+        while (value := self._take() >> unused) >= span:
+            pass
+        return a + value
+
     def _take(self) -> int:
-        word = int(self._peek(1)[0])
+        if self._next >= len(self._words):
+            self._peek(1)
+        word = self._words.item(self._next)
         self._next += 1
         return word
 

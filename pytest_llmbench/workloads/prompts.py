@@ -7,7 +7,7 @@ neighbouring tokens merge differently. So requested and realised lengths differ 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pytest_llmbench.model.request import PlannedRequest
@@ -30,3 +30,14 @@ def text_of(request: PlannedRequest, tokenizer: str = "cl100k_base") -> str | No
         return request.text
     # Asked for here, so that whoever has all texts already need not load a tokenizer.
     return reference_tokenizer(tokenizer).decode(request.token_ids)
+
+
+def texts_of(requests: Sequence[PlannedRequest], tokenizer: str = "cl100k_base") -> list[str | None]:
+    """:func:`text_of` of each, in half of the time where there are many."""
+    ids = [request.token_ids for request in requests if request.text is None]
+    known = [each for each in ids if each is not None]
+    decoded = iter(reference_tokenizer(tokenizer).decode_each(known) if known else ())
+    return [
+        next(decoded) if request.text is None and request.token_ids is not None else request.text
+        for request in requests
+    ]

@@ -35,6 +35,8 @@ Stretch = tuple[int, int, int]
 """Part of a sequence: its seed, the first of its requests that is meant, and how many."""
 
 _TABLE_SIZE = 100_256
+_UNSIGNED = {kind: np.dtype(kind) for kind in "HIL"}
+"""The type of each kind of array (type code) that the table is for."""
 _DIGESTS = 512
 
 
@@ -272,12 +274,13 @@ def _prompt_json(request: PlannedRequest) -> bytes:
 def _ids_json(ids: Sequence[int]) -> bytes:
     if not isinstance(ids, array | memoryview):
         return json.dumps(list(ids), separators=(",", ":")).encode()
-    numbers = np.frombuffer(ids, dtype=f"u{ids.itemsize}")
     kind = ids.typecode if isinstance(ids, array) else ids.format
-    if kind not in "HIL" or not len(numbers) or numbers.max() >= _TABLE_SIZE:
+    try:
+        # One row of the table per id, with the comma; the padding of shorter numbers is taken out afterwards.
+        rows = _decimals()[np.frombuffer(ids, dtype=_UNSIGNED[kind])]
+    except (KeyError, IndexError):  # signed, or beyond the table
         return json.dumps(ids.tolist(), separators=(",", ":")).encode()
-    # One row of the table per id, with the comma; the padding of shorter numbers is taken out afterwards.
-    return b"[%b]" % _decimals()[numbers].tobytes().translate(None, b"\0")[:-1]
+    return b"[%b]" % rows.tobytes().translate(None, b"\0")[:-1]
 
 
 @cache

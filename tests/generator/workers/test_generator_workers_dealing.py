@@ -201,7 +201,7 @@ def test_a_request_arrives_as_it_was(tmp_path: Path) -> None:
     ]
     supply = Supply(tmp_path)
     for each in given:
-        supply.add(packed(each, as_text=False), b"")
+        supply.add(packed(each), b"")
     assert list(supply.requests(4)) == given
     supply.close()
     plain = PlannedRequest(0, 1, 1)
@@ -311,7 +311,7 @@ def test_a_share_beyond_memory_lies_in_a_file_without_a_name(tmp_path: Path) -> 
     supply = Supply(tmp_path, memory_bytes=10_000)
     given = _Long().requests(20, 1)
     for each in given:
-        supply.add(packed(each, as_text=False), array("q", [each.index]).tobytes())
+        supply.add(packed(each), array("q", [each.index]).tobytes())
     assert supply._frames._rolled  # type: ignore[attr-defined]
     assert not supply._instants._rolled  # type: ignore[attr-defined]
     assert list(tmp_path.iterdir()) == []
