@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,13 @@ _INT_COLUMNS = (
 _TEXT_COLUMNS = (
     "request_id", "class_label", "error", "finish_reason", "schema_check", "thinking_end_reason",
 )  # fmt: skip
+_CODES: dict[str, dict[Any, int]] = {
+    name: {member: code for code, member in enumerate(members)}
+    for name, members in (
+        ("phase", PHASES), ("token_source", TOKEN_SOURCES), ("reasoning_token_source", TOKEN_SOURCES),
+        ("outcome", OUTCOMES),
+    )
+}  # fmt: skip
 RAGGED = {
     "chunk_offsets": ("chunk_ns", "chunk_tokens"),
     "server_token_offsets": ("server_token_ns",),
@@ -206,16 +214,13 @@ class Records:
         """Columns from rows, ordered by submission (requests that never reached the wire: by schedule)."""
         ordered = sorted(rows, key=_submission_order)
         columns: dict[str, Any] = {
-            name: _int_column([getattr(row, name) for row in ordered]) for name in _INT_COLUMNS
+            name: _int_column([getattr(row, name) for row in ordered]) for name in ("index", *_INT_COLUMNS)
         }
-        columns["index"] = np.array([row.index for row in ordered], dtype=np.int64)
         for name in _TEXT_COLUMNS:
             columns[name] = [getattr(row, name) for row in ordered]
-        columns["phase"] = np.array([PHASES.index(row.phase) for row in ordered], dtype=np.int8)
-        for name in ("token_source", "reasoning_token_source"):
-            sources = [TOKEN_SOURCES.index(getattr(row, name)) for row in ordered]
-            columns[name] = np.array(sources, dtype=np.int8)
-        columns["outcome"] = np.array([OUTCOMES.index(row.outcome) for row in ordered], dtype=np.int8)
+        for name, codes in _CODES.items():
+            coded = [codes[getattr(row, name)] for row in ordered]
+            columns[name] = np.array(coded, dtype=np.int8)
         columns |= _chunk_columns(ordered)
         columns |= _server_columns(ordered)
         return cls(**columns)
@@ -255,7 +260,11 @@ def _submission_order(row: RequestRecord) -> tuple[int, int]:
 
 
 def _int_column(values: Sequence[int | None]) -> IntColumn:
-    return np.array([MISSING if value is None else value for value in values], dtype=np.int64)
+    unknown = values.count(None)
+    if unknown == len(values):
+        return np.full(len(values), MISSING, dtype=np.int64)
+    known = [MISSING if value is None else value for value in values] if unknown else values
+    return np.array(known, dtype=np.int64)
 
 
 def _offsets(counts: IntColumn) -> IntColumn:
@@ -264,18 +273,25 @@ def _offsets(counts: IntColumn) -> IntColumn:
 
 def _chunk_columns(rows: Sequence[RequestRecord]) -> dict[str, IntColumn]:
     offsets = _offsets(np.array([len(row.chunk_ns) for row in rows], dtype=np.int64))
-    total = int(offsets[-1])
-    chunk_ns = np.empty(total, dtype=np.int64)
-    chunk_tokens = np.full(total, MISSING, dtype=np.int64)
-    for row, start, end in zip(rows, offsets[:-1], offsets[1:], strict=True):
-        chunk_ns[start:end] = row.chunk_ns
-        if len(row.chunk_tokens) == end - start:
-            chunk_tokens[start:end] = row.chunk_tokens
-    return {"chunk_offsets": offsets, "chunk_ns": chunk_ns, "chunk_tokens": chunk_tokens}
+    tokens = (row.chunk_tokens if _is_attributed(row) else (MISSING,) * len(row.chunk_ns) for row in rows)
+    return {
+        "chunk_offsets": offsets,
+        "chunk_ns": _joined([row.chunk_ns for row in rows]),
+        "chunk_tokens": _joined(tokens),
+    }
+
+
+def _is_attributed(row: RequestRecord) -> bool:
+    return len(row.chunk_tokens) == len(row.chunk_ns)
 
 
 def _server_columns(rows: Sequence[RequestRecord]) -> dict[str, IntColumn]:
-    instants = [np.asarray(row.server_token_ns, dtype=np.int64) for row in rows]
-    counts = np.array([len(own) for own in instants], dtype=np.int64)
-    joined = np.concatenate(instants) if instants else np.empty(0, dtype=np.int64)
-    return {"server_token_offsets": _offsets(counts), "server_token_ns": joined}
+    counts = np.array([len(row.server_token_ns) for row in rows], dtype=np.int64)
+    return {
+        "server_token_offsets": _offsets(counts),
+        "server_token_ns": _joined([row.server_token_ns for row in rows]),
+    }
+
+
+def _joined(parts: Iterable[Sequence[int]]) -> IntColumn:
+    return np.fromiter(chain.from_iterable(parts), dtype=np.int64)

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from io import FileIO
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -47,6 +48,7 @@ _FIRST_FIELDS = (
     "http_status", "error", "finish_reason",
 )  # fmt: skip
 _FIELDS = (*_FIRST_FIELDS, *(f.name for f in fields(RequestRecord) if f.name not in _FIRST_FIELDS))
+_values = attrgetter(*_FIELDS)
 _TEXTS = frozenset(
     {"request_id", "class_label", "error", "finish_reason", "thinking_end_reason", "server_timings"}
 )
@@ -143,10 +145,11 @@ class RecordsWriter:
     def write(self, record: RequestRecord, label: str = "") -> None:
         """Takes one ended request; ``label`` is that of its LoadPlan. Leaves the disk to a thread of its own,
         and waits for it only where it is too far behind."""
-        line = {name: getattr(record, name) for name in _FIELDS}
+        line = dict(zip(_FIELDS, _values(record), strict=True))
         line["label"] = label
-        for name in _TEXTS:
-            line[name] = self._redactor.value(line[name])
+        if self._redactor:
+            for name in _TEXTS:
+                line[name] = self._redactor.value(line[name])
         encoded = _encode(_without_the_obvious(line) if self._compact else line)
         with self._change:
             if self._held_bytes > self._most_waiting:
