@@ -11,7 +11,7 @@ from pytest_llmbench.model.session import Turn
 from pytest_llmbench.model.structured import StructuredOutput
 from pytest_llmbench.wire.dialect import ResultsAsked
 
-BUDGET_BYTES = 64 * 1024 * 1024
+BUDGET_BYTES = 32 * 1024 * 1024
 """What requests that are encoded ahead of need may take up."""
 _OBJECT_BYTES = 1024
 """A request takes about so much beside its texts."""

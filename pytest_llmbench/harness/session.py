@@ -50,6 +50,7 @@ from pytest_llmbench.model.record import OnRecord
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats import block_bootstrap
 from pytest_llmbench.store.records_file import not_on_disk
+from pytest_llmbench.workloads.sequence import forget_drawn
 
 if TYPE_CHECKING:
     from pytest_llmbench.harness.client import LLMClient
@@ -331,6 +332,7 @@ class BenchSession:
     def close(self) -> None:
         """Close every connection and stop every engine; the first failure is raised after all were tried."""
         failures: list[Exception] = []
+        forget_drawn()  # reports come next, and need the memory more
         block_bootstrap.choose("analytic")
         for opened in self._open.values():
             if isinstance(opened, OpenSUT):

@@ -196,7 +196,7 @@ class RecordsWriter:
 
     def _much_waits(self) -> bool:
         """Whether so much waits that it must not be left for the rest of the second."""
-        return self._held_bytes > self._most_waiting // 2
+        return self._held_bytes > min(_AT_ONCE, self._most_waiting // 2)
 
     def _flush_until_closed(self) -> None:
         closing = False

@@ -65,6 +65,11 @@ def passing(workload: Workload, first: int, count: int, seed: int) -> Iterator[P
         yield from drawn(workload, start, min(AT_ONCE, first + count - start), seed)
 
 
+def forget_drawn() -> None:
+    """Forget all requests that are remembered, not their digests: whatever is asked for is drawn again."""
+    _remembered_sequence.cache_clear()
+
+
 def drawn_sha256(workload: Workload, first: int, count: int, seed: int) -> str:
     """:func:`sequence_sha256` of :func:`drawn`, remembered."""
     try:

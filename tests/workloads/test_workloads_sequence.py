@@ -19,6 +19,7 @@ from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import (
     drawn,
     drawn_sha256,
+    forget_drawn,
     passing,
     sequence_json,
     sequence_sha256,
@@ -117,6 +118,16 @@ def test_a_slice_beyond_the_cap_is_answered_and_only_its_end_is_kept():
     assert len(sequence._remembered_sequence(made, 1)._cached[0].kept) == 1
     assert indices(drawn(made, 4, 2, 1)) == [4, 5]
     assert made.drawn == 6  # going on never draws again
+
+
+def test_what_is_forgotten_is_drawn_again_but_not_for_its_digest():
+    counting = Counting()
+    digest, before = drawn_sha256(counting, 0, 10, 1), drawn(counting, 0, 10, 1)
+    forget_drawn()
+    assert drawn_sha256(counting, 0, 10, 1) == digest
+    assert counting.drawn == 10
+    assert drawn(counting, 0, 10, 1) == before
+    assert counting.drawn == 20
 
 
 def test_a_foreign_workload_is_asked_once():

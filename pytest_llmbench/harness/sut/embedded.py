@@ -10,7 +10,6 @@ from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
 from pytest_llmbench.harness.sut.variants import Variant
 from pytest_llmbench.model.facts import Fact, Facts
-from pytest_llmbench.simulator.replay.engine import ReplayEngine, VirtualClock
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import variant_facts, with_overrides
 
@@ -98,13 +97,17 @@ class Replayer:
 
     def __init__(self, *, generates: bool = True) -> None:
         """``generates=False``: the API is one of embeddings or scores."""
+        # Not before: whoever measures an endpoint does not pay for the simulator.
+        from pytest_llmbench.simulator.replay.engine import ReplayEngine, VirtualClock
+
+        self._engine = ReplayEngine
         self._generates = generates
         self.clock = VirtualClock()
 
     def make(self, name: str, scenario: str) -> RunningVariant:
         """The engine of a variant; of the SUT itself without a name."""
         scene = parse_scenario(scenario)
-        return RunningVariant(ReplayEngine(scene, clock=self.clock, name=name, generates=self._generates))
+        return RunningVariant(self._engine(scene, clock=self.clock, name=name, generates=self._generates))
 
     def base(self, scenario: str) -> VariantServer:
         """The SUT itself. The engine sees to a fresh state, so there is nothing else to reset."""
