@@ -74,7 +74,7 @@ def test_a_variant_is_another_policy(suite: Suite) -> None:
 @pytest.mark.parametrize(
     ("endpoint", "said"),
     [
-        ("sim:fast?replicas=4&router=prefix", "*replicas is 4, and only replay has several replicas*"),
+        ("sim:fast?replicas=257", "*replicas is 257; it has to be from 1 to 256*"),
         ("replay:fast?router=prefix", "*router is prefix, but there is one replica*"),
         ("replay:fast?replicas=2&router=prefixes", "*did you mean 'prefix'*"),
     ],

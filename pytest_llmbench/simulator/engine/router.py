@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 
 RouterPolicy = Literal["round_robin", "least_loaded", "prefix", "session"]
@@ -58,9 +60,10 @@ class RouterOptions:
 _PLAIN_LEAD = RouterOptions().router_max_lead
 
 
-def replica_seed(seed: int, number: int) -> int:
-    """The seed of a replica's laws. The first has the scenario's own; no two draw the same lengths."""
-    return seed + number * _SEED_STEP
+def replicas_of(config: EngineConfig, options: RouterOptions) -> tuple[Engine, ...]:
+    """The engines of a scenario. The laws of the first have its own seed; no two draw the same lengths."""
+    seeds = (config.seed + number * _SEED_STEP for number in range(options.replicas))
+    return tuple(Engine(replace(config, seed=seed)) for seed in seeds)
 
 
 class RoutedReplica(Protocol):
@@ -88,14 +91,14 @@ class Router:
         self._max_lead = options.router_max_lead
         self._choose = self._policies()[options.policy or "round_robin"]
         self._next = 0
-        self._by_session: OrderedDict[int, int] = OrderedDict()
+        self._by_session: OrderedDict[Hashable, int] = OrderedDict()
 
     def choose(
         self,
         replicas: Sequence[RoutedReplica],
         up: Sequence[int],
         sequence: EngineSequence,
-        session: int | None,
+        session: Hashable | None,
     ) -> int:
         """The number of the replica that takes ``sequence``: one of ``up``, which is in order and not empty.
 
@@ -120,7 +123,11 @@ class Router:
         return min(up, key=lambda number: _load(replicas[number]))
 
     def _by_prefix(
-        self, replicas: Sequence[RoutedReplica], up: Sequence[int], sequence: EngineSequence, _: int | None
+        self,
+        replicas: Sequence[RoutedReplica],
+        up: Sequence[int],
+        sequence: EngineSequence,
+        _: Hashable | None,
     ) -> int:
         most = min(replicas[number].requests for number in up) + self._max_lead
         near = [number for number in up if replicas[number].requests <= most]
@@ -132,7 +139,7 @@ class Router:
         replicas: Sequence[RoutedReplica],
         up: Sequence[int],
         _: EngineSequence,
-        session: int | None,
+        session: Hashable | None,
     ) -> int:
         if session is None:
             return self._by_load(replicas, up)

@@ -21,7 +21,7 @@ import numpy as np
 from pytest_llmbench.simulator.serving.asgi import Receive, Scope, Send, send_json, until_disconnect
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
-from pytest_llmbench.simulator.serving.generation import CONNECTION, Generation, request_id
+from pytest_llmbench.simulator.serving.generation import CONNECTION, Generation, request_id, session_id
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import Reply
 from pytest_llmbench.simulator.serving.reply_text import error_object
@@ -146,7 +146,7 @@ class DocumentFace:
         """Answer one request. Raises RefusalError if it gets a status instead of a document."""
         parse, key = _APIS[scope["path"]]
         content = content_of(body)
-        model = self._driver.engine.config.model
+        model = self._driver.config.model
         named = content.get("model")
         if named is not None and not isinstance(named, str):
             raise RefusalError(400, "model has to be a string", "model")
@@ -156,7 +156,7 @@ class DocumentFace:
             asked.texts, asked.token_ids, False, False, 1, 0, ignore_eos=True, generates=False
         )
         face = _Document(asked, key, scope, receive, send, self._driver)
-        await self._generation.answer_on(face, request, received_ns, request_id(scope))
+        await self._generation.answer_on(face, request, received_ns, request_id(scope), session_id(scope))
 
 
 class _Document:
@@ -215,7 +215,7 @@ class _Document:
         document = {
             "id": truth.request_id,
             "object": "list",
-            "model": self._driver.engine.config.model,
+            "model": self._driver.config.model,
             self._key: self._asked.results(truth.prompt_tokens),
             "usage": usage,
         }

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import grpc
 from grpc import aio
 
+from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.simulator.serving.request_body import RefusalError
 
 _STATUS = {
@@ -46,6 +47,12 @@ class Outbox:
             if isinstance(message, RefusalError):
                 raise message
             yield message
+
+
+def session_of(context: aio.ServicerContext[Any, Any]) -> str | None:
+    """The session that a call says it belongs to; None where it says none."""
+    told = dict(context.invocation_metadata() or ()).get(SESSION_HEADER)
+    return told.decode("latin-1") if isinstance(told, bytes) else told
 
 
 async def abort_with(context: aio.ServicerContext[Any, Any], refusal: RefusalError) -> NoReturn:

@@ -18,7 +18,7 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
-from pytest_llmbench.simulator.protocols.grpc_call import Outbox, abort_with
+from pytest_llmbench.simulator.protocols.grpc_call import Outbox, abort_with, session_of
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation
@@ -41,11 +41,11 @@ class KServeFace(GRPCInferenceServiceServicer):  # type: ignore[misc] # generate
     def __init__(self, generation: Generation, driver: EngineDriver) -> None:
         self._generation = generation
         self._driver = driver
-        self._model = driver.engine.config.model
+        self._model = driver.config.model
 
     async def ModelStreamInfer(self, request_iterator: AsyncIterator[Any], context: Any) -> None:
         outbox = Outbox()
-        reading = asyncio.create_task(self._take_in(request_iterator, outbox))
+        reading = asyncio.create_task(self._take_in(request_iterator, outbox, session_of(context)))
         try:
             async for message in outbox.messages():
                 await context.write(message)
@@ -58,32 +58,37 @@ class KServeFace(GRPCInferenceServiceServicer):  # type: ignore[misc] # generate
         outbox = Outbox()
         received_ns = self._driver.clock()
         try:
-            call = await self._answer(request, received_ns, outbox, stream=False)
+            call = await self._answer(request, received_ns, outbox, session_of(context), stream=False)
         except RefusalError as refusal:
             await abort_with(context, refusal)
         return call.whole
 
-    async def _take_in(self, requests: AsyncIterator[Any], outbox: Outbox) -> None:
+    async def _take_in(self, requests: AsyncIterator[Any], outbox: Outbox, session: str | None) -> None:
         """Answer all requests of a stream at once; the stream ends when the last answer has."""
         try:
             async with asyncio.TaskGroup() as group:
                 async for request in requests:
-                    group.create_task(self._answer_in_stream(request, self._driver.clock(), outbox))
+                    now_ns = self._driver.clock()
+                    group.create_task(self._answer_in_stream(request, now_ns, outbox, session))
         finally:
             outbox.end()
 
-    async def _answer_in_stream(self, request: Any, received_ns: int, outbox: Outbox) -> None:
+    async def _answer_in_stream(
+        self, request: Any, received_ns: int, outbox: Outbox, session: str | None
+    ) -> None:
         try:
-            await self._answer(request, received_ns, outbox, stream=True)
+            await self._answer(request, received_ns, outbox, session, stream=True)
         except RefusalError as refusal:
             response = pb.ModelInferResponse(id=request.id)
             outbox.put(pb.ModelStreamInferResponse(error_message=refusal.message, infer_response=response))
 
-    async def _answer(self, request: Any, received_ns: int, outbox: Outbox, *, stream: bool) -> _Call:
+    async def _answer(
+        self, request: Any, received_ns: int, outbox: Outbox, session: str | None, *, stream: bool
+    ) -> _Call:
         self._generation.require_up()
         require_model(request.model_name or None, self._model)
         call = _Call(request, outbox, self._driver, stream=stream)
-        await self._generation.answer_on(call, _read(request), received_ns, request.id or None)
+        await self._generation.answer_on(call, _read(request), received_ns, request.id or None, session)
         return call
 
     async def ServerLive(self, request: Any, context: Any) -> Any:
@@ -161,7 +166,7 @@ class _Call:
 
     def finish(self) -> None:
         if self._stream and self._request.parameters[_WANTS_FINAL].bool_param:
-            response = pb.ModelInferResponse(model_name=self._driver.engine.config.model, model_version="1")
+            response = pb.ModelInferResponse(model_name=self._driver.config.model, model_version="1")
             response.id = self._request.id
             response.parameters[_FINAL].bool_param = True
             self._outbox.put(pb.ModelStreamInferResponse(infer_response=response))
@@ -170,7 +175,7 @@ class _Call:
     def _response(self, text: str) -> Any:
         data = text.encode()
         response = pb.ModelInferResponse(
-            model_name=self._driver.engine.config.model,
+            model_name=self._driver.config.model,
             model_version="1",
             id=self._request.id,
             outputs=[

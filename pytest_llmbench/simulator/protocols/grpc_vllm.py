@@ -16,9 +16,9 @@ from typing import Any
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineServicer
 
-from pytest_llmbench.simulator.protocols.grpc_call import Outbox, abort_with
+from pytest_llmbench.simulator.protocols.grpc_call import Outbox, abort_with, session_of
 from pytest_llmbench.simulator.scenario.disclosure import software_version
-from pytest_llmbench.simulator.serving.driver import EngineDriver
+from pytest_llmbench.simulator.serving.driver import EngineDriver, Replica
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
 from pytest_llmbench.simulator.serving.generation import Generation, Tokenizer
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
@@ -44,7 +44,7 @@ class VllmFace(VllmEngineServicer):  # type: ignore[misc] # generated code has n
         calls.add(call)
         try:
             self._generation.require_up()
-            await self._generation.answer_on(call, _read(request), received_ns, own_id)
+            await self._generation.answer_on(call, _read(request), received_ns, own_id, session_of(context))
         except RefusalError as refusal:
             await abort_with(context, refusal)
         finally:
@@ -66,7 +66,7 @@ class VllmFace(VllmEngineServicer):  # type: ignore[misc] # generated code has n
         return pb.HealthCheckResponse(healthy=True, message="Healthy")
 
     async def GetModelInfo(self, request: Any, context: Any) -> Any:
-        config = self._driver.engine.config
+        config = self._driver.config
         return pb.GetModelInfoResponse(
             model_path=config.model,
             served_model_name=config.model,
@@ -76,27 +76,34 @@ class VllmFace(VllmEngineServicer):  # type: ignore[misc] # generated code has n
         )
 
     async def GetServerInfo(self, request: Any, context: Any) -> Any:
-        engine = self._driver.engine
+        driver = self._driver
         return pb.GetServerInfoResponse(
-            active_requests=engine.running + engine.waiting,
-            uptime_seconds=(self._driver.clock() - self._begun_ns) / 1e9,
+            active_requests=driver.running + driver.waiting,
+            uptime_seconds=(driver.clock() - self._begun_ns) / 1e9,
             last_receive_timestamp=time.time(),
             server_type="vllm-grpc",
-            data_parallel_size=1,
-            max_num_seqs=engine.config.max_num_seqs,
+            data_parallel_size=len(driver.replicas),
+            max_num_seqs=driver.config.max_num_seqs,
         )
 
     async def GetLoads(self, request: Any, context: Any) -> Any:
-        engine = self._driver.engine
-        load = pb.SchedulerLoad(
-            num_running_reqs=engine.running,
-            num_waiting_reqs=engine.waiting,
-            num_total_reqs=engine.running + engine.waiting,
-            token_usage=engine.kv_usage,
-            max_running_requests=engine.config.max_num_seqs,
-        )
+        loads = [_load(replica) for replica in self._driver.replicas]
         now = datetime.now(UTC).isoformat()
-        return pb.GetLoadsResponse(timestamp=now, version=software_version(), dp_rank_count=1, loads=[load])
+        return pb.GetLoadsResponse(
+            timestamp=now, version=software_version(), dp_rank_count=len(loads), loads=loads
+        )
+
+
+def _load(replica: Replica) -> Any:
+    engine = replica.engine
+    return pb.SchedulerLoad(
+        dp_rank=replica.number,
+        num_running_reqs=engine.running,
+        num_waiting_reqs=engine.waiting,
+        num_total_reqs=engine.running + engine.waiting,
+        token_usage=engine.kv_usage,
+        max_running_requests=engine.config.max_num_seqs,
+    )
 
 
 class _Call:

@@ -29,7 +29,7 @@ from pytest_llmbench.simulator.serving.asgi import (
 )
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.event_stream import TokenTexts
-from pytest_llmbench.simulator.serving.generation import CONNECTION, Generation, request_id
+from pytest_llmbench.simulator.serving.generation import CONNECTION, Generation, request_id, session_id
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.replies import Reply
 from pytest_llmbench.simulator.serving.request_body import GenerationRequest, RefusalError, content_of
@@ -85,12 +85,12 @@ class HttpEventFace:
     async def serve(self, body: bytes, received_ns: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. Raises RefusalError if it gets a status instead of a stream."""
         api = _APIS[scope["path"]]
-        model = self._driver.engine.config.model
+        model = self._driver.config.model
         request = api.parse(content_of(body), model)
         if not request.stream:
             raise RefusalError(400, f"{scope['path']} is streamed only here", "stream")
         reply = _HttpReply(scope, receive, send, self._driver, api, timings=self._generation.tells_timings)
-        await self._generation.answer_on(reply, request, received_ns, request_id(scope))
+        await self._generation.answer_on(reply, request, received_ns, request_id(scope), session_id(scope))
 
 
 class _HttpReply:
@@ -110,7 +110,7 @@ class _HttpReply:
         self.over = asyncio.Event()
 
     def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int]) -> Reply:
-        events = self._api.make(truth, self._driver.engine.config.model)
+        events = self._api.make(truth, self._driver.config.model)
         framing = _LINES if self._api.lines else _EVENT_STREAM
         self._headers = [framing, (b"x-request-id", truth.request_id.encode("latin-1"))]
         return EventReply(self, events, texts, truth, chunk_tokens, self._driver.clock, timings=self._timings)

@@ -74,7 +74,7 @@ class WebSocketFace:
         """Answer one message; what the next turn may continue: (id of the response, all texts so far)."""
         try:
             self._generation.require_up()
-            asked = parse_response_create(message, self._driver.engine.config.model)
+            asked = parse_response_create(message, self._driver.config.model)
             request = asked.request
             if asked.previous_response_id is not None:
                 if context is None or context[0] != asked.previous_response_id:
@@ -156,7 +156,7 @@ class _Turn:
         self._ends_early = False
 
     def reply(self, texts: TokenTexts, truth: GroundTruth, chunk_tokens: Iterator[int]) -> Reply:
-        self.events = ResponseEvents(truth.request_id, int(time.time()), self._driver.engine.config.model)
+        self.events = ResponseEvents(truth.request_id, int(time.time()), self._driver.config.model)
         if not self._inbox.closed.is_set():
             self._inbox.over.clear()
         return EventReply(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
@@ -24,7 +23,7 @@ from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import FaultSchedule
-from pytest_llmbench.simulator.engine.router import Router, replica_seed
+from pytest_llmbench.simulator.engine.router import Router, replicas_of
 from pytest_llmbench.simulator.engine.step_result import EngineTotals
 from pytest_llmbench.simulator.replay.faults import require_replayable
 from pytest_llmbench.simulator.replay.load import Arrivals, Delays, arrivals_of, planned_of
@@ -299,8 +298,7 @@ class ReplayEngine:
         self._engines, self._totals = self._started(), ReplayTotals()
 
     def _started(self) -> tuple[Engine, ...]:
-        seeds = (replica_seed(self.config.seed, number) for number in range(self.scenario.router.replicas))
-        return tuple(Engine(replace(self.config, seed=seed)) for seed in seeds)
+        return replicas_of(self.config, self.scenario.router)
 
     def _read_totals(self) -> dict[str, float]:
         whole = EngineTotals.summed(engine.totals for engine in self._engines)

@@ -65,16 +65,6 @@ def parse_scenario(text: str) -> Scenario:
     return Scenario(engine, stream, faults, router)
 
 
-def require_one_engine(scenario: Scenario) -> None:
-    """SuiteError for replicas where the engine is served in real time: there it is one."""
-    if scenario.router.policy is not None:
-        raise SuiteError(
-            f"replicas is {scenario.router.replicas}, and only replay has several replicas behind a router",
-            where=f"scenario of preset {scenario.engine.name}",
-            remedy="measure replay:… with this option, or leave it out",
-        )
-
-
 def overridden(scenario: Scenario, options: Mapping[str, str]) -> Scenario:
     """``scenario`` with some options set to other values. Raises SuiteError that lists every mistake."""
     mistakes: list[str] = []

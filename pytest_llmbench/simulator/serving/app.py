@@ -27,7 +27,7 @@ from pytest_llmbench.simulator.serving.asgi import (
 )
 from pytest_llmbench.simulator.serving.driver import EngineDriver
 from pytest_llmbench.simulator.serving.generation import Asked, Generation, Tokenizer, refusal_headers
-from pytest_llmbench.simulator.serving.metrics_page import CONTENT_TYPE, EngineState
+from pytest_llmbench.simulator.serving.metrics_page import CONTENT_TYPE
 from pytest_llmbench.simulator.serving.request_body import (
     Endpoint,
     RefusalError,
@@ -50,7 +50,7 @@ class EngineApp:
 
     def __init__(self, driver: EngineDriver, scenario: Scenario, tokenizer: Tokenizer) -> None:
         self._driver = driver
-        self._config = driver.engine.config
+        self._config = driver.config
         self._scenario = scenario
         self.generation = Generation(driver, scenario, tokenizer)
         self._websocket = WebSocketFace(self.generation, driver)
@@ -102,7 +102,7 @@ class EngineApp:
         elif path == TOKENIZE:
             await self._tokenize(receive, send)
         elif path == RESET_PREFIX_CACHE:
-            self._driver.engine.reset_prefix_cache()
+            self._driver.reset_prefix_caches()
             await send_whole(send, 200, b"text/plain", b"", [])
         else:
             await self._generate(scope, receive, send)
@@ -140,11 +140,7 @@ class EngineApp:
         await send_json(send, 200, {"status": "ok"})
 
     async def _metrics(self, send: Send) -> None:
-        engine = self._driver.engine
-        page = self._driver.metrics.page(
-            EngineState(engine.running, engine.waiting, engine.kv_usage, engine.totals)
-        )
-        await send_whole(send, 200, CONTENT_TYPE, page, [])
+        await send_whole(send, 200, CONTENT_TYPE, self._driver.metrics_page(), [])
 
     async def _ground_truth(self, send: Send) -> None:
         dropped = str(self._driver.log.dropped).encode()
@@ -156,23 +152,24 @@ class EngineApp:
 
     def status(self) -> dict[str, Any]:
         """How the server fares: load, pacing, and what the ground-truth log holds."""
-        engine, log = self._driver.engine, self._driver.log
+        driver, log = self._driver, self._driver.log
         return {
             "model": self._config.model,
             "figures_sha256": self._config.figures_sha256,
-            "running": engine.running,
-            "waiting": engine.waiting,
+            "running": driver.running,
+            "waiting": driver.waiting,
+            "requests_by_replica": [replica.requests for replica in driver.replicas],
             "requests_accepted": self.generation.accepted,
             "requests_refused": self.refused + self._websocket.refused,
             "faults_given": self.generation.faults_given,
             "stream": asdict(self._scenario.stream),
             "faults": asdict(self._scenario.faults),
             "ground_truth": {"kept": len(log), "dropped": log.dropped},
-            "alarm": self._driver.alarm.name,
+            "alarm": driver.alarm,
             "event_loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
             "cpu_s": time.process_time(),
-            "monotonic_ns": self._driver.clock(),
-            **self._driver.pacing.summary(),
+            "monotonic_ns": driver.clock(),
+            **driver.pacing.summary(),
         }
 
 

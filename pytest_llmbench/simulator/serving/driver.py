@@ -1,18 +1,22 @@
-"""The engine in real time: one task that lets each step take its time and then writes its tokens."""
+"""Engines in real time: a task for each lets every step take its time and then writes its tokens."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from array import array
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.config import EngineConfig
+from pytest_llmbench.simulator.engine.engine import Engine, QueueFullError
+from pytest_llmbench.simulator.engine.guardrails import Guardrails
+from pytest_llmbench.simulator.engine.router import Router, RouterOptions
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.engine.step_result import StepResult
 from pytest_llmbench.simulator.serving.alarm import Alarm, Clock
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruthLog
-from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics
+from pytest_llmbench.simulator.serving.metrics_page import EngineMetrics, EngineState, metrics_page
 from pytest_llmbench.simulator.serving.replies import Reply
 
 
@@ -44,7 +48,7 @@ class RecentValues:
 
 
 class Pacing:
-    """Counters of the engine's driver."""
+    """Counters of the driver, over all its replicas."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -72,36 +76,59 @@ _GIVE_UP_NS = 100_000_000
 _WRITES_PER_TURN = 8
 
 
-class EngineDriver:
-    """Steps the engine on an absolute schedule: a step begins where the one before it was due to end.
+class Replica:
+    """Steps one engine on an absolute schedule: a step begins where the one before it was due to end.
 
     So a late wake-up delays one step's tokens and no later ones. After a pause without work the schedule
     begins anew.
     """
 
     def __init__(
-        self, engine: Engine, alarm: Alarm, log: GroundTruthLog, clock: Clock = time.monotonic_ns
+        self, number: int, engine: Engine, alarm: Alarm, log: GroundTruthLog, clock: Clock, pacing: Pacing
     ) -> None:
+        self.number = number
         self.engine = engine
         self.alarm = alarm
-        self.log = log
-        self.clock = clock
-        self.pacing = Pacing()
         self.down_until_ns = 0
         """The engine recovers from a crash until then."""
-        self.metrics = EngineMetrics(engine.config)
+        self.metrics = EngineMetrics(engine.config, number)
+        self._log, self._clock, self._pacing = log, clock, pacing
         self._replies: dict[EngineSequence, Reply] = {}
         self._work = asyncio.Event()
 
+    @property
+    def requests(self) -> int:
+        """Requests that were given to it and have not ended."""
+        return len(self._replies)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Their prompt tokens."""
+        return sum(sequence.prompt_tokens for sequence in self._replies)
+
+    def cached_tokens(self, sequence: EngineSequence) -> int:
+        """Tokens at the beginning of the prompt that its prefix cache holds."""
+        return self.engine.cached_tokens(sequence)
+
+    @property
+    def state(self) -> EngineState:
+        """How the engine stands right now."""
+        engine = self.engine
+        return EngineState(engine.running, engine.waiting, engine.kv_usage, engine.totals)
+
     def submit(self, sequence: EngineSequence, reply: Reply) -> None:
         """Hand a sequence to the engine; its tokens go to ``reply``. QueueFullError if it takes no more."""
-        self.engine.submit(sequence)
-        reply.truth.queued_ns = self.clock()
+        try:
+            self.engine.submit(sequence)
+        except QueueFullError:
+            self.metrics.note_rejection()
+            raise
+        reply.truth.replica, reply.truth.queued_ns = self.number, self._clock()
         self._replies[sequence] = reply
         self._work.set()
 
     def abort(self, sequence: EngineSequence) -> None:
-        """The client has gone: free the sequence's place. Does nothing for one that has ended."""
+        """The client has gone: free the sequence's place. Does nothing for one that is not here any more."""
         reply = self._replies.pop(sequence, None)
         if reply is None:
             return
@@ -111,19 +138,19 @@ class EngineDriver:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        due_ns = self.clock()
+        due_ns = self._clock()
         while True:
             if self.engine.idle:
                 self._work.clear()
                 await self._work.wait()
-                due_ns = self.clock()
+                due_ns = self._clock()
             due_ns = await self._step(due_ns)
 
     async def _step(self, due_ns: int) -> int:
         """One step, which by the schedule begins at ``due_ns``; returns when it was due to end."""
-        begun_ns = self.clock()
+        begun_ns = self._clock()
         if begun_ns - due_ns > _GIVE_UP_NS:
-            self.pacing.schedule_restarts += 1
+            self._pacing.schedule_restarts += 1
             due_ns = begun_ns
         step = self.engine.step()
         generated = sum(sequence.generates for sequence in step.first_tokens) + len(step.decoded)
@@ -135,11 +162,11 @@ class EngineDriver:
             await self._fail(sequence)
         due_ns += step.duration_ns
         await self.alarm.until(due_ns)
-        ended_ns = self.clock()
+        ended_ns = self._clock()
         await self._hand_out(step, ended_ns)
-        self.pacing.steps += 1
-        self.pacing.step_lateness.note(ended_ns - due_ns)
-        self.pacing.write_span.note(self.clock() - ended_ns)
+        self._pacing.steps += 1
+        self._pacing.step_lateness.note(ended_ns - due_ns)
+        self._pacing.write_span.note(self._clock() - ended_ns)
         return due_ns
 
     def _note_beginning(self, step: StepResult, begun_ns: int) -> None:
@@ -192,5 +219,101 @@ class EngineDriver:
 
     def note_end(self, reply: Reply) -> None:
         """Keep the record of a reply that has come to its end."""
-        self.log.add(reply.truth)
+        self._log.add(reply.truth)
         self.metrics.note_end(reply.truth)
+
+
+class EngineDriver:
+    """The engines behind one address in real time, each on a schedule of its own, and the router before them.
+
+    They are tasks of one event loop: what several hand out at the same instant is written one after another,
+    and the pacing tells how late that made their steps.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        open_alarm: Callable[[], Alarm],
+        log: GroundTruthLog,
+        clock: Clock = time.monotonic_ns,
+        router: RouterOptions | None = None,
+    ) -> None:
+        self.log = log
+        self.clock = clock
+        self.pacing = Pacing()
+        self.replicas = tuple(
+            Replica(number, engine, open_alarm(), log, clock, self.pacing)
+            for number, engine in enumerate(engines)
+        )
+        self._router = Router(router or RouterOptions())
+
+    @property
+    def config(self) -> EngineConfig:
+        """The figures of the engines; the seeds of all but the first are others."""
+        return self.replicas[0].engine.config
+
+    @property
+    def guardrails(self) -> Guardrails:
+        """The stages before and after the engines."""
+        return self.replicas[0].engine.guardrails
+
+    @property
+    def down_until_ns(self) -> int:
+        """No engine is up before this instant."""
+        return min(replica.down_until_ns for replica in self.replicas)
+
+    @property
+    def alarm(self) -> str:
+        """What wakes the engines."""
+        return self.replicas[0].alarm.name
+
+    @property
+    def running(self) -> int:
+        """Sequences in the batches."""
+        return sum(replica.engine.running for replica in self.replicas)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences in the queues."""
+        return sum(replica.engine.waiting for replica in self.replicas)
+
+    def submit(self, sequence: EngineSequence, reply: Reply, session: Hashable | None = None) -> None:
+        """Hand a sequence to the engine that the router chooses; its tokens go to ``reply``.
+
+        ``session``: the session that the request says it belongs to. QueueFullError if that engine takes no
+        more.
+        """
+        self._route(sequence, session).submit(sequence, reply)
+
+    def _route(self, sequence: EngineSequence, session: Hashable | None) -> Replica:
+        now_ns, replicas = self.clock(), self.replicas
+        up = [replica.number for replica in replicas if replica.down_until_ns <= now_ns]
+        return replicas[self._router.choose(replicas, up or range(len(replicas)), sequence, session)]
+
+    def abort(self, sequence: EngineSequence) -> None:
+        """The client has gone: free the sequence's place. Does nothing for one that has ended."""
+        for replica in self.replicas:
+            replica.abort(sequence)
+
+    def crash(self, number: int, recovery_ns: int) -> None:
+        """Let the engine of that number be down from now on."""
+        self.replicas[number].down_until_ns = self.clock() + recovery_ns
+
+    def reset_prefix_caches(self) -> None:
+        """Let no engine find the prefixes that it has computed so far."""
+        for replica in self.replicas:
+            replica.engine.reset_prefix_cache()
+
+    def note_end(self, reply: Reply) -> None:
+        """Keep the record of a reply that has come to its end."""
+        self.replicas[reply.truth.replica].note_end(reply)
+
+    def metrics_page(self) -> bytes:
+        """What all engines count, in Prometheus's text format."""
+        return metrics_page([(replica.metrics, replica.state) for replica in self.replicas])
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for replica in self.replicas:
+                group.create_task(replica.run())

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, cast, get_args
 
+from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.simulator.engine.engine import QueueFullError
 from pytest_llmbench.simulator.engine.faults import (
     REFUSALS,
@@ -92,7 +93,8 @@ class Generation:
         self._options = scenario.stream
         self._faults = FaultSchedule(scenario.faults, scenario.engine.seed)
         self._tokenizer = tokenizer
-        self._live: set[Resettable] = set()
+        self._live: dict[Resettable, GroundTruth] = {}
+        """The connections with a reply under way, and what is known of it."""
         self.accepted = 0
 
     @property
@@ -109,11 +111,11 @@ class Generation:
         if self._driver.clock() < self._driver.down_until_ns:
             raise RefusalError(503, "the engine has crashed and is being started again")
 
-    def crash(self) -> None:
-        """The engine dies: every connection with a reply under way is reset, and recovery takes its time."""
-        recovery_ns = round(self._config.recovery_ms * 1e6)
-        self._driver.down_until_ns = self._driver.clock() + recovery_ns
-        for connection in list(self._live):
+    def crash(self, number: int) -> None:
+        """The engine of that number dies: each connection with a reply of it under way is reset, and recovery
+        takes its time."""
+        self._driver.crash(number, round(self._config.recovery_ms * 1e6))
+        for connection in [live for live, truth in self._live.items() if truth.replica == number]:
             connection.reset()
 
     async def encode_prompt(self, request: GenerationRequest) -> Sequence[int]:
@@ -140,12 +142,18 @@ class Generation:
             await self._carry(asked, sequence, truth, stack, answer)
 
     async def answer_on(
-        self, face: Face, request: GenerationRequest, received_ns: int, own_id: str | None
+        self,
+        face: Face,
+        request: GenerationRequest,
+        received_ns: int,
+        own_id: str | None,
+        session: str | None = None,
     ) -> None:
         """The same on another face; returns when the reply is over. RefusalError likewise.
 
-        Cancelling is the client's going away. Of the stream's options those apply that are not about
-        server-sent events: the sizes of chunks, reasoning, white space first, the trace.
+        ``session``: the session that the request says it belongs to. Cancelling is the client's going away.
+        Of the stream's options those apply that are not about server-sent events: the sizes of chunks,
+        reasoning, white space first, the trace.
         """
         sequence, truth, answer = await self._take_in(request, received_ns, own_id, FACE_FAULTS)
         text = ReplyText(
@@ -155,15 +163,15 @@ class Generation:
         sizes = self._options.chunk_tokens(self._config.seed, self.accepted)
         reply = face.reply(texts, truth, sizes)
         if truth.fault is not None:
-            strike = strike_on(cast(FaultKind, truth.fault), face, reply, self.crash)
+            strike = strike_on(cast(FaultKind, truth.fault), face, reply, lambda: self.crash(truth.replica))
             reply = FaultyReply(reply, strike, self._faults.options.fault_after_tokens, at_end=False)
         async with contextlib.AsyncExitStack() as stack:
             if request.generates:
                 reply = self._filtered(reply, sequence, stack)
-            self._submit(sequence, reply)
+            self._submit(sequence, reply, session)
             self._say(texts, truth, sequence, answer)
-            self._live.add(face)
-            stack.callback(self._live.discard, face)
+            self._live[face] = truth
+            stack.callback(self._live.pop, face, None)
             try:
                 await reply.begin()
                 await face.until_over()
@@ -236,11 +244,11 @@ class Generation:
         if fate is not None and fate not in WHOLE_REPLY_FAULTS:
             reply = self._faulty(reply, asked, fate, send)
         reply = self._filtered(reply, sequence, stack)
-        self._submit(sequence, reply)
+        self._submit(sequence, reply, session_id(asked.scope))
         self._say(texts, truth, sequence, answer)
         if asked.connection is not None:
-            self._live.add(asked.connection)
-            stack.callback(self._live.discard, asked.connection)
+            self._live[asked.connection] = truth
+            stack.callback(self._live.pop, asked.connection, None)
         await reply.begin()
         await until_disconnect(asked.receive)
         reply.stop()
@@ -249,7 +257,7 @@ class Generation:
     async def _screen(self, prompt_tokens: int) -> None:
         """The input filter: it takes its time, and refuses some."""
         asked_ns = self._driver.clock()
-        screening = self._driver.engine.guardrails.screen(prompt_tokens)
+        screening = self._driver.guardrails.screen(prompt_tokens)
         if screening.delay_ns:
             await LoopAlarm().until(asked_ns + screening.delay_ns)
         if screening.refused:
@@ -257,11 +265,10 @@ class Generation:
                 400, "the prompt was refused by the input filter", "prompt", code="content_filter"
             )
 
-    def _submit(self, sequence: EngineSequence, reply: Reply) -> None:
+    def _submit(self, sequence: EngineSequence, reply: Reply, session: str | None) -> None:
         try:
-            self._driver.submit(sequence, reply)
+            self._driver.submit(sequence, reply, session)
         except QueueFullError:
-            self._driver.metrics.note_rejection()
             options = self._faults.options
             raise RefusalError(
                 options.full_status,
@@ -331,7 +338,7 @@ class Generation:
 
     def _filtered(self, reply: Reply, sequence: EngineSequence, stack: contextlib.AsyncExitStack) -> Reply:
         """The reply behind the output filter, if the engine has one."""
-        guardrails, driver = self._driver.engine.guardrails, self._driver
+        guardrails, driver = self._driver.guardrails, self._driver
         if not guardrails.holds:
             return reply
         filtered = FilteredReply(reply, guardrails.open_release(), sequence, driver.clock, driver.note_end)
@@ -342,7 +349,13 @@ class Generation:
         options, streamed = self._faults.options, asked.request.stream
         headers: Headers = [(b"x-request-id", reply.truth.request_id.encode("latin-1"))]
         strike = strike_of(
-            fate, options, send, asked.connection, headers, streamed=streamed, crash=self.crash
+            fate,
+            options,
+            send,
+            asked.connection,
+            headers,
+            streamed=streamed,
+            crash=lambda: self.crash(reply.truth.replica),
         )
         return FaultyReply(reply, strike, options.fault_after_tokens, at_end=not streamed)
 
@@ -362,8 +375,17 @@ def _is_plain(options: StreamOptions) -> bool:
 
 def request_id(scope: Scope) -> str | None:
     """The ``x-request-id`` of the client; None where there is none."""
+    return _header(scope, b"x-request-id")
+
+
+def session_id(scope: Scope) -> str | None:
+    """The ``x-session-id`` of the client: which session it is a turn of; None where there is none."""
+    return _header(scope, SESSION_HEADER.encode())
+
+
+def _header(scope: Scope, wanted: bytes) -> str | None:
     for name, value in scope["headers"]:
-        if name == b"x-request-id":
+        if name == wanted:
             return str(value.decode("latin-1")) or None
     return None
 

@@ -25,6 +25,8 @@ class GroundTruth:
     received_ns: int
     """The read that brought the last byte of the request has returned."""
     prompt_tokens: int
+    replica: int = 0
+    """The number of the engine that took it in; 0 where there is one."""
     queued_ns: int | None = None
     """Entry into the engine's queue, after the prompt's tokens have been counted."""
     admitted_ns: int | None = None

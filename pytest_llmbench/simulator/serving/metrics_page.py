@@ -1,10 +1,10 @@
-"""The engine's counters and histograms under vLLM's series names, in Prometheus's text format. Pure."""
+"""The engines' counters and histograms under vLLM's series names, in Prometheus's text format. Pure."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.step_result import EngineTotals
@@ -68,11 +68,22 @@ class EngineState:
     totals: EngineTotals
 
 
-class EngineMetrics:
-    """Counts what happens, and prints it."""
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The samples of one name."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        self._labels = f'engine="0",model_name="{_escape(config.model)}"'
+    name: str
+    kind: str
+    help_text: str
+    samples: list[str]
+
+
+class EngineMetrics:
+    """Counts what happens in one engine, and prints it."""
+
+    def __init__(self, config: EngineConfig, number: int = 0) -> None:
+        """``number``: that of the engine among several, for the label by which vLLM tells them apart."""
+        self._labels = f'engine="{number}",model_name="{_escape(config.model)}"'
         self._config = config
         self._ended = dict.fromkeys(_REASONS, 0)
         self._thinking_ended: dict[str, int] = {}
@@ -137,22 +148,25 @@ class EngineMetrics:
         for name, value in seconds.items():
             self._histograms[name].note(value)
 
-    def page(self, state: EngineState) -> bytes:
-        """Everything in Prometheus's text exposition format."""
-        return ("\n".join(self._lines(state)) + "\n").encode()
+    def families(self, state: EngineState) -> Iterator[Family]:
+        """Everything there is of this engine."""
+        yield from self._gauges(state)
+        yield from self._info()
+        yield from self._counted(state.totals)
+        for name, histogram in self._histograms.items():
+            samples = list(histogram.lines(f"vllm:{name}", self._labels))
+            yield Family(name, "histogram", f"Histogram of {name.replace('_', ' ')}.", samples)
 
-    def _lines(self, state: EngineState) -> Iterator[str]:
-        labels = self._labels
+    def _gauges(self, state: EngineState) -> Iterator[Family]:
         gauges = {
             "num_requests_running": state.running,
             "num_requests_waiting": state.waiting,
             "kv_cache_usage_perc": state.kv_cache_usage,
         }
         for name, value in gauges.items():
-            yield from _head(name, "gauge", _GAUGES[name])
-            yield f"vllm:{name}{{{labels}}} {value}"
-        yield from self._info()
-        totals = state.totals
+            yield self._family(name, "gauge", _GAUGES[name], {"": value})
+
+    def _counted(self, totals: EngineTotals) -> Iterator[Family]:
         counters = self._counters | {
             "num_preemptions": totals.preemptions,
             "prefix_cache_queries": totals.prefix_query_tokens,
@@ -160,28 +174,19 @@ class EngineMetrics:
             "prompt_tokens_cached": totals.prefix_hit_tokens,
         }
         for name, help_text in _COUNTERS.items():
-            yield from _head(f"{name}_total", "counter", help_text)
-            yield f"vllm:{name}_total{{{labels}}} {counters[name]}"
+            yield self._counter(name, help_text, {"": counters[name]})
         if self._config.scheduler == "phase":
-            yield from _head("critical_evictions_total", "counter", "Preemptions of sequences that answer.")
-            yield f"vllm:critical_evictions_total{{{labels}}} {totals.critical_evictions}"
+            evictions = {"": totals.critical_evictions}
+            yield self._counter("critical_evictions", "Preemptions of sequences that answer.", evictions)
         if self._thinking_ended:
-            yield from _head("thinking_ended_total", "counter", "Replies whose thoughts have ended, by why.")
-            for reason, count in self._thinking_ended.items():
-                yield f'vllm:thinking_ended_total{{{labels},reason="{reason}"}} {count}'
-        yield from _head("request_success_total", "counter", "Requests that have ended, by finish reason.")
-        for reason, count in self._ended.items():
-            yield f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} {count}'
-        yield from _head(
-            "admission_rejections_total", "counter", "Requests refused because the queue was full."
-        )
-        reason = 'reason="max_num_queued_reqs"'
-        yield f"vllm:admission_rejections_total{{{labels},{reason}}} {self._rejected}"
-        for name, histogram in self._histograms.items():
-            yield from _head(name, "histogram", f"Histogram of {name.replace('_', ' ')}.")
-            yield from histogram.lines(f"vllm:{name}", labels)
+            ended = {f',reason="{reason}"': count for reason, count in self._thinking_ended.items()}
+            yield self._counter("thinking_ended", "Replies whose thoughts have ended, by why.", ended)
+        ended = {f',finished_reason="{reason}"': count for reason, count in self._ended.items()}
+        yield self._counter("request_success", "Requests that have ended, by finish reason.", ended)
+        rejected = {',reason="max_num_queued_reqs"': self._rejected}
+        yield self._counter("admission_rejections", "Requests refused because the queue was full.", rejected)
 
-    def _info(self) -> Iterator[str]:
+    def _info(self) -> Iterator[Family]:
         """Settings as labels of series that are always 1. vLLM has no second one: its page does not tell the
         size of its batch."""
         config = self._config
@@ -199,9 +204,35 @@ class EngineMetrics:
             },
         }
         for name, settings in series.items():
-            yield from _head(name, "gauge", _INFO[name])
-            labels = ",".join(f'{key}="{value}"' for key, value in settings.items())
-            yield f"vllm:{name}{{{self._labels},{labels}}} 1.0"
+            labels = "".join(f',{key}="{value}"' for key, value in settings.items())
+            yield self._family(name, "gauge", _INFO[name], {labels: 1.0})
+
+    def _counter(self, name: str, help_text: str, values: Mapping[str, float]) -> Family:
+        return self._family(f"{name}_total", "counter", help_text, values)
+
+    def _family(self, name: str, kind: str, help_text: str, values: Mapping[str, float]) -> Family:
+        """``values`` by the labels beside those that all series have."""
+        samples = [f"vllm:{name}{{{self._labels}{labels}}} {value}" for labels, value in values.items()]
+        return Family(name, kind, help_text, samples)
+
+
+def metrics_page(engines: Iterable[tuple[EngineMetrics, EngineState]]) -> bytes:
+    """Everything in Prometheus's text exposition format.
+
+    Several engines are told apart by the label ``engine``, as vLLM does with data parallelism.
+    """
+    families: dict[str, Family] = {}
+    for metrics, state in engines:
+        for family in metrics.families(state):
+            families.setdefault(family.name, replace(family, samples=[])).samples.extend(family.samples)
+    lines = (line for family in families.values() for line in _printed(family))
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _printed(family: Family) -> Iterator[str]:
+    yield f"# HELP vllm:{family.name} {family.help_text}"
+    yield f"# TYPE vllm:{family.name} {family.kind}"
+    yield from family.samples
 
 
 _INFO = {
@@ -223,11 +254,6 @@ _COUNTERS = {
     "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
     "prompt_tokens_cached": "Prompt tokens that were not computed because they were cached.",
 }
-
-
-def _head(name: str, kind: str, help_text: str) -> Iterator[str]:
-    yield f"# HELP vllm:{name} {help_text}"
-    yield f"# TYPE vllm:{name} {kind}"
 
 
 def _escape(text: str) -> str:

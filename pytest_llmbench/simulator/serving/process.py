@@ -18,7 +18,7 @@ import httpx
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.simulator.scenario.disclosure import disclosure
-from pytest_llmbench.simulator.scenario.scenario import Scenario, parse_scenario, require_one_engine
+from pytest_llmbench.simulator.scenario.scenario import Scenario, parse_scenario
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth, parse_ground_truth
 
 _LOG_TAIL_LINES = 20
@@ -61,7 +61,6 @@ class EmbeddedEngine:
         :raises SUTError: the process ends, or is not ready within ``deadline_s``.
         """
         scenario = parse_scenario(preset)
-        require_one_engine(scenario)
         command = [sys.executable, "-P", "-m", "pytest_llmbench.simulator"]
         command += ["--preset", preset, "--port", "0", "--parent-pipe"]
         command += ["--grpc-port", "0"] if grpc else []
@@ -93,7 +92,7 @@ class EmbeddedEngine:
 
     def disclosure(self) -> Facts:
         """What the engine states about itself."""
-        return disclosure(self.config)
+        return disclosure(self.config, self.scenario.router)
 
     def ground_truth(self) -> list[GroundTruth]:
         """The requests that have ended, oldest first. :raises SUTError: the engine does not answer."""

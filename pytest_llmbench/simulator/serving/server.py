@@ -1,4 +1,4 @@
-"""The embedded engine as a process: uvicorn on one socket, with the engine's driver beside it."""
+"""The embedded engine as a process: uvicorn on one socket, with the driver of its engines beside it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.simulator.engine.engine import Engine
+from pytest_llmbench.simulator.engine.router import replicas_of
 from pytest_llmbench.simulator.scenario.disclosure import DISTRIBUTION, software_version
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.serving.alarm import open_alarm
@@ -94,7 +94,9 @@ class EngineServer(uvicorn.Server):
         await self._app(scope, receive, send)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        driver = EngineDriver(Engine(self._scenario.engine), open_alarm(), GroundTruthLog())
+        router = self._scenario.router
+        engines = replicas_of(self._scenario.engine, router)
+        driver = EngineDriver(engines, open_alarm, GroundTruthLog(), router=router)
         tokenizer = reference_tokenizer("cl100k_base")
         self._app = EngineApp(driver, self._scenario, tokenizer)
         self._driving = asyncio.get_running_loop().create_task(driver.run())

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.engine import Engine
-from pytest_llmbench.simulator.engine.router import Router, RouterOptions, RouterPolicy, replica_seed
+from pytest_llmbench.simulator.engine.router import Router, RouterOptions, RouterPolicy, replicas_of
 from pytest_llmbench.simulator.engine.sequence import EngineSequence
 from pytest_llmbench.simulator.scenario.presets import parse_preset
 from pytest_llmbench.simulator.scenario.scenario import overridden, parse_scenario
@@ -144,8 +144,14 @@ def test_looking_does_not_save_a_block_from_eviction() -> None:
 
 
 def test_the_first_replica_draws_as_one_engine_does_and_the_others_otherwise() -> None:
-    assert replica_seed(7, 0) == 7
-    assert len({replica_seed(seed, number) for seed in range(50) for number in range(50)}) == 2500
+    config, options = parse_preset("fast"), RouterOptions(replicas=50)
+    seeds = [
+        engine.config.seed
+        for seed in range(50)
+        for engine in replicas_of(replace(config, seed=seed), options)
+    ]
+    assert seeds[0::50] == list(range(50))
+    assert len(set(seeds)) == 2500
 
 
 def test_every_mistake_about_replicas_is_said_at_once() -> None:

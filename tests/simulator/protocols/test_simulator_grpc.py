@@ -20,10 +20,16 @@ from tritonclient.grpc import service_pb2 as kserve
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from pytest_llmbench.errors import SUTError
+from pytest_llmbench.generator.http.target import Target
+from pytest_llmbench.generator.run import LoadGenerator
+from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.simulator.serving.ground_truth import GroundTruth
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 from pytest_llmbench.simulator.serving.server import require_grpc
 from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.wire.catalogue import over_grpc
+from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 
 DEADLINE_S = 10.0
 HELLO = "hello there, sea"
@@ -347,3 +353,24 @@ def test_without_the_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(SUTError, match=r"pytest-llmbench\[grpc\]") as caught:
         require_grpc()
     assert "smg_grpc_proto" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["vllm-grpc", "kserve-grpc"])
+def test_turns_of_a_session_stay_on_one_of_several_replicas(name: str) -> None:
+    chat = SessionWorkload("chat", Fixed(4), Fixed(12), Fixed(3))
+    plan = LoadPlan("chats", chat, SessionSlots(3), turns_of(chat, 9, 1), seed=1)
+    with EmbeddedEngine.start("fast?replicas=3&router=session", grpc=True) as engine:
+        target = Target.parse(f"grpc://{engine.grpc_target}")
+        with LoadGenerator(target, over_grpc(name), model=engine.model) as generator:
+            records = generator.run(plan).records
+        home = {truth.request_id: truth.replica for truth in engine.ground_truth()}
+        with dial(engine) as channel:
+            loads = VllmEngineStub(channel).GetLoads(vllm.GetLoadsRequest(), timeout=DEADLINE_S)
+    assert records.ok.all()
+    homes = {
+        (session, home[i]) for session, i in zip(records.session.tolist(), records.request_id, strict=True)
+    }
+    assert len(homes) == 9
+    assert {number for _, number in homes} == {0, 1, 2}
+    assert loads.dp_rank_count == 3
+    assert [load.dp_rank for load in loads.loads] == [0, 1, 2]

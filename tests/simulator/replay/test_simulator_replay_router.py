@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.facts import Origin
 from pytest_llmbench.model.observation import TIME_IS_UP, Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop, SessionSlots, SessionStarts
 from pytest_llmbench.model.records import OUTCOMES, Records
-from pytest_llmbench.simulator.__main__ import main
 from pytest_llmbench.simulator.engine.engine import Engine
 from pytest_llmbench.simulator.engine.faults import FaultSchedule
 from pytest_llmbench.simulator.engine.router import Router, RouterPolicy
@@ -27,8 +25,7 @@ from pytest_llmbench.simulator.replay.records import FlightLog, Recording
 from pytest_llmbench.simulator.replay.replica import readings_of
 from pytest_llmbench.simulator.replay.routed import RoutedRun
 from pytest_llmbench.simulator.replay.run import ReplayRun
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario, require_one_engine
-from pytest_llmbench.simulator.serving.process import EmbeddedEngine
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -306,16 +303,6 @@ def test_what_is_routed_is_disclosed() -> None:
     assert stated.value("sut.router") == "round_robin"
     alone = ReplayEngine(parse_scenario("fast")).disclosure()
     assert (alone.value("sut.replicas"), alone.value("sut.router")) == (1, "none")
-
-
-def test_the_served_engine_refuses_replicas(capsys: pytest.CaptureFixture[str]) -> None:
-    said = "replicas is 4, and only replay has several replicas behind a router"
-    for refuse in (lambda text: require_one_engine(parse_scenario(text)), EmbeddedEngine.start):
-        with pytest.raises(SuiteError, match=said):
-            refuse("fast?replicas=4")
-    require_one_engine(parse_scenario("fast"))
-    assert main(["--preset", "fast?replicas=4"]) == 2
-    assert said in capsys.readouterr().err
 
 
 @given(

@@ -62,6 +62,10 @@ class KeptReply:
         self.done.set()
 
 
+def driven(alarm: VirtualAlarm, log: GroundTruthLog) -> EngineDriver:
+    return EngineDriver([Engine(CONFIG)], lambda: alarm, log, alarm.clock)
+
+
 async def run_alone(driver: EngineDriver, alarm: VirtualAlarm, tokens: int) -> KeptReply:
     reply = KeptReply(alarm)
     running = asyncio.create_task(driver.run())
@@ -75,7 +79,7 @@ def test_steps_take_their_time_and_truth_is_kept() -> None:
     async def scenario() -> None:
         alarm = VirtualAlarm()
         log = GroundTruthLog()
-        driver = EngineDriver(Engine(CONFIG), alarm, log, alarm.clock)
+        driver = driven(alarm, log)
         reply = await run_alone(driver, alarm, 4)
         assert reply.token_ns == [1010 * MS, 1020 * MS, 1030 * MS, 1040 * MS]
         (truth,) = parse_ground_truth(log.json_lines().decode())
@@ -93,7 +97,7 @@ def test_steps_take_their_time_and_truth_is_kept() -> None:
 def test_a_late_step_does_not_delay_the_ones_after_it() -> None:
     async def scenario() -> None:
         alarm = VirtualAlarm(lambda wait: 25 * MS if wait == 1 else 0)
-        driver = EngineDriver(Engine(CONFIG), alarm, GroundTruthLog(), alarm.clock)
+        driver = driven(alarm, GroundTruthLog())
         reply = await run_alone(driver, alarm, 6)
         assert [at // MS - 1000 for at in reply.token_ns] == [10, 45, 45, 45, 50, 60]
         assert driver.pacing.summary()["pacing_error_us"]["max"] == 25_000.0
@@ -105,7 +109,7 @@ def test_a_late_step_does_not_delay_the_ones_after_it() -> None:
 def test_far_behind_the_schedule_begins_anew() -> None:
     async def scenario() -> None:
         alarm = VirtualAlarm(lambda wait: 200 * MS if wait == 1 else 0)
-        driver = EngineDriver(Engine(CONFIG), alarm, GroundTruthLog(), alarm.clock)
+        driver = driven(alarm, GroundTruthLog())
         reply = await run_alone(driver, alarm, 4)
         assert [at // MS - 1000 for at in reply.token_ns] == [10, 220, 230, 240]
         assert driver.pacing.schedule_restarts == 1
@@ -118,7 +122,7 @@ def test_an_abort_frees_the_place_and_is_recorded(tokens_before: int) -> None:
     async def scenario() -> None:
         alarm = VirtualAlarm()
         log = GroundTruthLog()
-        driver = EngineDriver(Engine(CONFIG), alarm, log, alarm.clock)
+        driver = driven(alarm, log)
         gone, sequence = KeptReply(alarm, "gone"), EngineSequence("gone", 10, 1000)
         running = asyncio.create_task(driver.run())
         driver.submit(sequence, gone)
@@ -135,7 +139,7 @@ def test_an_abort_frees_the_place_and_is_recorded(tokens_before: int) -> None:
         assert truths["gone"].output_tokens == tokens_before
         assert truths["gone"].finish_reason is None
         assert not truths["after"].aborted
-        assert driver.engine.idle
+        assert driver.replicas[0].engine.idle
 
     asyncio.run(scenario())
 
@@ -143,7 +147,7 @@ def test_an_abort_frees_the_place_and_is_recorded(tokens_before: int) -> None:
 def test_a_wide_batch_is_handed_out_completely() -> None:
     async def scenario() -> None:
         alarm = VirtualAlarm()
-        driver = EngineDriver(Engine(CONFIG), alarm, GroundTruthLog(), alarm.clock)
+        driver = driven(alarm, GroundTruthLog())
         replies = [KeptReply(alarm, str(i)) for i in range(40)]
         running = asyncio.create_task(driver.run())
         for reply in replies:
