@@ -9,7 +9,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.probes.disclosure import read_sut_file
-from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.simulator.scenario.scenario import parse_scenario, require_served
 
 
 def mistakes_of(settings: Settings) -> list[str]:
@@ -33,7 +33,9 @@ def _check(sut: SUT, settings: Settings) -> None:
     approach = SUTAccess.to(sut, settings, file)
     approach.refuse_what_is_not_http()
     if sut.is_embedded or sut.is_replay:
-        parse_scenario(sut.preset)
+        scenario = parse_scenario(sut.preset)
+        if sut.is_embedded:
+            require_served(scenario)
     elif sut.is_in_process:
         from pytest_llmbench.harness.sut.in_process import refuse_what_is_not_in_process
 

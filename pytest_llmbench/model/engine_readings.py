@@ -27,6 +27,8 @@ TOTALS = (
     "prefill_s",
     "prefill_count",
     "critical_evictions",
+    "kv_transfer_s",
+    "kv_transfer_count",
 )
 """Counters that only grow; their difference over a run is what happened in it."""
 

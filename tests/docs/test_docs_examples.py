@@ -32,6 +32,9 @@ WITH: dict[Path, tuple[str, ...]] = {
     ROOT / "docs/how-to/compare-routers.md": (
         "--llm-baseline-endpoint=replay:h100-70b-tp4?prefix_caching=on&replicas=4&router=round_robin",
     ),
+    ROOT / "docs/how-to/compare-disaggregation.md": (
+        "--llm-baseline-endpoint=replay:h100-70b-tp4?prefix_caching=on&replicas=4&router=least_loaded",
+    ),
     ROOT / "docs/how-to/compare-systems.md": ("--llm-endpoint=other=replay:h100-8b",),
     OVER_HTTP2: ("--llm-http=2",),
 }

@@ -12,6 +12,7 @@ does the end of its thoughts; the KV blocks that a step needs are counted in a t
 from __future__ import annotations
 
 from array import array
+from collections import deque
 
 from pytest_llmbench.simulator.engine.config import EngineConfig
 from pytest_llmbench.simulator.engine.guardrails import Guardrails
@@ -48,6 +49,10 @@ class Engine:
         self._memory = KVCache(config)
         self._waiting = waiting_queue(config.scheduler)
         self._most_thinking = config.max_num_seqs if config.max_think_seqs is None else config.max_think_seqs
+        self._expected: deque[EngineSequence] = deque()
+        self._reserved: dict[EngineSequence, None] = {}
+        self._received: deque[EngineSequence] = deque()
+        self._sending: dict[EngineSequence, None] = {}
         self._prefilling: list[EngineSequence] = []
         self._decoding: dict[EngineSequence, None] = {}
         self._thinking = 0
@@ -61,8 +66,9 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Sequences in the queue, those that were preempted included."""
-        return len(self._waiting)
+        """Sequences in the queue, those that were preempted and those whose prompt is still to come from
+        another engine included."""
+        return len(self._waiting) + len(self._expected) + len(self._reserved) + len(self._received)
 
     @property
     def running(self) -> int:
@@ -71,7 +77,15 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        return not (self._decoding or self._prefilling or self._waiting)
+        """Whether there is nothing to do, or nothing before a transfer of blocks has ended."""
+        if self._decoding or self._prefilling or self._received:
+            return False
+        return not self._waiting or self._blocked()
+
+    def _blocked(self) -> bool:
+        """Whether the head of the queue waits for blocks that are being sent or received."""
+        head = self._waiting.head() if self._sending or self._reserved else None
+        return head is not None and not self._memory.fits(head, head.prompt_tokens + head.given_before)
 
     @property
     def full(self) -> bool:
@@ -100,6 +114,13 @@ class Engine:
         ValueError if it can never run, QueueFullError if the queue is full: refusing such a request is the
         caller's part.
         """
+        self._require_possible(sequence)
+        if self.full:
+            raise QueueFullError(f"{len(self._waiting)} sequences wait already")
+        self._number(sequence)
+        self._waiting.push(sequence)
+
+    def _require_possible(self, sequence: EngineSequence) -> None:
         if sequence.prompt_tokens < 1 or sequence.max_tokens < 1:
             raise ValueError("a sequence needs at least one prompt token and one output token")
         if sequence.prompt_tokens + sequence.max_tokens > self.config.context_limit_tokens:
@@ -107,14 +128,14 @@ class Engine:
                 f"{sequence.prompt_tokens} prompt tokens and {sequence.max_tokens} output tokens exceed the "
                 f"context of {self.config.context_limit_tokens}"
             )
-        if self.full:
-            raise QueueFullError(f"{len(self._waiting)} sequences wait already")
+
+    def _number(self, sequence: EngineSequence) -> None:
+        """Settle what is drawn and counted as a sequence comes in."""
         self._draw_lengths(sequence)
         sequence.thinking = still_thinks(sequence)
         sequence.ticket = self._submitted
         self._submitted += 1
         self._memory.identify(sequence)
-        self._waiting.push(sequence)
 
     def _draw_lengths(self, sequence: EngineSequence) -> None:
         thoughts, reason = self._thoughts.draw()
@@ -146,7 +167,69 @@ class Engine:
         if sequence in self._decoding or sequence in self._prefilling:
             self._take_out(sequence)
             return True
-        return self._waiting.discard(sequence)
+        return self._waiting.discard(sequence) or self._abort_between(sequence)
+
+    # -- prefill in one engine, decode in another ------------------------------------------------------
+
+    def expect(self, sequence: EngineSequence) -> None:
+        """Take in a sequence whose prompt another engine has computed.
+
+        It waits for its blocks (:meth:`reserve`), for what belongs into them (:meth:`receive`), and then for
+        a place in the batch, before those in the queue. Its last prompt token is computed again, as only
+        computing gives the next. ValueError if it can never run.
+        """
+        self._require_possible(sequence)
+        self._number(sequence)
+        self._expected.append(sequence)
+
+    def reserve(self) -> list[EngineSequence]:
+        """Give expected sequences their blocks, in order, while there are enough and no preempted one waits.
+
+        Returns those whose blocks may be sent from now on: ``received_blocks`` of each, all that the prefix
+        cache does not have.
+        """
+        given = []
+        while self._expected and not self._waiting:
+            sequence = self._expected[0]
+            found = self._memory.admit(sequence, sequence.prompt_tokens, share=True)
+            if found is None:
+                break
+            sequence.target_tokens = sequence.prompt_tokens
+            sequence.prefilled_tokens = sequence.prompt_tokens - 1
+            sequence.received_blocks = self._memory.blocks_for(sequence.prompt_tokens - found)
+            self._reserved[self._expected.popleft()] = None
+            given.append(sequence)
+        return given
+
+    def receive(self, sequence: EngineSequence, took_ns: int) -> None:
+        """The blocks of a sequence have come; it may join the batch."""
+        del self._reserved[sequence]
+        self._received.append(sequence)
+        self.totals.transfers += 1
+        self.totals.transferred_blocks += sequence.received_blocks
+        self.totals.transfer_ns += took_ns
+
+    def release(self, sequence: EngineSequence) -> None:
+        """The blocks of a sequence that hands over have been sent: free them. Does nothing a second time."""
+        if sequence in self._sending:
+            del self._sending[sequence]
+            self._memory.free(sequence, self._next_step)
+
+    def _abort_between(self, sequence: EngineSequence) -> bool:
+        """Take out a sequence that is between two engines."""
+        if sequence in self._expected:
+            self._expected.remove(sequence)
+            return True
+        if sequence in self._received:
+            self._received.remove(sequence)
+        elif sequence in self._reserved:
+            del self._reserved[sequence]
+        elif sequence in self._sending:
+            del self._sending[sequence]
+        else:
+            return False
+        self._memory.free(sequence, self._next_step)
+        return True
 
     def reset_prefix_cache(self) -> None:
         """Forget all prefixes; what runs keeps its blocks, and nobody finds them any more."""
@@ -180,7 +263,7 @@ class Engine:
         """
         decoding = len(self._decoding)
         room = self.running < self.config.max_num_seqs
-        if self._prefilling or not decoding or (room and self._waiting):
+        if self._prefilling or not decoding or (room and (self._waiting or self._received)):
             return now_ns
         ends, answers, grow = self._ends, self._answers, self._memory.grow
         index, step_ns = self._next_step, self.config.step_ns
@@ -199,7 +282,7 @@ class Engine:
         """The step itself, once those that decode have their blocks."""
         admitted: list[EngineSequence] = []
         resumed: tuple[EngineSequence, ...] = ()
-        if admit and self._waiting:
+        if admit and (self._waiting or self._received):
             admitted, resumed = self._admit(index)
         decoded = list(self._decoding)
         decoding, kv_tokens, prefill_tokens, pairs = len(decoded), self._decoding_kv_tokens, 0, 0
@@ -276,7 +359,8 @@ class Engine:
 
     def _crash(self, index: int) -> StepResult:
         """Everything in the engine fails, what waits included, and the cache is empty afterwards."""
-        failed = (*self._prefilling, *self._decoding, *self._waiting.clear())
+        between = (*self._expected, *self._reserved, *self._received)
+        failed = (*self._prefilling, *self._decoding, *self._waiting.clear(), *between)
         for sequence in failed:
             sequence.finish_reason = "error"
             if sequence.span_start >= 0:
@@ -284,6 +368,8 @@ class Engine:
         self._memory = KVCache(self.config)
         for table in (self._prefilling, self._decoding, self._ends, self._answers):
             table.clear()
+        for place in (self._expected, self._reserved, self._received, self._sending):
+            place.clear()
         self._decoding_kv_tokens = self._thinking = 0
         self._next_step += 1
         self.totals.failed += len(failed)
@@ -302,6 +388,11 @@ class Engine:
         budget -= sum(sequence.target_tokens - sequence.prefilled_tokens for sequence in self._prefilling)
         admitted: list[EngineSequence] = []
         resumed: list[EngineSequence] = []
+        while self._received and budget > 0 and self.running < self.config.max_num_seqs:
+            if self._received[0].thinking and self._thinking >= self._most_thinking:
+                break
+            resumed.append(self._received.popleft())
+            budget -= self._join(resumed[-1], index)
         while budget > 0 and self.running < self.config.max_num_seqs:
             sequence = self._waiting.head(self._thinking < self._most_thinking)
             if sequence is None or not self._allot(sequence, budget):
@@ -395,6 +486,8 @@ class Engine:
         finished = self._ends.pop(index, [])
         for sequence in finished:
             self._leave_decoding(sequence)
+            if sequence.hands_over:
+                self._sending[sequence] = None
         for sequence in self._answers.get(self._next_step, ()):
             self._memory.stop_thinking(sequence, self._next_step)
             sequence.thinking = False
@@ -418,8 +511,15 @@ class Engine:
         return self._leave_decoding(sequence)
 
     def _leave_decoding(self, sequence: EngineSequence) -> int:
-        """Free what a decoding sequence holds: its prompt and the tokens it has given so far."""
-        held = self._memory.free(sequence, self._next_step)
+        """Free what a decoding sequence holds: its prompt and the tokens it has given so far.
+
+        What has to be sent to another engine is held beyond that.
+        """
+        if sequence.hands_over:
+            held = self._memory.holding(sequence, self._next_step)
+            self._memory.stop_growing(sequence)
+        else:
+            held = self._memory.free(sequence, self._next_step)
         self._thinking -= sequence.thinking
         self._decoding_kv_tokens -= sequence.prompt_tokens + sequence.given_tokens(self._next_step)
         sequence.close_span(self._next_step)

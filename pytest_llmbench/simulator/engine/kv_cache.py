@@ -157,7 +157,7 @@ class KVCache:
         return self.blocks - self.used
 
     def holding(self, sequence: EngineSequence, next_step: int) -> int:
-        """Blocks a sequence in the batch holds before the step of that number."""
+        """Blocks a sequence that has some holds before the step of that number."""
         if sequence.span_start < 0:
             return self.blocks_for(sequence.target_tokens)
         return self.blocks_for(sequence.prompt_tokens + sequence.given_tokens(next_step) - 1)
@@ -200,6 +200,11 @@ class KVCache:
         due = self._due_thinking if self._tiered and sequence.thinking else self._due
         due[self._row(sequence)] += 1
 
+    def stop_growing(self, sequence: EngineSequence) -> None:
+        """Let a decoding sequence take no further block. Call it before its span is closed."""
+        tier = self._tiered and sequence.thinking
+        (self._due_thinking if tier else self._due)[self._row(sequence)] -= 1
+
     def stop_thinking(self, sequence: EngineSequence, next_step: int) -> None:
         """A decoding sequence begins its answer: its blocks move to the output tier."""
         if self._tiered:
@@ -221,6 +226,17 @@ class KVCache:
     def _hits(self, hashes: Sequence[int], tokens: int) -> int:
         return self.prefix.hits(hashes, (tokens - 1) // self.block_tokens) if self.prefix is not None else 0
 
+    def fits(self, sequence: EngineSequence, tokens: int) -> bool:
+        """Whether there are blocks for its first ``tokens`` tokens."""
+        return self._missing(self._shareable(sequence), tokens)[1] <= self.available
+
+    def _missing(self, hashes: Sequence[int], tokens: int) -> tuple[int, int]:
+        """Blocks of so many tokens that the prefix cache has, and how many of those available the rest and
+        the unused ones among them would take."""
+        hits = self._hits(hashes, tokens)
+        revived = self.prefix.newly_used(hashes[:hits]) if self.prefix is not None else 0
+        return hits, self.blocks_for(tokens) - hits + revived
+
     def admit(self, sequence: EngineSequence, tokens: int, share: bool) -> int | None:
         """Take the blocks for its first ``tokens`` tokens: how many of those tokens the prefix cache had.
 
@@ -230,9 +246,8 @@ class KVCache:
         blocks = self.blocks_for(tokens)
         held_by_thinking = self._held_by_thinking + (blocks if self._tiered and sequence.thinking else 0)
         hashes = self._shareable(sequence) if share else ()
-        hits = self._hits(hashes, tokens)
-        revived = self.prefix.newly_used(hashes[:hits]) if self.prefix is not None else 0
-        if blocks - hits + revived > self.available or held_by_thinking > self._think_limit:
+        hits, taken = self._missing(hashes, tokens)
+        if taken > self.available or held_by_thinking > self._think_limit:
             return None
         if self.prefix is not None:
             self.prefix.acquire_kept(hashes[:hits])
@@ -258,11 +273,10 @@ class KVCache:
     def free(self, sequence: EngineSequence, next_step: int) -> int:
         """Give back all it holds: how many blocks that was. Call it before its span is closed."""
         held = self.holding(sequence, next_step)
-        tier = self._tiered and sequence.thinking
-        if tier:
+        if self._tiered and sequence.thinking:
             self._held_by_thinking -= held
         if sequence.span_start >= 0:
-            (self._due_thinking if tier else self._due)[self._row(sequence)] -= 1
+            self.stop_growing(sequence)
         self._private -= held - sequence.shared_blocks
         if self.prefix is not None and sequence.shared_blocks:
             self.prefix.release(self._shareable(sequence)[: sequence.shared_blocks])

@@ -23,6 +23,8 @@ class EngineSequence:
     """False: asked not to reason. Without meaning for a model that never does."""
     generates: bool = True
     """False: prefill alone. Its one token marks the end of it and is no output."""
+    hands_over: bool = False
+    """Prefill for another engine, which decodes: its blocks are held until they have been sent there."""
     token_ids: Sequence[int] | None = None
     """The prompt's tokens, or as many of its first ones as may be shared with other prompts."""
     prefix_hashes: tuple[int, ...] | None = None
@@ -48,6 +50,8 @@ class EngineSequence:
     spans: list[range] = field(default_factory=list, init=False)
     """The steps that ended with one of its tokens, in runs without a gap; put end to end, the j-th number is
     the step of token j. A run is noted when it is over: by the end of the sequence or by a preemption."""
+    received_blocks: int = field(default=0, init=False)
+    """Blocks of its prompt that come from the engine which computed them."""
     preemptions: int = field(default=0, init=False)
     lost_tokens: int = field(default=0, init=False)
     """Tokens in the KV cache that its preemptions discarded; they are computed again, not given again."""

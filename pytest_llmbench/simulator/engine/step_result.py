@@ -35,7 +35,7 @@ class StepResult:
     """The sequences taken out of the batch at the beginning of the step; they go on where they were when they
     resume."""
     resumed: tuple[EngineSequence, ...] = ()
-    """Left the queue for this step, not for the first time."""
+    """Left the queue for this step, not for the first time; or had its prompt computed elsewhere."""
     failed: tuple[EngineSequence, ...] = ()
     """Ended at the beginning of the step, for want of memory."""
     crashed: bool = False
@@ -63,6 +63,11 @@ class EngineTotals:
     """The tokens among them that were found."""
     resume_hit_tokens: int = 0
     """Tokens found in the prefix cache by sequences that resume."""
+    transfers: int = 0
+    """Prompts whose blocks came from another engine."""
+    transferred_blocks: int = 0
+    transfer_ns: int = 0
+    """The time that these took."""
     failed: int = 0
     """Sequences that ended for want of memory."""
     crashes: int = 0

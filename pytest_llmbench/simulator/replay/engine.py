@@ -30,7 +30,7 @@ from pytest_llmbench.simulator.replay.load import Arrivals, Delays, arrivals_of,
 from pytest_llmbench.simulator.replay.records import FlightLog, Recording
 from pytest_llmbench.simulator.replay.replica import readings_of
 from pytest_llmbench.simulator.replay.run import ReplayRun
-from pytest_llmbench.simulator.scenario.disclosure import disclosure
+from pytest_llmbench.simulator.scenario.disclosure import disclosure, engines_in_words
 from pytest_llmbench.simulator.scenario.scenario import Scenario
 from pytest_llmbench.simulator.scenario.variants import standard_overrides, variant_facts, with_overrides
 
@@ -87,8 +87,7 @@ def run_facts(scenario: Scenario, *, generates: bool = True) -> Facts:
 
 def replay_note(scenario: Scenario, delays: Delays) -> str:
     """The note for everyone who reads a result of a replay."""
-    policy, replicas = scenario.router.policy, scenario.router.replicas
-    routed = "" if policy is None else f", {replicas} replicas behind a router ({policy}),"
+    routed = "".join(f", {behind}," for behind in engines_in_words(scenario.router))
     return (
         f"replay: preset {scenario.engine.name}{routed} in virtual time. Nothing was sent and no time "
         f"passed; client and network are constants ({delays.submit_to_received_us:g} µs to the engine, "
@@ -121,10 +120,16 @@ class ReplayTotals:
         self._seconds[name] += float(known.sum()) / 1e9
         self._counts[name] += len(known)
 
-    def read(self, engine: EngineTotals, *, phases: bool) -> dict[str, float]:
-        """All of them by now. ``phases``: the scheduler tells thoughts from answers."""
-        evictions = {"critical_evictions": float(engine.critical_evictions)} if phases else {}
-        return evictions | {
+    def read(self, engine: EngineTotals, *, phases: bool, transfers: bool) -> dict[str, float]:
+        """All of them by now. ``phases``: the scheduler tells thoughts from answers. ``transfers``: prefill
+        and decode are apart."""
+        further = {"critical_evictions": float(engine.critical_evictions)} if phases else {}
+        if transfers:
+            further |= {
+                "kv_transfer_s": engine.transfer_ns / 1e9,
+                "kv_transfer_count": float(engine.transfers),
+            }
+        return further | {
             "preemptions": float(engine.preemptions),
             "prefix_queries_tokens": float(engine.prefix_query_tokens),
             "prefix_hits_tokens": float(engine.prefix_hit_tokens),
@@ -290,9 +295,15 @@ class ReplayEngine:
         }
         if len(self._engines) == 1:
             return ReplayRun(self._engines, arrivals, plan, **given)
-        from pytest_llmbench.simulator.replay.routed import RoutedRun  # few replays have several replicas
+        options = self.scenario.router  # few replays have several engines
+        if options.disaggregated:
+            from pytest_llmbench.simulator.replay.disaggregated import DisaggregatedRun
 
-        return RoutedRun(self._engines, arrivals, plan, router=Router(self.scenario.router), **given)
+            return DisaggregatedRun(self._engines, arrivals, plan, options=options, **given)
+        from pytest_llmbench.simulator.replay.routed import RoutedRun
+
+        router = Router(options.policy, options.router_max_lead)
+        return RoutedRun(self._engines, arrivals, plan, router=router, **given)
 
     def _restart(self) -> None:
         self._engines, self._totals = self._started(), ReplayTotals()
@@ -302,7 +313,8 @@ class ReplayEngine:
 
     def _read_totals(self) -> dict[str, float]:
         whole = EngineTotals.summed(engine.totals for engine in self._engines)
-        return self._totals.read(whole, phases=self.config.scheduler == "phase")
+        phases, transfers = self.config.scheduler == "phase", self.scenario.router.disaggregated
+        return self._totals.read(whole, phases=phases, transfers=transfers)
 
     def _log(self, plan: LoadPlan, on_record: OnRecord | None) -> FlightLog:
         self._plans += 1

@@ -46,6 +46,9 @@ class Flight:
     """The step begins that takes it into the batch for the first time."""
     sequence: EngineSequence | None = None
     """What the engine made of it; ``None`` if it was turned away."""
+    decode: EngineSequence | None = None
+    """The sequence for the engine that is to decode, while ``sequence`` is that of another one which computes
+    the prompt for it."""
     read_ns: IntColumn | None = None
     """The instants at which the client reads each token, where that is not just after the step that made
     it."""
@@ -80,7 +83,7 @@ class Flight:
 
         Rows are complete once the engine has nothing more to do with the sequence.
         """
-        if self.sequence is None:
+        if self.sequence is None or self.sequence.hands_over:
             return []
         return [(run.start - first_step, run.stop - 1 - first_step) for run in self.sequence.spans]
 
@@ -363,7 +366,7 @@ def _of_engine(flights: Sequence[Flight], steps: Steps) -> dict[str, Any]:
 def _first_place(flight: Flight, steps: Steps) -> int:
     """The place of its first token's step among ``steps``."""
     sequence = flight.sequence
-    if sequence is None or sequence.first_step is None:
+    if sequence is None or sequence.first_step is None or sequence.hands_over:
         return MISSING
     return sequence.first_step - steps.firsts[flight.replica]
 

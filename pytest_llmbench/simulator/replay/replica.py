@@ -30,8 +30,8 @@ class GaugeSampler:
         self._gauges = {name: array("d") for name in ("running", "waiting", "kv_use")}
 
     def idle_until(self, now_ns: int) -> None:
-        """Note that nothing was in the engine up to this instant, which is not included."""
-        self._note(now_ns - 1, 0, 0, 0.0)
+        """Note that no step was under way up to this instant, which is not included."""
+        self.during((), now_ns)
 
     def during(self, finished: Sequence[EngineSequence], until_ns: int) -> None:
         """A step ends at this instant, which belongs to the next one. Who ends with it is running."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from typing import Any
 
 from pytest_llmbench.simulator.engine.router import Router
@@ -32,6 +33,7 @@ class RoutedRun(ReplayRun):
             if due_ns is None:
                 return
             self.now_ns = max(self.now_ns, due_ns)
+            self._sample_idle()
             self._end_steps()
             if self.now_ns >= self._deadline_ns and self.interrupted is None:
                 self._give_up()
@@ -50,6 +52,12 @@ class RoutedRun(ReplayRun):
         if self._screened:
             due.append(self._screened[0][0])
         return min(due, default=None)
+
+    def _sample_idle(self) -> None:
+        """Note how engines without a step were, before anything about them changes."""
+        for replica in self.replicas:
+            if replica.step is None and replica.gauges.due_ns < self.now_ns:
+                replica.gauges.idle_until(self.now_ns)
 
     def _end_steps(self) -> None:
         for replica in self.replicas:
@@ -70,18 +78,21 @@ class RoutedRun(ReplayRun):
         for replica in self.replicas:
             if replica.step is not None:
                 continue
-            if replica.gauges.due_ns < self.now_ns:
-                replica.gauges.idle_until(self.now_ns)
             if not replica.engine.idle:
                 replica.step = replica.engine.step()
                 replica.ends_ns = self._begin(replica, replica.step)
 
     def _route(self, flight: Flight, sequence: EngineSequence) -> Replica:
-        up = [replica.number for replica in self.replicas if replica.down_until_ns <= self.now_ns]
+        return self._chosen(self._router, self.replicas, flight, sequence)
+
+    def _chosen(
+        self, router: Router, replicas: Sequence[Replica], flight: Flight, sequence: EngineSequence
+    ) -> Replica:
+        """The one of ``replicas`` that the router gives it to; those that are down are passed over."""
+        up = [place for place, replica in enumerate(replicas) if replica.down_until_ns <= self.now_ns]
         turn = flight.planned.turn
         session = None if turn is None else turn.session
-        numbers = up or range(len(self.replicas))
-        return self.replicas[self._router.choose(self.replicas, numbers, sequence, session)]
+        return replicas[router.choose(replicas, up or range(len(replicas)), sequence, session)]
 
     def _down_until_ns(self) -> int:
         return min(replica.down_until_ns for replica in self.replicas)

@@ -115,7 +115,10 @@ def _is_open(flight: Flight) -> bool:
 
 def _waits(flight: Flight) -> bool:
     """Has no token yet. A later silence is a few steps long, and no deadline is that short."""
-    return not flight.ended and flight.sequence is not None and flight.sequence.first_step is None
+    sequence = flight.sequence
+    if flight.ended or sequence is None:
+        return False
+    return sequence.first_step is None or sequence.hands_over
 
 
 _ENDS = {
@@ -499,7 +502,7 @@ class ReplayRun:
         )
         for sequence in step.first_tokens:
             flight = in_flight.get(sequence)
-            if flight is not None and flight.fate in STRIKES:
+            if flight is not None and flight.fate in STRIKES and not sequence.hands_over:
                 strikes.setdefault(step.index + max(after - 1, 0), []).append(flight)
         for flight in strikes.pop(step.index, ()):
             struck = flight.sequence

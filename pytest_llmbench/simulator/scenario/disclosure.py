@@ -33,8 +33,7 @@ def disclosure(config: EngineConfig, router: RouterOptions | None = None) -> Fac
     model engine (METHODOLOGY §2): with a router it is a gateway.
     """
     router = router or RouterOptions()
-    replicas = router.replicas
-    gateway = _systems(config) or replicas > 1
+    gateway = _systems(config) or router.engines > 1
     return Facts.of(
         Origin.SIMULATED,
         {
@@ -44,12 +43,12 @@ def disclosure(config: EngineConfig, router: RouterOptions | None = None) -> Fac
             "sut.model.version": ", ".join([f"figures {config.figures_sha256[:12]}", *_routing(router)]),
             "sut.model.quantization": "none",
             "sut.hardware.accelerator_type": "simulated",
-            "sut.hardware.accelerator_count": config.accelerator_count * replicas,
+            "sut.hardware.accelerator_count": config.accelerator_count * router.engines,
             "sut.hardware.accelerator_memory_gib": config.accelerator_memory_gib,
             "sut.software.engine": ENGINE,
             "sut.software.version": software_version(),
-            "sut.replicas": replicas,
-            "sut.router": router.policy or "none",
+            "sut.replicas": router.engines,
+            "sut.router": _policies(router),
             "sut.prefix_caching": "enabled" if config.prefix_caching else "disabled",
             "sut.context_limit_tokens": config.context_limit_tokens,
             "guardrails.input_filter": config.input_filter,
@@ -90,7 +89,30 @@ def _routing(router: RouterOptions) -> list[str]:
     if router.policy is None:
         return []
     lead = f", lead {router.router_max_lead}" if router.policy == "prefix" else ""
-    return [f"router ({router.policy}{lead}) before {router.replicas} replicas"]
+    if not router.disaggregated:
+        return [f"router ({router.policy}{lead}) before {router.replicas} replicas"]
+    return [
+        f"router ({router.policy}{lead}) before {router.prefill_workers} prefill workers",
+        f"KV transfer at {router.kv_transfer_gb_per_s:g} GB/s per accelerator and "
+        f"{router.kv_transfer_latency_us:g} us",
+        f"router ({router.decode_policy}) before {router.decode_workers} decode workers",
+    ]
+
+
+def _policies(router: RouterOptions) -> str:
+    if not router.disaggregated:
+        return router.policy or "none"
+    return f"{router.policy} to prefill, {router.decode_policy} to decode"
+
+
+def engines_in_words(router: RouterOptions) -> list[str]:
+    """Several engines in a phrase for readers; nothing for a single one."""
+    if router.policy is None:
+        return []
+    if not router.disaggregated:
+        return [f"{router.replicas} replicas behind a router ({router.policy})"]
+    workers = f"{router.prefill_workers} prefill and {router.decode_workers} decode workers"
+    return [f"{workers} behind routers ({_policies(router)})"]
 
 
 def _systems(config: EngineConfig) -> list[str]:

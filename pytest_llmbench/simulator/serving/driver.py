@@ -245,7 +245,7 @@ class EngineDriver:
             Replica(number, engine, open_alarm(), log, clock, self.pacing)
             for number, engine in enumerate(engines)
         )
-        self._router = Router(router or RouterOptions())
+        self._router = Router(router.policy, router.router_max_lead) if router is not None else Router()
 
     @property
     def config(self) -> EngineConfig:

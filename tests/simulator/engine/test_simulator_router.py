@@ -44,7 +44,7 @@ def route(
     **options: int,
 ) -> list[int]:
     """The replicas of requests of so many prompt tokens, each of a session; none of them ends."""
-    router = Router(RouterOptions(replicas=len(replicas), router=policy, **options))
+    router = Router(policy, **options)
     chosen = []
     for prompt_tokens, session in asked:
         sequence = EngineSequence("", prompt_tokens, 1)
@@ -61,7 +61,7 @@ def test_round_robin_takes_turns_whatever_the_load() -> None:
 
 def test_round_robin_passes_over_those_that_are_down_and_keeps_its_place() -> None:
     replicas = [Seen(), Seen(), Seen()]
-    router = Router(RouterOptions(replicas=3))
+    router = Router()
     sequence = EngineSequence("", 1, 1)
     ups = ([0, 1, 2], [0, 2], [0, 2], [0, 1, 2], [2], [0, 1, 2])
     assert [router.choose(replicas, up, sequence, None) for up in ups] == [0, 2, 0, 1, 2, 0]
@@ -83,7 +83,7 @@ def test_the_longest_cached_prefix_wins_then_load_then_order() -> None:
 def test_a_replica_too_far_ahead_gets_no_more() -> None:
     replicas = [Seen(), Seen(64), Seen(32)]
     # One may lead by two: the third request finds it at two, the fourth at three.
-    assert route("prefix", replicas, [(100, None)] * 8, router_max_lead=2) == [1, 1, 1, 2, 2, 2, 0, 1]
+    assert route("prefix", replicas, [(100, None)] * 8, max_lead=2) == [1, 1, 1, 2, 2, 2, 0, 1]
 
 
 def test_later_turns_of_a_session_go_where_its_first_one_went() -> None:
@@ -94,7 +94,7 @@ def test_later_turns_of_a_session_go_where_its_first_one_went() -> None:
 
 def test_a_session_whose_replica_is_down_moves_and_stays_there() -> None:
     replicas = [Seen(), Seen()]
-    router = Router(RouterOptions(replicas=2, router="session"))
+    router = Router("session")
     sequence = EngineSequence("", 1, 1)
     assert [router.choose(replicas, up, sequence, 5) for up in ([0, 1], [1], [0, 1])] == [0, 1, 1]
 

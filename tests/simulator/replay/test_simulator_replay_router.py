@@ -69,7 +69,7 @@ def played(kind: type[ReplayRun], preset: str, plan: LoadPlan) -> list[object]:
     scenario = parse_scenario(preset)
     engine, delays = Engine(scenario.engine), Delays()
     log = FlightLog(Recording(plan.phase, "r", scenario.stream, 0, prefix_caching=True), None)
-    router = {"router": Router(scenario.router)} if kind is RoutedRun else {}
+    router = {"router": Router(scenario.router.policy)} if kind is RoutedRun else {}
     playing = kind(
         (engine,),
         arrivals_of(plan, planned_of(plan), 1000, delays),

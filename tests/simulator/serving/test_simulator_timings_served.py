@@ -124,8 +124,9 @@ def test_the_metrics_page_has_all_that_readings_need() -> None:
         "prefill_s": "request_prefill_time_seconds_sum",
         "prefill_count": "request_prefill_time_seconds_count",
     }
-    # Critical evictions are counted by a scheduler that knows of phases.
-    assert {*series, "requests_finished", "critical_evictions"} == set(TOTALS)
+    # Critical evictions are counted by a scheduler that knows of phases, transfers where prefill is apart.
+    others = {"requests_finished", "critical_evictions", "kv_transfer_s", "kv_transfer_count"}
+    assert {*series, *others} == set(TOTALS)
     values = {name: found[f"vllm:{own}"][1] for name, own in series.items()}
     assert values["prefix_queries_tokens"] == 120
     assert values["prefix_hits_tokens"] == 2 * 32
