@@ -4,21 +4,18 @@ How many requests a search or a timed level takes is decided by the system. So t
 and by a number for each request per second that the system completes at most (its *capacity*: the highest
 rate of a burst, of a timed closed loop or of a level that held). The bounds are those of a system that
 answers every request, with replies as long as asked for. ``worst`` leaves that out: failed and short replies
-prolong a warm-up, and a load that this machine spoiled is measured again. A search goes by the same choices
-as its procedure (``search/bracketing.py``), with every way that the answers may go (docs/decisions/0034).
+prolong a warm-up, and a load that this machine spoiled is measured again.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.methodology.measuring.warmup import STEADY_PROBES, planned_warm_up
 from pytest_llmbench.methodology.procedure import Bounds, Setting
-from pytest_llmbench.methodology.search.bracketing import between, values_tried
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.stream import stream_of
@@ -99,28 +96,3 @@ def _enough(volumes: Sequence[int], asked: Iterator[int], output_tokens: int) ->
         if total >= output_tokens:
             return volume
     return volumes[-1]
-
-
-@dataclass(frozen=True)
-class Walk:
-    """The values that a search tries, and the highest of them that held."""
-
-    tried: tuple[float, ...]
-    best: float
-
-
-def walks(
-    low: float, high: float, step: float, *, stretches: int, rounded: Callable[[float], float] = float
-) -> list[Walk]:
-    """Every way that a search between bounds may go: by where the system ends.
-
-    Other arguments are those of :func:`~pytest_llmbench.methodology.search.bracketing.between`.
-    """
-    highest = high * 1.5**stretches
-    places = max(2, min(4_000, math.ceil(4 * (highest - low) / step)))
-    ends = [low + (highest * 1.01 - low) * place / places for place in range(places + 1)]
-    found = []
-    for end in (0.0, *ends):
-        tried = values_tried(between(low, high, step, stretches=stretches, rounded=rounded), end)
-        found.append(Walk(tuple(tried), max((value for value in tried if value <= end), default=0.0)))
-    return list(dict.fromkeys(found))

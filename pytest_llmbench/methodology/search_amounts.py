@@ -1,22 +1,24 @@
-"""The amounts that a search for the highest load sends at least and at most, and the long level behind it."""
+"""The amounts that a search for the highest load sends at least and at most, and the long level behind it.
+
+A search goes by the choices of its procedure (``search/bracketing.py``), with every way that the answers may
+go (docs/decisions/0034).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.methodology.amounts import (
     SPREAD_REQUESTS,
     SPREAD_SHARE,
-    Walk,
     plan_bounds,
-    walks,
 )
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.scales import PROBE_S
 from pytest_llmbench.methodology.procedure import Bounds, Setting
-from pytest_llmbench.methodology.search.bracketing import doubling, values_tried
+from pytest_llmbench.methodology.search.bracketing import between, doubling, values_tried
 from pytest_llmbench.methodology.search.capacity_search import (
     COMPLETIONS_PER_SLOT,
     QUICK_MAXIMUM,
@@ -39,6 +41,31 @@ from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 
 _FASTEST_RPS = 1e6
 """A rate that no system exceeds; it bounds how often a bracket is halved whose upper end is not known."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The values that a search tries, and the highest of them that held."""
+
+    tried: tuple[float, ...]
+    best: float
+
+
+def walks(
+    low: float, high: float, step: float, *, stretches: int, rounded: Callable[[float], float] = float
+) -> list[Walk]:
+    """Every way that a search between bounds may go: by where the system ends.
+
+    Other arguments are those of :func:`~pytest_llmbench.methodology.search.bracketing.between`.
+    """
+    highest = high * 1.5**stretches
+    places = max(2, min(4_000, math.ceil(4 * (highest - low) / step)))
+    ends = [low + (highest * 1.01 - low) * place / places for place in range(places + 1)]
+    found = []
+    for end in (0.0, *ends):
+        tried = values_tried(between(low, high, step, stretches=stretches, rounded=rounded), end)
+        found.append(Walk(tuple(tried), max((value for value in tried if value <= end), default=0.0)))
+    return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)
