@@ -58,6 +58,7 @@ _WORKLOAD = {
 _REQUEST = {
     "endpoint.models": "list: the names that the endpoint gives the model that was asked for",
     "request.extra_body": "fields of every request body beside those of the workload, with their values",
+    "request.unsent": "list: what the workload states and no request has a field for, as temperature",
 }
 _LOAD = {
     "load.model": "open or closed",

@@ -60,6 +60,7 @@ from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import (
     Dialect,
     EncodeOptions,
+    MessageDialect,
     NonGenerativeDialect,
     PromptForm,
     headers_for,
@@ -457,7 +458,7 @@ def _way_to(target: Target, dialect: Dialect, model: str, session_header: str) -
     from pytest_llmbench.generator.websocket.request_frame import RequestFrame
     from pytest_llmbench.generator.websocket.transport import WebSocketTransport
 
-    spoken = over_websocket(dialect.name)
+    spoken = dialect if isinstance(dialect, MessageDialect) else over_websocket(dialect.name)
     return _Way(
         spoken,
         RequestFrame(spoken),

@@ -13,6 +13,7 @@ from pytest_llmbench.wire.dialect import PromptForm
 
 if TYPE_CHECKING:
     from pytest_llmbench.http_proxy import HttpProxy
+    from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +40,5 @@ class Asking:
     prompt_form: PromptForm = "text"
     ignore_eos: bool = False
     extra_body: Mapping[str, Any] = field(default_factory=dict)
+    messages: JsonMessages | None = None
+    """The dialect that is described; None: none is."""

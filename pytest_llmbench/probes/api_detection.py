@@ -18,7 +18,7 @@ from pytest_llmbench.probes.control_plane import Answer, ControlPlane
 from pytest_llmbench.probes.endpoint_errors import NO_SUCH_PATH
 from pytest_llmbench.probes.engine_metrics import server_root
 from pytest_llmbench.probes.model_list import ModelList, below, is_name
-from pytest_llmbench.wire.catalogue import DIALECTS, dialect, over_websocket
+from pytest_llmbench.wire.catalogue import DIALECTS, OVER_WEBSOCKET, dialect, over_websocket
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.content_type import is_stream
 from pytest_llmbench.wire.dialect import (
@@ -76,7 +76,7 @@ def to_try(api: str, asking: Asking, *, websocket: bool = False) -> list[Dialect
     Raises SuiteError for a name that is none, or that is not spoken there.
     """
     if websocket:
-        return [over_websocket(api)]
+        return [over_websocket(api, asking.messages)]
     if api != "auto":
         return [dialect(api)]
     return [
@@ -184,9 +184,13 @@ def model_load_ms(chunks: Sequence[Chunk]) -> float | None:
 
 
 def looks_like(answer: Answer, but: Dialect) -> str:
-    """The dialect other than ``but`` that reads a reply in this answer without a fault; ``""``: none."""
-    for known in DIALECTS.values():
-        if known is but or not is_stream(answer.headers, known.protocol):
+    """The dialect other than ``but`` that reads a reply in this answer without a fault; ``""``: none.
+
+    Of messages over WebSocket, only what has a form there.
+    """
+    among = OVER_WEBSOCKET if but.protocol == "websocket" else tuple(DIALECTS)
+    for known in (DIALECTS[name] for name in among if name != but.name):
+        if not is_stream(answer.headers, known.protocol):
             continue
         chunks = chunks_in(known, answer)
         faultless = not any(chunk.problem or chunk.error for chunk in chunks)

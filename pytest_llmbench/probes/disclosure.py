@@ -30,13 +30,15 @@ from pytest_llmbench.probes.sut_schema import (
 )
 from pytest_llmbench.probes.variant_tables import Variants, VariantTable, variant_contradictions
 from pytest_llmbench.trust import ClientCertificate
+from pytest_llmbench.wire.catalogue import JSON_MESSAGES
 
 if TYPE_CHECKING:
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
+    from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 _PLACE = r"(?:field|header):\S+"
 _NOT_FACTS = ("endpoint", "request", "prices")
-_WHOLE_FACTS = ("network.ttft_adjustment",)
+_WHOLE_FACTS = ("network.ttft_adjustment", "json_messages")
 """Tables that are one fact, not one for each key."""
 
 _SECRET_BEARING = ("headers", "api_key_env", "api_key_file", "api_key")
@@ -79,6 +81,8 @@ class SUTFile:
     server_times: ServerTimes = field(default_factory=ServerTimes)
     tokenizer: HuggingFaceTokenizer | None = None
     """The one that ``tokenizer.file`` names."""
+    messages: JsonMessages | None = None
+    """The dialect that ``json_messages`` describes."""
 
     @property
     def header_env(self) -> dict[str, str]:
@@ -117,11 +121,12 @@ def read_sut_file(path: Path) -> SUTFile:
     named = _validated(Variants, variants, mistakes)
     mistakes += _variant_mistakes(variants)
     tokenizer = _tokenizer(_table(content, "tokenizer"), path, mistakes)
+    messages = _messages(_table(content, "json_messages"), mistakes)
     if tables is None or named is None or mistakes:
         raise SuiteError.from_mistakes(mistakes, where=f"SUT file {path}", remedy=_REMEDY)
     parts = (tables.endpoint, tables.request, tables.prices, named.variants, tables.reasoning)
     facts = _told_by(tokenizer, tables, path) | _facts(tables, path)
-    return SUTFile(path, facts, *parts, tables.server_times, tokenizer)
+    return SUTFile(path, facts, *parts, tables.server_times, tokenizer, messages)
 
 
 def read_variants(given: Mapping[str, Any], where: str) -> dict[str, VariantTable]:
@@ -132,6 +137,16 @@ def read_variants(given: Mapping[str, Any], where: str) -> dict[str, VariantTabl
     if named is None or mistakes:
         raise SuiteError.from_mistakes(mistakes, where=where, remedy=_REMEDY)
     return named.variants
+
+
+def read_json_messages(given: Mapping[str, Any], where: str) -> JsonMessages:
+    """The dialect that is described elsewhere than in a file, in the same shape. Raises one SuiteError."""
+    content, mistakes = {"json_messages": given}, []  # type: tuple[dict[str, Any], list[str]]
+    _validated(SUTTables, content, mistakes)
+    messages = _messages(given, mistakes)
+    if messages is None or mistakes:
+        raise SuiteError.from_mistakes(mistakes, where=where, remedy=_REMEDY)
+    return messages
 
 
 def variant_facts(table: VariantTable, source: str) -> Facts:
@@ -173,6 +188,15 @@ def _tokenizer(table: Mapping[str, Any], path: Path, mistakes: list[str]) -> Hug
     return found
 
 
+def _messages(table: Mapping[str, Any], mistakes: list[str]) -> JsonMessages | None:
+    """The dialect that the table describes; what is wrong with it is added to ``mistakes``."""
+    if not table:
+        return None
+    from pytest_llmbench.wire.websocket.description import read_description  # most sessions have none
+
+    return read_description(table, mistakes)
+
+
 def _told_by(tokenizer: HuggingFaceTokenizer | None, tables: SUTTables, path: Path) -> Facts:
     """What the file of a tokenizer states. Who names the SUT's own counts natively (METHODOLOGY §5)."""
     if tokenizer is None:
@@ -212,7 +236,7 @@ def _facts(tables: SUTTables, path: Path) -> Facts:
 
 def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
-        if isinstance(value, dict) and prefix + name not in _WHOLE_FACTS:
+        if isinstance(value, dict) and not (value and prefix + name in _WHOLE_FACTS):
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
@@ -232,7 +256,7 @@ def _explain(detail: ErrorDetails) -> str:
         return f"{_dotted(path)}: unknown key{_suggestion(str(path[-1]), known)}{_about_keys(path)}"
     if any(name in _SECRET_BEARING for name in path):
         return f"{_dotted(path)}: not the name of a {'file' if 'api_key_file' in path else 'variable'}"
-    branch = next((at for at, part in enumerate(path) if isinstance(part, str) and "[" in part), None)
+    branch = next((at for at, part in enumerate(path) if isinstance(part, str) and _is_branch(part)), None)
     if branch is not None:
         # A key that may hold one of several types has an error for each; together they are one mistake.
         return f"{_dotted(path[:branch])}: give a {_allowed(path[:branch])}"
@@ -242,6 +266,11 @@ def _explain(detail: ErrorDetails) -> str:
         return f"{seen}: choose one of {', '.join(known)}{_suggestion(str(detail['input']), known)}"
     wanted = _WANTED.get(kind) or detail["msg"].replace("Input should be", "it has to be")
     return f"{seen}: {wanted}"
+
+
+def _is_branch(part: str) -> bool:
+    """Whether it is none of the file's own words: it tells which type of several was tried."""
+    return "[" in part or part == "constrained-str"
 
 
 def _allowed(path: Sequence[int | str]) -> str:
@@ -283,7 +312,9 @@ def _contradictions(content: Mapping[str, Any]) -> list[str]:
     """Keys that are well written each, and do not go together."""
     sut, tokenizer, request = (_table(content, name) for name in ("sut", "tokenizer", "request"))
     hardware, adjustment = _table(sut, "hardware"), _table(_table(content, "network"), "ttft_adjustment")
-    endpoint, found = _table(content, "endpoint"), []
+    endpoint, found = _table(content, "endpoint"), _message_mistakes(content)
+    if _table(content, "json_messages") and endpoint.get("api", "auto") == "auto":
+        endpoint = {**endpoint, "api": JSON_MESSAGES}
     if sut.get("boundary") == "custom" and not sut.get("components"):
         found.append("sut.boundary is custom: list what lies inside it in sut.components")
     if hardware.get("disclosed") is False and len(hardware) > 1:
@@ -336,6 +367,19 @@ def _request_mistakes(request: Mapping[str, Any], endpoint: Mapping[str, Any]) -
         found.append(f"request.session_header: header {session!r} is set by the load generator itself")
     if isinstance(session, str) and session.lower() in map(str.lower, _table(endpoint, "headers")):
         found.append(f"request.session_header and endpoint.headers both name {session}: choose one")
+    return found
+
+
+def _message_mistakes(content: Mapping[str, Any]) -> list[str]:
+    """Of ``json_messages`` beside other tables."""
+    described, api = bool(_table(content, "json_messages")), _table(content, "endpoint").get("api", "auto")
+    found = []
+    if api == JSON_MESSAGES and not described:
+        found.append(f"endpoint.api is {api}, which needs a description: json_messages.request, .text …")
+    if described and api not in ("auto", JSON_MESSAGES):
+        found.append(f"endpoint.api is {api}, and json_messages describes another API: leave out one of them")
+    if described and _table(content, "request").get("omit"):
+        found.append("request.omit has no effect on json_messages.request, which says all that is sent")
     return found
 
 

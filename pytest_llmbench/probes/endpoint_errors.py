@@ -50,9 +50,7 @@ def outright_refusal(answer: Answer, key_source: str) -> SUTError | None:
         remedy = f"check {key_source}" if key_source else "export LLM_API_KEY (or OPENAI_API_KEY)"
         remedy += ", or name a variable or a file as api_key_env or api_key_file in the SUT file"
         if is_websocket(answer.url):
-            remedy += (
-                "; some servers say so of a path without a WebSocket, and below the base it is /responses"
-            )
+            remedy += "; some servers say so of a path without a WebSocket: OpenAI's ends in /responses"
         return _error(answer, f"{_status(answer)}; {what}", remedy)
     if 300 <= answer.status < 400:
         target = without_query(answer.headers.get("location", "")) or "nowhere"
@@ -103,7 +101,7 @@ def no_websocket(answer: Answer) -> SUTError:
     """A handshake that leads to nothing."""
     remedy = (
         f"measure its HTTP API: --llm-endpoint={http_beside(answer.url).rpartition('/')[0]}; or correct the "
-        "base URL, below which the WebSocket is /responses"
+        "base URL, below which OpenAI's WebSocket is /responses, and any other json_messages.path"
     )
     return _error(answer, f"{_status(answer)}: no WebSocket there", remedy)
 
@@ -156,6 +154,20 @@ def no_completion(answer: Answer, events: int, said: str | None, other: str = ""
         return _error(answer, f"the streamed reply is an error: {said}", "look at the server's log")
     what = f"an event stream without a completion in it ({events} events): {_excerpt(answer)}"
     return _error(answer, what, "check the path, and the dialect (--llm-api)")
+
+
+def not_as_described(answer: Answer, messages: int, key: str) -> SUTError:
+    """A reply of messages that are described, where the description may be what is wrong. ``key``: of what
+    has not come."""
+    last = answer.body.rstrip().rpartition(b"\n\n")[2].removeprefix(b"data: ")
+    came = shorten(last.decode("utf-8", errors="replace"), 120)
+    what = {
+        "text": f"no text in {messages} messages",
+        "end": f"the reply does not end: still open after {messages} messages",
+        "finish_reason": f"a reply of {messages} messages that ends without a finish reason",
+    }[key]
+    remedy = f"hold json_messages.{key} of the SUT file (or of llm_sut) against the messages"
+    return _error(answer, f"{what}, the last of them: {came or 'an empty one'}", remedy)
 
 
 def no_results(answer: Answer, dialect: str, why: str) -> SUTError:

@@ -23,6 +23,7 @@ from pytest_llmbench.wire.dialect import Dialect, EncodeOptions, headers_for, pa
 from pytest_llmbench.wire.http_status import read_error_body
 from pytest_llmbench.wire.reply import read_stream
 from pytest_llmbench.wire.stream import chunks_of
+from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 MOST_CALLS = 2_000
 """Requests that one counter may send, unless told otherwise."""
@@ -68,10 +69,11 @@ class ServerTokenCount:
         access: Access | None = None,
         *,
         extra_body: Mapping[str, Any] | None = None,
+        messages: JsonMessages | None = None,
         most_calls: int = MOST_CALLS,
     ) -> None:
         self._base_url = base_url.rstrip("/")
-        self._dialect: Dialect = dialect_at(base_url, api)
+        self._dialect: Dialect = dialect_at(base_url, api, messages)
         self._options = EncodeOptions(model, extra_body=extra_body or {})
         self._control = ControlPlane(self._base_url, access or Access())
         self._most_calls = most_calls

@@ -99,7 +99,8 @@ class _Talk:
             self.messages.clear()
             if self.reader.problem:
                 self._fail(self.reader.problem)
-            if self.reader.is_over and not heard:
+            wanting = not heard or (spoken.ends_with_body and not self.reader.closed_normally)
+            if self.reader.is_over and wanting:
                 what = f"it closed the WebSocket with code {self.reader.closed}"
                 raise SUTError(what, where=self.url, remedy="look into the server's log")
             if self.reader.is_over or sum(map(len, heard)) > _MOST_BYTES:
@@ -110,8 +111,9 @@ class _Talk:
                 if not heard:
                     raise
                 return heard, False
-            if not more and not heard:
-                raise httpx.ReadError("the connection was closed before the first message")
+            if not more and wanting:
+                when = "before the reply was complete" if heard else "before the first message"
+                raise httpx.ReadError(f"the connection was closed {when}")
             if not more:
                 return heard, True
 

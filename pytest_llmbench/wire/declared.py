@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -94,7 +94,7 @@ def _at(place: str, events: list[SSEEvent], headers: Mapping[str, str]) -> Any:
     name = next((part for part in reversed(path) if not part.isdecimal()), "")
     for event in reversed(events):
         if name in event.data:  # most events do not have it, and are not read
-            value = _follow(event.data, path)
+            value = _in_text(event.data, path)
             if value is not None:
                 return value
     return None
@@ -114,11 +114,15 @@ def _duration(timings: str, entry: str) -> str | None:
     return None
 
 
-def _follow(data: str, path: list[str]) -> Any:
+def _in_text(data: str, path: Sequence[str]) -> Any:
     try:
-        value = json.loads(data)
+        return follow(json.loads(data), path)
     except (ValueError, RecursionError):
         return None
+
+
+def follow(value: Any, path: Sequence[str]) -> Any:
+    """What stands at a path through JSON, where numbers count list entries; ``None``: nothing."""
     for part in path:
         if isinstance(value, dict):
             value = value.get(part)

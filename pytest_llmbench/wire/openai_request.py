@@ -45,15 +45,23 @@ def write_body(body: dict[str, Any], request: PlannedRequest, options: EncodeOpt
         )
     if body.get("stream_options", True) is None:  # request.omit of the SUT file
         del body["stream_options"]
+    return as_json(body, request)
+
+
+def as_json(value: Any, request: PlannedRequest) -> bytes:
+    """``value``, a body of the request or a part of one, as compact JSON.
+
+    :raises GeneratorError: its text cannot be sent.
+    """
     try:
-        return orjson.dumps(body)
+        return orjson.dumps(value)
     except TypeError:  # integers beyond 64 bits, halves of surrogate pairs: Python's own writer knows better
-        return _written(body, request)
+        return _written(value, request)
 
 
-def _written(body: Mapping[str, Any], request: PlannedRequest) -> bytes:
+def _written(value: Any, request: PlannedRequest) -> bytes:
     try:
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError as error:
         raise GeneratorError(
             f"the prompt cannot be sent as UTF-8: {error.reason}",

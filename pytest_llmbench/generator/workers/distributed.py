@@ -34,6 +34,7 @@ from pytest_llmbench.tokens.hugging_face import TokenizerFile
 from pytest_llmbench.wire.catalogue import dialect_at
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import PromptForm
+from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 _AHEAD = 16
 """Blocks of requests that are drawn while the workers come up: about as many as there is time for."""
@@ -57,7 +58,8 @@ class DistributedLoadGenerator:
 
     ``count_text``: count what the server does not count, with the reference tokenizer or with that of a file;
     ``counts_early``: which is to be expected, so that it is loaded before the first plan. ``cpus``: cores to
-    put the workers on, in turn; none of them is asked for by default.
+    put the workers on, in turn; none of them is asked for by default. ``messages``: what ``json-messages``
+    stands for.
     """
 
     margin_ns = MARGIN_NS
@@ -72,6 +74,7 @@ class DistributedLoadGenerator:
         *,
         workers: int,
         model: str,
+        messages: JsonMessages | None = None,
         prompt_form: PromptForm = "text",
         extra_body: Mapping[str, Any] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
@@ -87,8 +90,9 @@ class DistributedLoadGenerator:
         address.target()  # what is wrong with it is said here, not in a worker
         self._setup = Setup(
             address=address,
-            dialect=dialect_at(address.url, dialect).name,
+            dialect=dialect_at(address.url, dialect, messages).name,
             model=model,
+            messages=messages,
             prompt_form=prompt_form,
             extra_body=_plain(extra_body or {}),
             count_text=count_text,

@@ -71,7 +71,7 @@ class Worker:
         self._clock = MonotonicClock()
         self._generator = LoadGenerator(
             setup.address.target(),
-            dialect_at(setup.address.url, setup.dialect),
+            dialect_at(setup.address.url, setup.dialect, setup.messages),
             model=setup.model,
             prompt_form=setup.prompt_form,
             extra_body=setup.extra_body,

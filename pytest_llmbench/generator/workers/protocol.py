@@ -31,6 +31,7 @@ from pytest_llmbench.tokens.hugging_face import TokenizerFile
 from pytest_llmbench.trust import ClientCertificate
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import PromptForm
+from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 PROTOCOL = 7
 
@@ -71,6 +72,8 @@ class Setup:
     address: Address
     dialect: str
     model: str
+    messages: JsonMessages | None = None
+    """The dialect itself, where it is one that an author describes."""
     prompt_form: PromptForm = "text"
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     count_text: bool | TokenizerFile = False

@@ -21,15 +21,17 @@ from pytest_llmbench.model.request_fields import CHUNK_TOKEN_FIELDS
 from pytest_llmbench.model.session import SESSION_HEADER
 from pytest_llmbench.probes.access import Access, Asking
 from pytest_llmbench.probes.credentials import Credentials, read_credentials
-from pytest_llmbench.probes.disclosure import SUTFile
+from pytest_llmbench.probes.disclosure import SUTFile, read_json_messages
 from pytest_llmbench.probes.sut_schema import Reasoning, ServerTimes
 from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.wire.catalogue import JSON_MESSAGES
 from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning
 
 if TYPE_CHECKING:
     from pytest_llmbench.http_proxy import HttpProxy
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
+    from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,26 @@ class SUTAccess:
     @property
     def asking(self) -> Asking:
         if self.file is None:
-            return Asking("text", self.sut.ignore_eos, dict(self.sut.extra_body))
+            return Asking("text", self.sut.ignore_eos, dict(self.sut.extra_body), self.messages)
         request = self.file.request
         # null: encoding takes it for a field that is not sent
         own: dict[str, Any] = {**dict.fromkeys(request.omit), **CHUNK_TOKEN_FIELDS[request.chunk_tokens]}
         body: dict[str, Any] = {**own, **request.extra_body, **self.sut.extra_body}
-        return Asking(request.prompt, self.sut.ignore_eos or request.ignore_eos, body)
+        return Asking(request.prompt, self.sut.ignore_eos or request.ignore_eos, body, self.messages)
+
+    @property
+    def messages(self) -> JsonMessages | None:
+        """The dialect that is described. Raises SuiteError with every mistake of the one in ``llm_sut``."""
+        if self.sut.json_messages:
+            return read_json_messages(self.sut.json_messages, "llm_sut: json_messages")
+        return None if self.file is None else self.file.messages
+
+    @property
+    def further_fields(self) -> dict[str, Any]:
+        """The fields of every request body beside those of the workload."""
+        described = self.messages if self.api == JSON_MESSAGES else None
+        fixed = {} if described is None else described.further_fields
+        return {**fixed, **self.asking.extra_body}
 
     @property
     def tokenizer(self) -> HuggingFaceTokenizer | None:
@@ -159,7 +175,10 @@ class SUTAccess:
 
     @property
     def api(self) -> str:
-        return self.file.endpoint.api if self.file is not None and self.sut.api == "auto" else self.sut.api
+        named = self.sut.api
+        if self.file is not None and named == "auto":
+            named = self.file.endpoint.api
+        return JSON_MESSAGES if named == "auto" and self.messages is not None else named
 
     def target(self, url: str) -> Target:
         access = self.access
@@ -193,8 +212,19 @@ class SUTAccess:
             facts = facts | self.file.facts
         facts = facts | Facts.of(Origin.DECLARED, self.sut.disclosure, "llm_sut")
         facts = facts | Facts.of(Origin.DECLARED, disclosed, "pytest_llmbench_disclosure")
-        sent = {"request.extra_body": dict(self.asking.extra_body) or None}
-        return facts | Facts.of(Origin.DECLARED, sent, "request.extra_body")  # nobody can declare it away
+        # Nobody can declare it away.
+        sent: dict[str, Any] = {"request.extra_body": self.further_fields or None}
+        facts = facts | Facts.of(Origin.DECLARED, sent, "request.extra_body")
+        return facts | self._described()
+
+    def _described(self) -> Facts:
+        """What is declared of the messages, and what they do not tell the server."""
+        if self.api != JSON_MESSAGES or self.messages is None:
+            return Facts()
+        own = {"json_messages": dict(self.sut.json_messages) or None}
+        unsent = {"request.unsent": list(self.messages.unsent) or None}
+        facts = Facts.of(Origin.DECLARED, own, "llm_sut")
+        return facts | Facts.of(Origin.DECLARED, unsent, "json_messages.request")
 
     def asked_differently(self, extra_body: Mapping[str, Any], header_env: Mapping[str, str]) -> SUTAccess:
         """The same SUT with further fields and headers. Raises SuiteError for a variable that is not set."""

@@ -289,7 +289,8 @@ def _counter(approach: SUTAccess, reached: Reached) -> TokenCounter | None:
         return None
     extra = asking.extra_body
     own = approach.tokenizer
-    return TokenCounter.of(reached.base_url, reached.model, reached.api, approach.access, extra, own)
+    api, messages = reached.api, approach.messages
+    return TokenCounter.of(reached.base_url, reached.model, api, approach.access, extra, own, messages)
 
 
 def _vocabulary(approach: SUTAccess) -> HuggingFaceTokenizer | None:

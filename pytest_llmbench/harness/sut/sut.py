@@ -24,6 +24,8 @@ class SUT:
     """Further fields of every request body."""
     ignore_eos: bool = False
     """Ask the engine to go on to ``max_tokens`` (a declared part of the length control, AMB-33)."""
+    json_messages: Mapping[str, Any] = field(default_factory=dict)
+    """The messages of an API over WebSocket, described with the keys of that table of the SUT file."""
 
     @property
     def is_embedded(self) -> bool:

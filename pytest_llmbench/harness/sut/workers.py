@@ -84,6 +84,7 @@ def distributed(approach: SUTAccess, seen: EndpointReport, on_progress: Callable
     )
     options: dict[str, Any] = {
         "model": seen.model,
+        "messages": approach.messages,
         "prompt_form": asking.prompt_form,
         "extra_body": asking.extra_body,
         "on_progress": on_progress,

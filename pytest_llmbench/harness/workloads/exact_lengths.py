@@ -26,6 +26,7 @@ from pytest_llmbench.workloads.stream import derived_seed, draws_anew
 if TYPE_CHECKING:
     from pytest_llmbench.probes.token_count import ServerTokenCount
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
+    from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 Count = Callable[[str], int]
 _MOST_CALLS = 100_000
@@ -67,12 +68,19 @@ class TokenCounter:
         access: Access,
         extra_body: Mapping[str, Any],
         tokenizer: HuggingFaceTokenizer | None = None,
+        messages: JsonMessages | None = None,
     ) -> TokenCounter:
         def make() -> ServerTokenCount:
             from pytest_llmbench.probes.token_count import ServerTokenCount
 
             return ServerTokenCount(
-                base_url, model, api, access, extra_body=extra_body, most_calls=_MOST_CALLS
+                base_url,
+                model,
+                api,
+                access,
+                extra_body=extra_body,
+                messages=messages,
+                most_calls=_MOST_CALLS,
             )
 
         return cls(make, base_url, tokenizer)
