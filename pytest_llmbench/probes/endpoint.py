@@ -220,15 +220,15 @@ def _check_stream(spoken: Dialect, answer: Answer, asked: bytes) -> tuple[str, b
     if said is not None or not detection.is_completion(chunks):
         other = detection.looks_like(answer, spoken)
         if said is None and not other and spoken.name == JSON_MESSAGES:
-            raise errors.not_as_described(answer, len(chunks), "text")
+            raise errors.not_as_described(answer, "text")
         raise errors.no_completion(answer, len(chunks), said, other)
     if not any(chunk.done for chunk in chunks) and not answer.ended:
         if spoken.name == JSON_MESSAGES:
-            raise errors.not_as_described(answer, len(chunks), "end")
+            raise errors.not_as_described(answer, "end")
         raise errors.never_ends(answer, len(chunks), detection.most_tokens(spoken))
     if not any(chunk.finish_reason for chunk in chunks):
         if spoken.name == JSON_MESSAGES:
-            raise errors.not_as_described(answer, len(chunks), "finish_reason")
+            raise errors.not_as_described(answer, "finish_reason")
         raise errors.unfinished(answer, len(chunks))
     if spoken.protocol == "grpc" and not any(
         chunk.text or chunk.blank or chunk.ids_alone for chunk in chunks

@@ -156,9 +156,10 @@ def no_completion(answer: Answer, events: int, said: str | None, other: str = ""
     return _error(answer, what, "check the path, and the dialect (--llm-api)")
 
 
-def not_as_described(answer: Answer, messages: int, key: str) -> SUTError:
+def not_as_described(answer: Answer, key: str) -> SUTError:
     """A reply of messages that are described, where the description may be what is wrong. ``key``: of what
     has not come."""
+    messages = answer.body.count(b"\n\n")
     last = answer.body.rstrip().rpartition(b"\n\n")[2].removeprefix(b"data: ")
     came = shorten(last.decode("utf-8", errors="replace"), 120)
     what = {

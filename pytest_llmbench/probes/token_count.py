@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_llmbench.endpoint_urls import http_beside, is_grpc
+from pytest_llmbench.endpoint_urls import http_beside, is_grpc, is_websocket
 from pytest_llmbench.errors import SUTError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.probes.access import Access
@@ -140,7 +140,7 @@ class ServerTokenCount:
         told = self._ask(completion, _SAMPLE)
         reasons = []
         for way in self._tokenizers():
-            found = self._ask(way, _SAMPLE)
+            found = self._tried(way)
             if isinstance(found, int) and (isinstance(told, str) or found == told):
                 return way
             reason = found if isinstance(found, str) else f"says {found} where the usage says {told}"
@@ -154,6 +154,15 @@ class ServerTokenCount:
             remedy="serve /tokenize or usage in streams, or send prompts as token ids"
             ' ([request] prompt = "token_ids")',
         )
+
+    def _tried(self, way: _Way) -> int | str:
+        """The count of a sample. A server of WebSockets alone may close on whoever asks it over HTTP."""
+        try:
+            return self._ask(way, _SAMPLE)
+        except SUTError as error:
+            if not is_websocket(self._base_url):
+                raise
+            return error.what
 
     def _completion(self) -> _Way:
         def body(text: str) -> bytes:

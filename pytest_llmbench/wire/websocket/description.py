@@ -42,7 +42,7 @@ def read_description(table: Mapping[str, Any], mistakes: list[str]) -> JsonMessa
     if len(mistakes) > before or request is None or "text" not in places:
         return None
     return JsonMessages(
-        request, path=str(table.get("path", "")), accumulates=table.get("accumulates") is True, **places
+        request, path=str(table.get("path") or ""), accumulates=table.get("accumulates") is True, **places
     )
 
 
