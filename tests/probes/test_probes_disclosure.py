@@ -461,3 +461,17 @@ def test_messages_described_elsewhere_are_held_to_the_same():
     assert read_json_messages(given, "llm_sut").path == "/generate"
     with pytest.raises(SuiteError, match=r"(?s)llm_sut: 2 mistakes.*messages.pth.*messages.text is missing"):
         read_json_messages({"request": {"p": "{prompt}"}, "pth": "/x"}, "llm_sut")
+
+
+def test_the_description_that_the_guide_shows(read):
+    guide = (DOCS / "how-to" / "measure-over-websocket.md").read_text("utf-8")
+    (shown,) = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
+    assert read(shown).messages.path == "/generate"
+
+
+def test_the_description_that_the_example_shows_in_comments(read):
+    table = EXAMPLE.read_text("utf-8").partition("[json_messages]\n")[2].partition("\n[")[0]
+    shown = re.sub(r"^# (\w+ = )", r"\1", table, flags=re.MULTILINE)
+    with pytest.raises(SuiteError, match="accumulates is of text alone"):
+        read("[json_messages]\n" + shown.replace("accumulates = false", "accumulates = true"))
+    assert read("[json_messages]\n" + shown).messages.error_status == Place(("data", "status"))

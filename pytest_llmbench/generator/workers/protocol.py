@@ -33,7 +33,7 @@ from pytest_llmbench.wire.declared import Declared
 from pytest_llmbench.wire.dialect import PromptForm
 from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
-PROTOCOL = 7
+PROTOCOL = 8
 
 
 def own_version() -> str:
