@@ -66,6 +66,7 @@ class DistributedLoadGenerator:
     """The time from the word to the start."""
     decoded_ns: int | None = None
     """The instant by which all records of the last plan had been made."""
+    _coordinator: Coordinator | None = None
 
     def __init__(
         self,
@@ -105,7 +106,6 @@ class DistributedLoadGenerator:
         self._on_progress = on_progress
         self._pool: WorkerPool | None = None
         self._busy = threading.Lock()
-        self._coordinator: Coordinator | None = None
         self._stop_reason: str | None = None
 
     def __enter__(self) -> Self:
