@@ -1,7 +1,8 @@
 """Marker parameters: declared once per test as a dataclass, checked here with every mistake at once.
 
-Each field says through ``metadata["kind"]`` what it accepts; ``build`` turns the raw keywords of a marker
-into the dataclass, or raises one SuiteError that lists everything wrong with them.
+Each field says through ``metadata["kind"]`` what it accepts, and through ``metadata["doc"]`` what it is; the
+docstring of the class is that of the marker. ``build`` turns the raw keywords of a marker into the dataclass,
+or raises one SuiteError that lists everything wrong with them. ``methodology/keywords.py`` shows them.
 """
 
 from __future__ import annotations
@@ -10,23 +11,23 @@ import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from itertools import islice
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.metrics.buckets import LABELS
 from pytest_llmbench.metrics.catalogue import is_metric, suggestions
 from pytest_llmbench.metrics.sessions.turns import TurnClass
-from pytest_llmbench.model.judgement import ComplianceVerdict
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.plan import ARRIVALS, ClosedLoop, Load, OpenLoop
+from pytest_llmbench.model.plan import Arrival, ClosedLoop, Load, OpenLoop
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.catalogue import workload as find_workload
 from pytest_llmbench.workloads.classes import ClassMix, RequestClass
 from pytest_llmbench.workloads.profiles import without_output
 
-P = TypeVar("P")
+P = TypeVar("P", bound="TestParameters")
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99_9")
 MOST = 100_000_000
@@ -44,9 +45,19 @@ DEFAULT_CONCURRENCY = 8
 """Load of a test that names neither ``rate`` nor ``concurrency``."""
 
 
-def parameter(kind: str, default: Any = None) -> Any:
-    """A dataclass field of the given kind."""
-    return field(default=default, metadata={"kind": kind})
+OF_BURSTINESS = "shape of gamma arrivals; coefficient of variation 1/√burstiness."
+
+Check = Callable[[Any], list[str]]
+"""The complaints about a value, as ends of sentences that begin with the name of the parameter."""
+
+
+def parameter(kind: str, default: Any = None, *, doc: str = "") -> Any:
+    """A dataclass field of the given kind.
+
+    ``choice`` is one of the texts of the ``Literal`` in its annotation. ``doc`` is what users of the marker
+    read; a name that says it all needs none.
+    """
+    return field(default=default, metadata={"kind": kind, "doc": doc})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +72,29 @@ class TestParameters:
     generates: ClassVar[bool] = True
     """Whether the test is about tokens that are generated."""
 
-    workload: str | Workload = parameter("workload", "synthetic-uniform")
-    seed: int | None = parameter("seed")
-    runs: int | None = parameter("runs")
-    """Repetitions of the measured load."""
-    fresh: bool = parameter("flag", False)
-    """Measure anew, even where another test of the session has run the same load."""
-    compliance: str | None = parameter("compliance")
-    """Fail the test unless it is at least ``conditional`` or ``unconditional``."""
-    slo: Sequence[Objective] = parameter("slo", ())
-    max_error_share: float = parameter("share", 0.01)
-    """Error budget: a larger share of requests that do not end well makes the run invalid."""
-    timeout_s: float | None = parameter("positive")
-    """Longest wait for the first byte of a reply and between its chunks; stands before ``--llm-timeout``."""
+    workload: str | Workload = parameter(
+        "workload",
+        "synthetic-uniform",
+        doc="name of a workload, a workload object, or weights by name.",
+    )
+    seed: int | None = parameter("seed", doc="of requests and arrivals; stands before ``--llm-seed``.")
+    runs: int | None = parameter("runs", doc="repetitions of the measured load.")
+    fresh: bool = parameter(
+        "flag", False, doc="measure anew, even where another test of the session has run the same load."
+    )
+    compliance: Literal["conditional", "unconditional"] | None = parameter(
+        "choice",
+        doc="fail the test unless the run is at least this compliant; only for tests of the draft.",
+    )
+    slo: Sequence[Objective] = parameter("slo", (), doc="further objectives, ``[tpot.p99 <= 50 * ms]``.")
+    max_error_share: float = parameter(
+        "share", 0.01, doc="error budget; a larger share of failed requests voids the run."
+    )
+    timeout_s: float | None = parameter(
+        "positive",
+        doc="longest wait for the first byte of a reply and between its chunks; stands before "
+        "``--llm-timeout``.",
+    )
 
     def contradictions(self) -> list[str]:
         """What is wrong between the parameters, rather than with one of them."""
@@ -103,6 +124,12 @@ class TestParameters:
         ]
 
     @property
+    def offsets_ns(self) -> Sequence[int]:
+        """Instants at which requests or sessions start in the workload's trace; none where it has none."""
+        offsets: Sequence[int] = getattr(self.workload, "offsets_ns", ())
+        return offsets
+
+    @property
     def objectives(self) -> tuple[Objective, ...]:
         """The limits of the marker as objectives, and those of ``slo``."""
         return tuple(self.slo)
@@ -112,15 +139,19 @@ class TestParameters:
 class LoadParameters(TestParameters):
     """The parameters of a test with one load of the author's choice."""
 
-    rate: float | None = parameter("positive")
-    """Open loop: requests per second."""
-    arrival: str | None = parameter("arrival_or_trace")
-    """Open loop: ``poisson`` (default), ``uniform``, ``gamma``; ``trace``: when the workload's trace says."""
-    burstiness: float | None = parameter("positive")
-    """Shape of gamma arrivals; coefficient of variation 1/√burstiness."""
-    concurrency: int | None = parameter("count")
-    """Closed loop: requests in flight."""
-    requests: int | None = parameter("count")
+    rate: float | None = parameter(
+        "positive", doc="open loop, requests per second; with ``arrival`` (default ``poisson``)."
+    )
+    arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = parameter(
+        "choice",
+        doc="open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without ``rate``, when "
+        "the trace of the workload says.",
+    )
+    burstiness: float | None = parameter("positive", doc=OF_BURSTINESS)
+    concurrency: int | None = parameter(
+        "count", doc="closed loop, requests in flight (default 8 if ``rate`` is not given)."
+    )
+    requests: int | None = parameter("count", doc="measured requests.")
 
     def contradictions(self) -> list[str]:
         found = []
@@ -136,14 +167,12 @@ class LoadParameters(TestParameters):
             ]
         elif self.arrival == "trace":
             found.append("arrival='trace' takes its instants from the workload: leave out rate")
-        elif self.burstiness is not None and self.arrival != "gamma":
-            found.append(f"burstiness needs arrival='gamma', not {self.arrival or 'poisson'!r}")
-        elif self.arrival == "gamma" and self.burstiness is None:
-            found.append("arrival='gamma' needs burstiness (1 is Poisson, smaller is burstier)")
+        else:
+            found += arrival_mistakes(self.arrival, self.burstiness)
         return found
 
     def _trace_mistakes(self) -> list[str]:
-        offsets = getattr(self.workload, "offsets_ns", ())
+        offsets = self.offsets_ns
         if self.concurrency is not None:
             return ["arrival='trace' (open loop) and concurrency (closed loop) exclude each other: give one"]
         if len(offsets) < 2:
@@ -157,34 +186,64 @@ class LoadParameters(TestParameters):
     @property
     def load(self) -> Load:
         if self.arrival == "trace":
-            offsets = tuple(getattr(self.workload, "offsets_ns", ()))
+            offsets = tuple(self.offsets_ns)
             return OpenLoop(1e9 * len(offsets) / max(offsets[-1], 1), "trace", offsets_ns=offsets)
         if self.rate is None:
             return ClosedLoop(self.concurrency or DEFAULT_CONCURRENCY)
-        arrival = next(name for name in ARRIVALS if name == (self.arrival or "poisson"))
-        return OpenLoop(self.rate, arrival, 1.0 if self.burstiness is None else self.burstiness)
+        return OpenLoop(self.rate, *arrival_law(self.arrival, self.burstiness))
+
+
+def arrival_law(arrival: Arrival | None, burstiness: float | None) -> tuple[Arrival, float]:
+    """The arrivals of an open loop, where those that were not given are ``poisson``."""
+    return arrival or "poisson", 1.0 if burstiness is None else burstiness
+
+
+def arrival_mistakes(arrival: Arrival | None, burstiness: float | None) -> list[str]:
+    """What is wrong between the two."""
+    if burstiness is not None and arrival != "gamma":
+        return [f"burstiness needs arrival='gamma', not {arrival or 'poisson'!r}"]
+    if arrival == "gamma" and burstiness is None:
+        return ["arrival='gamma' needs burstiness (1 is Poisson, smaller is burstier)"]
+    return []
 
 
 def build(cls: type[P], raw: Mapping[str, Any], *, where: str | None = None) -> P:
     """The parameters from a marker's keywords; SuiteError with all mistakes."""
-    kinds = {item.name: item.metadata["kind"] for item in fields(cls)}  # type: ignore[arg-type]
-    mistakes = [_unknown(name, list(kinds)) for name in raw if name not in kinds]
+    checks = _checks(cls)  # type: ignore[arg-type]  # mypy takes no class of a TypeVar for hashable
+    mistakes = [_unknown(name, list(checks)) for name in raw if name not in checks]
     for name, value in raw.items():
         # None means "not given": every optional parameter may be passed through as None.
-        if name in kinds and value is not None:
-            mistakes += [f"{name} {complaint}" for complaint in _CHECKS[kinds[name]](value)]
+        if name in checks and value is not None:
+            mistakes += [f"{name} {complaint}" for complaint in checks[name](value)]
     if not mistakes:
-        built = cls(**{name: _made(kinds[name], value) for name, value in raw.items() if value is not None})
-        mistakes = [*built.contradictions(), *built.not_repeated(), *built.not_of_sessions()]  # type: ignore[attr-defined]
-        mistakes += built.not_without_output()  # type: ignore[attr-defined]
+        built = cls(**{name: _made(name, value) for name, value in raw.items() if value is not None})
+        mistakes = [*built.contradictions(), *built.not_repeated(), *built.not_of_sessions()]
+        mistakes += built.not_without_output()
         if not mistakes:
             return built
     raise SuiteError.from_mistakes(mistakes, where=where)
 
 
-def _made(kind: str, value: Any) -> Any:
+@cache
+def _checks(cls: type[TestParameters]) -> Mapping[str, Check]:
+    """The check of each parameter."""
+    types = get_type_hints(cls)
+    kinds = {each.name: each.metadata["kind"] for each in fields(cls)}
+    return {
+        name: _one_of(_choices(types[name])) if kind == "choice" else _CHECKS[kind]
+        for name, kind in kinds.items()
+    }
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    """The texts of each ``Literal`` in an annotation."""
+    inner = get_args(annotation)
+    return inner if get_origin(annotation) is Literal else tuple(c for each in inner for c in _choices(each))
+
+
+def _made(name: str, value: Any) -> Any:
     """A workload that a mapping describes is made here: what holds it can be compared and stored."""
-    return find_workload(value) if kind == "workload" and isinstance(value, Mapping) else value
+    return find_workload(value) if name == "workload" and isinstance(value, Mapping) else value
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
@@ -250,7 +309,7 @@ def _name(value: Any) -> list[str]:
     return [] if isinstance(value, str) and value else [f"must be a name in quotes, got {shown(value)}"]
 
 
-def _many(check: Callable[[Any], list[str]], least: int = 1) -> Callable[[Any], list[str]]:
+def _many(check: Check, least: int = 1) -> Check:
     """A sequence whose entries all pass ``check``, in ascending order."""
 
     def check_all(value: Any) -> list[str]:
@@ -273,7 +332,7 @@ def _is_list(value: Any) -> bool:
     return sum(1 for _ in islice(value, MOST_ENTRIES + 1)) <= MOST_ENTRIES
 
 
-def _at_least(low: float) -> Callable[[Any], list[str]]:
+def _at_least(low: float) -> Check:
     def check(value: Any) -> list[str]:
         found = _positive(value)
         return found or ([] if value >= low else [f"must be at least {low:g}, got {shown(value)}"])
@@ -290,7 +349,7 @@ def _by_class(value: Any) -> list[str]:
     return _share(value)
 
 
-def _positive_by(kind: type, example: str, *, alone: bool) -> Callable[[Any], list[str]]:
+def _positive_by(kind: type, example: str, *, alone: bool) -> Check:
     """A mapping to positive numbers from keys of ``kind``; with ``alone`` also one number for all."""
 
     def check(value: Any) -> list[str]:
@@ -318,7 +377,7 @@ def _request_classes(value: Any) -> list[str]:
     return []
 
 
-def _one_of(choices: Sequence[str]) -> Callable[[Any], list[str]]:
+def _one_of(choices: Sequence[str]) -> Check:
     def check(value: Any) -> list[str]:
         known = isinstance(value, str) and value in choices
         return [] if known else [f"must be one of {', '.join(choices)}, got {shown(value)}"]
@@ -388,18 +447,14 @@ def _bucket_limits(value: Any) -> list[str]:
     return found
 
 
-_CHECKS: Mapping[str, Callable[[Any], list[str]]] = {
+_CHECKS: Mapping[str, Check] = {
     "positive": _positive,
     "count": _count,
     "amount": _amount,
     "runs": _runs,
     "count_or_auto": _count_or_auto,
-    "failures": _one_of(["left_out", "over_limit"]),
     "seed": _seed,
     "share": _share,
-    "arrival": _one_of(ARRIVALS),
-    "arrival_or_trace": _one_of((*ARRIVALS, "trace")),
-    "compliance": _one_of([ComplianceVerdict.CONDITIONAL, ComplianceVerdict.UNCONDITIONAL]),
     "workload": _workload,
     "slo": _slo,
     "bucket_limits": _bucket_limits,
@@ -413,8 +468,4 @@ _CHECKS: Mapping[str, Callable[[Any], list[str]]] = {
     "positive_by_turn": _by_turn,
     "positive_by_length": _positive_by(int, "{8192: 1500}", alone=False),
     "classes": _request_classes,
-    "itl_method": _one_of(["direct", "A", "B", "C"]),
-    "found": _one_of(["jobs_per_hour"]),
-    "load_model": _one_of(["open", "closed"]),
-    "equal_load": _one_of(["tokens", "requests"]),
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -58,13 +58,20 @@ _OF_DOCUMENTS: dict[str, Quantity] = {"latency": "latency", "latency_scheduled":
 class AdaptiveParameters(LoadParameters):
     """The parameters of a test with one load that may end when its limits are decided."""
 
-    requests: int | str | None = parameter("count_or_auto")  # type: ignore[assignment]  # wider than its base
-    max_requests: int | None = parameter("count")
-    """The most requests with ``requests="auto"``."""
-    max_seconds: float | None = parameter("positive")
-    """The most seconds with ``requests="auto"``, the drain not counted."""
-    failures: str = parameter("failures", "left_out")
-    """``over_limit``: in percentiles and means that are limited, a failed request is beyond the limit."""
+    requests: int | Literal["auto"] | None = parameter(  # type: ignore[assignment]  # wider than its base
+        "count_or_auto",
+        doc='measured requests (default 1000), or ``"auto"``: until the limits are decided.',
+    )
+    max_requests: int | None = parameter("count", doc='with ``requests="auto"``: never more (default 5000).')
+    max_seconds: float | None = parameter(
+        "positive", doc='with ``requests="auto"``: never longer, the drain not counted.'
+    )
+    failures: Literal["left_out", "over_limit"] = parameter(
+        "choice",
+        "left_out",
+        doc='``"over_limit"``: in what is limited a failed request is slower than the limit; else it is '
+        "left out.",
+    )
 
     @property
     def is_auto(self) -> bool:

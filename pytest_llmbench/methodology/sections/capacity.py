@@ -50,19 +50,22 @@ OUTPUT_TOKENS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """The keywords of ``@llmbench.capacity``."""
+    """Double, then bisect, the requests in flight: the most that meet the criteria."""
 
-    ttft_p99_ms: float | None = parameter("positive")
-    """Criterion: a level passes only while TTFT P99 is at or under it. The draft wants one to be chosen."""
-    min_completion: float = parameter("share", 0.99)
-    """Criterion: share of requests that complete."""
-    initial: int = parameter("count", 8)
-    maximum: int = parameter("count", 512)
-    """Requests in flight of the first level, and the upper bound of the search."""
-    output_tokens: int = parameter("count", OUTPUT_TOKENS)
-    """Output limit of every request, in place of the workload's own (AMB-11)."""
-    duration_s: float | None = parameter("positive")
-    """The shortest duration of a level."""
+    ttft_p99_ms: float | None = parameter(
+        "positive",
+        doc="criterion: a level passes only while TTFT P99 is at or under it. The draft wants one to be "
+        "chosen.",
+    )
+    min_completion: float = parameter("share", 0.99, doc="criterion: share of requests that complete.")
+    initial: int = parameter("count", 8, doc="requests in flight of the first level.")
+    maximum: int = parameter("count", 512, doc="the upper bound of the search.")
+    output_tokens: int = parameter(
+        "count",
+        OUTPUT_TOKENS,
+        doc="output limit of every request, in place of the workload's own (AMB-11).",
+    )
+    duration_s: float | None = parameter("positive", doc="of a level, at least.")
     min_concurrency: int | None = parameter("count")
     min_output_tok_s: float | None = parameter("positive")
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -79,30 +79,42 @@ RULES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """The keywords of ``@llmbench.fairness``."""
+    """A mix of request classes against each class alone at equal load."""
 
     workload: str | SyntheticWorkload | ClassMix = parameter("workload", SYNTHETIC_SKEWED.name)
-    classes: Sequence[RequestClass] | None = parameter("classes")
-    """Default: the draft's short and long requests, mixed 80 to 20."""
-    load_percent: float = parameter("positive", LOAD_PERCENT)
-    """The load in percent of the saturation rate of the mix; the draft advises 70 to 90."""
-    capacity_rps: float | None = parameter("positive")
-    """The saturation rate of the mix, where it is known: no search is made."""
-    requests_per_class: int | None = parameter("count")
-    """The fewest requests of a class, in the mix and alone; the length of the load follows from the rarest
-    class."""
-    duration_s: float | None = parameter("positive")
-    """Shortest duration of the mix."""
-    equal_load: str = parameter("equal_load", "tokens")
-    """What a class alone has in common with the mix: ``tokens`` per second, or ``requests`` per second."""
+    classes: Sequence[RequestClass] | None = parameter(
+        "classes", doc="default: the draft's short and long requests, mixed 80 to 20."
+    )
+    load_percent: float = parameter(
+        "positive",
+        LOAD_PERCENT,
+        doc="of the saturation rate of the mix; the draft advises 70 to 90.",
+    )
+    capacity_rps: float | None = parameter(
+        "positive", doc="the saturation rate of the mix, where it is known: no search is made."
+    )
+    requests_per_class: int | None = parameter(
+        "count",
+        doc="at least, in the mix and alone; the length of the load follows from the rarest class.",
+    )
+    duration_s: float | None = parameter("positive", doc="shortest duration of the mix.")
+    equal_load: Literal["tokens", "requests"] = parameter(
+        "choice",
+        "tokens",
+        doc="what a class alone has in common with the mix: ``tokens`` per second, or ``requests`` per "
+        "second.",
+    )
     min_jain: float | None = parameter("share")
     min_class_jain: float | None = parameter("share")
-    max_starvation: float | Mapping[str, float] | None = parameter("share_by_class")
-    """Share of starved requests, of all classes or by class."""
-    max_inflation: float | Mapping[str, float] | None = parameter("positive_by_class")
-    """The largest inflation of the median TTFT, mix over alone; for all classes or by class."""
-    ttft_p99_ms: float | Mapping[str, float] | None = parameter("positive_by_class")
-    """The limit in the mix, for all classes or by class."""
+    max_starvation: float | Mapping[str, float] | None = parameter(
+        "share_by_class", doc="share of starved requests, of all classes or by class."
+    )
+    max_inflation: float | Mapping[str, float] | None = parameter(
+        "positive_by_class", doc="of the median TTFT, mix over alone; for all classes or by class."
+    )
+    ttft_p99_ms: float | Mapping[str, float] | None = parameter(
+        "positive_by_class", doc="in the mix, for all classes or by class."
+    )
 
     @property
     def class_names(self) -> tuple[str, ...]:

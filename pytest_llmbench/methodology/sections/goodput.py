@@ -45,19 +45,33 @@ _OUTSIDE = "goodput is no test of the draft: there are no clauses to comply with
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(AdaptiveParameters):
-    """The keywords of ``@llmbench.goodput``. A request is good when it ends well and keeps all the limits."""
+    """The requests that meet every limit at once.
+
+    A request is good when it ends well and keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``, as far as they are
+    given.
+    """
 
     repeats = True
 
     ttft_ms: float | None = parameter("positive")
     tpot_ms: float | None = parameter("positive")
     e2e_ms: float | None = parameter("positive")
-    min_share: float = parameter("share", 0.99)
-    """The least share of all requests, those that failed among them."""
-    max_schema_violation_rate: float | None = parameter("share")
-    """The most replies that may break the schema they were asked to keep to, of those that were asked."""
-    max_error_share: float = parameter("share", 1.0)
-    """A failed request is not good, which is what the limit is about: it does not void the run as well."""
+    min_share: float = parameter(
+        "share",
+        0.99,
+        doc="of good requests among all, judged on the whole confidence interval.",
+    )
+    max_schema_violation_rate: float | None = parameter(
+        "share",
+        doc="limit on the share of replies that break the schema they were asked to keep to (tool calls, "
+        "JSON), among those that were asked.",
+    )
+    max_error_share: float = parameter(
+        "share",
+        1.0,
+        doc="error budget; a larger share of failed requests voids the run. By default none does: a failed "
+        "request is not good, which is what the limit is about.",
+    )
 
     @property
     def limits_ms(self) -> tuple[tuple[Quantity, float], ...]:

@@ -75,26 +75,37 @@ MOST_CACHED = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """The keywords of ``@llmbench.guardrail``. Limits are ceilings, at every load level."""
+    """The same requests without guardrails, with each filter and with all: four SUT variants. Limits are
+    ceilings, at every load level."""
 
-    baseline: str = parameter("name", "guardrails_baseline")
-    """SUT variant with all guardrails off; so on for the other three."""
+    baseline: str = parameter(
+        "name",
+        "guardrails_baseline",
+        doc="SUT variant with all guardrails off; so on for the other three.",
+    )
     input_filter: str | None = parameter("name", "guardrails_input")
     output_filter: str | None = parameter("name", "guardrails_output")
     full: str = parameter("name", "guardrails_full")
-    without: str | None = parameter("name")
-    """Why the single-filter configurations cannot be run; they are left out then (AMB-20)."""
-    capacity_rps: float | None = parameter("positive")
-    """Capacity of the baseline, requests per second, where it is known; else it is searched for."""
+    without: str | None = parameter(
+        "name",
+        doc="why the single-filter configurations cannot be run; they are left out then (AMB-20).",
+    )
+    capacity_rps: float | None = parameter(
+        "positive",
+        doc="capacity of the baseline, requests per second, where it is known; else it is searched for.",
+    )
     levels_percent: Sequence[float] = parameter("percents", PERCENTS)
     duration_s: float | None = parameter("positive")
-    max_overhead_ms: float | None = parameter("positive")
-    """Total: E2E with all guardrails less that of the baseline, at P50."""
+    max_overhead_ms: float | None = parameter(
+        "positive", doc="total: E2E with all guardrails less that of the baseline, at P50."
+    )
     max_overhead_p95_ms: float | None = parameter("positive")
-    max_input_overhead_ms: float | None = parameter("positive")
-    """TTFT with the input filter less that of the baseline, at P50."""
-    max_throughput_loss: float | None = parameter("share")
-    """The largest loss of maximum output throughput, with all guardrails."""
+    max_input_overhead_ms: float | None = parameter(
+        "positive", doc="TTFT with the input filter less that of the baseline, at P50."
+    )
+    max_throughput_loss: float | None = parameter(
+        "share", doc="of maximum output throughput, with all guardrails."
+    )
 
     @property
     def configurations(self) -> dict[str, str]:

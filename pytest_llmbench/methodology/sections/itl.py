@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -97,18 +97,25 @@ _MARGIN = 1.15
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """The keywords of ``@llmbench.itl``. Limits are ceilings that every level has to keep."""
+    """Inter-token latency, jitter and pauses at shares of the saturation rate. Ceilings hold at every
+    level."""
 
-    levels_percent: Sequence[float] = parameter("percents", LEVELS_PERCENT)
-    """Loads, in percent of the saturation rate."""
-    capacity_rps: float | None = parameter("positive")
-    """The saturation rate, where it is known: no search is made."""
-    method: str | None = parameter("itl_method")
-    """How tokens are timed: ``direct``, ``A``, ``B``, ``C`` (section 4.6.3); AMB-13 decides if not given."""
-    requests: int | None = parameter("count")
-    """Requests of at least 50 output tokens per level; the length of the schedule follows."""
-    duration_s: float | None = parameter("positive")
-    """Shortest duration of a level."""
+    levels_percent: Sequence[float] = parameter(
+        "percents", LEVELS_PERCENT, doc="loads, in percent of the saturation rate."
+    )
+    capacity_rps: float | None = parameter(
+        "positive", doc="the saturation rate, where it is known: no search is made."
+    )
+    method: Literal["direct", "A", "B", "C"] | None = parameter(
+        "choice",
+        doc="how tokens are timed: ``direct``, ``A``, ``B``, ``C`` (section 4.6.3); AMB-13 decides if not "
+        "given.",
+    )
+    requests: int | None = parameter(
+        "count",
+        doc="requests of at least 50 output tokens per level; the length of the schedule follows.",
+    )
+    duration_s: float | None = parameter("positive", doc="shortest duration of a level.")
     p50_ms: float | None = parameter("positive")
     p90_ms: float | None = parameter("positive")
     p95_ms: float | None = parameter("positive")
@@ -116,8 +123,7 @@ class Parameters(TestParameters):
     p99_9_ms: float | None = parameter("positive")
     jitter_p99_ms: float | None = parameter("positive")
     longest_pause_p99_ms: float | None = parameter("positive")
-    max_tail_ratio: float | None = parameter("positive")
-    """The largest ratio P99 / P50."""
+    max_tail_ratio: float | None = parameter("positive", doc="of P99 / P50.")
 
     @property
     def objectives(self) -> tuple[Objective, ...]:

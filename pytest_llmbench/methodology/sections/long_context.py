@@ -86,23 +86,25 @@ _WARMUP_TOKENS = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """The keywords of ``@llmbench.long_context``."""
+    """TTFT against input length: scaling exponent and straight line."""
 
     workload: str | LongContextWorkload = parameter("workload", LONG_CONTEXT.name)
-    lengths: Sequence[int] | None = parameter("counts")
-    """Input lengths in tokens; default: the powers of two from 1024 to 131072. What does not fit the model's
-    context together with the output is left out."""
-    concurrency: int = parameter("count", 1)
-    """Requests in flight, 1 to 4."""
-    requests: int | None = parameter("count")
-    """The requests per length; 20 support a mean and a median. A limit on P95 needs more: about 80."""
+    lengths: Sequence[int] | None = parameter(
+        "counts",
+        doc="input lengths in tokens; default: the powers of two from 1024 to 131072. What does not fit the "
+        "model's context together with the output is left out.",
+    )
+    concurrency: int = parameter("count", 1, doc="requests in flight, 1 to 4.")
+    requests: int | None = parameter(
+        "count",
+        doc="per length; 20 support a mean and a median. A limit on P95 needs more: about 80.",
+    )
     output_tokens: int = parameter("count", OUTPUT_TOKENS)
-    max_exponent: float | None = parameter("positive")
-    """The largest k in TTFT ∝ length^k."""
-    max_slope_us: float | None = parameter("positive")
-    """The largest slope of the straight line, in µs per input token."""
-    ttft_p95_ms: Mapping[int, float] | None = parameter("positive_by_length")
-    """Limits by length: ``{8192: 1500}``."""
+    max_exponent: float | None = parameter("positive", doc="of k in TTFT ∝ length^k.")
+    max_slope_us: float | None = parameter("positive", doc="of the straight line, in µs per input token.")
+    ttft_p95_ms: Mapping[int, float] | None = parameter(
+        "positive_by_length", doc="limits by length: ``{8192: 1500}``."
+    )
 
     def contradictions(self) -> list[str]:
         found = []

@@ -91,15 +91,18 @@ LEVEL_S = ByScale(quick=5.0, standard=30.0, full=120.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """The keywords of ``@llmbench.memory_pressure``. Limits hold at every level beyond 100 %."""
+    """Levels beyond capacity, up to failure: needs ``--llm-allow-overload`` and an isolated system. Limits
+    hold at every level beyond 100 %."""
 
     workload: str | Workload = parameter("workload", "long-context")
-    capacity: int | None = parameter("count")
-    """Requests in flight that are 100 %, where it is known; else found by the search of test 5.5."""
-    ttft_p99_ms: float | None = parameter("positive")
-    """Criterion of the capacity search; else from the TTFT of one request at a time."""
-    levels_percent: Sequence[float] = parameter("levels", LEVELS_PERCENT)
-    """The levels in percent of capacity; 100 is the base."""
+    capacity: int | None = parameter(
+        "count",
+        doc="requests in flight that are 100 %, where it is known; else found by the search of test 5.5.",
+    )
+    ttft_p99_ms: float | None = parameter(
+        "positive", doc="criterion of the capacity search; else from the TTFT of one request at a time."
+    )
+    levels_percent: Sequence[float] = parameter("levels", LEVELS_PERCENT, doc="of capacity; 100 is the base.")
     duration_s: float | None = parameter("positive")
     min_completion: float | None = parameter("share")
     max_preemption_rate: float | None = parameter("share")

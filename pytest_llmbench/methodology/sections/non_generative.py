@@ -37,6 +37,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.workloads.adapted import without_outputs
 
@@ -54,18 +55,37 @@ _RATES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(AdaptiveParameters):
-    """The keywords of ``@llmbench.non_generative``. Limits are judged on the whole interval."""
+    """How long a document takes, and how many there are: embeddings, reranking, scores, log-probabilities.
+
+    It needs ``--llm-api=openai-embeddings``, ``rerank``, ``score`` or ``logprobs``. Nothing is generated, so
+    there is no TTFT, no ITL and no output token. Limits are judged on the whole confidence interval.
+    """
 
     repeats = True
     generates = False
 
-    workload: str | object = parameter("workload", "profile:EMBED")  # type: ignore[assignment]
+    workload: str | Workload = parameter(
+        "workload",
+        "profile:EMBED",
+        doc="name of a workload, a workload object, or weights by name; of one that asks for outputs the "
+        "inputs alone.",
+    )
+    slo: Sequence[Objective] = parameter(
+        "slo",
+        (),
+        doc='further objectives, ``[metric("latency_scheduled.p99", "ms") <= 300 * ms]``.',
+    )
     latency_p50_ms: float | None = parameter("positive")
-    latency_p95_ms: float | None = parameter("positive")
+    latency_p95_ms: float | None = parameter(
+        "positive",
+        doc="of the time from the last byte of the request to the last byte of the reply.",
+    )
     latency_p99_ms: float | None = parameter("positive")
     latency_mean_ms: float | None = parameter("positive")
-    min_requests_per_s: float | None = parameter("positive")
-    min_input_tokens_per_s: float | None = parameter("positive")
+    min_requests_per_s: float | None = parameter("positive", doc="of requests that ended well.")
+    min_input_tokens_per_s: float | None = parameter(
+        "positive", doc="of the input of requests that ended well."
+    )
 
     @property
     def objectives(self) -> tuple[Objective, ...]:

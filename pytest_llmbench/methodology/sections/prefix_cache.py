@@ -70,18 +70,15 @@ tokens) with random content. The recommended one needs a data set, and a stand-i
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(LoadParameters):
-    """The keywords of ``@llmbench.prefix_cache``.
+    """The identical requests with the prefix cache off, on and empty, on and filled: three SUT variants.
 
-    Limits are floors on the warm run, shares between 0 and 1.
+    Limits are floors on the filled one, shares between 0 and 1.
     """
 
     workload: str | Workload = parameter("workload", STAND_IN)
-    disabled: str = parameter("name", "cache_disabled")
-    """SUT variant with the prefix cache switched off."""
-    enabled: str = parameter("name", "cache_enabled")
-    """SUT variant with the prefix cache switched on."""
-    min_ttft_reduction: float | None = parameter("share")
-    """The least reduction of TTFT at P50."""
+    disabled: str = parameter("name", "cache_disabled", doc="SUT variant with the prefix cache switched off.")
+    enabled: str = parameter("name", "cache_enabled", doc="SUT variant with the prefix cache switched on.")
+    min_ttft_reduction: float | None = parameter("share", doc="at P50.")
     min_ttft_reduction_p95: float | None = parameter("share")
     min_ttft_reduction_p99: float | None = parameter("share")
     min_hit_rate: float | None = parameter("share")

@@ -40,6 +40,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import ClosedLoop, Load, OpenLoop
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.stats.ecdf import ecdf
 from pytest_llmbench.workloads.mixture import CHAT_AND_REASONING
@@ -58,25 +59,56 @@ _TAILS = {"p50": "P50", "p95": "P95", "p99": "P99"}
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(AdaptiveParameters):
-    """The keywords of ``@llmbench.reasoning``. Limits are ceilings on the whole interval."""
+    """What a user of a model that thinks first waits for, and why.
+
+    Limits (``*_ms``, ``max_*``) are ceilings, judged on the whole confidence interval.
+    """
 
     repeats = True
 
-    workload: str | object = parameter("workload", CHAT_AND_REASONING.name)  # type: ignore[assignment]
+    workload: str | Workload = parameter(
+        "workload",
+        CHAT_AND_REASONING.name,
+        doc="name of a workload, or a workload object; limits on a class of a mix go into ``slo``.",
+    )
+    rate: float | None = parameter(
+        "positive",
+        doc="open loop, requests per second (default 1); with ``arrival`` (default ``poisson``).",
+    )
+    concurrency: int | None = parameter("count", doc="closed loop, requests in flight, instead of ``rate``.")
+    slo: Sequence[Objective] = parameter(
+        "slo",
+        (),
+        doc='further objectives, ``[metric("ttot[chat].p95", "ms") <= 300 * ms]``.',
+    )
     ttot_p50_ms: float | None = parameter("positive")
-    ttot_p95_ms: float | None = parameter("positive")
+    ttot_p95_ms: float | None = parameter(
+        "positive",
+        doc="of the time from the end of thinking to the first visible content.",
+    )
     ttot_p99_ms: float | None = parameter("positive")
     ttfo_p50_ms: float | None = parameter("positive")
-    ttfo_p95_ms: float | None = parameter("positive")
+    ttfo_p95_ms: float | None = parameter(
+        "positive", doc="of the time from submission to the first visible content."
+    )
     ttfo_p99_ms: float | None = parameter("positive")
     output_itl_p50_ms: float | None = parameter("positive")
     output_itl_p95_ms: float | None = parameter("positive")
-    output_itl_p99_ms: float | None = parameter("positive")
-    max_think_tokens_mean: float | None = parameter("positive")
+    output_itl_p99_ms: float | None = parameter(
+        "positive", doc="of the gaps between tokens from the first visible content on."
+    )
+    max_think_tokens_mean: float | None = parameter(
+        "positive", doc="of the reasoning tokens of a reply that reasoned."
+    )
     max_think_tokens_p95: float | None = parameter("positive")
-    max_think_share: float | None = parameter("share")
-    max_budget_force_rate: float | None = parameter("share")
-    max_critical_evictions: int | None = parameter("amount")
+    max_think_share: float | None = parameter("share", doc="of reasoning tokens among all output tokens.")
+    max_budget_force_rate: float | None = parameter(
+        "share", doc="of replies whose reasoning the server ended."
+    )
+    max_critical_evictions: int | None = parameter(
+        "amount",
+        doc="of requests in their output phase, as the server counts them; 0 for none at all.",
+    )
 
     @property
     def objectives(self) -> tuple[Objective, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -39,7 +40,14 @@ from pytest_llmbench.methodology.measuring.session_probes import (
 )
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.measuring.warmup import warm_up
-from pytest_llmbench.methodology.parameters import DEFAULT_CONCURRENCY, TestParameters, parameter
+from pytest_llmbench.methodology.parameters import (
+    DEFAULT_CONCURRENCY,
+    OF_BURSTINESS,
+    TestParameters,
+    arrival_law,
+    arrival_mistakes,
+    parameter,
+)
 from pytest_llmbench.methodology.patience import patient
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.session_search import (
@@ -67,7 +75,7 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.looks import Quantity
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import ARRIVALS, LoadPlan, SessionLoad, SessionSlots, SessionStarts
+from pytest_llmbench.model.plan import LoadPlan, SessionLoad, SessionSlots, SessionStarts
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
@@ -94,47 +102,64 @@ Alone = Mapping[int, Probed]
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """The keywords of ``@llmbench.sessions``."""
+    """Conversations and agents, whose turns wait for one another."""
 
     repeats = True
     of_sessions = True
 
-    workload: str | Workload = parameter("workload", "session:chat")
-    job_p50_s: float | None = parameter("positive")
-    job_p95_s: float | None = parameter("positive")
-    ttft_p95_ms: float | None = parameter("positive")
+    workload: str | Workload = parameter(
+        "workload",
+        "session:chat",
+        doc='``session:chat``, ``session:deep-research``, ``{"sessions": {…}}``, the name of a trace with '
+        "``sessions = true`` or an object.",
+    )
+    max_error_share: float = parameter("share", 0.01, doc="error budget, of turns and cut-off sessions.")
+    job_p50_s: float | None = parameter("positive", doc="median of job times, first turn due to last end.")
+    job_p95_s: float | None = parameter("positive", doc="the 95th percentile of job times.")
+    ttft_p95_ms: float | None = parameter("positive", doc="TTFT of all turns.")
     ttft_p99_ms: float | None = parameter("positive")
-    turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter("positive_by_turn")
-    ttft_ms: float | None = parameter("positive")
+    turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter(
+        "positive_by_turn", doc='TTFT by number of the turn, ``{1: 500, "2+": 300}``.'
+    )
+    ttft_ms: float | None = parameter(
+        "positive",
+        doc="what makes a session good: every turn keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``, and the "
+        "job ``job_s``, as far as they are given.",
+    )
     tpot_ms: float | None = parameter("positive")
     e2e_ms: float | None = parameter("positive")
     job_s: float | None = parameter("positive")
-    min_session_goodput: float | None = parameter("share")
-    max_slowdown: float | None = parameter("positive")
-    """Of the job time, against the same job alone: its median."""
-    max_llm_slowdown: float | None = parameter("positive")
-    """Of its LLM time, without pauses."""
-    probe_sessions: int | None = parameter("amount")
-    """Sessions of each run that are sent alone before the load; 0: none, and no slowdown."""
-    find: str | None = parameter("found")
-    """``jobs_per_hour``: search for the most at which the limits are kept, in place of one load."""
+    min_session_goodput: float | None = parameter("share", doc="least share of good sessions among all.")
+    max_slowdown: float | None = parameter("positive", doc="median of job time under load / alone.")
+    max_llm_slowdown: float | None = parameter("positive", doc="the same of LLM time, without pauses.")
+    probe_sessions: int | None = parameter(
+        "amount",
+        doc="sessions of each run sent alone before the load, one at a time, to compare with (default 40 "
+        "where a limit is on the slowdown, else 0: it is not measured).",
+    )
+    find: Literal["jobs_per_hour"] | None = parameter(
+        "choice",
+        doc="``jobs_per_hour``: search for the highest rate of session starts at which all limits of the "
+        "marker are kept, in place of one load; ``min_jobs_per_hour``, a limit on it, says so too.",
+    )
     min_jobs_per_hour: float | None = parameter("positive")
-    initial: int | None = parameter("count")
-    maximum: int | None = parameter("count")
-    """Jobs per hour of the first level of the search, and its upper bound."""
-    duration_s: float | None = parameter("positive")
-    """Sessions of a level of the search start for so long."""
-    rate: float | None = parameter("positive")
-    """Open loop: sessions that start per second."""
-    arrival: str | None = parameter("arrival_or_trace")
-    """Open loop: ``poisson`` (default), ``uniform``, ``gamma``; ``trace``: when the workload's trace says."""
-    speedup: float | None = parameter("positive")
-    """Of ``arrival="trace"``: sessions start so many times as fast; their pauses stay as they are."""
-    burstiness: float | None = parameter("positive")
-    sessions: int | None = parameter("count")
-    """Closed loop: sessions at once."""
-    total_sessions: int | None = parameter("count")
-    """Measured sessions."""
+    initial: int | None = parameter(
+        "count", doc="of a search: jobs per hour of the first level (default 200)."
+    )
+    maximum: int | None = parameter("count", doc="of a search: its upper bound (default 6,400).")
+    duration_s: float | None = parameter(
+        "positive",
+        doc="of a search: sessions of a level start for so long (default 300, and five times the pauses of "
+        "a session if that is longer); ``total_sessions`` is their fewest number (default 100).",
+    )
+    rate: float | None = parameter("positive", doc="open loop, sessions that start per second.")
+    arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = parameter(
+        "choice", doc="``trace``: without ``rate``, when the sessions of the workload's trace started."
+    )
+    speedup: float | None = parameter("positive", doc="of a trace: so many times as fast, but for pauses.")
+    burstiness: float | None = parameter("positive", doc=OF_BURSTINESS)
+    sessions: int | None = parameter("count", doc="closed loop, sessions at once (default 8).")
+    total_sessions: int | None = parameter("count", doc="measured sessions (default 500; of a trace all).")
 
     @property
     def limits_ms(self) -> tuple[tuple[Quantity, float], ...]:
@@ -210,14 +235,7 @@ class Parameters(TestParameters):
             return SessionStarts(1e9 * len(starts) / max((1, *starts)), "trace", offsets_ns=starts)
         if self.rate is None:
             return SessionSlots(self.sessions or DEFAULT_CONCURRENCY)
-        arrival = next(name for name in ARRIVALS if name == (self.arrival or "poisson"))
-        return SessionStarts(self.rate, arrival, 1.0 if self.burstiness is None else self.burstiness)
-
-    @property
-    def offsets_ns(self) -> Sequence[int]:
-        """Instants at which sessions start in the workload's trace; none where it is of no trace."""
-        offsets: Sequence[int] = getattr(self.workload, "offsets_ns", ())
-        return offsets
+        return SessionStarts(self.rate, *arrival_law(self.arrival, self.burstiness))
 
     def contradictions(self) -> list[str]:
         found = []
@@ -230,7 +248,7 @@ class Parameters(TestParameters):
             found.append("compliance is not for this test: sessions is no test of the draft")
         found += self._probe_mistakes()
         if self.searches:
-            return found + self._search_mistakes() + self._law_mistakes()
+            return found + self._search_mistakes() + arrival_mistakes(self.arrival, self.burstiness)
         found += [
             f"{name} is of a search: give find='jobs_per_hour' as well"
             for name in ("initial", "maximum", "duration_s")
@@ -249,15 +267,8 @@ class Parameters(TestParameters):
                 if getattr(self, name) is not None
             ]
         else:
-            found += self._law_mistakes()
+            found += arrival_mistakes(self.arrival, self.burstiness)
         return found
-
-    def _law_mistakes(self) -> list[str]:
-        if self.burstiness is not None and self.arrival != "gamma":
-            return [f"burstiness needs arrival='gamma', not {self.arrival or 'poisson'!r}"]
-        if self.arrival == "gamma" and self.burstiness is None:
-            return ["arrival='gamma' needs burstiness (1 is Poisson, smaller is burstier)"]
-        return []
 
     def _search_mistakes(self) -> list[str]:
         """Of a search for the jobs per hour at the limit."""
@@ -515,11 +526,10 @@ def _figures(parameters: Parameters, runs: Sequence[Records], seed: int) -> dict
 
 
 def _jobs_asked(parameters: Parameters, setting: Setting) -> JobsAsked:
-    arrival = next(name for name in ARRIVALS if name == (parameters.arrival or "poisson"))
     return JobsAsked(
         limits=parameters.limits,
         figures=lambda records: _figures(parameters, [records], setting.seed),
-        law=SessionStarts(1.0, arrival, 1.0 if parameters.burstiness is None else parameters.burstiness),
+        law=SessionStarts(1.0, *arrival_law(parameters.arrival, parameters.burstiness)),
         initial=parameters.first_level,
         maximum=parameters.last_level,
         duration_s=level_duration_s(setting, parameters.duration_s),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from pytest_llmbench.methodology.amounts import warm_up_bounds
 from pytest_llmbench.methodology.measuring.cells import (
@@ -25,7 +25,7 @@ from pytest_llmbench.methodology.measuring.frame import Heading, Report, framed,
 from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.load_plans import RequestSlice
 from pytest_llmbench.methodology.measuring.scales import REPORTED_S
-from pytest_llmbench.methodology.parameters import TestParameters, parameter
+from pytest_llmbench.methodology.parameters import TestParameters, arrival_law, parameter
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.search.probing import LoadModel, Range, meets, sustainable, value_of
 from pytest_llmbench.methodology.search.search import UNKNOWN_RPS, Searched, search, search_plans
@@ -44,7 +44,7 @@ from pytest_llmbench.metrics.server_side import NOT_MEASURABLE
 from pytest_llmbench.model.estimate import LOWER_BOUND, Estimate
 from pytest_llmbench.model.level import BURST
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.plan import ARRIVALS, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 
 _LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("End-to-End", "e2e"))
@@ -69,33 +69,41 @@ _FLOORS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """The keywords of ``@llmbench.throughput``.
+    """Search for the highest sustainable load, open loop unless a concurrency range is given; then measure
+    there.
 
-    Without a range the search chooses one from short bursts; a range without a maximum goes on upwards until
-    it saturates.
+    Without a range it is found by short bursts; a range without a maximum goes on upwards until it saturates.
     """
 
     repeats = True
 
-    load_model: str | None = parameter("load_model")
-    """``open`` (default), or ``closed``; a concurrency range makes it closed."""
+    load_model: Literal["open", "closed"] | None = parameter(
+        "choice", doc="``open`` (default), or ``closed``; a concurrency range makes it closed."
+    )
     min_rate: float | None = parameter("positive")
     max_rate: float | None = parameter("positive")
-    rate_step: float | None = parameter("positive")
-    """Open loop: range of the search in requests per second, and the width at which it stops."""
-    arrival: str | None = parameter("arrival")
+    rate_step: float | None = parameter(
+        "positive",
+        doc="open loop: the search between ``min_rate`` and ``max_rate`` ends when they are this close, in "
+        "requests per second.",
+    )
+    arrival: Literal["poisson", "uniform", "gamma"] | None = parameter("choice")
     burstiness: float | None = parameter("positive")
     min_concurrency: int | None = parameter("count")
     max_concurrency: int | None = parameter("count")
-    concurrency_step: int | None = parameter("count")
-    """Closed loop: range of the search in requests in flight."""
-    duration_s: float | None = parameter("positive")
-    """The duration of the reported level, ramp-up included."""
-    probe_s: float | None = parameter("positive")
-    """The duration of a level of the search."""
+    concurrency_step: int | None = parameter(
+        "count",
+        doc="closed loop: the same in requests in flight, between ``min_concurrency`` and "
+        "``max_concurrency``.",
+    )
+    duration_s: float | None = parameter("positive", doc="of the reported level, ramp-up included.")
+    probe_s: float | None = parameter("positive", doc="of a level of the search.")
     ttft_p99_ms: float | None = parameter("positive")
-    tpot_p99_ms: float | None = parameter("positive")
-    """Objectives on latency: the constrained throughput is the highest that meets them."""
+    tpot_p99_ms: float | None = parameter(
+        "positive",
+        doc="with ``ttft_p99_ms``: objectives on latency; the constrained throughput is the highest that "
+        "meets them.",
+    )
     min_output_tok_s: float | None = parameter("positive")
     min_request_s: float | None = parameter("positive")
     min_input_tok_s: float | None = parameter("positive")
@@ -143,8 +151,7 @@ class Parameters(TestParameters):
 
     @property
     def law(self) -> OpenLoop:
-        arrival = next(name for name in ARRIVALS if name == (self.arrival or "poisson"))
-        return OpenLoop(1.0, arrival, 1.0 if self.burstiness is None else self.burstiness)
+        return OpenLoop(1.0, *arrival_law(self.arrival, self.burstiness))
 
     @property
     def limits(self) -> dict[str, float]:

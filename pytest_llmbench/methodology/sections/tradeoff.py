@@ -66,19 +66,22 @@ the sweep."""
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """The keywords of ``@llmbench.tradeoff``.
+    """Levels from 10 to 120 % of capacity, and on until saturation: knee, saturation and operating point.
 
     The load is open: a closed loop shows nothing beyond capacity.
     """
 
-    capacity_rps: float | None = parameter("positive")
-    """Capacity in requests per second, from published figures or an earlier test; else found by a search."""
+    capacity_rps: float | None = parameter(
+        "positive",
+        doc="capacity in requests per second, from published figures or an earlier test; else found by a "
+        "search.",
+    )
     levels_percent: Sequence[float] = parameter("percents", GRID)
-    duration_s: float | None = parameter("positive")
-    """The duration of a level, ramp-up included."""
+    duration_s: float | None = parameter("positive", doc="of a level, ramp-up included.")
     ttft_p99_ms: float | None = parameter("positive")
-    tpot_p99_ms: float | None = parameter("positive")
-    """Objectives on latency that the operating point has to meet."""
+    tpot_p99_ms: float | None = parameter(
+        "positive", doc="with ``ttft_p99_ms``: objectives on latency that the operating point has to meet."
+    )
     min_knee_rate: float | None = parameter("positive")
     min_saturation_rate: float | None = parameter("positive")
     min_operating_tok_s: float | None = parameter("positive")

@@ -62,7 +62,7 @@ TITLE = "Time to First Token"
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(AdaptiveParameters):
-    """The keywords of ``@llmbench.ttft``. Limits are ceilings in milliseconds on the whole interval."""
+    """Limits (``*_ms``) are ceilings in milliseconds, judged on the whole confidence interval."""
 
     repeats = True
 
@@ -72,8 +72,9 @@ class Parameters(AdaptiveParameters):
     p95_ms: float | None = parameter("positive")
     p99_ms: float | None = parameter("positive")
     p99_9_ms: float | None = parameter("positive")
-    bucket_limits: Mapping[str, Mapping[str, float]] | None = parameter("bucket_limits")
-    """Limits per input-length bucket: ``{"0-256": {"p95_ms": 300}}``."""
+    bucket_limits: Mapping[str, Mapping[str, float]] | None = parameter(
+        "bucket_limits", doc='limits per input-length bucket, ``{"0-256": {"p95_ms": 300}}``.'
+    )
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
