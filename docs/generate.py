@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
+    from pytest_llmbench.marks.builder import Builder
+
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 _MADE = "This page is made from the code when the documentation is built."
@@ -83,10 +85,10 @@ def _of(choices: Sequence[str] | None) -> str:
 
 
 def markers_page() -> str:
-    """The builders of ``llmbench``: signature and docstring of each."""
+    """The builders of ``llmbench``: signature and documentation of each."""
     from pytest_llmbench import llmbench
 
-    names = [name for name in dir(type(llmbench)) if not name.startswith("_")]
+    names = [name for name in dir(llmbench) if not name.startswith("_")]
     parts = [
         f"# Markers and keywords\n\n{_MADE} What each test does, measures and asks of the system: "
         "[The tests](../tests.md). All keywords are given by name.\n"
@@ -108,8 +110,8 @@ def described() -> dict[tuple[str, str], str]:
     return found
 
 
-def _marker(name: str, builder: Callable[..., Any], page: Mapping[tuple[str, str], str]) -> str:
-    told = inspect.getdoc(builder) or ""
+def _marker(name: str, builder: Builder, page: Mapping[tuple[str, str], str]) -> str:
+    told = builder.documentation
     meanings = {keyword: cell(meaning) for keyword, meaning in _PARAM.findall(told)}
     intro = re.split(r"^:param|^:", told, maxsplit=1, flags=re.MULTILINE)[0].strip()
     rows = []

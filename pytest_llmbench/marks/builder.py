@@ -1,47 +1,96 @@
-"""Mark builders, made from declared signatures."""
+"""What makes a mark, and shows the keywords of its marker when somebody asks."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, ParamSpec
+from typing import Any, NamedTuple
 
 import pytest
 
 from pytest_llmbench.errors import SuiteError
 
-P = ParamSpec("P")
-
 MARK = "llmbench"
-POSITIONAL = "__positional__"
-"""Keyword under which stray positional arguments travel to collection, where they are refused."""
+"""Name of the pytest mark of every test."""
 
 
-def builder(declared: Callable[P, None]) -> Callable[P, pytest.MarkDecorator]:
-    """A mark builder with the signature and docstring of ``declared``, whose body is never run."""
-    test = declared.__name__
+class Shown(NamedTuple):
+    """What a builder shows of itself."""
 
-    def build(*args: P.args, **kwargs: P.kwargs) -> pytest.MarkDecorator:
-        _refuse_bare(test, args)
-        given: dict[str, Any] = dict(kwargs)
-        if args:
-            given[POSITIONAL] = args
-        mark: pytest.MarkDecorator = getattr(pytest.mark, MARK)
-        return mark(test=test, **given)
-
-    return _like(declared, build)
+    signature: inspect.Signature
+    """Its annotations are texts."""
+    documentation: str
 
 
-def builder_of(name: str) -> Callable[[Callable[P, None]], Callable[P, pytest.MarkDecorator]]:
-    """The same for a mark of another name, which is given the arguments as they are."""
+class Builder:
+    # Makes the pytest mark of one marker, ``llmbench.ttft(p99_ms=500)``. It takes any argument: what is wrong
+    # is said at collection, with the test's name. What ``help`` and ``inspect.signature`` show is looked up
+    # when they ask. (No docstring: ``__doc__`` is that of the marker.)
 
-    def of(declared: Callable[P, None]) -> Callable[P, pytest.MarkDecorator]:
-        def build(*args: P.args, **kwargs: P.kwargs) -> pytest.MarkDecorator:
-            _refuse_bare(declared.__name__, args)
-            mark: pytest.MarkDecorator = getattr(pytest.mark, name)
-            return mark(*args, **kwargs)
+    def __init__(self, name: str, mark: str, shown: Callable[[], Shown], **always: str) -> None:
+        """``always``: arguments of the mark that no author writes."""
+        self.__name__ = name
+        self.__qualname__ = f"llmbench.{name}"
+        self.mark = mark
+        self._shown = shown
+        self._always = always
 
-        return _like(declared, build)
+    def __call__(self, *args: Any, **kwargs: Any) -> pytest.MarkDecorator:
+        _refuse_bare(self.__name__, args)
+        mark: pytest.MarkDecorator = getattr(pytest.mark, self.mark)
+        return mark(*args, **self._always, **kwargs)
+
+    def __repr__(self) -> str:
+        return self.__qualname__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return self._shown().signature
+
+    @property
+    def documentation(self) -> str:
+        """What the marker is for, and what its keywords mean."""
+        return self._shown().documentation
+
+    @property
+    def declared(self) -> list[str]:
+        """The keywords with their types and defaults, a line each, as a function declares them."""
+        lines = []
+        for each in self.__signature__.parameters.values():
+            if each.kind is each.KEYWORD_ONLY and "*" not in lines:
+                lines.append("*")
+            default = "" if each.default is each.empty else f" = {each.default!r}"
+            lines.append(f"{each.name}: {each.annotation}{default}".replace("'", '"'))
+        return lines
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        keywords = "".join(f"    {line},\n" for line in self.declared)
+        return f"{self.__qualname__}(\n{keywords})\n\n{self.documentation}"
+
+
+def of_test(name: str) -> Builder:
+    """The builder of a test of the catalogue, which shows the fields of its parameters."""
+
+    def shown() -> Shown:
+        # Importing a test takes longer than a session that measures nothing may wait.
+        from pytest_llmbench.methodology.catalogue import TESTS
+        from pytest_llmbench.methodology.keywords import documentation, signature
+
+        return Shown(signature(TESTS[name].parameters), documentation(TESTS[name]))
+
+    return Builder(name, MARK, shown, test=name)
+
+
+def of_function(mark: str) -> Callable[[Callable[..., None]], Builder]:
+    """The builder of a marker that is no test: its keywords are those of a function that is never run."""
+
+    def of(declared: Callable[..., None]) -> Builder:
+        def shown() -> Shown:
+            return Shown(inspect.signature(declared), inspect.getdoc(declared) or "")
+
+        return Builder(declared.__name__, mark, shown)
 
     return of
 
@@ -58,13 +107,3 @@ def _refuse_bare(name: str, arguments: tuple[object, ...]) -> None:
         where=where,
         remedy=f"write @llmbench.{name}()",
     )
-
-
-def _like(
-    declared: Callable[P, None], build: Callable[P, pytest.MarkDecorator]
-) -> Callable[P, pytest.MarkDecorator]:
-    build.__name__ = declared.__name__
-    build.__qualname__ = f"llmbench.{declared.__name__}"
-    build.__doc__ = declared.__doc__
-    build.__wrapped__ = declared  # type: ignore[attr-defined]  # help() and inspect.signature show the parameters
-    return build

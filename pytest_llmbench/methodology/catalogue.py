@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.methodology.procedure import TestDefinition
+
+if TYPE_CHECKING:
+    from pytest_llmbench.methodology.procedure import TestDefinition
 
 _NAMES: Final = (
     "ttft",
@@ -33,7 +35,7 @@ SENDS_AGAIN: Final = frozenset({"prefix_cache", "guardrail"})
 """They send the same requests to several states of a system, and look after what its cache holds."""
 
 
-class _Tests(Mapping[str, TestDefinition]):
+class _Tests(Mapping[str, "TestDefinition"]):
     """The tests by name. The module of a test is imported when the test is asked for."""
 
     def __getitem__(self, name: str) -> TestDefinition:

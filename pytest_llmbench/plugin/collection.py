@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.errors import SuiteError, shown
-from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION, POSITIONAL
+from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION
 from pytest_llmbench.plugin.markers import let_select
 from pytest_llmbench.plugin.options import has_endpoint, values
 
@@ -199,11 +199,10 @@ def _read(item: pytest.Item, named: Mapping[str, Any]) -> MarkedTest:
     where = _where(item)
     mark = _mark_of(item, where)
     given = dict(mark.kwargs)
-    positional = (*mark.args, *given.pop(POSITIONAL, ()))
     test = given.pop("test", None)
-    if positional:
+    if mark.args:
         raise SuiteError(
-            f"takes keywords only, got {', '.join(map(shown, positional))}: write for example p99_ms=500",
+            f"takes keywords only, got {', '.join(map(shown, mark.args))}: write for example p99_ms=500",
             where=where,
         )
     if test is None:

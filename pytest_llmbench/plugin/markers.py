@@ -8,28 +8,31 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pytest_llmbench.marks import COMPARE, MARK, NO_REGRESSION, llmbench
-
-_BESIDE = {"no_regression": NO_REGRESSION, "compare": COMPARE}
-"""Builders of markers that measure nothing themselves, and the names of their marks."""
+from pytest_llmbench.marks.builder import Builder
 
 
 def register(config: pytest.Config) -> None:
-    """Make the marks known, an entry for each builder with its keywords and their defaults."""
-    for name in dir(type(llmbench)):
-        if not name.startswith("_"):
-            config.addinivalue_line("markers", _entry(name))
+    """Make the marks known; for ``--markers`` an entry for each builder with its keywords and defaults.
+
+    Those are made of the parameters of all tests, which a session that measures nothing does not import.
+    """
+    if config.option.markers:
+        names = [name for name in dir(llmbench) if not name.startswith("_")]
+        entries = [_entry(name, getattr(llmbench, name)) for name in names]
+    else:
+        entries = [f"{mark}(...): see --markers" for mark in (MARK, COMPARE, NO_REGRESSION)]
+    for entry in entries:
+        config.addinivalue_line("markers", entry)
 
 
-def _entry(name: str) -> str:
-    build = getattr(llmbench, name)
+def _entry(name: str, build: Builder) -> str:
     keywords = [
         each.name if each.default is each.empty else f"{each.name}={each.default!r}"
         for each in inspect.signature(build).parameters.values()
     ]
-    mark = _BESIDE.get(name, MARK)
-    signature = ", ".join(keywords if name in _BESIDE else [f"test={name!r}", *keywords])
-    what = inspect.cleandoc(build.__doc__ or "").split("\n")[0].rstrip(".:")
-    return f"{mark}({signature}): {what}. Written @llmbench.{name}(...), selected by -m {name}."
+    signature = ", ".join([f"test={name!r}", *keywords] if build.mark == MARK else keywords)
+    what = build.documentation.split("\n")[0].rstrip(".:")
+    return f"{build.mark}({signature}): {what}. Written @llmbench.{name}(...), selected by -m {name}."
 
 
 def let_select(config: pytest.Config, named: Mapping[pytest.Item, Sequence[str]]) -> None:

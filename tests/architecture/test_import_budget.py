@@ -79,15 +79,8 @@ def test_no_third_party_module_without_a_load_test(tmp_path: Path) -> None:
         "pytest_llmbench.errors",
         "pytest_llmbench.marks.builder",
         "pytest_llmbench.marks",
-        "pytest_llmbench.marks.capacity",
-        "pytest_llmbench.marks.comparing",
-        "pytest_llmbench.marks.effects",
-        "pytest_llmbench.marks.goodput",
-        "pytest_llmbench.marks.latency",
-        "pytest_llmbench.marks.non_generative",
-        "pytest_llmbench.marks.reasoning",
-        "pytest_llmbench.marks.regression",
-        "pytest_llmbench.marks.sessions",
+        "pytest_llmbench.marks.beside",
+        "pytest_llmbench.marks.builders",
         "pytest_llmbench.plugin",
         "pytest_llmbench.plugin.collection",
         "pytest_llmbench.plugin.exit_status",
@@ -122,6 +115,26 @@ def test_skipped_tests_load_what_checks_their_markers_and_no_more(tmp_path: Path
         "generator",
         "simulator",
         "wire",
+    }
+
+
+def test_a_marker_is_made_without_the_test_that_it_is_of() -> None:
+    """A module with load tests is imported at once; what checks their keywords comes after all of them."""
+    script = (
+        "import sys; from pytest_llmbench import llmbench; llmbench.ttft(p99_ms=500); "
+        "llmbench.compare(); "
+        "print(*(name for name in sys.modules if name == 'numpy' or name.startswith('pytest_llmbench.')))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert set(ran.stdout.split()) == {
+        "pytest_llmbench.errors",
+        "pytest_llmbench.marks",
+        "pytest_llmbench.marks.beside",
+        "pytest_llmbench.marks.builder",
+        "pytest_llmbench.marks.builders",
+        "pytest_llmbench.methodology",
+        "pytest_llmbench.methodology.catalogue",
+        "pytest_llmbench.redaction",
     }
 
 

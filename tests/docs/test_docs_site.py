@@ -122,7 +122,7 @@ def test_every_command_is_there_with_its_help() -> None:
     assert all(f"usage: pytest-llmbench {name} " in page for name in commands)
 
 
-@pytest.mark.parametrize("name", [name for name in dir(type(llmbench)) if not name.startswith("_")])
+@pytest.mark.parametrize("name", [name for name in dir(llmbench) if not name.startswith("_")])
 def test_every_keyword_of_a_marker_is_in_its_table(name: str) -> None:
     section = re.split(r"^## ", GENERATE.markers_page(), flags=re.MULTILINE)
     (told,) = [part for part in section if part.startswith(f"{name}\n")]

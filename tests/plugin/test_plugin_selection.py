@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from plugin_suite import Suite
 
-from pytest_llmbench.marks import LLMBench
+from pytest_llmbench import llmbench
 from pytest_llmbench.plugin import fixtures
 
 SUITE = """
@@ -68,7 +68,7 @@ def test_a_mark_that_measures_nothing_stays_unknown(suite: Suite) -> None:
 
 def test_every_marker_is_listed_with_its_keywords(suite: Suite) -> None:
     lines = [line for line in suite.run("--markers").outlines if line.startswith("@pytest.mark.llmbench")]
-    builders = [name for name in dir(LLMBench) if not name.startswith("_")]
+    builders = [name for name in dir(llmbench) if not name.startswith("_")]
     assert len(lines) == len(builders) == 16
     for name in builders:
         (line,) = [line for line in lines if f"Written @llmbench.{name}(...), selected by -m {name}." in line]

@@ -1,0 +1,791 @@
+"""Made by ``python -m pytest_llmbench.marks.stub`` of the parameters of the tests: change those."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import pytest
+
+from pytest_llmbench.model.objective import Objective
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.workloads.classes import RequestClass
+
+class LLMBench:
+    """The markers by name: ``@llmbench.ttft(p99_ms=500)``. ``dir(llmbench)`` lists them, and
+    ``help(llmbench.ttft)`` shows the keywords of one.
+    """
+
+    @staticmethod
+    def capacity(
+        *,
+        ttft_p99_ms: float | None = None,
+        min_completion: float = 0.99,
+        initial: int = 8,
+        maximum: int = 512,
+        output_tokens: int = 256,
+        duration_s: float | None = None,
+        min_concurrency: int | None = None,
+        min_output_tok_s: float | None = None,
+        workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        seed: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Concurrent Request Capacity (section 5.5 of the draft).
+
+        Double, then bisect, the requests in flight: the most that meet the criteria.
+
+        :param ttft_p99_ms: criterion: a level passes only while TTFT P99 is at or under it. The draft wants
+            one to be chosen.
+        :param min_completion: criterion: share of requests that complete.
+        :param initial: requests in flight of the first level.
+        :param maximum: the upper bound of the search.
+        :param output_tokens: output limit of every request, in place of the workload's own (AMB-11).
+        :param duration_s: of a level, at least.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def compare(
+        *,
+        metrics: Sequence[str] | None = None,
+        margin: float = 0.05,
+        claim: bool = True,
+        normalisation: str | None = None,
+        production_configuration: str | None = None,
+        same_time: str | None = None,
+        differences: str | None = None,
+    ) -> pytest.MarkDecorator:
+        """Compare several systems (section 6 of the draft); stands beside a marker that measures::
+
+            @llmbench.ttft(rate=20)
+            @llmbench.compare(metrics=["ttft.p50", "output_token_throughput"])
+            def test_side_by_side(): ...
+
+        The systems are those of ``--llm-endpoint NAME=URL``, given once for each. Without this marker such a
+        session compares all the same, with these defaults. Differences are shown and fail nothing.
+
+        :param metrics: those that are compared; default: middle and tail of the test's latencies, its rates.
+        :param margin: change up to which systems are called equivalent, as a share.
+        :param claim: False where the systems are shown without saying which one is better.
+        :param normalisation: how other hardware was put on one scale, if not per accelerator and per price.
+        :param production_configuration: checklist of section 6.4: how the configurations stand to production.
+        :param same_time: checklist: when they were measured; default: in turns, in one session.
+        :param differences: checklist: how they differ; default: what was declared and detected.
+        """
+
+    @staticmethod
+    def fairness(
+        *,
+        classes: Sequence[RequestClass] | None = None,
+        load_percent: float = 80,
+        capacity_rps: float | None = None,
+        requests_per_class: int | None = None,
+        duration_s: float | None = None,
+        equal_load: Literal["tokens", "requests"] = "tokens",
+        min_jain: float | None = None,
+        min_class_jain: float | None = None,
+        max_starvation: float | Mapping[str, float] | None = None,
+        max_inflation: float | Mapping[str, float] | None = None,
+        ttft_p99_ms: float | Mapping[str, float] | None = None,
+        workload: str | Workload | Mapping[str, Any] = "synthetic-skewed",
+        seed: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Scheduling Fairness (section 5.6 of the draft).
+
+        A mix of request classes against each class alone at equal load.
+
+        :param classes: default: the draft's short and long requests, mixed 80 to 20.
+        :param load_percent: of the saturation rate of the mix; the draft advises 70 to 90.
+        :param capacity_rps: the saturation rate of the mix, where it is known: no search is made.
+        :param requests_per_class: at least, in the mix and alone; the length of the load follows from the
+            rarest class.
+        :param duration_s: shortest duration of the mix.
+        :param equal_load: what a class alone has in common with the mix: ``tokens`` per second, or
+            ``requests`` per second.
+        :param max_starvation: share of starved requests, of all classes or by class.
+        :param max_inflation: of the median TTFT, mix over alone; for all classes or by class.
+        :param ttft_p99_ms: in the mix, for all classes or by class.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def goodput(
+        *,
+        ttft_ms: float | None = None,
+        tpot_ms: float | None = None,
+        e2e_ms: float | None = None,
+        min_share: float = 0.99,
+        max_schema_violation_rate: float | None = None,
+        rate: float | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        burstiness: float | None = None,
+        concurrency: int | None = None,
+        requests: int | Literal["auto"] | None = None,
+        max_requests: int | None = None,
+        max_seconds: float | None = None,
+        failures: Literal["left_out", "over_limit"] = "left_out",
+        workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        seed: int | None = None,
+        runs: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 1,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Goodput (no test of the draft).
+
+        The requests that meet every limit at once.
+
+        A request is good when it ends well and keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``, as far as they
+        are given.
+
+        :param min_share: of good requests among all, judged on the whole confidence interval.
+        :param max_schema_violation_rate: limit on the share of replies that break the schema they were asked
+            to keep to (tool calls, JSON), among those that were asked.
+        :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
+        :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
+            ``rate``, when the trace of the workload says.
+        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
+        :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
+        :param max_requests: with ``requests="auto"``: never more (default 5000).
+        :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
+        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
+            it is left out.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param runs: repetitions of the measured load.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run. By default none
+            does: a failed request is not good, which is what the limit is about.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def guardrail(
+        *,
+        baseline: str = "guardrails_baseline",
+        input_filter: str | None = "guardrails_input",
+        output_filter: str | None = "guardrails_output",
+        full: str = "guardrails_full",
+        without: str | None = None,
+        capacity_rps: float | None = None,
+        levels_percent: Sequence[float] = (25, 50, 75),
+        duration_s: float | None = None,
+        max_overhead_ms: float | None = None,
+        max_overhead_p95_ms: float | None = None,
+        max_input_overhead_ms: float | None = None,
+        max_throughput_loss: float | None = None,
+        workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        seed: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Guardrail Overhead (section 5.10 of the draft).
+
+        The same requests without guardrails, with each filter and with all: four SUT variants. Limits are
+        ceilings, at every load level.
+
+        :param baseline: SUT variant with all guardrails off; so on for the other three.
+        :param without: why the single-filter configurations cannot be run; they are left out then (AMB-20).
+        :param capacity_rps: capacity of the baseline, requests per second, where it is known; else it is
+            searched for.
+        :param max_overhead_ms: total: E2E with all guardrails less that of the baseline, at P50.
+        :param max_input_overhead_ms: TTFT with the input filter less that of the baseline, at P50.
+        :param max_throughput_loss: of maximum output throughput, with all guardrails.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def itl(
+        *,
+        levels_percent: Sequence[float] = (25, 50, 75, 90),
+        capacity_rps: float | None = None,
+        method: Literal["direct", "A", "B", "C"] | None = None,
+        requests: int | None = None,
+        duration_s: float | None = None,
+        p50_ms: float | None = None,
+        p90_ms: float | None = None,
+        p95_ms: float | None = None,
+        p99_ms: float | None = None,
+        p99_9_ms: float | None = None,
+        jitter_p99_ms: float | None = None,
+        longest_pause_p99_ms: float | None = None,
+        max_tail_ratio: float | None = None,
+        workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        seed: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Inter-Token Latency Distribution (section 5.4 of the draft).
+
+        Inter-token latency, jitter and pauses at shares of the saturation rate. Ceilings hold at every level.
+
+        :param levels_percent: loads, in percent of the saturation rate.
+        :param capacity_rps: the saturation rate, where it is known: no search is made.
+        :param method: how tokens are timed: ``direct``, ``A``, ``B``, ``C`` (section 4.6.3); AMB-13 decides
+            if not given.
+        :param requests: requests of at least 50 output tokens per level; the length of the schedule follows.
+        :param duration_s: shortest duration of a level.
+        :param max_tail_ratio: of P99 / P50.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def long_context(
+        *,
+        lengths: Sequence[int] | None = None,
+        concurrency: int = 1,
+        requests: int | None = None,
+        output_tokens: int = 256,
+        max_exponent: float | None = None,
+        max_slope_us: float | None = None,
+        ttft_p95_ms: Mapping[int, float] | None = None,
+        workload: str | Workload | Mapping[str, Any] = "long-context",
+        seed: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Long Context Scaling (section 5.9 of the draft).
+
+        TTFT against input length: scaling exponent and straight line.
+
+        :param lengths: input lengths in tokens; default: the powers of two from 1024 to 131072. What does not
+            fit the model's context together with the output is left out.
+        :param concurrency: requests in flight, 1 to 4.
+        :param requests: per length; 20 support a mean and a median. A limit on P95 needs more: about 80.
+        :param max_exponent: of k in TTFT ∝ length^k.
+        :param max_slope_us: of the straight line, in µs per input token.
+        :param ttft_p95_ms: limits by length: ``{8192: 1500}``.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def memory_pressure(
+        *,
+        capacity: int | None = None,
+        ttft_p99_ms: float | None = None,
+        levels_percent: Sequence[float] = (100, 110, 125, 150),
+        duration_s: float | None = None,
+        min_completion: float | None = None,
+        max_preemption_rate: float | None = None,
+        max_recovery_s: float | None = None,
+        workload: str | Workload | Mapping[str, Any] = "long-context",
+        seed: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Memory Pressure Behavior (section 5.8 of the draft).
+
+        Levels beyond capacity, up to failure: needs ``--llm-allow-overload`` and an isolated system. Limits
+        hold at every level beyond 100 %.
+
+        :param capacity: requests in flight that are 100 %, where it is known; else found by the search of
+            test 5.5.
+        :param ttft_p99_ms: criterion of the capacity search; else from the TTFT of one request at a time.
+        :param levels_percent: of capacity; 100 is the base.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def no_regression(
+        metric: str,
+        *,
+        max_slowdown: float = 0.0,
+    ) -> pytest.MarkDecorator:
+        """Fail when a metric got worse than a baseline; stands on a test beside a marker that measures::
+
+            @llmbench.ttft(rate=20, runs=3)
+            @llmbench.no_regression("ttft.p99", max_slowdown=0.05)
+            def test_no_slower_than_main(): ...
+
+        The baseline is a saved one (``--llm-compare``), or another system in the same session
+        (``--llm-baseline-endpoint``). Judged on the whole interval of the change between runs, at least three
+        of each side.
+
+        :param metric: full name, ``ttft.p99``, ``itl[90%].p99``, ``output_token_throughput``.
+        :param max_slowdown: worsening that is allowed, as a share of the baseline: 0.05 is 5 % more of a
+            latency, 5 % less of a throughput.
+        """
+
+    @staticmethod
+    def non_generative(
+        *,
+        latency_p50_ms: float | None = None,
+        latency_p95_ms: float | None = None,
+        latency_p99_ms: float | None = None,
+        latency_mean_ms: float | None = None,
+        min_requests_per_s: float | None = None,
+        min_input_tokens_per_s: float | None = None,
+        rate: float | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        burstiness: float | None = None,
+        concurrency: int | None = None,
+        requests: int | Literal["auto"] | None = None,
+        max_requests: int | None = None,
+        max_seconds: float | None = None,
+        failures: Literal["left_out", "over_limit"] = "left_out",
+        workload: str | Workload | Mapping[str, Any] = "profile:EMBED",
+        seed: int | None = None,
+        runs: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Non-generative Requests (no test of the draft).
+
+        How long a document takes, and how many there are: embeddings, reranking, scores, log-probabilities.
+
+        It needs ``--llm-api=openai-embeddings``, ``rerank``, ``score`` or ``logprobs``. Nothing is generated,
+        so there is no TTFT, no ITL and no output token. Limits are judged on the whole confidence interval.
+
+        :param latency_p95_ms: of the time from the last byte of the request to the last byte of the reply.
+        :param min_requests_per_s: of requests that ended well.
+        :param min_input_tokens_per_s: of the input of requests that ended well.
+        :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
+        :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
+            ``rate``, when the trace of the workload says.
+        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
+        :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
+        :param max_requests: with ``requests="auto"``: never more (default 5000).
+        :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
+        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
+            it is left out.
+        :param workload: name of a workload, a workload object, or weights by name; of one that asks for
+            outputs the inputs alone.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param runs: repetitions of the measured load.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[metric("latency_scheduled.p99", "ms") <= 300 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def prefix_cache(
+        *,
+        disabled: str = "cache_disabled",
+        enabled: str = "cache_enabled",
+        min_ttft_reduction: float | None = None,
+        min_ttft_reduction_p95: float | None = None,
+        min_ttft_reduction_p99: float | None = None,
+        min_hit_rate: float | None = None,
+        min_throughput_improvement: float | None = None,
+        rate: float | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        burstiness: float | None = None,
+        concurrency: int | None = None,
+        requests: int | None = None,
+        workload: str | Workload | Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Prefix Cache Effectiveness (section 5.7 of the draft).
+
+        The identical requests with the prefix cache off, on and empty, on and filled: three SUT variants.
+
+        Limits are floors on the filled one, shares between 0 and 1.
+
+        :param disabled: SUT variant with the prefix cache switched off.
+        :param enabled: SUT variant with the prefix cache switched on.
+        :param min_ttft_reduction: at P50.
+        :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
+        :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
+            ``rate``, when the trace of the workload says.
+        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
+        :param requests: measured requests.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def reasoning(
+        *,
+        ttot_p50_ms: float | None = None,
+        ttot_p95_ms: float | None = None,
+        ttot_p99_ms: float | None = None,
+        ttfo_p50_ms: float | None = None,
+        ttfo_p95_ms: float | None = None,
+        ttfo_p99_ms: float | None = None,
+        output_itl_p50_ms: float | None = None,
+        output_itl_p95_ms: float | None = None,
+        output_itl_p99_ms: float | None = None,
+        max_think_tokens_mean: float | None = None,
+        max_think_tokens_p95: float | None = None,
+        max_think_share: float | None = None,
+        max_budget_force_rate: float | None = None,
+        max_critical_evictions: int | None = None,
+        rate: float | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        burstiness: float | None = None,
+        concurrency: int | None = None,
+        requests: int | Literal["auto"] | None = None,
+        max_requests: int | None = None,
+        max_seconds: float | None = None,
+        failures: Literal["left_out", "over_limit"] = "left_out",
+        workload: str | Workload | Mapping[str, Any] = "chat-and-reasoning",
+        seed: int | None = None,
+        runs: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Reasoning (no test of the draft).
+
+        What a user of a model that thinks first waits for, and why.
+
+        Limits (``*_ms``, ``max_*``) are ceilings, judged on the whole confidence interval.
+
+        :param ttot_p95_ms: of the time from the end of thinking to the first visible content.
+        :param ttfo_p95_ms: of the time from submission to the first visible content.
+        :param output_itl_p99_ms: of the gaps between tokens from the first visible content on.
+        :param max_think_tokens_mean: of the reasoning tokens of a reply that reasoned.
+        :param max_think_share: of reasoning tokens among all output tokens.
+        :param max_budget_force_rate: of replies whose reasoning the server ended.
+        :param max_critical_evictions: of requests in their output phase, as the server counts them; 0 for
+            none at all.
+        :param rate: open loop, requests per second (default 1); with ``arrival`` (default ``poisson``).
+        :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
+            ``rate``, when the trace of the workload says.
+        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param concurrency: closed loop, requests in flight, instead of ``rate``.
+        :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
+        :param max_requests: with ``requests="auto"``: never more (default 5000).
+        :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
+        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
+            it is left out.
+        :param workload: name of a workload, or a workload object; limits on a class of a mix go into ``slo``.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param runs: repetitions of the measured load.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[metric("ttot[chat].p95", "ms") <= 300 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def sessions(
+        *,
+        job_p50_s: float | None = None,
+        job_p95_s: float | None = None,
+        ttft_p95_ms: float | None = None,
+        ttft_p99_ms: float | None = None,
+        turn_ttft_p95_ms: Mapping[int | str, float] | None = None,
+        ttft_ms: float | None = None,
+        tpot_ms: float | None = None,
+        e2e_ms: float | None = None,
+        job_s: float | None = None,
+        min_session_goodput: float | None = None,
+        max_slowdown: float | None = None,
+        max_llm_slowdown: float | None = None,
+        probe_sessions: int | None = None,
+        find: Literal["jobs_per_hour"] | None = None,
+        min_jobs_per_hour: float | None = None,
+        initial: int | None = None,
+        maximum: int | None = None,
+        duration_s: float | None = None,
+        rate: float | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        speedup: float | None = None,
+        burstiness: float | None = None,
+        sessions: int | None = None,
+        total_sessions: int | None = None,
+        workload: str | Workload | Mapping[str, Any] = "session:chat",
+        seed: int | None = None,
+        runs: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Sessions (no test of the draft).
+
+        Conversations and agents, whose turns wait for one another.
+
+        :param job_p50_s: median of job times, first turn due to last end.
+        :param job_p95_s: the 95th percentile of job times.
+        :param ttft_p95_ms: TTFT of all turns.
+        :param turn_ttft_p95_ms: TTFT by number of the turn, ``{1: 500, "2+": 300}``.
+        :param ttft_ms: what makes a session good: every turn keeps ``ttft_ms``, ``tpot_ms`` and ``e2e_ms``,
+            and the job ``job_s``, as far as they are given.
+        :param min_session_goodput: least share of good sessions among all.
+        :param max_slowdown: median of job time under load / alone.
+        :param max_llm_slowdown: the same of LLM time, without pauses.
+        :param probe_sessions: sessions of each run sent alone before the load, one at a time, to compare with
+            (default 40 where a limit is on the slowdown, else 0: it is not measured).
+        :param find: ``jobs_per_hour``: search for the highest rate of session starts at which all limits of
+            the marker are kept, in place of one load; ``min_jobs_per_hour``, a limit on it, says so too.
+        :param initial: of a search: jobs per hour of the first level (default 200).
+        :param maximum: of a search: its upper bound (default 6,400).
+        :param duration_s: of a search: sessions of a level start for so long (default 300, and five times the
+            pauses of a session if that is longer); ``total_sessions`` is their fewest number (default 100).
+        :param rate: open loop, sessions that start per second.
+        :param arrival: ``trace``: without ``rate``, when the sessions of the workload's trace started.
+        :param speedup: of a trace: so many times as fast, but for pauses.
+        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param sessions: closed loop, sessions at once (default 8).
+        :param total_sessions: measured sessions (default 500; of a trace all).
+        :param workload: ``session:chat``, ``session:deep-research``, ``{"sessions": {…}}``, the name of a
+            trace with ``sessions = true`` or an object.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param runs: repetitions of the measured load.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget, of turns and cut-off sessions.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def throughput(
+        *,
+        load_model: Literal["open", "closed"] | None = None,
+        min_rate: float | None = None,
+        max_rate: float | None = None,
+        rate_step: float | None = None,
+        arrival: Literal["poisson", "uniform", "gamma"] | None = None,
+        burstiness: float | None = None,
+        min_concurrency: int | None = None,
+        max_concurrency: int | None = None,
+        concurrency_step: int | None = None,
+        duration_s: float | None = None,
+        probe_s: float | None = None,
+        ttft_p99_ms: float | None = None,
+        tpot_p99_ms: float | None = None,
+        min_output_tok_s: float | None = None,
+        min_request_s: float | None = None,
+        min_input_tok_s: float | None = None,
+        min_constrained_tok_s: float | None = None,
+        min_tokens_per_gpu_s: float | None = None,
+        workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        seed: int | None = None,
+        runs: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Output Token Throughput (section 5.2 of the draft).
+
+        Search for the highest sustainable load, open loop unless a concurrency range is given; then measure
+        there.
+
+        Without a range it is found by short bursts; a range without a maximum goes on upwards until it
+        saturates.
+
+        :param load_model: ``open`` (default), or ``closed``; a concurrency range makes it closed.
+        :param rate_step: open loop: the search between ``min_rate`` and ``max_rate`` ends when they are this
+            close, in requests per second.
+        :param concurrency_step: closed loop: the same in requests in flight, between ``min_concurrency`` and
+            ``max_concurrency``.
+        :param duration_s: of the reported level, ramp-up included.
+        :param probe_s: of a level of the search.
+        :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency; the constrained throughput is the
+            highest that meets them.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param runs: repetitions of the measured load.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def tradeoff(
+        *,
+        capacity_rps: float | None = None,
+        levels_percent: Sequence[float] = (10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120),
+        duration_s: float | None = None,
+        ttft_p99_ms: float | None = None,
+        tpot_p99_ms: float | None = None,
+        min_knee_rate: float | None = None,
+        min_saturation_rate: float | None = None,
+        min_operating_tok_s: float | None = None,
+        workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        seed: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Throughput-Latency Tradeoff (section 5.3 of the draft).
+
+        Levels from 10 to 120 % of capacity, and on until saturation: knee, saturation and operating point.
+
+        The load is open: a closed loop shows nothing beyond capacity.
+
+        :param capacity_rps: capacity in requests per second, from published figures or an earlier test; else
+            found by a search.
+        :param duration_s: of a level, ramp-up included.
+        :param tpot_p99_ms: with ``ttft_p99_ms``: objectives on latency that the operating point has to meet.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+    @staticmethod
+    def ttft(
+        *,
+        mean_ms: float | None = None,
+        p50_ms: float | None = None,
+        p90_ms: float | None = None,
+        p95_ms: float | None = None,
+        p99_ms: float | None = None,
+        p99_9_ms: float | None = None,
+        bucket_limits: Mapping[str, Mapping[str, float]] | None = None,
+        rate: float | None = None,
+        arrival: Literal["poisson", "uniform", "gamma", "trace"] | None = None,
+        burstiness: float | None = None,
+        concurrency: int | None = None,
+        requests: int | Literal["auto"] | None = None,
+        max_requests: int | None = None,
+        max_seconds: float | None = None,
+        failures: Literal["left_out", "over_limit"] = "left_out",
+        workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
+        seed: int | None = None,
+        runs: int | None = None,
+        fresh: bool = False,
+        compliance: Literal["conditional", "unconditional"] | None = None,
+        slo: Sequence[Objective] = (),
+        max_error_share: float = 0.01,
+        timeout_s: float | None = None,
+    ) -> pytest.MarkDecorator:
+        """Time to First Token (section 5.1 of the draft).
+
+        Limits (``*_ms``) are ceilings in milliseconds, judged on the whole confidence interval.
+
+        :param bucket_limits: limits per input-length bucket, ``{"0-256": {"p95_ms": 300}}``.
+        :param rate: open loop, requests per second; with ``arrival`` (default ``poisson``).
+        :param arrival: open loop: ``poisson`` (default), ``uniform`` or ``gamma``; ``trace``: without
+            ``rate``, when the trace of the workload says.
+        :param burstiness: shape of gamma arrivals; coefficient of variation 1/√burstiness.
+        :param concurrency: closed loop, requests in flight (default 8 if ``rate`` is not given).
+        :param requests: measured requests (default 1000), or ``"auto"``: until the limits are decided.
+        :param max_requests: with ``requests="auto"``: never more (default 5000).
+        :param max_seconds: with ``requests="auto"``: never longer, the drain not counted.
+        :param failures: ``"over_limit"``: in what is limited a failed request is slower than the limit; else
+            it is left out.
+        :param workload: name of a workload, a workload object, or weights by name.
+        :param seed: of requests and arrivals; stands before ``--llm-seed``.
+        :param runs: repetitions of the measured load.
+        :param fresh: measure anew, even where another test of the session has run the same load.
+        :param compliance: fail the test unless the run is at least this compliant; only for tests of the
+            draft.
+        :param slo: further objectives, ``[tpot.p99 <= 50 * ms]``.
+        :param max_error_share: error budget; a larger share of failed requests voids the run.
+        :param timeout_s: longest wait for the first byte of a reply and between its chunks; stands before
+            ``--llm-timeout``.
+        """
+
+llmbench: LLMBench

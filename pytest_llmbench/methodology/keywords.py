@@ -1,0 +1,74 @@
+"""The keywords of a test's marker as users see them: its signature and its documentation.
+
+Both are made of the fields of its parameters, where each keyword is declared once with type, default and
+meaning (``methodology/parameters.py``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from dataclasses import Field, fields
+from typing import Any
+
+from pytest_llmbench.methodology.parameters import TestParameters
+from pytest_llmbench.methodology.procedure import TestDefinition
+
+WIDTH = 102
+"""Columns of a line of documentation."""
+_GIVEN = {"workload": "str | Workload | Mapping[str, Any]"}
+"""The type of a keyword by its kind, where it is not that of the parameter: a mapping is made a workload."""
+
+
+def signature(parameters: type[TestParameters]) -> inspect.Signature:
+    """The keywords: the test's own first, then those of its load, and last those of every test.
+
+    Annotations are texts. A default that is no plain value is shown as None, which means "not given".
+    """
+    return inspect.Signature([_keyword(each) for each in _ordered(parameters)])
+
+
+def documentation(test: TestDefinition) -> str:
+    """What the marker measures and what its keywords mean, as a docstring."""
+    where = f"section {test.section} of the draft" if test.section else "no test of the draft"
+    told = inspect.cleandoc(test.parameters.__doc__ or "").split("\n\n")
+    meant = [
+        textwrap.fill(f":param {each.name}: {doc}", WIDTH, subsequent_indent="    ")
+        for each in _ordered(test.parameters)
+        if (doc := _meaning(test.parameters, each.name))
+    ]
+    paragraphs = [textwrap.fill(each, WIDTH) for each in (f"{test.title} ({where}).", *told)]
+    return "\n\n".join([*paragraphs, "\n".join(meant)])
+
+
+def _meaning(parameters: type[TestParameters], name: str) -> str:
+    """What a keyword means, by the test itself or else by what it inherits from."""
+    declared = [each for base in parameters.__mro__[:-1] for each in fields(base) if each.name == name]
+    return next((each.metadata["doc"] for each in declared if each.metadata["doc"]), "")
+
+
+def _ordered(parameters: type[TestParameters]) -> list[Field[Any]]:
+    """The fields in the order of the signature, without ``runs`` where the test does not repeat its load."""
+    common = {each.name for each in fields(TestParameters)}
+    inherited = {each.name for base in parameters.__mro__[1:-1] for each in fields(base)}
+    taken = [each for each in fields(parameters) if each.name != "runs" or parameters.repeats]
+    return sorted(taken, key=lambda each: (each.name in common, each.name in inherited))
+
+
+def _keyword(each: Field[Any]) -> inspect.Parameter:
+    default = _plain(each.default)
+    annotation = _GIVEN.get(each.metadata["kind"], str(each.type))
+    if default is None and "None" not in annotation:
+        annotation += " | None"
+    return inspect.Parameter(
+        each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A default as an author would write it: whole numbers without ``.0``, None for an object."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, str | bool | int | float) else None
