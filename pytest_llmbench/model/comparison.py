@@ -35,7 +35,7 @@ class ComparisonVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One metric of two arms, and what may be said about it."""
+    """One metric of a candidate against a baseline, the run being the unit of replication."""
 
     metric: str
     """Full name, ``ttft.p99``."""
@@ -44,17 +44,17 @@ class Comparison:
     baseline_name: str
     candidate_name: str
     baseline: tuple[float, ...]
-    """The metric of each run, in the order of the runs."""
+    """The metric in each run, in their order; runs in which it is undefined are left out."""
     candidate: tuple[float, ...]
     paired: bool
-    """Run i of both arms were measured side by side, so what drifts drops out of their ratio."""
+    """Run i of both were measured side by side, so what drifts drops out of their ratio."""
     change: Estimate
     """exp(mean log(candidate / baseline)) - 1 with its interval; a share, unit ``1``: 0.05 is 5 % more."""
     margin: float
     """Worsening that is allowed; a share, at least 0."""
     mde: float | None
     """Minimum detectable effect: the worsening beyond the margin that this many runs of this noise would call
-    regressed four times out of five; a share. None where noise cannot be told."""
+    regressed four times out of five; a share. None (in JSON ``null``) where noise cannot be told."""
     verdict: ComparisonVerdict
     reason: str
     """The reason in words; for an inconclusive one what would decide it."""

@@ -22,9 +22,9 @@ EXHAUSTED = "range exhausted"
 class Estimate:
     """A point with its confidence interval.
 
-    ``None`` for ``lower`` or ``upper`` means that the interval is **open** on that side: the sample cannot
-    support a bound there. ``None`` for ``point`` means undefined (no samples); such an estimate satisfies
-    no limit and is never shown as zero.
+    None (in JSON ``null``) for ``lower`` or ``upper`` means that the interval is **open** on that side: the
+    sample cannot support a bound there. None for ``point`` means undefined (no samples); such an estimate
+    satisfies no limit and is never shown as zero.
     """
 
     point: float | None
@@ -35,6 +35,7 @@ class Estimate:
     n: int
     """Samples the estimate rests on."""
     method: str
+    """How the interval was found; of an undefined number why: ``not measurable: no server data``."""
     unit: str
     n_required: int | None = None
     """Samples from which on the interval closes on both sides, if it is open for want of them."""

@@ -19,9 +19,10 @@ from typing import Any, Final, Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from pytest_llmbench.errors import StoreError, shown
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.store.json_file import read_object
 from pytest_llmbench.store.schema import OutputLengths
-from pytest_llmbench.store.shape import Instant, Metric, Shape
+from pytest_llmbench.store.shape import Instant, Shape
 
 BASELINE_VERSION: Final = "1.1"
 _READ = ("1.0", BASELINE_VERSION)
@@ -45,7 +46,7 @@ class BaselineTest(Shape):
     runs: int
     by_run: dict[str, list[float | None]]
     """Metric to its value in each run; of a single run its values."""
-    metrics: dict[str, Metric]
+    metrics: dict[str, Estimate]
     """The metrics of all runs together."""
     output_lengths: OutputLengths | None = None
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter
 
+from pytest_llmbench.model.comparison import Comparison
 from pytest_llmbench.model.engine_readings import EngineReadings
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Fact, Facts
 from pytest_llmbench.model.judgement import (
     Compliance,
     ComplianceVerdict,
+    Finding,
     Gate,
     GateVerdict,
     JudgedObjective,
@@ -26,14 +31,13 @@ from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop, SessionSlots, describe_loads
 from pytest_llmbench.model.records import PHASES
-from pytest_llmbench.model.result import Plot, Table, TestResult
+from pytest_llmbench.model.result import Plot, Table, TestResult, VoidLoad
 from pytest_llmbench.redaction import without_credentials
 from pytest_llmbench.store import schema
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.plain import plain, plain_number, plain_object
 from pytest_llmbench.store.schema import EngineEntry, GaugeEntry, LevelEntry, SelfCheckEntry, StretchEntry
 from pytest_llmbench.store.session_schema import DRAFT, FactEntry
-from pytest_llmbench.store.shape import Metric
 
 _FIRST = ("clock", "stamp_source", "event_loop", "transport", "priority")
 _SUMMED = (
@@ -143,6 +147,7 @@ def _level(level: Level, places: Mapping[int, int]) -> LevelEntry:
 
 
 Part = TypeVar("Part", Table, Plot)
+Noun = TypeVar("Noun")
 Entry = TypeVar("Entry")
 
 
@@ -168,10 +173,13 @@ def entry_from_result(
         section=result.section,
         title=result.title,
         outcome=outcome,
-        validity=schema.ValidityEntry.model_validate(result.validity),
+        validity=schema.ValidityEntry(
+            verdict=result.validity.verdict,
+            findings=[_finding(finding) for finding in result.validity.findings],
+        ),
         compliance=_compliance(result.compliance, DRAFT),
         gate=_gate(result.gate, result.objectives, _why_void(result)),
-        metrics={name: Metric.model_validate(metric) for name, metric in result.metrics.items()},
+        metrics={name: stored(Estimate, metric) for name, metric in result.metrics.items()},
         warmup=schema.WarmupEntry.model_validate(plain(result.warmup)),
         tables=_by_id(result.tables, _table),
         plots=_by_id(result.plots, _plot),
@@ -199,8 +207,8 @@ def _of_the_runs(result: TestResult) -> dict[str, Any]:
         "stretches": [stretch_entry(run) for run in measured],
         "levels": level_entries(result),
         "by_run": {name: [plain_number(value) for value in runs] for name, runs in result.by_run.items()},
-        "void_loads": [schema.VoidLoadEntry.model_validate(plain_object(void)) for void in result.void_loads],
-        "comparisons": [schema.ComparisonEntry.model_validate(found) for found in result.comparisons],
+        "void_loads": [stored(VoidLoad, void) for void in result.void_loads],
+        "comparisons": [stored(Comparison, found) for found in result.comparisons],
     }
 
 
@@ -218,9 +226,7 @@ def entry_from_error(
     attempts: int = 1,
 ) -> schema.TestEntry:
     """The entry of a test that ended before it had a result: void, not compliant, nothing decided."""
-    finding = schema.FindingEntry(
-        check="measured", ok=False, voids=True, message=f"nothing was measured: {error}"
-    )
+    finding = Finding(check="measured", ok=False, voids=True, message=f"nothing was measured: {error}")
     return schema.TestEntry(
         nodeid=nodeid,
         test=test,
@@ -251,6 +257,27 @@ def fact_entries(facts: Mapping[str, Fact]) -> dict[str, FactEntry]:
         key: FactEntry(value=plain(fact.value), origin=fact.origin, source=fact.source)
         for key, fact in sorted(facts.items())
     }
+
+
+def stored(kind: type[Noun], noun: Noun) -> Noun:
+    """A dataclass as it is read from a file again: of plain values, and checked.
+
+    Raises ValidationError for a number that is not finite, where one has to be.
+    """
+    adapter = _adapter(kind)  # type: ignore[arg-type]  # mypy takes no class of a TypeVar for hashable
+    made: Noun = adapter.validate_python(plain_object(noun))
+    return made
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _finding(finding: Finding) -> Finding:
+    """What is no finite number is left out of it: a check must not cost the report because of what it saw."""
+    value, limit = plain_number(finding.value), plain_number(finding.limit)
+    return stored(Finding, replace(finding, value=value, limit=limit))
 
 
 def _why_void(result: TestResult) -> str | None:

@@ -10,14 +10,23 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+from dataclasses import is_dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args, get_type_hints
 
 from pydantic import Field, JsonValue
 
-from pytest_llmbench.model.comparison import ComparisonVerdict
-from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, Status, ValidityVerdict
+from pytest_llmbench.model.comparison import Comparison
+from pytest_llmbench.model.estimate import Estimate
+from pytest_llmbench.model.judgement import (
+    ComplianceVerdict,
+    Finding,
+    GateVerdict,
+    Status,
+    ValidityVerdict,
+)
 from pytest_llmbench.model.objective import Op
+from pytest_llmbench.model.result import VoidLoad
 from pytest_llmbench.store.session_schema import (
     Environment,
     FactEntry,
@@ -25,32 +34,7 @@ from pytest_llmbench.store.session_schema import (
     IncompleteEntry,
     Sut,
 )
-from pytest_llmbench.store.shape import Finite, Instant, Metric, Shape
-
-
-class ComparisonEntry(Shape):
-    """One metric of a candidate against a baseline, the run being the unit of replication."""
-
-    metric: str
-    unit: str
-    better: Literal["lower", "higher"]
-    baseline_name: str
-    candidate_name: str
-    baseline: list[float]
-    """The metric in each run, in their order; runs in which it is undefined are left out."""
-    candidate: list[float]
-    paired: bool
-    """Run i of both were measured side by side."""
-    change: Metric
-    """candidate / baseline - 1 with its interval; a share, unit ``1``: 0.05 is 5 % more."""
-    margin: float
-    """Worsening that is allowed; a share."""
-    mde: float | None
-    """The worsening that these runs would call regressed four times out of five; a share."""
-    verdict: ComparisonVerdict
-    reason: str
-    gated: bool = False
-    """Whether it decides about the outcome of the test."""
+from pytest_llmbench.store.shape import Instant, Shape
 
 
 class OutputLengths(Shape):
@@ -180,7 +164,7 @@ class LevelEntry(Shape):
     n_ok: int
     n_failed: int
     completion_ratio: float | None
-    metrics: dict[str, Metric]
+    metrics: dict[str, Estimate]
     """The level's own, under plain names."""
     offered_rps: float | None = None
     concurrency: int | None = None
@@ -217,22 +201,9 @@ SCHEMA_VERSION: Final = "1.3"
 TestOutcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
 
 
-class FindingEntry(Shape):
-    """One thing the validity checks looked at."""
-
-    check: str
-    ok: bool
-    voids: bool
-    """True: not ok makes the run invalid. False: not ok is a warning."""
-    message: str
-    value: Finite = None
-    limit: Finite = None
-    unit: str = ""
-
-
 class ValidityEntry(Shape):
     verdict: ValidityVerdict
-    findings: list[FindingEntry]
+    findings: list[Finding]
 
 
 class RequirementEntry(Shape):
@@ -399,17 +370,6 @@ class PlotEntry(Shape):
     a bar, and y is the number of its row, from 0."""
 
 
-class VoidLoadEntry(Shape):
-    """A load that was void for a cause on the load generator's own host, and was measured again."""
-
-    label: str
-    attempt: int
-    """1 for the first."""
-    requests: int
-    """Sent in it; they are in the records."""
-    causes: list[str]
-
-
 class SpentEntry(Shape):
     """What a test has sent: its own loads, warm-ups, void ones and those of other arms included."""
 
@@ -444,7 +404,7 @@ class TestEntry(Shape):
     validity: ValidityEntry
     compliance: ComplianceEntry
     gate: GateEntry
-    metrics: dict[str, Metric]
+    metrics: dict[str, Estimate]
     load: LoadEntry | None
     workload: WorkloadEntry | None
     warmup: WarmupEntry | None
@@ -472,7 +432,7 @@ class TestEntry(Shape):
     """Every load level or configuration, in the order in which they ran."""
     by_run: dict[str, list[float | None]] = Field(default={})
     """Metric to its value in each independent run; ``null`` where a run has none. Empty for a single run."""
-    comparisons: list[ComparisonEntry] = Field(default=[])
+    comparisons: list[Comparison] = Field(default=[])
     """With a baseline, or with another system."""
     parameters: dict[str, JsonValue] = Field(default={})
     """The marker's parameters; values that are no JSON are objects with their ``$type``."""
@@ -481,7 +441,7 @@ class TestEntry(Shape):
     output_lengths: OutputLengths | None = None
     loads_file: str | None = None
     """Relative to the report: what ``pytest-llmbench recompute`` needs beside the records."""
-    void_loads: list[VoidLoadEntry] = Field(default=[])
+    void_loads: list[VoidLoad] = Field(default=[])
     """Loads that this machine spoiled, and that do not count."""
     line: int | None = None
     """The line, from 1, at which the test begins in the file of its node id; null where it is not known."""
@@ -509,6 +469,15 @@ class Report(Shape):
         return self.model_dump(mode="json")
 
 
+PUBLISHED: Final = {
+    Comparison: "ComparisonEntry",
+    Estimate: "Metric",
+    Finding: "FindingEntry",
+    VoidLoad: "VoidLoadEntry",
+}
+"""The names of dataclasses in the published schema."""
+
+
 def json_schema() -> dict[str, Any]:
     """The published JSON Schema of a report, Draft 2020-12."""
     schema = Report.model_json_schema(mode="serialization")
@@ -520,28 +489,41 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"pytest-llmbench report {SCHEMA_VERSION}",
     }
-    return head | {key: value for key, value in schema.items() if key not in head}
+    return head | {key: value for key, value in _as_published(schema).items() if key not in head}
 
 
-def _shapes(shape: type[Shape]) -> set[type[Shape]]:
-    """The model with those that its fields are made of, however deep."""
+def _as_published(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with the names of :data:`PUBLISHED`."""
+    text = json.dumps(schema)
+    for noun, name in PUBLISHED.items():
+        text = text.replace(f'"#/$defs/{noun.__name__}"', f'"#/$defs/{name}"')
+    renamed: dict[str, Any] = json.loads(text)
+    kept = renamed["$defs"]
+    for noun, name in PUBLISHED.items():
+        kept[name] = kept.pop(noun.__name__) | {"title": name}
+    return renamed | {"$defs": dict(sorted(kept.items()))}
+
+
+def _shapes(shape: type[Any]) -> set[type[Any]]:
+    """The model with the models and dataclasses that its fields are made of, however deep."""
     found, waiting = {shape}, [shape]
     while waiting:
-        types: list[Any] = [each.annotation for each in waiting.pop().model_fields.values()]
+        types: list[Any] = [*get_type_hints(waiting.pop()).values()]
         while types:
             one = types.pop()
             types += get_args(one)
-            if isinstance(one, type) and issubclass(one, Shape) and one not in found:
+            if isinstance(one, type) and (is_dataclass(one) or issubclass(one, Shape)) and one not in found:
                 found.add(one)
                 waiting.append(one)
     return found
 
 
-def _attribute_docstrings(shape: type[Shape]) -> dict[str, str]:
-    """The literal strings below the fields of a model, by the name of the field in the file."""
+def _attribute_docstrings(shape: type[Any]) -> dict[str, str]:
+    """The literal strings below the fields of a model or dataclass, by the name of the field in the file."""
     (body,) = (
         node.body for node in ast.parse(inspect.getsource(shape)).body if isinstance(node, ast.ClassDef)
     )
+    aliases = {name: field.alias for name, field in getattr(shape, "model_fields", {}).items()}
     found = {}
     for field, below in pairwise(body):
         match field, below:
@@ -549,7 +531,7 @@ def _attribute_docstrings(shape: type[Shape]) -> dict[str, str]:
                 ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str() as text)),
             ):
-                found[shape.model_fields[name].alias or name] = inspect.cleandoc(text)
+                found[aliases.get(name) or name] = inspect.cleandoc(text)
     return found
 
 

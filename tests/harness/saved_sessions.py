@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.store.baselines import Baseline, BaselineTest, Commit, machine_id, save_baseline
 from pytest_llmbench.store.schema import OutputLengths
-from pytest_llmbench.store.shape import Metric
 
 TTFT = "gates/test_chat.py::test_first_token"
 BATCH = "gates/test_batch.py::test_tokens_per_second"
@@ -38,7 +38,7 @@ def measured(by_run: ByRun, nodeid: str = TTFT, lengths: int = 64, **identity: A
         runs=max(map(len, by_run.values())),
         by_run={name: list(values) for name, values in by_run.items()},
         metrics={
-            name: Metric(
+            name: Estimate(
                 point=point, lower=None, upper=None, level=0.95, n=100, method="order statistics", unit="ms"
             )
             for name, point in points.items()

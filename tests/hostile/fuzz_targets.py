@@ -23,6 +23,7 @@ from hostile_server import ABSURD_PAGE, event, words
 from pytest_llmbench.errors import LLMBenchError
 from pytest_llmbench.generator.http.reply_parser import NotHTTPError, ReplyParser
 from pytest_llmbench.harness.workloads.files import read_workload_file
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.probes.disclosure import read_sut_file
@@ -36,7 +37,6 @@ from pytest_llmbench.store.records_reader import read_records
 from pytest_llmbench.store.report_file import read_report
 from pytest_llmbench.store.schema import Report
 from pytest_llmbench.store.session_schema import Environment, Generator, Sut
-from pytest_llmbench.store.shape import Metric
 from pytest_llmbench.store.traces.reading import FORMATS, read_trace, trace_of
 from pytest_llmbench.store.traces.rows import Rows
 from pytest_llmbench.wire.catalogue import DIALECTS, OVER_GRPC, over_grpc
@@ -224,7 +224,7 @@ _BASELINE = Baseline(
             identity={"a": 1},
             runs=1,
             by_run={"ttft.p99": [1.0]},
-            metrics={"ttft.p99": Metric.model_validate(_METRIC)},
+            metrics={"ttft.p99": Estimate(**_METRIC)},
         )
     ],
 )

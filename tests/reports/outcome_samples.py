@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
-from pytest_llmbench.store.schema import ComparisonEntry
+from pytest_llmbench.store.plain import plain_object
 
 Entry = dict[str, Any]
 
@@ -41,5 +41,5 @@ def regressed(entry: Entry) -> Entry:
     made = comparisons(
         before, after, [RegressionLimit("ttft.p99", 0.05, "t")], names=("main", "now"), paired=False
     )
-    told = [ComparisonEntry.model_validate(each).model_dump(mode="json") for each in made]
+    told = [plain_object(each) for each in made]
     return copy.deepcopy(entry) | {"comparisons": told, "nodeid": "gates/test_chat.py::test_no_worse"}

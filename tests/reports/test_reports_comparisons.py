@@ -12,7 +12,7 @@ from pytest_llmbench.reports.document import TestView
 from pytest_llmbench.reports.html_blocks import comparison_block
 from pytest_llmbench.reports.junit import properties
 from pytest_llmbench.reports.terminal import brief_lines, section_lines
-from pytest_llmbench.store.schema import ComparisonEntry
+from pytest_llmbench.store.plain import plain_object
 
 BEFORE = {"ttft.p99": (100.0, 101.0, 99.0), "request_throughput": (10.0, 10.1, 9.9)}
 AFTER = {"ttft.p99": (120.0, 121.0, 119.0), "request_throughput": (10.0, 10.1, 9.9)}
@@ -23,7 +23,7 @@ def found() -> list[dict[str, Any]]:
     made = comparisons(
         BEFORE, AFTER, [RegressionLimit("ttft.p99", 0.05, "t")], names=("main", "now"), paired=False
     )
-    return [ComparisonEntry.model_validate(each).model_dump(mode="json") for each in made]
+    return [plain_object(each) for each in made]
 
 
 @pytest.fixture

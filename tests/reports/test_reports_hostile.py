@@ -288,8 +288,11 @@ def test_any_number_in_a_plot(value: float, log: bool) -> None:
 
 def test_a_text_where_a_check_has_a_number_is_refused() -> None:
     with pytest.raises(ValidationError):
-        schema.FindingEntry.model_validate(
-            {"check": "c", "ok": True, "voids": True, "message": "", "value": "x"}
+        schema.ValidityEntry.model_validate(
+            {
+                "verdict": "valid",
+                "findings": [{"check": "c", "ok": True, "voids": True, "message": "", "value": "x"}],
+            }
         )
 
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
+from pytest_llmbench.model.comparison import Comparison, ComparisonVerdict
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding, Gate, RequirementStatus, Status, Validity
 from pytest_llmbench.model.objective import Objective
@@ -135,3 +138,16 @@ def test_zero_stays_zero_and_bool_stays_bool() -> None:
 def test_only_a_mapping_is_an_object() -> None:
     with pytest.raises(TypeError, match="list does not become"):
         plain_object([1])
+
+
+def test_a_dataclass_is_stored_as_it_will_be_read() -> None:
+    change = Estimate(0.1, 0.05, 0.15, 0.95, 3, "paired", "1")
+    comparison = Comparison(
+        "ttft.p99", "ms", "lower", "a", "b", (1.0,), (2.0,), True, change, 0.05, None,
+        ComparisonVerdict.REGRESSED, "",
+    )  # fmt: skip
+    kept = entries.stored(Comparison, replace(comparison, baseline=(np.float64(1.5), 2.0)))
+    assert kept.baseline == (1.5, 2.0)
+    assert type(kept.baseline[0]) is float
+    with pytest.raises(ValidationError, match="margin"):
+        entries.stored(Comparison, replace(comparison, margin=float("nan")))

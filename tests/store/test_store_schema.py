@@ -70,7 +70,6 @@ def test_top_level_and_test_keys(report: schema.Report) -> None:
     [
         (SelfCheck, schema.SelfCheckEntry),
         (WarmupReport, schema.WarmupEntry),
-        (Estimate, schema.Metric),
     ],
 )
 def test_an_entry_has_every_field_of_its_noun(noun: Any, entry: type[schema.Shape]) -> None:
@@ -86,9 +85,40 @@ def test_a_level_has_every_field_of_its_noun() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_number_that_is_none_is_refused(value: float) -> None:
     with pytest.raises(ValidationError, match="finite"):
-        schema.Metric(point=value, lower=None, upper=None, level=0.95, n=1, method="m", unit="ms")
+        schema.GaugeEntry(mean=value, max=None, n=1)
 
 
 def test_the_endpoint_loses_its_credentials() -> None:
     sut = schema.Sut(endpoint="https://user:pa55word@host:8443/v1?api_key=abc&a=1", model=None, api=None)
     assert sut.endpoint == "https://host:8443/v1?api_key=[redacted]&a=1"
+
+
+@pytest.mark.parametrize(
+    ("section", "wrong", "words"),
+    [
+        (lambda test: test["metrics"]["ttft.p99"], {"surprise": 1}, "surprise"),
+        (lambda test: test["metrics"]["ttft.p99"], {"n": "many"}, "valid integer"),
+        (lambda test: test["metrics"]["ttft.p99"], {"point": float("inf")}, "finite"),
+        (lambda test: test["compliance"]["requirements"][0], {"status": "perhaps"}, "'met', 'unmet'"),
+    ],
+)
+def test_a_dataclass_in_a_report_is_held_to_what_its_models_are(
+    report: schema.Report, section: Any, wrong: dict[str, Any], words: str
+) -> None:
+    document = report.plain()
+    section(document["tests"][0]).update(wrong)
+    with pytest.raises(ValidationError, match=words):
+        schema.Report.model_validate(document)
+
+
+def test_a_dataclass_reads_back_as_what_it_was(report: schema.Report) -> None:
+    read = schema.Report.model_validate(report.plain())
+    metric = read.tests[0].metrics["ttft.p99"]
+    assert type(metric) is Estimate
+    assert metric == report.tests[0].metrics["ttft.p99"]
+
+
+def test_every_dataclass_of_the_report_has_its_published_name() -> None:
+    published = schema.json_schema()["$defs"]
+    assert {noun.__name__ for noun in schema.PUBLISHED}.isdisjoint(published)
+    assert {published[name]["title"] for name in schema.PUBLISHED.values()} == set(schema.PUBLISHED.values())

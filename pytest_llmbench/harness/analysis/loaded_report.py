@@ -22,7 +22,6 @@ from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.store.records_reader import read_runs
 from pytest_llmbench.store.report_file import REPORT_NAME, read_report
 from pytest_llmbench.store.schema import LevelEntry, ObjectiveEntry, Report, TestEntry
-from pytest_llmbench.store.shape import Metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +71,7 @@ class LoadedLevel:
 
     @cached_property
     def metrics(self) -> Mapping[str, Estimate]:
-        return _estimates(self.entry.metrics)
+        return dict(self.entry.metrics)
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,7 +117,7 @@ class LoadedTest:
     @cached_property
     def metrics(self) -> Mapping[str, Estimate]:
         """``metrics["ttft.p99"].lower``; ``point`` is None where a metric is undefined."""
-        return _estimates(self.entry.metrics)
+        return dict(self.entry.metrics)
 
     @cached_property
     def levels(self) -> tuple[LoadedLevel, ...]:
@@ -228,10 +227,6 @@ def load_report(path: str | os.PathLike[str]) -> LoadedReport:
     report = read_report(file)
     stored = StoredRecords(file.parent, report)
     return LoadedReport(file, report, tuple(LoadedTest(entry, stored) for entry in report.tests))
-
-
-def _estimates(metrics: Mapping[str, Metric]) -> dict[str, Estimate]:
-    return {name: Estimate(**metric.model_dump()) for name, metric in metrics.items()}
 
 
 def _measured_again(loads: list[dict[str, Any]], index: int) -> bool:

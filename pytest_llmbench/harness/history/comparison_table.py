@@ -17,7 +17,7 @@ from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.reports.vocabulary import shown_unit
 from pytest_llmbench.store.csv_file import Cell
-from pytest_llmbench.store.schema import ComparisonEntry
+from pytest_llmbench.store.plain import plain_object
 
 GROUPS = ("test", "metric", "session", "none")
 _WORST_FIRST = ("regressed", "inconclusive", "not_worse", "equivalent", "improved")
@@ -35,7 +35,7 @@ class Row:
 
     @classmethod
     def of(cls, nodeid: str, session: str, comparison: Comparison) -> Row:
-        return cls(nodeid, session, ComparisonEntry.model_validate(comparison).model_dump(mode="json"))
+        return cls(nodeid, session, plain_object(comparison))
 
     @property
     def worsening(self) -> float:

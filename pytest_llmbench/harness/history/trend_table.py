@@ -13,7 +13,7 @@ from pytest_llmbench.reports import numbers, plots
 from pytest_llmbench.reports.text_table import text_table
 from pytest_llmbench.reports.vocabulary import metric_label, shown_unit
 from pytest_llmbench.store.csv_file import Cell
-from pytest_llmbench.store.schema import ComparisonEntry
+from pytest_llmbench.store.plain import plain_object
 
 _COLUMNS = ("#", "session", "saved", "commit", "value", "interval", "runs", "level")
 _WHOLE = ("saved", "commit", "level")
@@ -67,8 +67,8 @@ def _change_text(change: Change, series: Series) -> str:
     text = f"new level from {first.name} on ({first.saved}{built}), p = {change.p_value:.3g}"
     if change.comparison is None:
         return text
-    entry = ComparisonEntry.model_validate(change.comparison).model_dump(mode="json")
-    before, after = len(entry["baseline"]), len(entry["candidate"])
+    entry = plain_object(change.comparison)
+    before, after = len(change.comparison.baseline), len(change.comparison.candidate)
     judged = f"{words.change_text(entry)}, {words.verdict_text(entry)}"
     return f"{text}: {judged} ({before} sessions before, {after} after)"
 
