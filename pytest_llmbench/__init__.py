@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.marks import llmbench
     from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
     from pytest_llmbench.model.estimate import Estimate
+    from pytest_llmbench.model.messages import Message, MessageArray, ToolCall
     from pytest_llmbench.model.objective import (
         Objective,
         completion_rate,
@@ -110,6 +111,7 @@ _HOMES = {
         "ttft_scheduled",
         "us",
     ),
+    "model.messages": ("Message", "MessageArray", "ToolCall"),
     "model.plan": ("ClosedLoop", "Deadlines", "LoadPlan", "OpenLoop", "SessionSlots", "SessionStarts"),
     "model.request": ("PlannedRequest", "Workload"),
     "model.structured": ("StructuredOutput",),
@@ -144,6 +146,8 @@ __all__ = [
     "LaunchedServer",
     "LoadPlan",
     "LogNormal",
+    "Message",
+    "MessageArray",
     "Mixture",
     "Normal",
     "Objective",
@@ -166,6 +170,7 @@ __all__ = [
     "SuiteError",
     "SyntheticWorkload",
     "TestResult",
+    "ToolCall",
     "TraceEntry",
     "TraceSessionWorkload",
     "TraceWorkload",

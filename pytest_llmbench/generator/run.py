@@ -99,7 +99,7 @@ class LoadGenerator:
     KiB for each request: drawing while load is running would hold up the reads for milliseconds at a time.
     """
 
-    _asks_form = False
+    _asks_form = _has_roles = False
     """A request of the plan is for structured output."""
 
     def __init__(
@@ -165,7 +165,8 @@ class LoadGenerator:
                 "a plan is already running", where=plan.label, remedy="one generator runs one plan at a time"
             )
         try:
-            self._stop_reason, self._measurement, self._asks_form = None, None, False
+            self._stop_reason, self._measurement = None, None
+            self._asks_form = self._has_roles = False
             return self._run(plan, on_record)
         finally:
             self._busy.release()
@@ -344,6 +345,7 @@ class LoadGenerator:
 
         def prepare(planned: PlannedRequest) -> PreparedRequest:
             self._asks_form |= planned.structured is not None
+            self._has_roles |= planned.messages is not None
             text = planned.text if as_ids else text_of(planned)
             request = planned if text is planned.text else replace(planned, text=text)
             request_id = f"{run_token}-{planned.index}"
@@ -412,6 +414,8 @@ class LoadGenerator:
         told = {"wire.session_header": self._head.session_header or "none"} if of_sessions else {}
         if self._asks_form:
             told["wire.structured_output"] = "fields" if self._dialect.structured_output else "prompt_words"
+        if self._has_roles:
+            told["wire.messages"] = "roles" if self._dialect.message_roles else "one_text"
         calls = self._dialect.protocol == "grpc"
         first = {
             "timing.first_point": "first_token_message" if calls else "parsed_data_event",

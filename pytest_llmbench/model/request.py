@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pytest_llmbench.model.session import Turn
 from pytest_llmbench.model.structured import StructuredOutput
+
+if TYPE_CHECKING:  # few loads have messages
+    from pytest_llmbench.model.messages import MessageArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,9 @@ class PlannedRequest:
     """Its place in a session; None: it belongs to none."""
     structured: StructuredOutput | None = None
     """The form that its reply is to have; None: words. Its tools are the beginning of the prompt."""
+    messages: MessageArray | None = None
+    """The prompt as messages with roles, which stand before ``text``; ``token_ids`` are those of its texts,
+    one after the other. None: the prompt is one text."""
 
 
 @runtime_checkable

@@ -113,7 +113,8 @@ def encoded(value: Any) -> JsonValue:
         return {_OPAQUE: _name_of(value)}
     if isinstance(value, Enum):
         return {_TYPE: kind.__qualname__, _VALUE: plain(value.value)}
-    content = {each.name: encoded(getattr(value, each.name)) for each in fields(value) if each.init}
+    kept = (each for each in fields(value) if each.init and each.metadata.get("stored", True))
+    content = {each.name: encoded(getattr(value, each.name)) for each in kept}
     return {_TYPE: kind.__qualname__, **content}
 
 

@@ -109,6 +109,10 @@ class Dialect(Protocol):
         """Whether requests carry tools and schemas as fields. Elsewhere tools are words of the prompt, and
         nothing asks for the form of a reply."""
 
+    @property
+    def message_roles(self) -> bool:
+        """Whether requests carry messages with roles. Elsewhere they are rendered as one text."""
+
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         """Make the request body.
 
@@ -168,6 +172,7 @@ class DialectDefaults:
     ends_with_body = False
     least_tokens = 1
     structured_output = False
+    message_roles = False
     fixed_headers: Mapping[str, str] = MappingProxyType({})
     key_header = ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import is_strict, schema_of, tools_of
@@ -13,22 +13,35 @@ from pytest_llmbench.wire.openai_request import encode_body, own_prompt
 from pytest_llmbench.wire.openai_stream import decode_event
 from pytest_llmbench.wire.sse import SSEEvent
 
+if TYPE_CHECKING:  # few loads have messages
+    from pytest_llmbench.model.messages import MessageArray
+
 
 class OpenAIChat(DialectDefaults):
-    """The prompt is one user message. Reads what vLLM, SGLang, llama.cpp, DeepSeek and gateways stream."""
+    """The prompt is one user message, or the messages of the request. Reads what vLLM, SGLang, llama.cpp,
+    DeepSeek and gateways stream."""
 
     name = "openai-chat"
     path = "/chat/completions"
     text_key = "content"
     structured_output = True
+    message_roles = True
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         require_text(self.name, request, options)
+        if request.messages is not None:
+            return encode_body(_conversation(request.messages), request, options)
         messages = [{"role": "user", "content": own_prompt(request)}]
         return encode_body({"messages": messages, **_asked_form(request)}, request, options)
 
     def decode(self, event: SSEEvent) -> Chunk:
         return decode_event(event, _read_choice)
+
+
+def _conversation(asked: MessageArray) -> dict[str, Any]:
+    """The messages as they are; of tools the model chooses."""
+    tools = {"tools": list(tools_of(asked.tools))} if asked.tools else {}
+    return {"messages": [message.as_chat() for message in asked.messages], **tools}
 
 
 def _asked_form(request: PlannedRequest) -> dict[str, Any]:

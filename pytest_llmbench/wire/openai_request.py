@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.wire.dialect import EncodeOptions
+
+if TYPE_CHECKING:  # few loads have messages
+    from pytest_llmbench.model.messages import ToolCall
 
 
 def encode_body(prompt: Mapping[str, Any], request: PlannedRequest, options: EncodeOptions) -> bytes:
@@ -80,8 +83,32 @@ def merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
             body[key] = value
 
 
+def arguments_of(call: ToolCall, where: str) -> dict[str, Any]:
+    """The arguments of a call, for an API that takes them as an object.
+
+    :raises GeneratorError: they are none.
+    """
+    try:
+        found = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        return found
+    raise GeneratorError(
+        f"the arguments of the call {call.call_id!r} are no JSON object",
+        where=where,
+        remedy="leave the conversation out, or measure over openai-chat, which takes them as text",
+    )
+
+
 def token_prompt(request: PlannedRequest) -> list[int]:
     """The prompt as token ids."""
+    if request.messages is not None:
+        raise GeneratorError(
+            "messages with roles cannot be sent as token ids",
+            where=f"request {request.index}",
+            remedy='leave request.prompt = "token_ids" out of the SUT file',
+        )
     if request.token_ids is None:
         raise GeneratorError(
             "the request has no token ids to send",

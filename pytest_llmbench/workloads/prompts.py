@@ -25,7 +25,10 @@ def with_text(requests: Iterable[PlannedRequest], tokenizer: str = "cl100k_base"
 
 
 def text_of(request: PlannedRequest, tokenizer: str = "cl100k_base") -> str | None:
-    """The request's text, decoded from its ids where there is none yet; None where it has neither."""
+    """The request's text, decoded from its ids where there is none yet; None where it has neither. Messages
+    are rendered."""
+    if request.messages is not None:
+        return request.messages.rendered
     if request.text is not None or request.token_ids is None:
         return request.text
     # Asked for here, so that whoever has all texts already need not load a tokenizer.

@@ -106,7 +106,8 @@ def sequence_json(requests: Iterable[PlannedRequest]) -> str:
     A request without token ids shows its text instead, as a JSON string. A turn of a session is
     ``[limit,[session,number,turns,[wait_for],pause_ns,kept],[id,…]]``, with the ids after those that it has
     in common with the turn it goes on from: the whole of every prompt would be quadratic in the turns. One
-    that asks for structured output ends with ``[tools,schema]``, two strings.
+    that asks for structured output ends with ``[tools,schema]``, two strings; of messages with roles,
+    ``[tools,messages]`` as OpenAI's chat API takes them stands in place of the ids.
     """
     return f"[{','.join(_request_json(request).decode() for request in requests)}]"
 
@@ -267,6 +268,8 @@ def _plain_json(request: PlannedRequest) -> bytes:
     turn = request.turn
     place = [turn.session, turn.number, turn.turns, turn.wait_for, turn.pause_ns, turn.kept_tokens]
     told = json.dumps(place, separators=(",", ":")).encode()
+    if request.messages is not None:
+        return b"[%d,%b,%b]" % (request.max_tokens, told, request.messages.as_json().encode())
     return b"[%d,%b,%b]" % (request.max_tokens, told, _ids_json(request.token_ids[turn.kept_tokens :]))
 
 

@@ -76,7 +76,7 @@ def single_requests(workload: Workload, seed: int) -> Iterator[PlannedRequest]:
     """:func:`stream_of` of a workload that is made into another one: turns of sessions are turns no more,
     since what is changed about them is not what their session was made of."""
     for request in stream_of(workload, seed):
-        yield request if request.turn is None else replace(request, turn=None)
+        yield request if request.turn is None else replace(request, turn=None, messages=None)
 
 
 def derived_seed(seed: int, purpose: str) -> int:

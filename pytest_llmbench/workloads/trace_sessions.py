@@ -2,12 +2,14 @@
 
 What is sent is readable text of exactly the recorded length. Where the trace names the blocks of a prompt,
 equal names are equal words, so prompts begin alike where they did; else a prompt goes on from that of the
-turn before it. Answers are recorded ones: nothing of a prompt depends on what the server answers.
+turn before it. Turns with messages send these, roles and all, in place of words. Answers are recorded ones:
+nothing of a prompt depends on what the server answers.
 """
 
 from __future__ import annotations
 
 import random
+import statistics
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +18,10 @@ from itertools import cycle, takewhile
 from typing import Any, Final, NamedTuple
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.messages import Message, MessageArray
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import Session, SessionTurn, Turn, session_mistakes
+from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import (
     DatasetIdentity,
@@ -38,6 +42,14 @@ from pytest_llmbench.workloads.trace import (
 )
 
 _MOST_MISTAKES: Final = 12
+NOT_STORED: Final = {"stored": False}
+"""Metadata of a field that no report holds: texts of users."""
+_IN_WORDS: Final = {
+    "domain": "readable random words",
+    "language": "English",
+    "system_prompt": dict(NO_SYSTEM_PROMPT),
+    "context": "recorded blocks where the trace names them, else deltas with recorded answers",
+}
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -58,6 +70,8 @@ class TracedTurn:
     its prompt begins with that of the first turn it waits for, if it is longer than that."""
     reset: bool = False
     """Whether it forgets what was before: without hash ids its prompt is all new."""
+    messages: MessageArray | None = field(default=None, repr=False, metadata=NOT_STORED)
+    """What it asks, sent as it stands; its texts have ``input_tokens`` tokens of cl100k_base. None: words."""
 
     @property
     def pause_ns(self) -> int:
@@ -92,6 +106,9 @@ class TraceSessionWorkload(StreamedWorkload):
     without them is the prompt of the first turn it waits for and new sentences, from one generator for each
     repetition; all of it is new where that prompt is not shorter, and after a reset. Raises SuiteError with
     the mistakes of all sessions.
+
+    Turns with messages send those, the same in every repetition; all turns have them, or none. Reports hold
+    their digest and nothing of their texts.
     """
 
     name: str
@@ -101,19 +118,30 @@ class TraceSessionWorkload(StreamedWorkload):
     timed: bool = True
     """False where the trace does not say when sessions start: then ``arrival="trace"`` has nothing to go
     by."""
+    shuffled: bool = False
+    """Whether the seed settles the order of the sessions: ``random.Random(own seed).shuffle``."""
+    messages_sha256: str = ""
+    """Digest of the messages that are sent; made of them where there are any. Empty: words are sent."""
+    system_tokens: int = 0
+    """Typical length of a system prompt among the messages, likewise."""
     digest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         mistakes = name_mistakes(self.name) + self.dataset.mistakes()
         mistakes += _mistakes(self.sessions, self.block_tokens)
+        if self.shuffled and self.timed:
+            mistakes.append("a trace that says when its sessions start has an order: leave out shuffled")
         if mistakes:
             raise SuiteError.from_mistakes(mistakes, where=self.where)
+        if self.sessions[0].turns[0].messages is not None:
+            object.__setattr__(self, "messages_sha256", _messages_sha256(self.sessions))
+            object.__setattr__(self, "system_tokens", _system_tokens(self.sessions))
         rows = (
             f"{each.offset_ms} {[(t.input_tokens, t.output_tokens, t.wait_for) for t in each.turns]} "
             f"{[(t.pause_ms, t.hash_ids, t.reset) for t in each.turns]}"
             for each in self.sessions
         )
-        object.__setattr__(self, "digest", texts_digest(rows))
+        object.__setattr__(self, "digest", texts_digest((*rows, self.messages_sha256)))
 
     @property
     def offsets_ns(self) -> tuple[int, ...]:
@@ -125,19 +153,24 @@ class TraceSessionWorkload(StreamedWorkload):
 
     @property
     def draws_anew(self) -> bool:
-        return True
+        """False of messages: there are no others."""
+        return not self.messages_sha256
 
     @property
     def shared_tokens(self) -> int:
         """No beginning is common to all prompts, as far as the trace says."""
         return 0
 
-    def shapes(self, seed: int) -> Iterator[Session]:  # noqa: ARG002 - they are the same for every seed
+    def shapes(self, seed: int) -> Iterator[Session]:
         """The sessions without their content, endless. A turn whose prompt is not that of the turn before it
         with the answers and something new is a reset to its whole prompt."""
-        return cycle(_shapes(self))
+        return cycle(_shapes(_in_order(self, seed)))
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        return _in_order(self, seed)._worded(seed)
+
+    def _worded(self, seed: int) -> Iterator[PlannedRequest]:
+        """The sessions as they stand here, without end, in the words of a seed."""
         index = number = repetition = 0
         while True:
             blocks = BlockContents(seed, repetition, self.block_tokens, _block)
@@ -155,22 +188,19 @@ class TraceSessionWorkload(StreamedWorkload):
                         turn=Turn(
                             number, place, len(session.turns), turn.wait_for, turn.pause_ns, begins.kept
                         ),
+                        messages=turn.messages,
                     )
                     index += 1
                 number += 1
             repetition += 1
 
-    def reworded(
-        self,
-        numbers: Sequence[int],
-        seed: int,  # noqa: ARG002 - the sessions are the same for every seed
-        words_seed: int,
-    ) -> Iterator[PlannedRequest]:
+    def reworded(self, numbers: Sequence[int], seed: int, words_seed: int) -> Iterator[PlannedRequest]:
         """The sessions ``numbers`` (ascending), in the words of another seed, numbered from 0. What their
-        prompts share is that of the whole trace, also with sessions that are not among them."""
+        prompts share is that of the whole trace, also with sessions that are not among them. Of messages the
+        contents are random words of the same length, equal where they were equal; tools and calls stay."""
         places = {number: place for place, number in enumerate(numbers)}
         index = 0
-        for request in self._stream(words_seed):
+        for request in _in_other_words(_in_order(self, seed), words_seed)._worded(words_seed):
             turn = request.turn
             if turn is None or turn.session > numbers[-1]:
                 return
@@ -180,6 +210,71 @@ class TraceSessionWorkload(StreamedWorkload):
 
     def specification(self) -> Mapping[str, Any]:
         return dict(_specification(self))
+
+
+@lru_cache(maxsize=8)
+def _in_other_words(workload: TraceSessionWorkload, seed: int) -> TraceSessionWorkload:
+    """The workload with random words in place of the contents of its messages, equal ones for equal ones."""
+    generator = BulkRandom(derived_seed(seed, "messages in other words"))
+    made: dict[Message, Message] = {}
+
+    def message(said: Message) -> Message:
+        if said.content and said not in made:
+            words = _words(generator, len(encoded_text(said.content)))
+            made[said] = replace(said, content=reference_tokenizer().decode(words))
+        return made.get(said, said)
+
+    def turn(told: TracedTurn) -> TracedTurn:
+        if told.messages is None:
+            return told
+        messages = tuple(map(message, told.messages.messages))
+        return replace(told, messages=replace(told.messages, messages=messages))
+
+    if not workload.messages_sha256:
+        return workload
+    sessions = [replace(each, turns=tuple(map(turn, each.turns))) for each in workload.sessions]
+    return replace(workload, sessions=tuple(sessions))
+
+
+@lru_cache(maxsize=4096)
+def encoded_text(text: str) -> array[int]:
+    """Ids of a text in cl100k_base; remembered, since each turn repeats the messages of those before it."""
+    return array("I", reference_tokenizer().encode(text))
+
+
+def ids_of(said: MessageArray) -> array[int]:
+    """Ids of the texts of an array, one after the other: what is counted of it."""
+    found = array("I")
+    for text in said.texts:
+        found += encoded_text(text)
+    return found
+
+
+def _messages_sha256(sessions: Sequence[TracedSession]) -> str:
+    return texts_digest(
+        turn.messages.as_json() for session in sessions for turn in session.turns if turn.messages is not None
+    )
+
+
+def _system_tokens(sessions: Sequence[TracedSession]) -> int:
+    """The median over sessions of what the system says before the first turn."""
+    first = [session.turns[0].messages for session in sessions]
+    said = [
+        sum(len(encoded_text(message.content)) for message in each.messages if message.role == "system")
+        for each in first
+        if each is not None
+    ]
+    return round(statistics.median(said))
+
+
+@lru_cache(maxsize=8)
+def _in_order(workload: TraceSessionWorkload, seed: int) -> TraceSessionWorkload:
+    """The workload with its sessions in the order of the seed."""
+    if not workload.shuffled:
+        return workload
+    sessions = list(workload.sessions)
+    random.Random(derived_seed(seed, "order of sessions")).shuffle(sessions)
+    return replace(workload, sessions=tuple(sessions), shuffled=False)
 
 
 def _block(seed: int, tokens: int) -> array[int]:
@@ -203,7 +298,9 @@ def _prompts(
     """The prompts of a session, in the order of its turns."""
     made: list[array[int]] = []
     for turn, begins in zip(session.turns, beginnings, strict=True):
-        if turn.hash_ids:
+        if turn.messages is not None:
+            made.append(ids_of(turn.messages))
+        elif turn.hash_ids:
             made.append(blocks.prompt(turn.hash_ids, turn.input_tokens))
         else:
             history = made[turn.wait_for[0] - 1][: begins.kept] if begins.kept else array("I")
@@ -245,10 +342,23 @@ def _kept(turn: TracedTurn, session: TracedSession, block_tokens: int) -> int:
     if not turn.wait_for:
         return 0
     before = session.turns[turn.wait_for[0] - 1]
+    if turn.messages is not None and before.messages is not None:
+        return _common_tokens(turn.messages, before.messages)
     if turn.hash_ids:
         return min(common_blocks(turn, before) * block_tokens, turn.input_tokens, before.input_tokens)
     goes_on = not turn.reset and turn.input_tokens > before.input_tokens
     return before.input_tokens if goes_on else 0
+
+
+def _common_tokens(said: MessageArray, before: MessageArray) -> int:
+    """How many of the first tokens of two arrays are the same."""
+    found = 0
+    for own, other in zip(said.texts, before.texts, strict=False):
+        pairs = zip(encoded_text(own), encoded_text(other), strict=False)
+        if own != other:
+            return found + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        found += len(encoded_text(own))
+    return found
 
 
 def common_blocks(turn: TracedTurn, other: TracedTurn) -> int:
@@ -286,15 +396,11 @@ def _specification(workload: TraceSessionWorkload) -> Mapping[str, Any]:
     pauses = [round(turn.pause_ms) for turn in turns if turn.wait_for]
     shared = [begins.shared for own in _beginnings(workload) for begins in own]
     inputs = observed_lengths([turn.input_tokens for turn in turns])
+    order = "sessions of the trace, shuffled" if workload.shuffled else "sessions of the trace"
     return {
         "input_length": inputs | {"of": "whole prompt of a turn"},
         "output_length": observed_lengths([turn.output_tokens for turn in turns]) | {"control": "max_tokens"},
-        "content": {
-            "domain": "readable random words",
-            "language": "English",
-            "system_prompt": dict(NO_SYSTEM_PROMPT),
-            "context": "recorded blocks where the trace names them, else deltas with recorded answers",
-        },
+        "content": _as_recorded(workload.system_tokens) if workload.messages_sha256 else dict(_IN_WORDS),
         "prefix_sharing": stated_sharing(shared),
         "temperature": 0.0,
         "stop": [],
@@ -306,9 +412,19 @@ def _specification(workload: TraceSessionWorkload) -> Mapping[str, Any]:
         "dataset": workload.dataset.specification() | {"content_sha256": workload.digest},
         "generation": {
             "generator": "Python random.Random, a seed for each block, and one for the words of a repetition",
-            "order": ["sessions of the trace", "turns", "choices of words for each block, or new sentences"],
+            "order": [order, "turns", "choices of words for each block, or new sentences"],
             "block_tokens": workload.block_tokens,
         },
+    }
+
+
+def _as_recorded(system_tokens: int) -> dict[str, Any]:
+    prompt = {"present": True, "typical_tokens": system_tokens, "counted_as": "input"}
+    return {
+        "domain": "messages of the data set, with their roles",
+        "language": "that of the data set",
+        "system_prompt": prompt if system_tokens else dict(NO_SYSTEM_PROMPT),
+        "context": "full message arrays with recorded answers",
     }
 
 
@@ -332,8 +448,20 @@ def _mistakes(sessions: Sequence[TracedSession], block_tokens: int) -> list[str]
             told.append("it starts more than a year after the first")
         before = max(before, session.offset_ms)
         found += [f"session {number}: {mistake}" for mistake in told]
+    having = [turn.messages is not None for session in sessions for turn in session.turns]
+    if any(having) and not all(having):
+        found.append("some of its turns have messages: give them to all turns, or to none")
     more = len(found) - _MOST_MISTAKES
     return [*found[:_MOST_MISTAKES], f"and {more} more"] if more > 0 else found
+
+
+def _message_mistakes(turn: TracedTurn, said: MessageArray) -> Iterator[str]:
+    """What is wrong with the messages of a turn; with its length only where nothing else is."""
+    found = said.mistakes()
+    yield from found
+    tokens = len(ids_of(said))
+    if not found and tokens != turn.input_tokens:
+        yield f"its messages have {tokens:,} tokens, not {turn.input_tokens:,}"
 
 
 def _session_mistakes(session: TracedSession, block_tokens: int) -> Iterator[str]:
@@ -342,6 +470,8 @@ def _session_mistakes(session: TracedSession, block_tokens: int) -> Iterator[str
         return
     plain = []
     for number, turn in enumerate(session.turns, start=1):
+        if turn.messages is not None:
+            yield from (f"turn {number}: {mistake}" for mistake in _message_mistakes(turn, turn.messages))
         finite = abs(turn.pause_ms) <= LONGEST_MS
         if not finite:
             yield f"turn {number} pauses for {turn.pause_ms:g} ms: give a number, at most a year"

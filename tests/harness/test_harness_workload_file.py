@@ -244,6 +244,43 @@ def test_sessions_of_a_trace(read: Any, tmp_path: Path) -> None:
     assert isinstance(single, TraceWorkload)
 
 
+LIBRARY = """
+    [workloads.library]
+    kind = "trace"
+    sessions = true
+    messages = true
+    path = "conversations.jsonl"
+    dataset = "two conversations and an agent"
+    version = "1"
+    subset_method = "all"
+"""
+
+
+def test_messages_of_a_trace(read: Any, tmp_path: Path) -> None:
+    """The example of the documentation."""
+    example = Path(__file__).parents[2] / "docs/examples/conversations.jsonl"
+    (tmp_path / "conversations.jsonl").write_bytes(example.read_bytes())
+    made = read(LIBRARY)["library"]
+    assert isinstance(made, TraceSessionWorkload)
+    assert [len(each.turns) for each in made.sessions] == [3, 2, 3]
+    assert made.shuffled
+    assert made.offsets_ns == ()
+    agent = made.sessions[2].turns[-1].messages
+    assert agent is not None
+    assert [message.role for message in agent.messages] == ["system", "user", *("assistant", "tool") * 2]
+    assert "find_book" in agent.tools
+    steps = made.specification()["dataset"]["preprocessing"]
+    assert "messages are sent as they are, with their roles" in steps
+
+
+def test_messages_are_of_sessions_and_of_formats_that_have_them(read: Any, tmp_path: Path) -> None:
+    with pytest.raises(SuiteError, match="messages are of sessions: give sessions = true as well"):
+        read(LIBRARY.replace("sessions = true", "sessions = false"))
+    (tmp_path / "conversations.jsonl").write_text('{"timestamp": 1, "input_length": 5, "output_length": 5}')
+    with pytest.raises(SuiteError, match="its format, mooncake, has no messages to send"):
+        read(LIBRARY)
+
+
 def test_sessions_are_for_traces_that_have_them(read: Any, tmp_path: Path) -> None:
     (tmp_path / "agents.jsonl").write_text('{"timestamp": 1, "input_length": 5, "output_length": 5}')
     with pytest.raises(SuiteError, match="none of its 1 requests names a session"):

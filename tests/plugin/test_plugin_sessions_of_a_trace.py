@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -116,3 +117,51 @@ def test_a_trace_that_does_not_say_when_its_sessions_start_is_told(suite: Suite)
     )
     suite.write(GATES.replace('arrival="trace", ', "rate=5, ").replace("speedup=2, ", ""), SMALL_WARMUP)
     measured(suite, "-k", "test_as_recorded").assert_outcomes(passed=1, deselected=3)
+
+
+LIBRARY = """
+[workloads.library]
+kind = "trace"
+sessions = true
+messages = true
+path = "conversations.jsonl"
+dataset = "two conversations and an agent"
+version = "1"
+subset_method = "all"
+"""
+TALKS = """
+from pytest_llmbench import llmbench
+
+@llmbench.sessions(workload="library", sessions=2, total_sessions=3, probe_sessions=2, job_p50_s=60)
+def test_talks(llm_result):
+    assert llm_result.metrics["session_completion_rate"].point == 1
+    assert llm_result.metrics["turn_cached_share[2+]"].point > 0.5
+"""
+
+
+def test_conversations_are_measured_and_no_text_of_theirs_is_kept(
+    suite: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"```toml{LIBRARY}```" in (ROOT / "docs/how-to/measure-sessions.md").read_text("utf-8")
+    said = (ROOT / "docs/examples/conversations.jsonl").read_bytes()
+    (suite.path / "conversations.jsonl").write_bytes(said)
+    (suite.path / "workloads.toml").write_text(LIBRARY)
+    suite.write(TALKS, SMALL_WARMUP)
+    options = ("--llm-workloads=workloads.toml", "--llm-inconclusive=pass")
+    result = suite.measure("replay:fast?prefix_caching=true", *options)
+    result.assert_outcomes(passed=1)
+    (entry,) = suite.report["tests"]
+    assert entry["workload"]["n_requests"] == 8
+    assert entry["workload"]["specification"]["content"]["context"].startswith("full message arrays")
+    shown = [str(result.outlines)]
+    for path in (suite.path / "out").rglob("*"):
+        if path.is_file():
+            raw = path.read_bytes()
+            shown.append((gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8"))
+    assert len(shown) > 5
+    for words in ("patient clerk", "maps of the coast", "atlas of rivers", "find_book", "reading room"):
+        assert words.encode() in said
+        assert not [text for text in shown if words in text]
+    capsys.readouterr()
+    assert main(["recompute", str(suite.path / "out" / "report.json")]) == 0
+    assert capsys.readouterr().out.count("figures are identical") == 1

@@ -23,7 +23,7 @@ from pytest_llmbench.store.datasets import (
     read_rows,
 )
 from pytest_llmbench.store.perf_catalogue import CatalogueEntry, read_catalogue
-from pytest_llmbench.store.traces.reading import TraceFormat, read_trace
+from pytest_llmbench.store.traces.reading import TraceFormat, read_conversations, read_trace
 from pytest_llmbench.store.traces.sessions import sessions_of_trace
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.code_completion import (
@@ -125,11 +125,17 @@ def _trace(
     rows: Rows,  # noqa: ARG001 - one signature for all makers; traces are read with the place of each row
     identity: DatasetIdentity,
 ) -> Workload:
-    found = read_trace(path, table.get("format"), table.get("trace_format"))
+    with_messages = bool(table.get("messages"))
+    read = read_conversations if with_messages else read_trace
+    found = read(path, table.get("format"), table.get("trace_format"))
     if table.get("sessions"):
         made = sessions_of_trace(found, str(path))
         told = replace(identity, preprocessing=(*identity.preprocessing, *made.steps))
-        return TraceSessionWorkload(name, made.sessions, told, found.block_tokens, timed=made.timed)
+        # What is sent is no other for another seed, so which of it comes first has to be.
+        shuffled = with_messages and not made.timed
+        return TraceSessionWorkload(
+            name, made.sessions, told, found.block_tokens, timed=made.timed, shuffled=shuffled
+        )
     told = replace(identity, preprocessing=(*identity.preprocessing, *found.steps))
     return TraceWorkload(name, found.entries, told, block_tokens=found.block_tokens, timed=found.is_timed)
 
@@ -244,6 +250,7 @@ class WorkloadTable(_Table):
     # kind = "trace"
     trace_format: TraceFormat | None = None
     sessions: bool = False
+    messages: bool = False
     # kind = "code-completion"
     languages: list[Text] | None = None
 
@@ -262,7 +269,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
         "language",
         "shuffled",
     ),
-    "trace": (*_OF_EVERY_DATASET, "trace_format", "sessions"),
+    "trace": (*_OF_EVERY_DATASET, "trace_format", "sessions", "messages"),
     "inference-perf": ("path",),
 }
 _NEEDED: Mapping[str, tuple[str, ...]] = {
@@ -321,6 +328,8 @@ def _table_mistakes(table: WorkloadTable) -> list[str]:
     found = [
         f"{key} has no meaning for kind {table.kind!r}" for key in sorted(given - set(_KEYS[table.kind]))
     ]
+    if table.messages and not table.sessions:
+        found.append("messages are of sessions: give sessions = true as well")
     return found + [f"{key} is missing" for key in _NEEDED[table.kind] if key not in given]
 
 

@@ -83,7 +83,9 @@ def _workload(facts: Facts) -> str:
     no_form = (
         "; tools are words of the prompt and no form is asked for: the API has no field here" if words else ""
     )
-    return f"{text} (custom: {'; '.join(laws)} tokens){profiles}{no_form}"
+    one_text = facts.value("wire.messages") == "one_text"
+    no_roles = "; messages are rendered as one text: the API has no roles" if one_text else ""
+    return f"{text} (custom: {'; '.join(laws)} tokens){profiles}{no_form}{no_roles}"
 
 
 def _parts(facts: Facts) -> str:

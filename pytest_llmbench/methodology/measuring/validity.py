@@ -15,6 +15,7 @@ from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, empty_slots, la
 from pytest_llmbench.metrics.buffering import buffering
 from pytest_llmbench.metrics.server_side import cold_starts, contradicted_by_ns
 from pytest_llmbench.metrics.sessions.jobs import jobs_of, unsent_turns
+from pytest_llmbench.metrics.sessions.turns import growth
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
@@ -71,6 +72,7 @@ def validity(
         _sessions_cut_off(counted, budget),
         stream_fidelity(records),
         _length_drift(seen),
+        _recorded_answers(seen),
         _tokenizer_agreement(seen),
         _output_limits(seen),
         _sent_again(records),
@@ -191,6 +193,35 @@ def _length_drift(seen: Sequence[Observation]) -> Finding | None:
         voids=False,
         message=f"the {'tokenizer file' if by_file else 'server'} counts {counted / n:.1f} input tokens a "
         f"prompt where {asked / n:.1f} were asked for, {ratio:.2f} times as many{why}",
+        value=ratio,
+        limit=1.0 + DRIFT_WARNING_SHARE,
+        unit="ratio",
+    )
+
+
+def _recorded_answers(seen: Sequence[Observation]) -> Finding | None:
+    """What a turn adds, a recorded answer and what is new, as the server counts it: it is less where answers
+    are left out of what the model reads. None where the server counts no prompts of sessions."""
+    grown = [growth(run.records) for run in seen if isinstance(run.plan.load, SessionLoad)]
+    turns, asked = sum(each.turns for each in grown), sum(each.asked for each in grown)
+    if not turns:
+        return None
+    ratio = sum(each.counted for each in grown) / asked
+    ok = abs(ratio - 1.0) <= DRIFT_WARNING_SHARE
+    why = (
+        ""
+        if ok
+        else (
+            ": it has another vocabulary or chat template than the workload, or leaves answers out of the "
+            "history, so contexts grow otherwise than those that were asked for"
+        )
+    )
+    return Finding(
+        "recorded_answers",
+        ok=ok,
+        voids=False,
+        message=f"the server counts {ratio * asked / turns:.1f} tokens that a turn adds with the recorded "
+        f"answer before it, where {asked / turns:.1f} were asked for, {ratio:.2f} times as many{why}",
         value=ratio,
         limit=1.0 + DRIFT_WARNING_SHARE,
         unit="ratio",

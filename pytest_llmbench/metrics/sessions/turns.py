@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,11 +17,13 @@ from pytest_llmbench.metrics.latency import per_request
 from pytest_llmbench.metrics.ratios import ratio_of_sums
 from pytest_llmbench.metrics.summary import PERCENTILES, STATISTICS, distribution
 from pytest_llmbench.model.estimate import Estimate
-from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
+from pytest_llmbench.model.outcome import TokenSource
+from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, BoolColumn, IntColumn, Records
 from pytest_llmbench.stats.clusters import Clusters
 from pytest_llmbench.stats.runs import FloatArray
 
 _NS_PER_MS = 1e6
+_BY_SERVER = [TOKEN_SOURCES.index(each) for each in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,6 +65,27 @@ def turn_metrics(
         found[f"turn_cached_share[{each}]"] = _share(own, "cached_tokens", seed=seed, level=level)
         found[f"turn_cacheable_share[{each}]"] = _share(own, "shared_prefix_tokens", seed=seed, level=level)
     return found
+
+
+class Growth(NamedTuple):
+    """What later turns add to the prompts of those before them, over all sessions, in tokens."""
+
+    counted: int
+    """As the server counts."""
+    asked: int
+    """As the workload does."""
+    turns: int
+
+
+def growth(run: Records) -> Growth:
+    """Of each turn that is longer than the one before it, where the server counted both prompts."""
+    held = run.ok & (run.session != MISSING) & (run.input_tokens != MISSING)
+    own = run.select(held & np.isin(run.token_source, _BY_SERVER))
+    order = np.lexsort((own.turn, own.session))
+    session, turn = own.session[order], own.turn[order]
+    counted, asked = np.diff(own.input_tokens[order]), np.diff(own.requested_input_tokens[order])
+    follows = (session[1:] == session[:-1]) & (turn[1:] == turn[:-1] + 1) & (asked > 0)
+    return Growth(int(counted[follows].sum()), int(asked[follows].sum()), int(follows.sum()))
 
 
 def latencies(

@@ -12,6 +12,7 @@ from pytest_llmbench.simulator.serving.request_body import (
     GenerationRequest,
     RefusalError,
     require_model,
+    with_tools,
 )
 
 _CREATED = "1970-01-01T00:00:00Z"
@@ -20,7 +21,8 @@ _CREATED = "1970-01-01T00:00:00Z"
 def parse_chat(content: dict[str, Any], model: str) -> GenerationRequest:
     """Raises RefusalError: 400 for wrong types, all of them named; 404 for another model."""
     fields = Fields(content)
-    return _parsed(content, fields, fields.messages()[0], model)
+    texts = with_tools(fields.messages()[0], fields.tools())
+    return _parsed(content, fields, texts, model)
 
 
 def parse_generate(content: dict[str, Any], model: str) -> GenerationRequest:

@@ -360,17 +360,52 @@ class Fields:
 
 
 def _message_texts(message: Any) -> list[str] | None:
-    """The texts of one message's content, a string or a list of text parts; ``None`` if it is neither."""
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+    """The texts of a message: its content, a string or a list of parts, and of each call its name with its
+    arguments. ``None`` if it is none. Calls and what they gave may be items of their own (Responses)."""
+    if not isinstance(message, dict):
         return None
-    content = message.get("content")
+    if message.get("type") == "function_call":
+        return _call_texts([message])
+    if message.get("type") == "function_call_output":
+        return _content_texts(message.get("output"))
+    if not isinstance(message.get("role"), str):
+        return None
+    content, calls = message.get("content"), message.get("tool_calls") or []
+    if content is None:  # an assistant's message may hold tool calls only
+        content = []
+    texts = _content_texts(content)
+    called = _call_texts([call.get("function") if isinstance(call, dict) else None for call in calls])
+    return None if texts is None or called is None else texts + called
+
+
+def _content_texts(content: Any) -> list[str] | None:
     if isinstance(content, str):
         return [content]
-    if content is None:  # an assistant's message may hold tool calls only
-        return []
     if not isinstance(content, list):
         return None
-    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
-    return (
-        [text for text in texts if isinstance(text, str)] if all(isinstance(t, str) for t in texts) else None
-    )
+    found: list[str] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "tool_use":
+            texts = _call_texts([{"name": part.get("name"), "arguments": part.get("input")}])
+        elif kind == "tool_result":
+            texts = _content_texts(part.get("content", ""))
+        else:
+            text = part.get("text") if isinstance(part, dict) else None
+            texts = [text] if isinstance(text, str) else None
+        if texts is None:
+            return None
+        found += texts
+    return found
+
+
+def _call_texts(functions: list[Any]) -> list[str] | None:
+    """``arguments`` are text, or an object, of which compact JSON is the text."""
+    found = []
+    for function in functions:
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(name, str):
+            return None
+        arguments = function.get("arguments") or ""
+        found.append(name + (arguments if isinstance(arguments, str) else compact(arguments)))
+    return found

@@ -21,7 +21,7 @@ ASSISTANT: Final = ("gpt", "assistant", "chatgpt", "bing", "bard", "model")
 COUNTED = "lengths counted with cl100k_base, contents alone"
 SHARED = f"blocks of {BLOCK_TOKENS} tokens, equal where all that stands before them is equal, too"
 
-_LIMITS = ("output_length", "max_completion_tokens", "max_tokens")
+LIMITS: Final = ("output_length", "max_completion_tokens", "max_tokens")
 
 
 class Blocks:
@@ -83,7 +83,7 @@ def message_request(place: str, row: Mapping[str, Any], blocks: Blocks) -> Trace
     return TraceRequest(
         place,
         len(prompt),
-        len(prompt_tokens(messages[-1:])) if answered else _limit(row),
+        len(prompt_tokens(messages[-1:])) if answered else answer_limit(row),
         instant_of(row, "timestamp") if row.get("timestamp") is not None else None,
         blocks.ids(prompt),
         session=session,
@@ -102,10 +102,11 @@ def prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> array[int]:
     return prompt
 
 
-def _limit(row: Mapping[str, Any]) -> int:
-    name = next((name for name in _LIMITS if row.get(name) is not None), None)
+def answer_limit(row: Mapping[str, Any]) -> int:
+    """The length of the reply, where no message says it. ValueError where the row does not, either."""
+    name = next((name for name in LIMITS if row.get(name) is not None), None)
     if name is None:
-        raise ValueError(f"the last message is no assistant's, and there is no {' or '.join(_LIMITS)}")
+        raise ValueError(f"the last message is no assistant's, and there is no {' or '.join(LIMITS)}")
     return tokens_of(row, name)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.store.datasets import FileFormat
-from pytest_llmbench.store.traces import messages, mooncake, spans, tables
+from pytest_llmbench.store.traces import conversations, messages, mooncake, spans, tables
 from pytest_llmbench.store.traces.request import Trace, TraceRequest, made_trace, name_of, refuse
 from pytest_llmbench.store.traces.rows import Rows, numbered_rows
 from pytest_llmbench.wire.error_text import shorten
@@ -33,6 +33,24 @@ def read_trace(path: Path, format_: FileFormat | None = None, trace: TraceFormat
     Raises SuiteError with the mistakes of all lines.
     """
     return trace_of(numbered_rows(path, format_), str(path), trace)
+
+
+def read_conversations(
+    path: Path, format_: FileFormat | None = None, trace: TraceFormat | None = None
+) -> Trace:
+    """The requests of a file of conversations or of arrays of messages, with the messages themselves.
+
+    Raises SuiteError with the mistakes of all lines, and for a format without messages.
+    """
+    rows, where = numbered_rows(path, format_), str(path)
+    chosen = trace or recognised([row for _, row in rows.found], where, rows.mistakes)
+    if chosen not in ("messages", "sharegpt"):
+        raise SuiteError(
+            f"its format, {chosen}, has no messages to send",
+            where=where,
+            remedy="give arrays of messages or conversations, or leave out messages = true",
+        )
+    return conversations.conversations_of(rows, where)
 
 
 def trace_of(rows: Rows, where: str, trace: TraceFormat | None = None) -> Trace:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.model.messages import MessageArray
 from pytest_llmbench.workloads.lengths import MOST_TOKENS
 from pytest_llmbench.workloads.trace import LONGEST_MS, TraceEntry
 
@@ -39,6 +40,8 @@ class TraceRequest:
     """The instant at which its reply had ended, from the origin of the starts; None where it is not told."""
     reset: bool = False
     """Whether its prompt is said not to go on from the one before it."""
+    messages: MessageArray | None = None
+    """What it asks, where that is to be sent."""
 
 
 @dataclass(frozen=True)

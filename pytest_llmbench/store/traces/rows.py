@@ -7,12 +7,14 @@ import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.input_files import parse_json
 from pytest_llmbench.store.datasets import FileFormat, format_of, read_rows, unpacked_bytes
 
+MOST_LINE_BYTES: Final = 16 * 1024 * 1024
+"""The longest line of JSON Lines, or of gzipped ones unpacked: some four million tokens."""
 Row = Mapping[str, Any]
 
 
@@ -48,7 +50,10 @@ class _Broken(str):
 
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(unpacked_bytes(path).splitlines(), start=1):
-        if line.strip():
+        if len(line) > MOST_LINE_BYTES:
+            told = f"is {len(line) / 2**20:.1f} MiB long: at most {MOST_LINE_BYTES >> 20}"
+            yield f"line {number}", _Broken(told)
+        elif line.strip():
             try:
                 yield f"line {number}", parse_json(line)
             except ValueError as error:

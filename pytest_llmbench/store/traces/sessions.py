@@ -147,6 +147,7 @@ def _session(group: Sequence[TraceRequest], step: str, mistakes: list[str]) -> T
             pause_ms=pause_ms,
             hash_ids=request.hash_ids,
             reset=request.reset,
+            messages=request.messages,
         )
         places = _most_shared_first(turn, wait_for, turns)
         turns.append(replace(turn, wait_for=tuple(place + 1 for place in places)))

@@ -7,9 +7,13 @@ are among ``input_tokens``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
+from pytest_llmbench.errors import GeneratorError
+from pytest_llmbench.model.messages import Message
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import schema_of, tools_of
 from pytest_llmbench.wire.chunk import CallDelta, Chunk, Usage
@@ -22,7 +26,7 @@ from pytest_llmbench.wire.event_payload import (
     text_in,
     type_of,
 )
-from pytest_llmbench.wire.openai_request import own_prompt, write_body
+from pytest_llmbench.wire.openai_request import arguments_of, own_prompt, write_body
 from pytest_llmbench.wire.openai_stream import as_count, read_timings
 from pytest_llmbench.wire.sse import SSEEvent
 
@@ -31,7 +35,8 @@ _INPUT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_inpu
 
 
 class AnthropicMessages(DialectDefaults):
-    """The prompt is one user message. Reads what Anthropic, vLLM and gateways stream.
+    """The prompt is one user message, or the messages of the request. Reads what Anthropic, vLLM and gateways
+    stream.
 
     An API key goes as ``x-api-key`` too, and ``anthropic-version`` is sent, unless the endpoint's own headers
     hold them.
@@ -42,13 +47,14 @@ class AnthropicMessages(DialectDefaults):
     fixed_headers = MappingProxyType({"anthropic-version": "2023-06-01"})
     key_header = "x-api-key"
     structured_output = True
+    message_roles = True
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         require_text(self.name, request, options)
         body: dict[str, Any] = {
             "model": options.model,
             "max_tokens": request.max_tokens,
-            "messages": [{"role": "user", "content": own_prompt(request)}],
+            **_prompt(request),
             "stream": True,
             "temperature": request.temperature,
             **_asked_form(request),
@@ -65,16 +71,60 @@ class AnthropicMessages(DialectDefaults):
         return chunk
 
 
+def _prompt(request: PlannedRequest) -> dict[str, Any]:
+    """Of an array of messages: what the system says first stands beside the messages, what tools gave is the
+    user's, and messages of one role in a row are one message, as the API itself would join them.
+
+    :raises GeneratorError: the array has no such form.
+    """
+    asked = request.messages
+    if asked is None:
+        return {"messages": [{"role": "user", "content": own_prompt(request)}]}
+    system = list(takewhile(lambda message: message.role == "system", asked.messages))
+    said: list[dict[str, Any]] = []
+    for number, message in enumerate(asked.messages[len(system) :], start=len(system) + 1):
+        if message.role == "system" or (not said and message.role != "user"):
+            raise GeneratorError(
+                f"message {number} is the {message.role}'s: the Messages API has system messages before all "
+                "others, and begins with one of the user",
+                where=asked.place or f"request {request.index}",
+                remedy="leave the conversation out, or measure over openai-chat",
+            )
+        role = "assistant" if message.role == "assistant" else "user"
+        if not said or said[-1]["role"] != role:
+            said.append({"role": role, "content": []})
+        said[-1]["content"] += _blocks(message, asked.place or f"request {request.index}")
+    tools = _flat(asked.tools)
+    return {
+        **({"system": "\n\n".join(message.content for message in system)} if system else {}),
+        "messages": said,
+        **({"tools": tools} if tools else {}),
+    }
+
+
+def _blocks(message: Message, where: str) -> Iterator[dict[str, Any]]:
+    if message.role == "tool":
+        yield {"type": "tool_result", "tool_use_id": message.call_id, "content": message.content}
+    elif message.content:
+        yield {"type": "text", "text": message.content}
+    for call in message.calls:
+        arguments = arguments_of(call, where)
+        yield {"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments}
+
+
+def _flat(tools: str) -> list[dict[str, Any]]:
+    return [
+        {"input_schema" if key == "parameters" else key: value for key, value in tool["function"].items()}
+        for tool in tools_of(tools)
+    ]
+
+
 def _asked_form(request: PlannedRequest) -> dict[str, Any]:
     """The fields that ask for structured output."""
     asked = request.structured
     if asked is None:
         return {}
-    functions = [tool["function"] for tool in tools_of(asked.tools)]
-    tools = [
-        {"input_schema" if key == "parameters" else key: value for key, value in function.items()}
-        for function in functions
-    ]
+    tools = _flat(asked.tools)
     given = {"tools": tools} if tools else {}
     if asked.calls:
         return {**given, "tool_choice": {"type": "any"}}

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pytest_llmbench.model.messages import MessageArray
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.structured import tools_of
 from pytest_llmbench.wire.chunk import Chunk, Usage
 from pytest_llmbench.wire.dialect import DialectDefaults, EncodeOptions, refuse_ignore_eos, require_text
 from pytest_llmbench.wire.event_payload import finish_reason, payload_of, read_error, text_in
-from pytest_llmbench.wire.openai_request import text_prompt, write_body
+from pytest_llmbench.wire.openai_request import arguments_of, text_prompt, write_body
 from pytest_llmbench.wire.openai_stream import as_count
 from pytest_llmbench.wire.sse import SSEEvent
 
@@ -37,20 +39,44 @@ class OllamaGenerate(DialectDefaults):
 
 
 class OllamaChat(DialectDefaults):
-    """The prompt is one user message."""
+    """The prompt is one user message, or the messages of the request."""
 
     name = "ollama-chat"
     path = "/api/chat"
     rooted = True
     protocol = "ndjson"
+    message_roles = True
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         require_text(self.name, request, options)
-        messages = [{"role": "user", "content": text_prompt(request)}]
-        return _encoded(self.name, {"messages": messages}, request, options)
+        asked = request.messages
+        if asked is None:
+            prompt = {"messages": [{"role": "user", "content": text_prompt(request)}]}
+            return _encoded(self.name, prompt, request, options)
+        where = asked.place or f"request {request.index}"
+        tools = {"tools": list(tools_of(asked.tools))} if asked.tools else {}
+        return _encoded(self.name, {"messages": _messages(asked, where), **tools}, request, options)
 
     def decode(self, event: SSEEvent) -> Chunk:
         return _decoded(event, "message")
+
+
+def _messages(asked: MessageArray, where: str) -> list[dict[str, Any]]:
+    """Here a tool's message names the tool, and arguments are objects."""
+    tools: dict[str, str] = {}
+    said = []
+    for message in asked.messages:
+        one: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.calls:
+            one["tool_calls"] = [
+                {"function": {"name": call.name, "arguments": arguments_of(call, where)}}
+                for call in message.calls
+            ]
+            tools |= {call.call_id: call.name for call in message.calls}
+        if message.role == "tool":
+            one["tool_name"] = tools[message.call_id]
+        said.append(one)
+    return said
 
 
 def _encoded(name: str, prompt: dict[str, Any], request: PlannedRequest, options: EncodeOptions) -> bytes:

@@ -6,8 +6,10 @@ The events have types, and the last is ``response.completed``, ``.incomplete`` o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from pytest_llmbench.model.messages import Message
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import is_strict, schema_of, tools_of
 from pytest_llmbench.wire.chunk import CallDelta, Chunk
@@ -41,12 +43,14 @@ TERMINAL = frozenset({"response.completed", "response.incomplete", "response.fai
 
 
 class OpenAIResponses(DialectDefaults):
-    """The prompt is the input as text. Reads what OpenAI, vLLM and gateways stream."""
+    """The prompt is the input as text, or the messages of the request. Reads what OpenAI, vLLM and gateways
+    stream."""
 
     name = "openai-responses"
     path = "/responses"
     least_tokens = 16
     structured_output = True
+    message_roles = True
 
     def encode(self, request: PlannedRequest, options: EncodeOptions) -> bytes:
         return write_body(self.fields(request, options), request, options)
@@ -59,7 +63,7 @@ class OpenAIResponses(DialectDefaults):
         require_text(self.name, request, options)
         body: dict[str, Any] = {
             "model": options.model,
-            "input": own_prompt(request),
+            **_prompt(request),
             "stream": True,
             "store": False,
             "max_output_tokens": request.max_tokens,
@@ -76,6 +80,28 @@ class OpenAIResponses(DialectDefaults):
         if payload is not None:
             _read(chunk, payload, event.event)
         return chunk
+
+
+def _prompt(request: PlannedRequest) -> dict[str, Any]:
+    if request.messages is None:
+        return {"input": own_prompt(request)}
+    items = [item for message in request.messages.messages for item in _items(message)]
+    # Strict would be another request than the file's: not every schema may be.
+    tools = [
+        {"type": "function", "strict": False, **tool["function"]} for tool in tools_of(request.messages.tools)
+    ]
+    return {"input": items, **({"tools": tools} if tools else {})}
+
+
+def _items(message: Message) -> Iterator[dict[str, Any]]:
+    """Calls, and what tools gave, are items of their own here."""
+    if message.role == "tool":
+        yield {"type": "function_call_output", "call_id": message.call_id, "output": message.content}
+    elif message.content:
+        yield {"role": message.role, "content": message.content}
+    for call in message.calls:
+        told = {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+        yield {"type": "function_call", **told}
 
 
 def _asked_form(request: PlannedRequest) -> dict[str, Any]:

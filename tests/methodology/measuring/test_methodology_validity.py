@@ -15,7 +15,7 @@ from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
 from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.outcome import TokenSource
-from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
+from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed
@@ -218,6 +218,31 @@ def test_where_the_server_counts_nothing_no_drift_is_known() -> None:
     silent = replace(seen.records, input_tokens=np.full(len(seen.records), MISSING))
     judged = validity([replace(seen, records=silent)], Budget())
     assert not [found for found in judged.findings if found.check == "prompt_length_drift"]
+
+
+@pytest.mark.parametrize(
+    ("offset", "times", "ok"),
+    [(0, 1.0, True), (70, 1.0, True), (0, 1.09, True), (0, 0.6, False), (5, 1.2, False)],
+)
+def test_what_turns_add_is_held_against_the_server(offset: int, times: float, ok: bool) -> None:
+    """``offset``: what a template puts before every prompt is no disagreement about answers."""
+    seen = answer(plan())
+    number = np.arange(100)
+    asked = 50 + 200 * (number % 5)
+    told = replace(
+        seen.records,
+        session=number // 5,
+        turn=number % 5 + 1,
+        requested_input_tokens=asked,
+        input_tokens=offset + 50 + np.round(200 * times * (number % 5)).astype(np.int64),
+    )
+    of_sessions = replace(seen, plan=seen.plan.with_(load=SessionSlots(2)), records=told)
+    judged = validity([of_sessions], Budget())
+    found = finding(judged, "recorded_answers")
+    assert (found.ok, found.voids) == (ok, False)
+    assert found.value == pytest.approx(times)
+    assert f"the server counts {200 * times:.1f} tokens that a turn adds" in found.message
+    assert not [each for each in validity([seen], Budget()).findings if each.check == "recorded_answers"]
 
 
 def agreed(prompts: int, tokens: float, least: int, most: int) -> Observation:

@@ -1,0 +1,125 @@
+"""Messages with roles, as chat APIs take them: one array is what one request asks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that an assistant's message makes."""
+
+    call_id: str
+    name: str
+    arguments: str
+    """A JSON object as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message."""
+
+    role: Role
+    content: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    """Of an assistant's message."""
+    call_id: str = ""
+    """Of a tool's message: the call that it answers."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What is counted of it, each text by itself: its content; name and arguments of each call."""
+        calls = tuple(call.name + call.arguments for call in self.calls)
+        return (self.content, *calls) if self.content else calls
+
+    def as_chat(self) -> dict[str, Any]:
+        """The message in the shape of OpenAI's chat API."""
+        said: dict[str, Any] = {"role": self.role, "content": self.content or None}
+        if self.role == "tool":
+            return {"role": "tool", "tool_call_id": self.call_id, "content": self.content}
+        if self.calls:
+            said["tool_calls"] = [
+                {
+                    "id": call.call_id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in self.calls
+            ]
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class MessageArray:
+    """The messages of a request, in order, and the tools that it offers."""
+
+    messages: tuple[Message, ...]
+    tools: str = ""
+    """As compact JSON, in the shape of OpenAI's chat API; empty: none."""
+    place: str = field(default="", compare=False)
+    """Where it stands in its file, for errors."""
+
+    @property
+    def texts(self) -> Iterator[str]:
+        """All that is counted, each text by itself: the tools first, where servers put them."""
+        if self.tools:
+            yield self.tools
+        for message in self.messages:
+            yield from message.texts
+
+    @property
+    def rendered(self) -> str:
+        """The array as one text, for APIs without roles: each message behind its role, and at the end the
+        role that is to answer. That of a longer array begins with that of a shorter one."""
+        parts = [f"tools: {self.tools}"] if self.tools else []
+        parts += [f"{message.role}: {' '.join(message.texts)}" for message in self.messages]
+        return "\n\n".join([*parts, "assistant:"])
+
+    def as_json(self) -> str:
+        """The tools, and the messages in the shape of OpenAI's chat API, as compact JSON."""
+        said = [json.loads(self.tools or "[]"), [message.as_chat() for message in self.messages]]
+        return json.dumps(said, separators=(",", ":"))
+
+    def mistakes(self) -> list[str]:
+        """What keeps it from being sent to any API, in words that hold nothing of its texts."""
+        return message_mistakes(self.messages) + nothing_asked(self.messages)
+
+
+def message_mistakes(messages: Sequence[Message]) -> list[str]:
+    """What is wrong with messages, whoever has the last word."""
+    found = []
+    calls: set[str] = set()
+    for number, message in enumerate(messages, start=1):
+        found += [f"message {number} {mistake}" for mistake in _mistakes_of(message, calls)]
+        calls.update(call.call_id for call in message.calls)
+    if not any(message.role == "user" for message in messages):
+        found.append("no message is the user's")
+    return found
+
+
+def nothing_asked(messages: Sequence[Message]) -> list[str]:
+    """Why messages ask nothing: the last has to be the user's or a tool's."""
+    if messages and messages[-1].role in ("assistant", "system"):
+        return [f"message {len(messages)} is the {messages[-1].role}'s: there is nothing to answer"]
+    return []
+
+
+def _mistakes_of(message: Message, calls: set[str]) -> Iterator[str]:
+    """``calls``: the ids of the calls before it."""
+    if message.role not in ROLES:
+        yield f"has the role {message.role!r}: give one of {', '.join(ROLES)}"
+    elif message.role == "tool":
+        if not message.call_id:
+            yield "is a tool's and names no call: give tool_call_id"
+        elif message.call_id not in calls:
+            yield f"is a tool's and answers {message.call_id!r}, which no message before it calls"
+    elif not message.content.strip() and not message.calls:
+        yield "is empty"
+    if message.calls and message.role != "assistant":
+        yield "has tool calls: only the assistant's messages may"

@@ -1,0 +1,202 @@
+"""Conversations with their texts and roles, to be sent as they stand: rows become requests with messages.
+
+Two kinds of files. Where no row has a ``session_id``, each row is a conversation: every message of the
+assistant is the recorded answer of a turn, which asks all messages before it. Where rows have one, each of
+them is a call of that session as it was made, with its whole array; a last message of the assistant is its
+recorded answer. Mistakes are told without a word of what was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pytest_llmbench.errors import shown
+from pytest_llmbench.model.messages import (
+    ROLES,
+    Message,
+    MessageArray,
+    Role,
+    ToolCall,
+    message_mistakes,
+    nothing_asked,
+)
+from pytest_llmbench.model.structured import compact
+from pytest_llmbench.store.traces.messages import BLOCK_TOKENS, COUNTED, LIMITS, SHARED, Blocks, answer_limit
+from pytest_llmbench.store.traces.request import (
+    Trace,
+    TraceRequest,
+    instant_of,
+    made_trace,
+    name_of,
+    pause_of,
+    refuse,
+)
+from pytest_llmbench.store.traces.rows import Rows
+from pytest_llmbench.workloads.trace_sessions import encoded_text, ids_of
+
+_SHAREGPT: Final[Mapping[str, Role]] = {"human": "user", "gpt": "assistant"}
+AS_CONVERSATIONS: Final = "each row is a session, each message of the assistant the recorded answer of a turn"
+AS_CALLS: Final = "each row with a session_id is a turn, its array as it was recorded"
+_SENT: Final = "messages are sent as they are, with their roles"
+
+
+def conversations_of(rows: Rows, where: str) -> Trace:
+    """The requests of all rows, with their messages. SuiteError with the mistakes of all rows."""
+    calls = any(name_of(row, "session_id") for _, row in rows.found)
+    blocks, mistakes = Blocks(), list(rows.mistakes)
+    found: list[TraceRequest] = []
+    unanswered = 0
+    for place, row in rows.found:
+        try:
+            asked = _Row.read(place, row, f"{where}, {place}")
+            turns = asked.call() if calls else asked.conversation()
+        except (ValueError, OverflowError) as error:
+            mistakes.append(f"{place}: {error}")
+            continue
+        unanswered += not calls and asked.unanswered
+        session = name_of(row, "session_id") if calls else place
+        pause_ms = pause_of(row, session)
+        for number, (messages, answer) in enumerate(turns):
+            made = asked.request(messages, answer, blocks)
+            found.append(replace(made, session=session, pause_ms=pause_ms if calls or number else None))
+    refuse(mistakes, where)
+    left = (f"{unanswered} last questions without an answer left out",) if unanswered else ()
+    steps = (AS_CALLS if calls else AS_CONVERSATIONS, _SENT, COUNTED, SHARED, *left)
+    return made_trace("messages", found, block_tokens=BLOCK_TOKENS, steps=steps, where=where)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row that has been read."""
+
+    place: str
+    row: Mapping[str, Any]
+    array: MessageArray
+
+    @classmethod
+    def read(cls, place: str, row: Mapping[str, Any], named: str) -> _Row:
+        """ValueError in words."""
+        name = "messages" if "messages" in row else "conversations"
+        given = row.get(name)
+        if not isinstance(given, list) or not given:
+            raise ValueError(f"{name} is {_kind(given)}: give a list of messages")
+        messages = tuple(_message(number, each) for number, each in enumerate(given, start=1))
+        return cls(place, row, MessageArray(messages, _tools(row.get("tools")), named))
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether its last question has no answer, nor a length of one."""
+        asks = self.array.messages[-1].role in ("user", "tool")
+        return asks and all(self.row.get(name) is None for name in LIMITS)
+
+    def conversation(self) -> list[tuple[int, int]]:
+        """For each turn how many messages it asks, and the tokens of its answer. ValueError in words."""
+        said = self.array.messages
+        users = [number for number, message in enumerate(said) if message.role == "user"]
+        first = users[0] if users else len(said)
+        answers = [n for n, message in enumerate(said) if message.role == "assistant" and n > first]
+        _refuse_mistakes(said, answers)
+        turns = [(number, _tokens(said[number])) for number in answers]
+        if said[-1].role != "assistant" and not self.unanswered:
+            turns.append((len(said), answer_limit(self.row)))
+        if not turns:
+            raise ValueError("no message of the assistant answers one of the user")
+        return turns
+
+    def call(self) -> list[tuple[int, int]]:
+        """The same of a row that is one call."""
+        said = self.array.messages
+        answered = said[-1].role == "assistant" and len(said) > 1
+        asked = len(said) - answered
+        _refuse_mistakes(said, [asked])
+        return [(asked, _tokens(said[-1]) if answered else answer_limit(self.row))]
+
+    def request(self, asked: int, output_tokens: int, blocks: Blocks) -> TraceRequest:
+        """One that asks the first ``asked`` messages."""
+        said = replace(self.array, messages=self.array.messages[:asked])
+        ids = ids_of(said)
+        told = self.row.get("timestamp") is not None
+        return TraceRequest(
+            self.place,
+            len(ids),
+            output_tokens,
+            instant_of(self.row, "timestamp") if told else None,
+            blocks.ids(ids),
+            messages=said,
+        )
+
+
+def _refuse_mistakes(said: Sequence[Message], asked: Sequence[int]) -> None:
+    """ValueError with what is wrong with the messages, and with asking the first so many of them."""
+    found = message_mistakes(said)
+    found += [mistake for number in asked for mistake in nothing_asked(said[:number])]
+    if found:
+        raise ValueError("; ".join(found))
+
+
+def _tokens(answer: Message) -> int:
+    return sum(len(encoded_text(text)) for text in answer.texts)
+
+
+def _message(number: int, given: Any) -> Message:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"message {number} is {_kind(given)}: give an object")
+    named = given.get("role", given.get("from"))
+    role = _SHAREGPT.get(named, named) if isinstance(named, str) else named
+    if role not in ROLES:
+        raise ValueError(f"message {number} has the role {shown(named)}: give one of {', '.join(ROLES)}")
+    if given.get("function_call") is not None:
+        raise ValueError(f"message {number} has a function_call: give tool_calls")
+    content = _content(number, given.get("content", given.get("value")))
+    return Message(role, content, tuple(_calls(number, given)), name_of(given, "tool_call_id"))
+
+
+def _content(number: int, given: Any) -> str:
+    """Text, or parts of text. ValueError for anything else: it could not be sent as it is."""
+    if given is None or isinstance(given, str):
+        return given or ""
+    if not isinstance(given, list):
+        raise ValueError(f"message {number} has a content that is {_kind(given)}: give text")
+    texts = []
+    for part in given:
+        text = part.get("text") if isinstance(part, Mapping) and part.get("type", "text") == "text" else None
+        if not isinstance(text, str):
+            raise ValueError(f"message {number} has a part that is no text: only text is sent")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _calls(number: int, given: Mapping[str, Any]) -> Iterator[ToolCall]:
+    calls = given.get("tool_calls")
+    if calls is None:
+        return
+    if not isinstance(calls, list):
+        raise ValueError(f"message {number} has tool_calls that are {_kind(calls)}: give a list")
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        call_id = name_of(call, "id") if isinstance(call, Mapping) else ""
+        if not isinstance(name, str) or not name or not call_id or not isinstance(function, Mapping):
+            raise ValueError(f"message {number} has a tool call without an id, or a function with a name")
+        arguments = function.get("arguments", "")
+        yield ToolCall(call_id, name, arguments if isinstance(arguments, str) else compact(arguments))
+
+
+def _tools(given: Any) -> str:
+    if not given:
+        return ""
+    for number, tool in enumerate(given if isinstance(given, list) else [given], start=1):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ValueError(f"tool {number} has no function with a name, as OpenAI's chat API has it")
+    return compact(given)
+
+
+def _kind(value: Any) -> str:
+    """What a value is, and nothing of what it says."""
+    names = {"dict": "an object", "list": "a list", "str": "text", "NoneType": "missing"}
+    if value == []:
+        return "empty"
+    return names.get(type(value).__name__, shown(value))
