@@ -18,7 +18,7 @@ from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.balance import Balance, completion_balance
 from pytest_llmbench.metrics.in_flight import growth_in_flight, queue_of
 from pytest_llmbench.metrics.throughput import Window, output_tokens_per_slice
-from pytest_llmbench.metrics.windows import submitted_inside, window_of
+from pytest_llmbench.metrics.windows import level_window, submitted_inside
 from pytest_llmbench.model.level import BURST, CHARACTERISATION, NOT_OFFERED, Level
 from pytest_llmbench.model.memory_errors import out_of_memory_errors
 from pytest_llmbench.model.observation import Observation
@@ -55,7 +55,7 @@ class Tested:
 
     @cached_property
     def window(self) -> Window:
-        return window_of(self.run)
+        return level_window(self.run)
 
     @property
     def end_ns(self) -> int:

@@ -25,6 +25,9 @@ class LLMBench:
         duration_s: float | None = None,
         min_concurrency: int | None = None,
         min_output_tok_s: float | None = None,
+        turn_ttft_p95_ms: Mapping[int | str, float] | None = None,
+        sessions_per_slot: int | None = None,
+        min_sessions: int | None = None,
         workload: str | Workload | Mapping[str, Any] = "synthetic-uniform",
         seed: int | None = None,
         fresh: bool = False,
@@ -35,7 +38,8 @@ class LLMBench:
     ) -> pytest.MarkDecorator:
         """Concurrent Request Capacity (section 5.5 of the draft).
 
-        Double, then bisect, the requests in flight: the most that meet the criteria.
+        Double, then bisect, the requests in flight: the most that meet the criteria. With a workload of
+        sessions, the sessions at once.
 
         :param ttft_p99_ms: criterion: a level passes only while TTFT P99 is at or under it. The draft wants
             one to be chosen.
@@ -44,6 +48,10 @@ class LLMBench:
         :param maximum: the upper bound of the search.
         :param output_tokens: output limit of every request, in place of the workload's own (AMB-11).
         :param duration_s: of a level, at least.
+        :param turn_ttft_p95_ms: of sessions: criterion on TTFT P95 by the number of the turn, ``{1: 500,
+            "2+": 300}``.
+        :param sessions_per_slot: of sessions: how many a level has for each that goes on at once; default 4.
+        :param min_sessions: of sessions, as ``min_concurrency`` of requests.
         :param workload: name of a workload, a workload object, or weights by name.
         :param seed: of requests and arrivals; stands before ``--llm-seed``.
         :param fresh: measure anew, even where another test of the session has run the same load.

@@ -69,6 +69,8 @@ class TestParameters:
     """Whether the test repeats its measured load ``runs`` times."""
     of_sessions: ClassVar[bool] = False
     """Whether the test sends sessions."""
+    takes_sessions: ClassVar[bool] = False
+    """Whether it sends sessions where its workload is of sessions, and requests else."""
     generates: ClassVar[bool] = True
     """Whether the test is about tokens that are generated."""
 
@@ -102,9 +104,13 @@ class TestParameters:
 
     def not_of_sessions(self) -> list[str]:
         """A workload of sessions is for a load of sessions: one by one its turns would wait for nothing."""
-        if self.of_sessions or not isinstance(_found(self.workload), OfSessions):
+        takes = self.of_sessions or self.takes_sessions
+        if takes or not isinstance(_found(self.workload), OfSessions):
             return []
-        return ["workload is of sessions, which @llmbench.sessions sends: name one of single requests here"]
+        return [
+            "workload is of sessions, which @llmbench.sessions and @llmbench.capacity send: name one of "
+            "single requests here"
+        ]
 
     def not_without_output(self) -> list[str]:
         """A profile that generates nothing has no figure of a test about tokens."""

@@ -233,6 +233,10 @@ _CAPACITY = (
         "highest concurrency that meets the criteria", "5.5.4",
     ),
     _scalar(
+        "max_sessions", "Maximum sessions at once", "count", "higher",
+        "most sessions at once that meet the criteria", "5.5.4",
+    ),
+    _scalar(
         "tokens_in_flight", "Tokens in flight", "tokens", "higher",
         "mean of input plus output so far over all concurrent requests", "5.5.4",
     ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.plan import OpenLoop
+from pytest_llmbench.model.plan import OpenLoop, SessionSlots
 from pytest_llmbench.model.records import MISSING, Records
 
 RAMP_UP_SHARE = 0.1
@@ -30,6 +32,27 @@ def window_of(seen: Observation) -> Window:
     end_ns = load_end_ns(seen)
     duration_ns = max(end_ns - seen.started_ns, 0)
     return Window(seen.records, seen.started_ns + round(RAMP_UP_SHARE * duration_ns), end_ns)
+
+
+def level_window(seen: Observation) -> Window:
+    """The window of a level: of a closed loop of sessions the time while every slot has one, without its
+    first tenth."""
+    load = seen.plan.load
+    if not isinstance(load, SessionSlots):
+        return window_of(seen)
+    end_ns = _not_replaced_ns(seen, load.sessions)
+    duration_ns = max(end_ns - seen.started_ns, 0)
+    return Window(seen.records, seen.started_ns + round(RAMP_UP_SHARE * duration_ns), end_ns)
+
+
+def _not_replaced_ns(seen: Observation, slots: int) -> int:
+    """When the first session ended that no other one followed: as many ends are left as there are slots."""
+    number, inverse = np.unique(seen.records.session, return_inverse=True)
+    if len(number) < slots:
+        return seen.ended_ns
+    ended_ns = np.full(len(number), MISSING)
+    np.maximum.at(ended_ns, inverse, seen.records.finished_ns)
+    return int(np.sort(ended_ns)[len(number) - slots])
 
 
 def submitted_inside(window: Window) -> Records:

@@ -41,7 +41,7 @@ HEADLINES: Mapping[str, tuple[str, ...]] = {
         "max_output_token_throughput",
     ),
     "itl": ("itl[*].p99", "itl_tail_ratio[*]"),
-    "capacity": ("max_concurrency", "output_token_throughput", "tokens_in_flight"),
+    "capacity": ("max_concurrency", "max_sessions", "output_token_throughput", "tokens_in_flight"),
     "fairness": ("jain_index", "class_jain_index", "starvation_rate[*]", "ttft_inflation[*].p50"),
     "prefix_cache": ("ttft_reduction[*].p50", "cache_hit_rate[*]", "throughput_improvement[*]"),
     "memory_pressure": (

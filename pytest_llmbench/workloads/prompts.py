@@ -37,10 +37,11 @@ def text_of(request: PlannedRequest, tokenizer: str = "cl100k_base") -> str | No
 
 def texts_of(requests: Sequence[PlannedRequest], tokenizer: str = "cl100k_base") -> list[str | None]:
     """:func:`text_of` of each, in half of the time where there are many."""
-    ids = [request.token_ids for request in requests if request.text is None]
-    known = [each for each in ids if each is not None]
+    known = [each for each in map(_undecoded, requests) if each is not None]
     decoded = iter(reference_tokenizer(tokenizer).decode_each(known) if known else ())
-    return [
-        next(decoded) if request.text is None and request.token_ids is not None else request.text
-        for request in requests
-    ]
+    return [text_of(each) if _undecoded(each) is None else next(decoded) for each in requests]
+
+
+def _undecoded(request: PlannedRequest) -> Sequence[int] | None:
+    """The ids of which its text has to be made."""
+    return request.token_ids if request.text is None and request.messages is None else None

@@ -130,7 +130,7 @@ def _closed(view: EvidenceView) -> list[tuple[Tested, int]]:
     levels = []
     for one in tested(view):
         if not isinstance(one.run.plan.load, ClosedLoop):
-            raise NoEvidenceError(f"a closed loop at {one.label}")
+            raise NoEvidenceError(f"a closed loop of requests at {one.label}")
         levels.append((one, one.run.plan.load.concurrency))
     return levels
 

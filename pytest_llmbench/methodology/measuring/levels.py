@@ -12,7 +12,7 @@ from pytest_llmbench.metrics.in_flight import Queue, queue_of
 from pytest_llmbench.metrics.steadiness import steadiness
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
-from pytest_llmbench.metrics.windows import submitted_inside, window_of
+from pytest_llmbench.metrics.windows import level_window, submitted_inside
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation
@@ -38,7 +38,7 @@ class Seen:
     @property
     def inside(self) -> Records:
         """The latency samples: requests submitted inside the window."""
-        return submitted_inside(window_of(self.observation))
+        return submitted_inside(level_window(self.observation))
 
     def point(self, metric: str) -> float | None:
         estimate = self.level.metrics.get(metric)
@@ -77,7 +77,7 @@ def level_of(
     **more: object,
 ) -> Seen:
     """The level; ``more`` are further fields of :class:`Level` (``role``, ``percent_of_capacity`` …)."""
-    window, counts, load = window_of(seen), seen.records.counts(), seen.plan.load
+    window, counts, load = level_window(seen), seen.records.counts(), seen.plan.load
     metrics, queue = level_metrics(window, seed=seed), queue_of(seen, window)
     overloads = overload(seen, window, queue)
     why = (*overloads, *long_tail(metrics["ttft.p99"], reference or Reference()))

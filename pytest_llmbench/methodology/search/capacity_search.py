@@ -58,7 +58,9 @@ class Capacity:
     """What a search found."""
 
     best: Seen | None
-    """The highest level that passed; None when not even one request at a time did."""
+    """The highest level that passed; None when not even one at a time did."""
+    passed: int | None
+    """The requests, or sessions, at once that it had."""
     lowest_failure: int | None
     """The lowest concurrency above it that failed; None when the upper bound passed."""
     levels: tuple[Seen, ...]
@@ -66,13 +68,9 @@ class Capacity:
     notes: tuple[str, ...]
 
     @property
-    def concurrency(self) -> int | None:
-        return None if self.best is None else self.best.level.concurrency
-
-    @property
     def estimate(self) -> Estimate:
         """The bracket: at least what passed, less than what failed. 0 when nothing passed."""
-        passed = self.concurrency or 0
+        passed = self.passed or 0
         upper = None if self.lowest_failure is None else float(self.lowest_failure - 1)
         if self.lowest_failure is None:
             method = f"bracket of the search: {passed} passed, which is the upper bound (bound reached)"
@@ -108,15 +106,23 @@ def find_capacity(
 
     passed, failed = yield from searched(doubling(initial, ceiling), at)
     best = next((seen for seen in levels if seen.level.concurrency == passed), None)
-    return Capacity(best, failed, tuple(levels), _notes(passed, failed, ceiling, maximum))
+    return Capacity(best, passed, failed, tuple(levels), bound_notes(passed, failed, ceiling, maximum))
 
 
-def _notes(passed: int | None, failed: int | None, ceiling: int, maximum: int) -> tuple[str, ...]:
+def bound_notes(
+    passed: int | None,
+    failed: int | None,
+    ceiling: int,
+    maximum: int,
+    what: tuple[str, str] = ("request", "requests in flight"),
+) -> tuple[str, ...]:
+    """What a bracket that is open at one end means. ``what``: is counted, one of them and several."""
+    one, several = what
     if passed is None:
-        return ("not even one request at a time meets the criteria",)
+        return (f"not even one {one} at a time meets the criteria",)
     if failed is None:
-        what = "a quick run goes no further" if ceiling < maximum else "raise maximum to find the limit"
-        return (f"bound reached: {passed} requests in flight meet the criteria; {what}",)
+        then = "a quick run goes no further" if ceiling < maximum else "raise maximum to find the limit"
+        return (f"bound reached: {passed} {several} meet the criteria; {then}",)
     return ()
 
 

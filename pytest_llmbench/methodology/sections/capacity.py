@@ -3,6 +3,9 @@
 Objective: the largest number of simultaneous requests that still meets the latency objectives; the limits of
 memory and scheduler. Procedure: warm up; per level submit that many requests at once and replace each end
 immediately; check the criteria; double up to the first failure, then bisect; report the highest that passes.
+
+Of a workload of sessions the slots hold sessions: the capacity is that in sessions at once. The draft knows
+requests alone, so clauses about these are not met then.
 """
 
 from __future__ import annotations
@@ -31,26 +34,43 @@ from pytest_llmbench.methodology.search.capacity_search import (
     level_requests,
 )
 from pytest_llmbench.methodology.search.capacity_search import LEVEL_S as SLOTS_S
+from pytest_llmbench.methodology.search.session_capacity import (
+    SessionsAsked,
+    find_session_capacity,
+    session_capacity_bounds,
+    session_slots_plan,
+)
 from pytest_llmbench.methodology.search_amounts import slots_bounds
 from pytest_llmbench.metrics.in_flight import tokens_in_flight
-from pytest_llmbench.metrics.windows import window_of
+from pytest_llmbench.metrics.sessions.jobs import jobs_of
+from pytest_llmbench.metrics.sessions.turns import USUAL, TurnClass
+from pytest_llmbench.metrics.windows import level_window
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.memory_errors import OUT_OF_MEMORY_RULE, out_of_memory_errors
 from pytest_llmbench.model.objective import Objective
-from pytest_llmbench.model.plan import LoadPlan
+from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
+from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.adapted import WithFixedOutput
+from pytest_llmbench.workloads.catalogue import workload as find_workload
 
 HEADING = Heading("capacity", "5.5", "Concurrent Request Capacity")
 
 
 OUTPUT_TOKENS = 256
+_NO_THRESHOLD = (
+    "no TTFT threshold was chosen: completion and out-of-memory errors alone decide. The draft wants one "
+    "(ttft_p99_ms)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TestParameters):
-    """Double, then bisect, the requests in flight: the most that meet the criteria."""
+    """Double, then bisect, the requests in flight: the most that meet the criteria. With a workload of
+    sessions, the sessions at once."""
+
+    takes_sessions = True
 
     ttft_p99_ms: float | None = parameter(
         "positive",
@@ -68,13 +88,44 @@ class Parameters(TestParameters):
     duration_s: float | None = parameter("positive", doc="of a level, at least.")
     min_concurrency: int | None = parameter("count")
     min_output_tok_s: float | None = parameter("positive")
+    turn_ttft_p95_ms: Mapping[int | str, float] | None = parameter(
+        "positive_by_turn",
+        doc='of sessions: criterion on TTFT P95 by the number of the turn, ``{1: 500, "2+": 300}``.',
+    )
+    sessions_per_slot: int | None = parameter(
+        "count", doc="of sessions: how many a level has for each that goes on at once; default 4."
+    )
+    min_sessions: int | None = parameter("count", doc="of sessions, as ``min_concurrency`` of requests.")
 
     def contradictions(self) -> list[str]:
-        found = []
+        found = (
+            self._of_requests()
+            if isinstance(find_workload(self.workload), OfSessions)
+            else [
+                f"{name} is of sessions: name a workload of sessions, for example 'session:chat'"
+                for name in ("turn_ttft_p95_ms", "sessions_per_slot", "min_sessions")
+                if getattr(self, name) is not None
+            ]
+        )
         if self.initial > self.maximum:
             found.append(f"initial must not be above maximum, got {self.initial} and {self.maximum}")
         if self.min_concurrency is not None and self.min_concurrency > self.maximum:
             found.append(f"min_concurrency {self.min_concurrency} can never pass: maximum is {self.maximum}")
+        if self.min_sessions is not None and self.min_sessions > self.maximum:
+            found.append(f"min_sessions {self.min_sessions} can never pass: maximum is {self.maximum}")
+        return found
+
+    def _of_requests(self) -> list[str]:
+        """What a workload of sessions leaves no room for."""
+        found = []
+        if self.min_concurrency is not None:
+            found.append(
+                "min_concurrency is of requests in flight: give min_sessions for a workload of sessions"
+            )
+        if self.duration_s is not None:
+            found.append("duration_s is not for sessions: a level lasts for sessions_per_slot, with pauses")
+        if self.output_tokens != OUTPUT_TOKENS:
+            found.append("output_tokens is not for sessions: later turns read answers of the recorded length")
         return found
 
     @property
@@ -87,6 +138,7 @@ class Parameters(TestParameters):
             Objective(metric, ">=", float(limit), unit)
             for metric, limit, unit in (
                 ("max_concurrency", self.min_concurrency, "count"),
+                ("max_sessions", self.min_sessions, "count"),
                 ("output_token_throughput", self.min_output_tok_s, "tok/s"),
             )
             if limit is not None
@@ -95,6 +147,8 @@ class Parameters(TestParameters):
 
 
 def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> Procedure[TestResult]:
+    if isinstance(setting.workload, OfSessions):
+        return (yield from _measure_sessions(parameters, setting, warmup))
     found = yield from find_capacity(
         setting,
         RequestSlice(setting.workload),
@@ -105,7 +159,7 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     )
     report = Report(
         levels=found.levels,
-        metrics=_metrics(found),
+        metrics=_metrics("max_concurrency", found),
         tables=(search_table(found.levels),),
         plots=capacity_plots(found, parameters.ttft_p99_ms),
         notes=_notes(parameters, found),
@@ -115,27 +169,60 @@ def measure(parameters: Parameters, setting: Setting, warmup: WarmupReport) -> P
     return result_of(HEADING, parameters, setting, warmup, report)
 
 
-def _metrics(found: Capacity) -> dict[str, Estimate]:
-    """The metrics of the highest level that passed, under plain names."""
-    metrics = {"max_concurrency": found.estimate}
+def _measure_sessions(
+    parameters: Parameters, setting: Setting, warmup: WarmupReport
+) -> Procedure[TestResult]:
+    asked = _sessions_asked(parameters)
+    found = yield from find_session_capacity(setting, asked)
+    best = found.passed
+    notes = (
+        f"Maximum sessions at once meeting criteria: {'none' if best is None else best}",
+        "the workload is of sessions: a level keeps sessions going at once, turns pause, and their recorded "
+        "answers settle the output limits; the draft's test is of requests",
+        *found.notes,
+        *([] if parameters.ttft_p99_ms or asked.turn_ttft_p95_ms else [_NO_THRESHOLD]),
+    )
+    report = Report(
+        levels=found.levels,
+        metrics=_metrics("max_sessions", found),
+        tables=(_sessions_table(asked, found.levels),),
+        plots=capacity_plots(found, parameters.ttft_p99_ms, "sessions at once"),
+        notes=notes,
+        load=_criteria_stated(parameters, found)
+        | {"load.sessions_range": [parameters.initial, parameters.maximum, 1]},
+        budgeted=(found.best,) if found.best is not None else found.levels[-1:],
+    )
+    return result_of(HEADING, parameters, setting, warmup, report)
+
+
+def _sessions_asked(parameters: Parameters) -> SessionsAsked:
+    return SessionsAsked(
+        parameters.criteria,
+        {TurnClass.parse(key): limit for key, limit in (parameters.turn_ttft_p95_ms or {}).items()},
+        parameters.initial,
+        parameters.maximum,
+        parameters.sessions_per_slot,
+    )
+
+
+def _metrics(name: str, found: Capacity) -> dict[str, Estimate]:
+    """The metrics of the highest level that passed, under plain names; ``name``: of what is searched for."""
+    metrics = {name: found.estimate}
     if found.best is not None:
-        window = window_of(found.best.observation)
+        window = level_window(found.best.observation)
         metrics |= dict(found.best.level.metrics)
         metrics["tokens_in_flight"] = tokens_in_flight(window)
     return metrics
 
 
 def _notes(parameters: Parameters, found: Capacity) -> tuple[str, ...]:
-    best = found.concurrency
+    best = found.passed
     notes = [
         f"Maximum concurrent requests meeting criteria: {'none' if best is None else best}",
         *found.notes,
     ]
     if parameters.ttft_p99_ms is None:
-        notes.append(
-            "no TTFT threshold was chosen: completion and out-of-memory errors alone decide. "
-            "The draft wants one (ttft_p99_ms)"
-        )
+        notes.append(_NO_THRESHOLD)
     realised = _realised(found)
     if realised:
         notes.append(f"{realised}; the limit of every request is {parameters.output_tokens}")
@@ -153,15 +240,22 @@ def _realised(found: Capacity) -> str | None:
 
 
 def _load(parameters: Parameters, setting: Setting, found: Capacity) -> Mapping[str, Any]:
-    slo = {"min_completion": parameters.min_completion}
-    if parameters.ttft_p99_ms is not None:
-        slo["ttft_p99_ms"] = parameters.ttft_p99_ms
-    return {
-        "load.model": "closed",
+    return _criteria_stated(parameters, found) | {
         "load.concurrency_range": [parameters.initial, parameters.maximum, 1],
         "load.duration_s": LEVEL_S.at(setting.scale, parameters.duration_s),
-        "load.slo": slo,
         "load.output_tokens": parameters.output_tokens,
+    }
+
+
+def _criteria_stated(parameters: Parameters, found: Capacity) -> dict[str, Any]:
+    slo: dict[str, Any] = {"min_completion": parameters.min_completion}
+    if parameters.ttft_p99_ms is not None:
+        slo["ttft_p99_ms"] = parameters.ttft_p99_ms
+    if parameters.turn_ttft_p95_ms is not None:
+        slo["turn_ttft_p95_ms"] = {str(key): limit for key, limit in parameters.turn_ttft_p95_ms.items()}
+    return {
+        "load.model": "closed",
+        "load.slo": slo,
         "load.out_of_memory_rule": OUT_OF_MEMORY_RULE,
         "load.out_of_memory_errors": [out_of_memory_errors(seen.records) for seen in found.levels],
     }
@@ -176,6 +270,8 @@ def procedure(parameters: Parameters, setting: Setting) -> Procedure[TestResult]
 
 
 def _fixed(parameters: Parameters, setting: Setting) -> Setting:
+    if isinstance(setting.workload, OfSessions):
+        return setting
     return replace(setting, workload=WithFixedOutput(setting.workload, parameters.output_tokens))
 
 
@@ -185,6 +281,9 @@ def plans(parameters: Parameters, setting: Setting) -> tuple[LoadPlan, ...]:
     sequence = RequestSlice(told.workload)
     ceiling = min(parameters.maximum, QUICK_MAXIMUM) if setting.scale == "quick" else parameters.maximum
     initial = min(parameters.initial, ceiling)
+    if isinstance(told.workload, OfSessions):
+        asked = _sessions_asked(parameters)
+        return tuple(session_slots_plan(setting, asked, slots) for slots in dict.fromkeys((initial, ceiling)))
     levels = values_tried(doubling(initial, ceiling), ceiling - 1 if initial < ceiling else ceiling)
     duration_s = parameters.duration_s
     return tuple(
@@ -200,6 +299,34 @@ def search_table(levels: Sequence[Seen]) -> Table:
     return Table("capacity_search", "Capacity Search Results", columns, tuple(_row(seen) for seen in levels))
 
 
+def _sessions_table(asked: SessionsAsked, levels: Sequence[Seen]) -> Table:
+    """Every tested number of sessions in the order in which it ran."""
+    classes = tuple(dict.fromkeys((*USUAL, *asked.turn_ttft_p95_ms)))
+    rows = []
+    for seen in levels:
+        metrics, jobs = seen.level.metrics, jobs_of(seen.records)
+        rows.append(
+            (
+                f"{slots_of(seen)}",
+                f"{len(jobs) - jobs.cut_off} of {len(jobs)}",
+                tail(metrics["ttft.p99"], "p99"),
+                *(tail(metrics[f"turn_ttft[{each}].p95"], "p95") for each in classes),
+                f"{seen.level.n_failed}",
+                "Pass" if seen.level.passed else "Fail",
+                "; ".join(seen.level.fail_reasons),
+            )
+        )
+    by_turn = (f"TTFT P95, turn {each}" for each in classes)
+    columns = ("Sessions", "Completed", "TTFT P99", *by_turn, "Errors", "Status", "Reason")
+    return Table("session_capacity_search", "Capacity Search Results in Sessions", columns, tuple(rows))
+
+
+def slots_of(seen: Seen) -> int:
+    """The sessions at once of a level of sessions; the requests in flight of any other."""
+    load = seen.observation.plan.load
+    return load.sessions if isinstance(load, SessionSlots) else seen.level.concurrency or 0
+
+
 def _row(seen: Seen) -> tuple[str, ...]:
     level = seen.level
     return (
@@ -213,11 +340,13 @@ def _row(seen: Seen) -> tuple[str, ...]:
     )
 
 
-def capacity_plots(found: Capacity, threshold_ms: float | None) -> tuple[Plot, ...]:
+def capacity_plots(
+    found: Capacity, threshold_ms: float | None, x_label: str = "requests in flight"
+) -> tuple[Plot, ...]:
     """TTFT P99 and completion over the concurrency."""
-    marks = {} if found.concurrency is None else {"maximum": float(found.concurrency)}
+    marks = {} if found.passed is None else {"maximum": float(found.passed)}
     return tuple(
-        plot
+        replace(plot, x_label=x_label)
         for plot in (
             _plot(found, "ttft.p99", "capacity_ttft", "TTFT P99 over Concurrency", "TTFT P99 (ms)", marks,
                   threshold_ms),
@@ -238,8 +367,8 @@ def _plot(
     threshold: float | None,
 ) -> Plot | None:
     rows = [
-        (float(seen.level.concurrency or 0), estimate.point, estimate.lower, estimate.upper)
-        for seen in sorted(found.levels, key=lambda seen: seen.level.concurrency or 0)
+        (float(slots_of(seen)), estimate.point, estimate.lower, estimate.upper)
+        for seen in sorted(found.levels, key=slots_of)
         if (estimate := seen.level.metrics[metric]).point is not None
     ]
     if not rows:
@@ -256,6 +385,9 @@ def _plot(
 
 
 def bounds(parameters: Parameters, setting: Setting) -> list[Bounds]:
+    if isinstance(setting.workload, OfSessions):
+        asked = _sessions_asked(parameters)
+        return [*warm_up_bounds(setting), session_capacity_bounds(setting, asked)]
     told = replace(setting, workload=WithFixedOutput(setting.workload, parameters.output_tokens))
     levels = slots_bounds(
         told,

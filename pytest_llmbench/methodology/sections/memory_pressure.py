@@ -180,14 +180,14 @@ def _capacity(
     if threshold_ms is None:
         threshold_ms = yield from _threshold_ms(setting, overload, sequence)
     found = yield from find_capacity(setting, sequence, Criteria(ttft_p99_ms=threshold_ms))
-    overload.capacity = found.concurrency
+    overload.capacity = found.passed
     overload.search += found.levels
     overload.facts = {
         "load.capacity_source": f"{FOUND}, on the same workload",
         "load.capacity_ttft_p99_ms": threshold_ms,
     }
     overload.notes += found.notes
-    if found.concurrency is None:
+    if found.passed is None:
         overload.notes.append("no concurrency met the criteria, so there is no capacity to exceed")
 
 

@@ -218,7 +218,7 @@ def test_the_search_serves_other_tests_with_their_own_sequence_and_variant() -> 
     setting, server = canned_setting(), QueueServer(slots=16)
     sequence = RequestSlice(setting.workload, variant="other")
     found = drive(capacity.find_capacity(setting, sequence, capacity.Criteria(ttft_p99_ms=100)), server)
-    assert found.concurrency == 16
+    assert found.passed == 16
     assert found.lowest_failure == 17
     assert {plan.variant for plan in server.plans} == {"other"}
     stricter = QueueServer(slots=16)

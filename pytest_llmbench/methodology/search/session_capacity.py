@@ -1,0 +1,141 @@
+"""The most sessions at once that meet criteria: the search of a capacity with sessions in the slots.
+
+A level keeps so many sessions going at once; the end of each starts the next. All begin together, as the
+draft has requests do (section 5.5.3), and it lasts for a number of sessions per slot: turns pause, so seconds
+would say nothing. What counts is the time while every slot has a session, without its first tenth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate, islice
+
+from pytest_llmbench.methodology.measuring.levels import Seen, level_of
+from pytest_llmbench.methodology.measuring.scales import ByScale
+from pytest_llmbench.methodology.measuring.seeds import part_of
+from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting
+from pytest_llmbench.methodology.search.bracketing import doubling, searched, values_tried
+from pytest_llmbench.methodology.search.capacity_search import (
+    QUICK_MAXIMUM,
+    Capacity,
+    Criteria,
+    bound_notes,
+)
+from pytest_llmbench.metrics.sessions.jobs import jobs_of
+from pytest_llmbench.metrics.sessions.turns import USUAL, TurnClass, turn_metrics
+from pytest_llmbench.model.level import PROBE
+from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.workloads.sessions import turns_of
+
+SESSIONS_PER_SLOT = ByScale(quick=2, standard=4, full=10)
+_WIDER = 4 / 3
+"""How far the turns of a level may lie beside those of the same number of other sessions."""
+
+
+@dataclass(frozen=True)
+class SessionsAsked:
+    """What a search is asked for."""
+
+    criteria: Criteria
+    turn_ttft_p95_ms: Mapping[TurnClass, float]
+    """Criteria on the TTFT of turns by their number."""
+    initial: int
+    maximum: int
+    """Sessions at once of the first level, and the upper bound."""
+    per_slot: int | None = None
+    """Sessions that each slot of a level has, on average."""
+
+    def ceiling(self, setting: Setting) -> int:
+        return min(self.maximum, QUICK_MAXIMUM) if setting.scale == "quick" else self.maximum
+
+
+def find_session_capacity(setting: Setting, asked: SessionsAsked) -> Procedure[Capacity]:
+    """Closed loop of sessions, from ``initial`` up to ``maximum`` at once."""
+    ceiling = asked.ceiling(setting)
+    by_slots: dict[int, Seen] = {}
+
+    def at(slots: int) -> Procedure[bool]:
+        run = yield session_slots_plan(setting, asked, slots)
+        by_slots[slots] = _seen(setting, asked, run)
+        return by_slots[slots].level.passed is True
+
+    passed, failed = yield from searched(doubling(min(asked.initial, ceiling), ceiling), at)
+    best = None if passed is None else by_slots[passed]
+    notes = bound_notes(passed, failed, ceiling, asked.maximum, ("session", "sessions"))
+    return Capacity(best, passed, failed, tuple(by_slots.values()), notes)
+
+
+def session_slots_plan(setting: Setting, asked: SessionsAsked, slots: int) -> LoadPlan:
+    """The same for every search that has this level, whatever its criteria: they share it."""
+    workload = setting.workload
+    assert isinstance(workload, OfSessions)
+    sessions = slots * SESSIONS_PER_SLOT.count(setting.scale, asked.per_slot)
+    part = part_of(setting, workload, "level of sessions at once", slots=slots, sessions=sessions)
+    return LoadPlan(
+        label=f"{slots} sessions at once",
+        workload=workload,
+        load=SessionSlots(slots),
+        requests=turns_of(workload, sessions, part.seed),
+        seed=part.seed,
+        part=part.name,
+        deadlines=setting.deadlines,
+        ignore_eos=setting.ignore_eos,
+        may_break=True,
+    )
+
+
+def _seen(setting: Setting, asked: SessionsAsked, run: Observation) -> Seen:
+    """The level, its TTFT by turn, and why it fails."""
+    seen = level_of(run, seed=setting.seed, role=PROBE)
+    classes = dict.fromkeys((*USUAL, *asked.turn_ttft_p95_ms))
+    figures = {**seen.level.metrics, **turn_metrics([seen.inside], classes, seed=setting.seed)}
+    seen = seen.with_(metrics=figures, steady=None)
+    failures = (*asked.criteria.failures(seen), *_turn_failures(asked, seen), *_cut_off(asked, run))
+    return seen.with_(passed=not failures, fail_reasons=failures)
+
+
+def _turn_failures(asked: SessionsAsked, seen: Seen) -> list[str]:
+    found = []
+    for turns, limit in asked.turn_ttft_p95_ms.items():
+        p95 = seen.point(f"turn_ttft[{turns}].p95")
+        if p95 is None:
+            found.append(f"TTFT P95 of turn {turns} not measured")
+        elif p95 > limit:
+            found.append(f"TTFT P95 of turn {turns} {p95:.1f} ms (at most {limit:g} ms)")
+    return found
+
+
+def _cut_off(asked: SessionsAsked, run: Observation) -> list[str]:
+    """A turn that fails takes those behind it along, which nobody sent and no share of requests shows."""
+    jobs = jobs_of(run.records)
+    if not len(jobs) or 1 - jobs.cut_off / len(jobs) >= asked.criteria.min_completion:
+        return []
+    least = asked.criteria.min_completion
+    return [f"{jobs.cut_off} of {len(jobs)} sessions cut off (at least {least:.0%} complete)"]
+
+
+def session_capacity_bounds(setting: Setting, asked: SessionsAsked) -> Bounds:
+    """Doubling and bisection, by where the system ends. The turns of a level are taken to be about those of
+    the first sessions of the seed; each level has sessions of its own."""
+    workload, ceiling = setting.workload, asked.ceiling(setting)
+    assert isinstance(workload, OfSessions)
+    per_slot = SESSIONS_PER_SLOT.count(setting.scale, asked.per_slot)
+    shapes = islice(workload.shapes(setting.seed), ceiling * per_slot)
+    turns = list(accumulate((len(session.turns) for session in shapes), initial=0))
+    initial = min(asked.initial, ceiling)
+    ways = {tuple(values_tried(doubling(initial, ceiling), end)) for end in range(ceiling + 1)}
+    sums = [sum(turns[slots * per_slot] for slots in way) for way in ways]
+    first = session_slots_plan(setting, asked, initial)
+    return Bounds(
+        workload,
+        first.seed,
+        f"{first.part} {asked}",
+        least=math.floor(min(sums) / _WIDER),
+        most=math.ceil(max(sums) * _WIDER),
+        open_ended=True,
+        one_sequence=False,
+    )

@@ -1,0 +1,265 @@
+"""A capacity in sessions: by canned records whose TTFT is known, and by an engine with 16 places."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pytest
+from canned_levels import QueueServer, canned_setting
+from replayed_sut import ReplayedSUT
+
+from pytest_llmbench.compare.gate import gate
+from pytest_llmbench.compliance.audit import audit
+from pytest_llmbench.compliance.evidence import Evidence
+from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.harness.execution.drive import drive
+from pytest_llmbench.methodology.measuring.validity import Budget, validity
+from pytest_llmbench.methodology.parameters import build
+from pytest_llmbench.methodology.sections import capacity, throughput
+from pytest_llmbench.metrics.catalogue import is_metric, metric_unit
+from pytest_llmbench.metrics.windows import level_window, window_of
+from pytest_llmbench.model.judgement import Gate, GateVerdict, ValidityVerdict
+from pytest_llmbench.model.observation import ClockAnchor, Observation, SelfCheck
+from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
+from pytest_llmbench.model.plan import LoadPlan, SessionSlots
+from pytest_llmbench.model.record import RequestRecord
+from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.workloads.catalogue import workload
+
+TALK: Any = {"sessions": {"turns": 3, "input_tokens": 20, "output_tokens": 40}}
+PAUSED: Any = {"sessions": {**TALK["sessions"], "pause_s": 0.2}}
+_MS = 1_000_000
+
+
+@dataclass
+class SessionServer:
+    """Serves any number of turns at once, each for 100 ms. The first token takes 10 ms, of turns from the
+    second on 10 ms for each session at once beyond ``holds``."""
+
+    holds: int = 12
+    fails_above: int = 1_000
+    """More sessions at once, and the second turn of each fourth one fails."""
+    plans: list[LoadPlan] = field(default_factory=list)
+
+    warm_up: QueueServer = field(default_factory=QueueServer)
+
+    def __call__(self, plan: LoadPlan) -> Observation:
+        if not isinstance(plan.load, SessionSlots):
+            return self.warm_up(plan)
+        self.plans.append(plan)
+        slots = plan.load.sessions
+        requests = plan.workload.requests(plan.requests, plan.seed)
+        free, rows = [0] * slots, list[RequestRecord]()
+        for number, turns in groupby(requests, lambda each: each.turn.session if each.turn else 0):
+            at = heapq.heappop(free)
+            for request in turns:
+                row = self._row(plan, request, at, slots)
+                rows.append(row)
+                at = row.finished_ns or 0
+                if slots > self.fails_above and number % 4 == 0 and row.turn == 2:
+                    row.outcome, row.error = Outcome.HTTP_ERROR, "500"
+                    break
+            heapq.heappush(free, at)
+        records = Records.from_rows(rows)
+        end = int(records.finished_ns.max())
+        return Observation(plan, records, 0, end, ClockAnchor(0, 1), SelfCheck(send_lag_p99_ns=0))
+
+    def _row(self, plan: LoadPlan, request: PlannedRequest, at: int, slots: int) -> RequestRecord:
+        assert request.turn is not None
+        later = request.turn.number > 1
+        first = at + (10 + (10 * max(0, slots - self.holds) if later else 0)) * _MS
+        last = first + 90 * _MS
+        stamps = np.linspace(first, last, request.max_tokens).astype(np.int64).tolist()
+        row = RequestRecord(
+            index=request.index,
+            request_id=f"canned-{request.index}",
+            phase=plan.phase,
+            scheduled_ns=at,
+            dispatched_ns=at,
+            submitted_ns=at,
+            finished_ns=last,
+            input_tokens=request.input_tokens,
+            requested_input_tokens=request.input_tokens,
+            requested_max_tokens=request.max_tokens,
+        )
+        row.session, row.turn, row.session_turns = request.turn.session, request.turn.number, 3
+        row.outcome, row.finish_reason, row.http_status = Outcome.OK, "length", 200
+        row.first_byte_ns = row.first_event_ns = row.first_nonempty_ns = row.first_content_ns = first
+        row.chunk_ns, row.chunk_tokens, row.last_content_ns = stamps, [1] * len(stamps), last
+        row.output_tokens, row.token_source = len(stamps), TokenSource.SERVER_USAGE
+        return row
+
+
+def canned(server: SessionServer | None = None, **keywords: Any) -> TestResult:
+    parameters = build(capacity.Parameters, {"workload": TALK} | keywords)
+    setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
+    return drive(capacity.procedure(parameters, setting), server or SessionServer())
+
+
+def outcomes(result: TestResult) -> list[tuple[int, bool | None]]:
+    loads = [run.plan.load for run in result.observations]
+    slots = [load.sessions for load in loads if isinstance(load, SessionSlots)]
+    return list(zip(slots, [level.passed for level in result.levels], strict=True))
+
+
+def test_doubles_and_bisects_to_the_last_session_that_keeps_the_limit_on_its_turns() -> None:
+    result = canned(turn_ttft_p95_ms={"2+": 25}, maximum=64)
+    assert outcomes(result) == [(8, True), (16, False), (12, True), (14, False), (13, True)]
+    found = result.metrics["max_sessions"]
+    assert (found.point, found.lower, found.upper) == (13.0, 13.0, 13.0)
+    assert result.metrics["turn_ttft[2+].p95"].point == pytest.approx(20.0)
+    assert result.metrics["turn_ttft[1].p95"].point == pytest.approx(10.0)
+    reasons = [reason for level in result.levels for reason in level.fail_reasons]
+    assert reasons[0] == "TTFT P95 of turn 2+ 50.0 ms (at most 25 ms)"
+    for name, estimate in result.metrics.items():
+        assert is_metric(name), name
+        assert estimate.unit == metric_unit(name), name
+
+
+def test_a_limit_on_another_turn_is_another_capacity() -> None:
+    result = canned(turn_ttft_p95_ms={1: 25}, maximum=32)
+    assert result.metrics["max_sessions"].point == 32
+    assert result.metrics["max_sessions"].upper is None
+    assert any("bound reached: 32 sessions meet the criteria" in note for note in result.notes)
+
+
+def test_a_level_has_so_many_sessions_per_slot_and_counts_while_every_slot_has_one() -> None:
+    server = SessionServer()
+    result = canned(server, turn_ttft_p95_ms={1: 25}, initial=4, maximum=4, sessions_per_slot=3)
+    (run,) = result.observations
+    assert run.plan.load == SessionSlots(4)
+    assert run.plan.requests == 4 * 3 * 3
+    # Three sessions of 300 ms in each slot: no slot is empty until they all are.
+    assert level_window(run).end_ns == 900 * _MS
+    assert level_window(run).start_ns == 90 * _MS
+    shorter = run.records.select(run.records.session != 11)
+    # Without the twelfth one slot is empty from the end of its second session on.
+    assert level_window(replace(run, records=shorter)).end_ns == 600 * _MS
+    assert window_of(run).end_ns == 800 * _MS
+
+
+def test_the_drain_does_not_count() -> None:
+    parameters = build(capacity.Parameters, {"workload": {"sessions": {**TALK["sessions"], "turns": (1, 9)}}})
+    setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
+    plan = capacity.plans(parameters, setting)[0]
+    seen = SessionServer()(plan)
+    window = level_window(seen)
+    begun = {number: seen.records.scheduled_ns[seen.records.session == number].min() for number in range(32)}
+    ended = {number: seen.records.finished_ns[seen.records.session == number].max() for number in range(32)}
+    full = [
+        sum(begun[number] <= at < ended[number] for number in begun)
+        for at in range(0, window.end_ns, 100 * _MS)
+    ]
+    assert set(full) == {8}
+    assert sum(begun[number] <= window.end_ns < ended[number] for number in begun) < 8
+
+
+def test_sessions_that_are_cut_off_fail_a_level_whatever_share_of_turns_that_is() -> None:
+    result = canned(SessionServer(fails_above=20), maximum=64, min_completion=0.9)
+    # Of the turns sent one in ten fails or so, of the sessions one in four.
+    assert result.metrics["max_sessions"].point == 20
+    failed = [level.fail_reasons for level in result.levels if level.passed is False]
+    assert all(any("sessions cut off (at least 90% complete)" in each for each in told) for told in failed)
+    assert validity(result.observations, Budget(), budgeted=result.budgeted).verdict is ValidityVerdict.VALID
+
+
+def test_against_the_places_of_an_engine() -> None:
+    """Without pauses as many turns as sessions are in flight; one more than there are places has to wait."""
+    result = ReplayedSUT("fast?max_num_seqs=16").measure(
+        capacity.TEST, workload=TALK, ttft_p99_ms=60, maximum=128, min_sessions=16
+    )
+    assert result.metrics["max_sessions"].point == 16
+    judged = gate(result.objectives, result.metrics)
+    assert isinstance(judged, Gate)
+    assert [each.verdict for each in judged.objectives] == [GateVerdict.PASS]
+    # Sessions that pause leave their place to others.
+    paused = ReplayedSUT("fast?max_num_seqs=16").measure(
+        capacity.TEST, workload=PAUSED, ttft_p99_ms=60, maximum=128
+    )
+    assert paused.metrics["max_sessions"].point is not None
+    assert paused.metrics["max_sessions"].point > 16
+
+
+def test_table_plots_and_notes_say_sessions() -> None:
+    result = canned(turn_ttft_p95_ms={"3": 25}, maximum=16)
+    (table,) = result.tables
+    assert table.columns == (
+        "Sessions", "Completed", "TTFT P99", "TTFT P95, turn 1", "TTFT P95, turn 2+", "TTFT P95, turn 3",
+        "Errors", "Status", "Reason",
+    )  # fmt: skip
+    assert table.rows[0][:2] == ("8", "32 of 32")
+    assert result.plots[0].x_label == "sessions at once"
+    assert result.plots[0].marks == {"maximum": 13.0}
+    assert result.notes[0] == "Maximum sessions at once meeting criteria: 13"
+    assert "the workload is of sessions" in result.notes[1]
+    assert result.facts.value("load.sessions_range") == [8, 16, 1]
+    assert result.facts.value("load.slo") == {"min_completion": 0.99, "turn_ttft_p95_ms": {"3": 25}}
+
+
+def test_no_clause_about_requests_in_flight_is_met_by_sessions() -> None:
+    result = ReplayedSUT("fast?max_num_seqs=16").measure(
+        capacity.TEST, "full", workload=TALK, ttft_p99_ms=60, maximum=32
+    )
+    found = audit(Evidence("capacity", result))
+    statuses = {each.id: str(each.status) for each in found.requirements}
+    for clause in (
+        "S-5.5.2-workload",
+        "P-5.5.2-search-bounds",
+        "P-5.5.3-simultaneous-start",
+        "P-5.5.3-maintain-concurrency",
+        "P-5.5.3-level-duration",
+        "P-5.5.3-binary-search",
+        "P-5.5.4-measurements",
+        "P-5.5.5-table",
+    ):
+        assert statuses[clause] == "unmet", clause
+    assert str(found.verdict) == "not_compliant"
+
+
+def test_the_same_levels_for_other_criteria() -> None:
+    keys = [
+        [run.plan.key for run in canned(turn_ttft_p95_ms=limits, maximum=16).observations]
+        for limits in ({1: 25}, {2: 25})
+    ]
+    assert keys[0] == keys[1][: len(keys[0])]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "told"),
+    [
+        ({"min_concurrency": 4}, "min_concurrency is of requests in flight: give min_sessions"),
+        ({"duration_s": 4}, "duration_s is not for sessions"),
+        ({"output_tokens": 4}, "output_tokens is not for sessions"),
+        ({"min_sessions": 600}, "min_sessions 600 can never pass: maximum is 512"),
+        (
+            {"workload": "synthetic-uniform", "min_sessions": 4},
+            "min_sessions is of sessions: name",
+        ),
+        ({"workload": "synthetic-uniform", "turn_ttft_p95_ms": {1: 4}}, "turn_ttft_p95_ms is of sessions"),
+    ],
+)
+def test_mistakes(keywords: dict[str, Any], told: str) -> None:
+    with pytest.raises(SuiteError, match=told):
+        build(capacity.Parameters, {"workload": TALK} | keywords)
+
+
+def test_other_tests_say_which_take_sessions() -> None:
+    with pytest.raises(SuiteError, match=r"which @llmbench\.sessions and @llmbench\.capacity send"):
+        build(throughput.Parameters, {"workload": TALK})
+
+
+def test_what_is_sent_at_least_and_at_most() -> None:
+    server = SessionServer()
+    result = canned(server, turn_ttft_p95_ms={"2+": 25}, maximum=64)
+    parameters = build(capacity.Parameters, {"workload": TALK, "maximum": 64})
+    setting = replace(canned_setting("standard"), workload=workload(parameters.workload))
+    *_, levels = capacity.bounds(parameters, setting)
+    sent = sum(len(run.records) for run in result.observations)
+    assert levels.least <= sent <= levels.most
+    assert {plan.phase for plan in server.plans} == {Phase.MEASURE}
