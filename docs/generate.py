@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
     from pytest_llmbench.marks.builder import Builder
+    from pytest_llmbench.workloads.profiles import Profile
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -168,7 +169,10 @@ def profiles_page() -> str:
         f"{PROFILE_SEED}, as P5 / P50 / P95 and mean of the tokens, and the share of the input tokens that "
         "an earlier request began with. Suggested limits are told and never applied.\n"
     ]
-    head = ("profile", "input asked", "drawn", "output asked", "drawn", "shared", "class", "suggested limit")
+    head = (
+        "profile", "input asked", "drawn", "output asked", "drawn", "shared", "cut by users", "class",
+        "suggested limit",
+    )  # fmt: skip
     for letter, title in groups().items():
         rows = [_profile(name) for name, profile in profiles().items() if profile.group == letter]
         if rows:
@@ -213,9 +217,17 @@ def _profile(name: str) -> tuple[str, ...]:
         f"{profile.output[0]:,} to {profile.output[1]:,}",
         drawn(outputs),
         f"{shared / sum(inputs):.0%}: {cell(profile.heads.what)}" if profile.heads else "none",
+        _cut(profile),
         profile.latency or "none given",
         "; ".join(map(code, profile.suggestions)) or "none",
     )
+
+
+def _cut(profile: Profile) -> str:
+    if profile.cuts is None:
+        return "none"
+    low, high = profile.cuts.after_ms.bounds
+    return f"{profile.cuts.share:.0%}, {low:,} to {high:,} ms after submission"
 
 
 def metrics_page() -> str:

@@ -19,7 +19,9 @@ from pytest_llmbench.model.texts import CodedTexts, PackedTexts
 
 Array = npt.NDArray[Any]
 
-CODED = ("class_label", "error", "finish_reason", "schema_check", "thinking_end_reason")
+CODED = (
+    "class_label", "error", "finish_reason", "schema_check", "thinking_end_reason", "end_before_cut",
+)  # fmt: skip
 IDS = "request_id"
 ENTRIES: Mapping[str, tuple[str, ...]] = RAGGED | {IDS: ("request_id_bytes",)}
 """Column of counts (under the name of the offsets, or of the text) → the columns it counts entries of."""

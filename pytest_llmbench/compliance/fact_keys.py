@@ -49,6 +49,8 @@ _WORKLOAD = {
     "workload.classes": "list of mappings: name, input [low, high], output [low, high], share",
     "workload.class_mix": "mapping: class → share of the requests",
     "workload.deviations": "list of declared changes to a reference workload: what, instead_of, rule",
+    "workload.cuts": "mapping: share of the requests that users cut, after {type, params, unit}, from "
+    "(submission), figures (what they are left out of); absent where all users wait",
     "workload.slices": "list of [first, count]: the parts of the sequence that were sent",
     "workload.parts": "list of [name, seed], one for each of workload.slices: the part of the measurement "
     "that it was drawn for; the seed follows from workload.seed and the name",

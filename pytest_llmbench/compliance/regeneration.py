@@ -9,6 +9,8 @@ import numpy as np
 
 from pytest_llmbench.compliance.evidence_view import EvidenceView, NoEvidenceError
 from pytest_llmbench.model.observation import Observation
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.request import Workload
 from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant
 from pytest_llmbench.workloads.long_context import LongContextWorkload
@@ -108,7 +110,24 @@ def _unlike(view: EvidenceView, run: Observation, seed: int, by_reference: bool)
     workload = _drawing(view, plan.workload, by_reference)
     if run.sequence_sha256 != slices_sha256(workload, _sent(run), plan.seed):
         return f"the requests that {plan.label!r} planned are not those of seed {seed}"
+    if not _cut_as_planned(run, workload):
+        return f"users of {plan.label!r} cut other requests than its workload says, or after another time"
     return None
+
+
+def _cut_as_planned(run: Observation, workload: Workload) -> bool:
+    """Whether just those requests are left out of the figures that users were to cut, at the planned time."""
+    records = run.records
+    planned = np.full(len(records), MISSING, dtype=np.int64)
+    if "cuts" in workload.specification():
+        sent = (drawn(workload, first, count, run.plan.seed) for first, count in _sent(run))
+        cuts = {each.index: each.cut_after_ns for some in sent for each in some}
+        after_ns = (cuts.get(index) for index in records.index.tolist())
+        planned = np.array([MISSING if ns is None else ns for ns in after_ns], dtype=np.int64)
+    counted_so = np.where(
+        planned == MISSING, records.judged, ~records.judged | records.has_outcome(Outcome.CANCELLED)
+    )
+    return bool((counted_so & (records.cut_after_ns == planned)).all())
 
 
 def _sent(run: Observation) -> list[tuple[int, int]]:

@@ -140,6 +140,12 @@ class Tested:
         """Failed requests whose error speaks of memory that ran out."""
         return out_of_memory_errors(self.records)
 
+    @property
+    def completed(self) -> float:
+        """The completion rate, by the records; 0 where nothing tells it."""
+        share = self.records.ok_share
+        return 0.0 if share is None else share
+
     def refused_share(self) -> float:
         return int(self.records.has_outcome(Outcome.REFUSED).sum()) / max(len(self.records), 1)
 

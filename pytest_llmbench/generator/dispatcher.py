@@ -11,6 +11,9 @@ from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.timing.clock import Clock
 
+_TIMER_NS = 1_000_000
+"""Timers of the loop count in milliseconds."""
+
 
 class Dispatcher:
     """Hands requests to the transport and hears of their ends. Knows nothing of schedules."""
@@ -33,6 +36,8 @@ class Dispatcher:
         replacement."""
         self.decoded: Callable[[RequestRecord], None] | None = None
         """A function called with each record, for a load that goes by the replies themselves."""
+        self._cuts: dict[Exchange, asyncio.TimerHandle] = {}
+        """Those in flight that their users are to cut."""
 
     def dispatch(self, request: PreparedRequest, scheduled_ns: int) -> None:
         """Send a request now."""
@@ -43,6 +48,8 @@ class Dispatcher:
             self.peak_in_flight = len(self.in_flight)
         self._idle.clear()
         self._transport.send(exchange)
+        if request.cut_after_ns is not None:
+            self._cut_in(exchange, request.cut_after_ns)
 
     def cancel(self, reason: str) -> int:
         """Give up everything in flight; returns how many that were."""
@@ -64,8 +71,23 @@ class Dispatcher:
         """Returns when nothing is in flight."""
         await self._idle.wait()
 
+    def _cut_in(self, exchange: Exchange, ns: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._cuts[exchange] = loop.call_later(max(ns, _TIMER_NS) / 1e9, self._cut, exchange)
+
+    def _cut(self, exchange: Exchange) -> None:
+        """Its user goes away, if it was submitted so long ago: a connection may have had to be made first."""
+        after_ns, now_ns = exchange.request.cut_after_ns or 0, self._clock.monotonic_ns()
+        left_ns = after_ns if exchange.submitted_ns is None else exchange.submitted_ns + after_ns - now_ns
+        if left_ns > 0:
+            self._cut_in(exchange, left_ns)
+        else:
+            abandon(exchange, End.CUT_BY_USER, now_ns)
+
     def _ended(self, exchange: Exchange) -> None:
         self.in_flight.discard(exchange)
+        if self._cuts and (timer := self._cuts.pop(exchange, None)) is not None:
+            timer.cancel()
         if self.then is not None and self.halted is None and self.closed is None:
             self.then(exchange)
         if not self.in_flight:

@@ -39,6 +39,8 @@ class PreparedRequest:
     """The form that was asked for, where the dialect could ask."""
     results_asked: ResultsAsked | None = None
     """The vectors or scores that it asks for; None where tokens are asked for."""
+    cut_after_ns: int | None = None
+    """The time from its submission after which its user cuts it; None: the user waits."""
 
 
 def kept_prompt(text: str | None) -> bytes | None:

@@ -14,7 +14,7 @@ from pytest_llmbench.generator.http.known_replies import KnownReply
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.late_reads import note_late_reads
 from pytest_llmbench.generator.prepared import PreparedRequest, prompt_of
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
+from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource, of_planned_cut
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.wire.chunk import Chunk
 from pytest_llmbench.wire.claims import is_modest, refuse_impossible
@@ -44,6 +44,7 @@ _OUTCOMES = {
     End.EXHAUSTED: Outcome.CANCELLED,
     End.TIMEOUT: Outcome.TIMEOUT,
     End.CANCELLED: Outcome.CANCELLED,
+    End.CUT_BY_USER: Outcome.CUT_BY_USER,
 }
 """Outcome of an exchange that ended otherwise than with a complete response."""
 
@@ -52,6 +53,7 @@ _ENDED: dict[Outcome, Ended] = {
     Outcome.UNDECODABLE: "cut",
     Outcome.TIMEOUT: "timeout",
     Outcome.CANCELLED: "cancelled",
+    Outcome.CUT_BY_USER: "left",
 }
 
 
@@ -79,6 +81,9 @@ class ReplyReader:
             refuse_impossible(record, len(exchange.request.wire), sum(map(len, received)))
         if exchange.shared_reads or (exchange.late_reads and record.coalesced_chunks):
             note_late_reads(record, exchange)
+        if (cut_after_ns := exchange.request.cut_after_ns) is not None:
+            record.cut_after_ns = cut_after_ns
+            record.outcome, record.end_before_cut = of_planned_cut(record.outcome)
         return record
 
     def _read(self, exchange: Exchange) -> Steps:

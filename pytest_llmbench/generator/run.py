@@ -366,6 +366,7 @@ class LoadGenerator:
                 turn=planned.turn,
                 structured=planned.structured if self._dialect.structured_output else None,
                 results_asked=None if document is None else document.results_asked(body),
+                cut_after_ns=planned.cut_after_ns,
             )
 
         return prepare

@@ -230,6 +230,7 @@ class SessionLoop:
     def _ended(self, exchange: Exchange) -> None:
         request = self._planned.pop(exchange.request.index)
         well = exchange.end is End.COMPLETE and (exchange.status or 0) < HTTPStatus.BAD_REQUEST
+        well |= exchange.request.cut_after_ns is not None  # nobody waits for the rest of it
         after = self._flow.ended(turn_of(request), exchange.finished_ns, ok=well)
         self._take_up(after.due, exchange.finished_ns)
         if after.over or self._flow.is_cut(request):
@@ -240,7 +241,7 @@ class SessionLoop:
 
     def _decoded(self, record: RequestRecord) -> None:
         """A reply has been read. A bad one cuts its session off, if anything of it is left to be sent."""
-        if record.outcome is Outcome.OK or record.session is None:
+        if record.outcome in (Outcome.OK, Outcome.CUT_BY_USER) or record.session is None:
             return
         if self._flow.cut(record.session) and self._slots:
             now_ns = self._clock.monotonic_ns()

@@ -105,10 +105,10 @@ class Measured:
         shown, worse = self._objectives_not_kept(), self._comparisons_not_kept()
         lines = [_objective_line(entry) for entry in shown]
         lines += [f"{found.verdict.upper()} {comparison_text(plain_object(found))}" for found in worse]
-        counts = [run.records.counts() for run in self.result.observations]
-        if counts:
-            ok, submitted = (sum(count[name] for count in counts) for name in ("ok", "submitted"))
-            lines.append(f"completion: {ok} of {submitted} requests")
+        records = [run.records for run in self.result.observations]
+        if records:
+            ok, of = sum(int(run.ok.sum()) for run in records), sum(int(run.judged.sum()) for run in records)
+            lines.append(f"completion: {ok} of {of} requests")
         count, of = len(shown) + len(worse), len(judged) + len(compared)
         return "\n  ".join([f"{self.result.test} on {count} of {of} {_called(judged, compared)}", *lines])
 

@@ -35,6 +35,7 @@ from pytest_llmbench.reports.numbers import rough_duration
 from pytest_llmbench.simulator.scenario.disclosure import disclosure
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.simulator.scenario.variants import variant_facts
+from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of
 from pytest_llmbench.workloads.stream import stream_of
 
@@ -437,7 +438,8 @@ def _test(
     amount = amount.times(asked.times)
     described = describe_loads([plan.load for plan in plans]) or "no load known beforehand"
     block = [f"{definition.title}: {described}, workload {setting.workload.name}", amount.describe()]
-    block += told_of(setting.workload.specification().get("profiles", ()))
+    stated = setting.workload.specification()
+    block += [*told_of(stated.get("profiles", ())), *filter(None, [told_of_cuts(stated.get("cuts"))])]
     block += _of_warm_up(own, planned, asked.times)
     measured = [load for load in loads if load.phase is Phase.MEASURE]
     with_ = [owner for load, owner in shared if load.phase is Phase.MEASURE]

@@ -30,7 +30,7 @@ def _last_answer_ns(run: Observation) -> int | None:
         return None
     answers = [records.last_content_ns, np.where(records.ok, records.finished_ns, MISSING)]
     last = max(run.started_ns, *(int(column.max()) for column in answers))
-    later = (records.dispatched_ns > last) & ~records.has_outcome(Outcome.CANCELLED)
+    later = records.judged & (records.dispatched_ns > last) & ~records.has_outcome(Outcome.CANCELLED)
     count = int(np.count_nonzero(later))
     unanswered = are_unanswered(records)
     if count < FEWEST or not unanswered[later].all():

@@ -46,8 +46,8 @@ def disturbed(run: Observation, *, gaps: bool = False) -> bool:
     """
     if gave_up(run):  # what was in flight was given up with it
         return True
-    failed = 1.0 - float(run.records.ok.mean()) if len(run.records) else 0.0
-    return failed <= FAILED_SHARE and (
+    completed = run.records.ok_share
+    return (completed is None or 1.0 - completed <= FAILED_SHARE) and (
         begun_late(run) or bool(_ran_together(run)) or bool(_spoiled(run, gaps))
     )
 

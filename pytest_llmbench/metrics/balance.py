@@ -42,6 +42,8 @@ def completion_balance(records: Records, window: Window) -> Balance | None:
     its tokens after the first; both are medians of the requests sent in the ramp-up (of the first ones, if
     there are none), before a queue has formed. None when nothing was due.
     """
+    if not records.judged.all():  # how long those take that their users cut is not the system's to say
+        records = records.select(records.judged)
     latencies_ns = _unloaded_ns(records, window)
     if latencies_ns is None:
         return None

@@ -120,7 +120,14 @@ _RATES = (
         "requests completed in the window / duration",
         "5.2.4.1",
     ),
-    _scalar("completion_rate", "Completion rate", "ratio", "higher", "ok / submitted", "AMB-46"),
+    _scalar(
+        "completion_rate",
+        "Completion rate",
+        "ratio",
+        "higher",
+        "ok / submitted, without those that users were to cut",
+        "AMB-46",
+    ),
     _scalar(
         "schema_violation_rate",
         "Schema violation rate",
@@ -128,6 +135,15 @@ _RATES = (
         "lower",
         "replies that break their schema / ok replies that were asked to keep to one",
         "structured output",
+    ),
+    _scalar("cut_share", "Cut by users", "ratio", "lower", "requests to be cut / requests", "cut requests"),
+    _scalar(
+        "cut_begun_share",
+        "Begun before the cut",
+        "ratio",
+        "higher",
+        "requests to be cut with content before that / requests to be cut",
+        "cut requests",
     ),
 )
 _GOODPUT = (

@@ -31,12 +31,14 @@ def good(records: Records, limits_ms: Limits) -> BoolColumn:
 
 
 def goodput_share(runs: Sequence[Records], limits_ms: Limits, *, level: float = 0.95) -> Estimate:
-    """Good requests / all requests. Clopper and Pearson's interval at the effective number of requests.
+    """Good requests / all requests but those that their users were to cut. Clopper and Pearson's interval at
+    the effective number of requests.
 
     How much requests depend on each other is read from how close they came to their limits, so that a run
     without a single miss is not taken for so many independent successes.
     """
-    every = [scores(limits_ms, Ends.of_records(records)) for records in runs if len(records)]
+    judged = [run.select(run.judged) for run in runs]
+    every = [scores(limits_ms, Ends.of_records(records)) for records in judged if len(records)]
     return share_within(every, "no requests", level=level)
 
 

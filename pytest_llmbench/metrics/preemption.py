@@ -32,16 +32,16 @@ def preemption_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate
 
 
 def preemption_recovery_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
-    """Preempted requests that ended ``ok`` / preempted requests.
+    """Preempted requests that ended ``ok`` / preempted requests, without those that their users were to cut.
 
     Not measurable if an unsuccessful request lacks its count: servers report at the end of a response, and
     those that never ended would go missing from the denominator only.
     """
-    known = [run.select(run.preemptions != MISSING) for run in runs]
+    known = [run.select(run.judged & (run.preemptions != MISSING)) for run in runs]
     n = sum(map(len, known))
     if n == 0:
         return Estimate.undefined(unit="ratio", method=_SILENT, level=level, n=0)
-    silent = sum(int((~run.ok & (run.preemptions == MISSING)).sum()) for run in runs)
+    silent = sum(int((run.failed & (run.preemptions == MISSING)).sum()) for run in runs)
     if silent:
         reason = f"not measurable: {silent} unsuccessful requests have no preemption count"
         return Estimate.undefined(unit="ratio", method=reason, level=level, n=n)

@@ -70,7 +70,7 @@ _Counted = Callable[[Records], _Counts | None]
 def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dict[str, Estimate]:
     """The scalar metrics of whole runs, from the start of the schedule to the end of the drain.
 
-    Four, and the schema violations where replies were held against schemas.
+    Four; the schema violations where replies were held against schemas; the cuts where users cut requests.
     """
     windows = [Window(run.records, run.started_ns, run.ended_ns) for run in seen]
     return {
@@ -79,6 +79,7 @@ def rates(seen: Sequence[Observation], *, seed: int, level: float = 0.95) -> dic
         "request_throughput": request_throughput(windows, seed=seed, level=level),
         "completion_rate": completion_rate([run.records for run in seen], level=level),
         **schema_violations([run.records for run in seen], level=level),
+        **planned_cuts([run.records for run in seen], level=level),
     }
 
 
@@ -125,11 +126,11 @@ def request_throughput(windows: Sequence[Window], *, seed: int, level: float = 0
 
 
 def completion_rate(runs: Sequence[Records], *, level: float = 0.95) -> Estimate:
-    """Requests that ended ``ok`` / all submitted ones (AMB-46).
+    """Requests that ended ``ok`` / all submitted ones (AMB-46) but those that their users were to cut.
 
     Failures come in bursts, so the interval stands at the effective sample size of the ok/not ok series.
     """
-    series = [run.ok.astype(np.float64) for run in runs]
+    series = [run.ok[run.judged].astype(np.float64) for run in runs]
     return share_estimate(share_of(series, level=level), level, "no requests")
 
 
@@ -148,6 +149,23 @@ def schema_violations(runs: Sequence[Records], *, level: float = 0.95) -> dict[s
         f"{SCHEMA_VIOLATIONS}[{reason}]": _violating(checks, {reason}, level)
         for reason in VIOLATIONS
         if reason in seen
+    }
+
+
+def planned_cuts(runs: Sequence[Records], *, level: float = 0.95) -> dict[str, Estimate]:
+    """Of the requests that their users were to cut; empty where there are none.
+
+    ``cut_share``: requests to be cut / all requests, which the plan says. ``cut_begun_share``: those of them
+    with visible content before the user went / requests to be cut.
+    """
+    begun = [(run.first_content_ns != MISSING)[~run.judged].astype(np.float64) for run in runs]
+    planned, of = sum(map(len, begun)), sum(map(len, runs))
+    if not planned:
+        return {}
+    share = planned / of
+    return {
+        "cut_share": Estimate(share, share, share, level, of, "as planned", "ratio"),
+        "cut_begun_share": share_estimate(share_of(begun, level=level), level, "no requests to be cut"),
     }
 
 

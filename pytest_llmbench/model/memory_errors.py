@@ -16,7 +16,8 @@ OUT_OF_MEMORY_RULE = "a failed request whose error text says `out of memory` or 
 def out_of_memory_errors(records: Records) -> int:
     """Failed requests whose error text speaks of memory that ran out; what is only a lost connection from
     outside is not seen here (it counts as failed), and what the generator itself gave up never is one."""
-    failed = ~(records.ok | records.has_outcome(Outcome.TIMEOUT) | records.has_outcome(Outcome.CANCELLED))
+    given_up = records.has_outcome(Outcome.TIMEOUT) | records.has_outcome(Outcome.CANCELLED)
+    failed = records.failed & ~given_up
     return sum(
         bool(error and OUT_OF_MEMORY.search(error))
         for error, bad in zip(records.error, failed, strict=True)

@@ -34,6 +34,24 @@ class Outcome(StrEnum):
     """Bytes that are not HTTP, or events that the dialect cannot read."""
     CANCELLED = "cancelled"
     """We stopped it ourselves: drain limit, session deadline or Ctrl-C."""
+    CUT_BY_USER = "cut_by_user"  # last: columns hold places in this order
+    """Its user was to cut it, by plan. So it is load and no sample: neither a success nor a failure, also
+    where the reply had ended before that (``RequestRecord.end_before_cut``)."""
+
+
+NO_FAILURES = ("submitted", Outcome.OK, Outcome.CUT_BY_USER)
+"""What ``Records.counts`` tells beside failures."""
+
+
+def of_planned_cut(outcome: Outcome) -> tuple[Outcome, str | None]:
+    """The outcome of a request that its user was to cut, and how its reply ended where that came first.
+
+    ``outcome``: what it would be without the plan, ``CUT_BY_USER`` where the client went away. What we
+    stopped ourselves stays ``CANCELLED``.
+    """
+    if outcome in (Outcome.CUT_BY_USER, Outcome.CANCELLED):
+        return outcome, None
+    return Outcome.CUT_BY_USER, str(outcome)
 
 
 class Phase(StrEnum):

@@ -110,6 +110,12 @@ class RequestRecord:
     """The number of times, told by the server, that the request lost its place in the batch in its output
     phase."""
 
+    cut_after_ns: int | None = None
+    """The time from submission after which its user was to cut it, as planned; ``None``: the user waits."""
+    end_before_cut: str | None = None
+    """The outcome that its reply had before that: ``ok``, or how it failed. ``None``: it was cut, or nobody
+    was to cut it."""
+
 
 OnRecord = Callable[[RequestRecord], None]
 """Is given each record of a load as soon as it has been made, so that a killed run keeps what it measured."""

@@ -36,10 +36,11 @@ _INT_COLUMNS = (
     "http_status", "coalesced_chunks", "unresolved_chunks", "first_content_early_ns", "stale_retries",
     "shared_prefix_tokens", "prefix_id", "session", "turn", "session_turns",
     "queue_wait_ns", "prefill_ns", "model_load_ns", "preemptions", "preempted_tokens",
-    "thinking_end_ns", "last_reasoning_ns", "critical_evictions",
+    "thinking_end_ns", "last_reasoning_ns", "critical_evictions", "cut_after_ns",
 )  # fmt: skip
 _TEXT_COLUMNS = (
     "request_id", "class_label", "error", "finish_reason", "schema_check", "thinking_end_reason",
+    "end_before_cut",
 )  # fmt: skip
 _CODES: dict[str, dict[Any, int]] = {
     name: {member: code for code, member in enumerate(members)}
@@ -106,6 +107,7 @@ class Records:
     thinking_end_ns: IntColumn
     last_reasoning_ns: IntColumn
     critical_evictions: IntColumn
+    cut_after_ns: IntColumn
     reasoning_token_source: npt.NDArray[np.int8]
     thinking_end_reason: Sequence[str | None]
     token_source: npt.NDArray[np.int8]
@@ -113,6 +115,7 @@ class Records:
     error: Sequence[str | None]
     finish_reason: Sequence[str | None]
     schema_check: Sequence[str | None]
+    end_before_cut: Sequence[str | None]
     chunk_offsets: IntColumn
     chunk_ns: IntColumn
     chunk_tokens: IntColumn
@@ -132,6 +135,22 @@ class Records:
     def ok(self) -> BoolColumn:
         """Mask of the requests that ended as ``Outcome.OK``."""
         return self.has_outcome(Outcome.OK)
+
+    @property
+    def judged(self) -> BoolColumn:
+        """Mask of the requests that shares are of: all but those that their users were to cut."""
+        return ~self.has_outcome(Outcome.CUT_BY_USER)
+
+    @property
+    def failed(self) -> BoolColumn:
+        """Mask of the requests that count as failed: neither ended as ``Outcome.OK`` nor to be cut."""
+        return self.judged & ~self.ok
+
+    @property
+    def ok_share(self) -> float | None:
+        """The requests that ended as ``Outcome.OK``, as a share of the judged ones; None without any."""
+        judged = self.ok[self.judged]
+        return float(judged.mean()) if len(judged) else None
 
     def has_outcome(self, outcome: Outcome) -> BoolColumn:
         return np.asarray(self.outcome == OUTCOMES.index(outcome))

@@ -42,6 +42,9 @@ class PlannedRequest:
     messages: MessageArray | None = None
     """The prompt as messages with roles, which stand before ``text``; ``token_ids`` are those of its texts,
     one after the other. None: the prompt is one text."""
+    cut_after_ns: int | None = None
+    """The time from its submission after which its user cuts it, if the reply is not complete by then. None:
+    the user waits."""
 
 
 @runtime_checkable

@@ -49,6 +49,8 @@ class SessionTurn:
     pause_ns: int = 0
     reset: bool = False
     """Whether it forgets the history: its prompt is the shared beginning and the new input."""
+    cut_after_ns: int | None = None
+    """As ``PlannedRequest.cut_after_ns``."""
 
 
 @dataclass(frozen=True, slots=True)

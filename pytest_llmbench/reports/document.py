@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from pytest_llmbench.model.outcome import NO_FAILURES, Outcome
 from pytest_llmbench.reports import levels, numbers
 from pytest_llmbench.reports.entry import Entry
 from pytest_llmbench.reports.vocabulary import (
@@ -309,19 +310,30 @@ class TestView:
         return str(told["class"]), [by_id[clause] for clause in told["clauses"] if clause in by_id]
 
     @property
-    def completion(self) -> str:
-        """``998 of 1000 requests completed (99.8 %); 2 timeout``."""
+    def completed(self) -> tuple[int, int]:
+        """The requests that ended well, and those that could: all but those that their users were to cut."""
         counts = self.entry["counts"]
-        submitted, ok = counts.get("submitted", 0), counts.get("ok", 0)
-        if not submitted:
+        return counts.get("ok", 0), counts.get("submitted", 0) - counts.get(Outcome.CUT_BY_USER, 0)
+
+    @property
+    def completed_text(self) -> str:
+        """``998 of 1000``; empty for a test that measured nothing."""
+        ok, of = self.completed
+        return f"{ok} of {of}" if self.measured else ""
+
+    @property
+    def completion(self) -> str:
+        """``998 of 1000 requests completed (99.8 %); 2 timeout; beside them 250 cut by their users``."""
+        counts, (ok, of) = self.entry["counts"], self.completed
+        if not counts.get("submitted", 0):
             return "no request was submitted"
         failed = ", ".join(
-            f"{count} {words(name)}"
-            for name, count in counts.items()
-            if name not in ("submitted", "ok") and count
+            f"{count} {words(name)}" for name, count in counts.items() if name not in NO_FAILURES and count
         )
-        share = numbers.percentage(ok / submitted)
-        return f"{ok} of {submitted} requests completed ({share})" + (f"; {failed}" if failed else "")
+        share = f" ({numbers.percentage(ok / of)})" if of else ""
+        cut = counts.get(Outcome.CUT_BY_USER, 0)
+        beside = f"beside them {cut} that their users were to cut" if cut else ""
+        return "; ".join(filter(None, (f"{ok} of {of} requests completed{share}", failed, beside)))
 
     @property
     def load_text(self) -> str:

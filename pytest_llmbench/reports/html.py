@@ -164,13 +164,12 @@ def _test_table(view: ReportView) -> Html:
 def _test_cells(i: int, test: TestView) -> tuple[Html | str, ...]:
     first, count = first_of(test), len(limits_of(test))
     more = f" (+ {count - 1} more)" if count > 1 else ""
-    counts = test.entry["counts"]
     return (
         element("a", test.name, href=f"#test-{i}"),
         html_blocks.pill(test.headline),
         ("no limit" if test.valid else "not judged") if first is None else first.limit + more,
         (test.first_figure if test.valid else "") if first is None else first.measured,
-        f"{counts.get('ok', 0)} of {counts.get('submitted', 0)}" if test.measured else "",
+        test.completed_text,
         words(test.compliance) + (" (sim)" if test.simulated else "") if test.of_the_draft else "",
     )
 

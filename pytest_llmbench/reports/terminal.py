@@ -82,8 +82,8 @@ def brief_lines(entry: Entry, *, width: int = 80) -> list[Line]:
         lines.append(Line(f"    … and {len(told) - BRIEF_REASONS} more (-v, or the report)"))
     lines += [*compared, *(line for table in asked_for for line in table)]
     lines += _notes(test, width) if compared or asked_for else []
-    counts = test.entry["counts"]
-    if counts.get("ok", 0) < counts.get("submitted", 0):
+    ok, of = test.completed
+    if ok < of:
         lines += _wrapped(test.completion, width, "    ")
     if test.headline == "INCONCLUSIVE":  # a void run says itself what helps
         steps = list(test.next_steps)[:1]
@@ -155,10 +155,8 @@ def _room(rows: Sequence[Sequence[str]], width: int) -> list[int]:
 
 
 def _closing_row(test: TestView) -> list[str]:
-    counts = test.entry["counts"]
-    completed = f"{counts.get('ok', 0)} of {counts.get('submitted', 0)}" if test.measured else ""
     class_ = words(test.compliance) + (" (sim)" if test.simulated else "") if test.measured else ""
-    return [test.name, test.headline, *_held_to(test), completed, class_]
+    return [test.name, test.headline, *_held_to(test), test.completed_text, class_]
 
 
 def _held_to(test: TestView) -> tuple[str, str]:

@@ -110,7 +110,7 @@ class FailureWatch:
 
     def ended(self, outcome: Outcome, status: int | None, error: str | None, at_ns: int) -> None:
         """:meth:`note` by what counts of it."""
-        if outcome is Outcome.CANCELLED:
+        if outcome in (Outcome.CANCELLED, Outcome.CUT_BY_USER):
             return
         self._ended += 1
         if outcome is not Outcome.OK:

@@ -34,7 +34,7 @@ _KINDS = {
     "model.observation": ("ClockAnchor", "SelfCheck"),
     "model.outcome": ("Outcome", "Phase", "TokenSource"),
     "model.plan": ("ClosedLoop", "Deadlines", "OpenLoop", "SessionSlots", "SessionStarts"),
-    "workloads.adapted": ("Salted", "SharedPrefix", "WithFixedOutput", "WithoutOutput"),
+    "workloads.adapted": ("Cuts", "Salted", "SharedPrefix", "WithCuts", "WithFixedOutput", "WithoutOutput"),
     "workloads.classes": ("ClassMix", "RequestClass"),
     "workloads.code_completion": ("CodeCompletionWorkload", "CodeFunction"),
     "workloads.conversation": ("Conversation", "ConversationWorkload"),

@@ -37,8 +37,8 @@ from pytest_llmbench.redaction import known_secrets
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.plain import plain
 
-RECORDS_SCHEMA = "pytest-llmbench/records/1.5"
-_READ = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(5)), RECORDS_SCHEMA)
+RECORDS_SCHEMA = "pytest-llmbench/records/1.6"
+_READ = (*(f"pytest-llmbench/records/1.{minor}" for minor in range(6)), RECORDS_SCHEMA)
 """Earlier ones lack some fields of a line; they take their defaults."""
 
 _FIRST_FIELDS = (

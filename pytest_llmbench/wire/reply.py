@@ -39,9 +39,9 @@ from pytest_llmbench.wire.chunk import Chunk, Usage
 from pytest_llmbench.wire.inline_reasoning import InlineReasoning, split_inline
 from pytest_llmbench.wire.server_figures import NOTHING_SAID, server_figures
 
-Ended = Literal["done", "eof", "cut", "timeout", "cancelled"]
+Ended = Literal["done", "eof", "cut", "timeout", "cancelled", "left"]
 """How the body came to its end: the reader stopped at the end marker; the HTTP body was complete; the
-connection was lost before that; a deadline ran out; we stopped it."""
+connection was lost before that; a deadline ran out; we stopped it; its user left, as planned."""
 
 STREAM_END = "end of stream"
 """Finish reason of a reply whose dialect has none: its stream came to its end."""
@@ -63,6 +63,7 @@ BROKEN_OFF: Mapping[Ended, tuple[Outcome, str]] = {
     "cut": (Outcome.DISCONNECTED, "the connection was lost before the reply was complete"),
     "timeout": (Outcome.TIMEOUT, "a deadline ran out before the reply was complete"),
     "cancelled": (Outcome.CANCELLED, "stopped by the load generator before the reply was complete"),
+    "left": (Outcome.CUT_BY_USER, ""),
 }
 
 

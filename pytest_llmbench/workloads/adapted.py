@@ -1,4 +1,4 @@
-"""Workloads made from another one by a declared change: fixed outputs, salt, a prefix ahead.
+"""Workloads made from another one by a declared change: fixed outputs, salt, a prefix ahead, users who leave.
 
 Each draws the base workload's own sequence first and changes its requests afterwards, with randomness of its
 own, so that whatever is not changed stays bit for bit what the base would have asked.
@@ -6,18 +6,19 @@ own, so that whatever is not changed stays bit for bit what the base would have 
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
-from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import PlannedRequest, Workload
 from pytest_llmbench.model.structured import StructuredOutput, tools_of
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import name_mistakes
-from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, specification_of
+from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of, specification_of
 from pytest_llmbench.workloads.readable import as_ids, readable_ids, salted_tools, word_ids
 from pytest_llmbench.workloads.sharing import FLAG_BLOCK, SharesPrefixes, sharing_flags
 from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed, draws_anew, single_requests
@@ -106,6 +107,119 @@ class WithoutOutput(_OtherOutput):
 
     def specification(self) -> Mapping[str, Any]:
         return self._specified(NO_OUTPUT, {"rule": "inputs alone: nothing is generated"})
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Users who do not wait: which requests they cut, and when.
+
+    Drawn from a generator of their own, so all else about the requests stays as it is: whether request 0, 1,
+    … is cut (``sharing_flags``), and for each that is, after what time.
+    """
+
+    share: float
+    """Share of the requests."""
+    after_ms: LengthLaw
+    """The time from the submission of a request after which its user cuts it, in milliseconds."""
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
+        if not number or not 0 <= self.share <= 1:
+            raise SuiteError(f"the share of cut requests is {shown(self.share)}: give a share from 0 to 1")
+
+    def times_ns(self, seed: int) -> Iterator[int | None]:
+        """For each request in order the time after which it is cut; None: its user waits."""
+        generator = BulkRandom(derived_seed(seed, "cuts"))
+        for cut in sharing_flags(generator, self.share):
+            yield self.after_ms.draw(generator) * 1_000_000 if cut else None
+
+    def specification(self) -> dict[str, Any]:
+        """``cuts`` of a workload's specification."""
+        after = {"type": self.after_ms.type, "params": dict(self.after_ms.params), "unit": "ms"}
+        return {"share": self.share, "after": after, "from": "submission", "figures": CUT_REQUESTS}
+
+
+def cuts_of(share: Any, after_s: Any) -> Cuts | None:
+    """The cuts of ``cut_share`` and ``cut_after_s``; None where neither is given. SuiteError for one alone,
+    and for what is no share or no time."""
+    if share is None and after_s is None:
+        return None
+    if share is None or after_s is None:
+        raise SuiteError("cut_share and cut_after_s belong together: how many requests are cut, and when")
+    return Cuts(share, seconds_law(after_s, "cut_after_s"))
+
+
+CUT_REQUESTS: Final = (
+    "requests that their users were to cut are load; they are left out of latencies, and count neither as "
+    "completed nor as failed, whether the reply was complete before that or not"
+)
+
+
+def told_of_cuts(stated: Any) -> str:
+    """``users cut 25 % of the requests``, of ``specification()["cuts"]``; empty where there are none. It may
+    come from a stored report, which need not be ours."""
+    share = stated.get("share") if isinstance(stated, Mapping) else None
+    return f"users cut {100 * share:.3g} % of the requests" if isinstance(share, int | float) else ""
+
+
+def seconds_law(value: Any, what: str) -> LengthLaw:
+    """Seconds as a law of milliseconds: a number, a pair (uniform) or a list to choose from.
+
+    Raises SuiteError for anything else, and for less than a millisecond; ``what`` it is called.
+    """
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    seconds = list(value) if several else [value]
+    if not seconds or not all(map(_is_time, seconds)):
+        raise SuiteError(f"{what} is {shown(value)}: give seconds, at least 0.001, a pair or a list of them")
+    ms = [round(each * 1000) for each in seconds]
+    return law_of((tuple(ms) if isinstance(value, tuple) else ms) if several else ms[0], what)
+
+
+def _is_time(seconds: Any) -> bool:
+    return (
+        isinstance(seconds, int | float)
+        and not isinstance(seconds, bool)
+        and math.isfinite(seconds)
+        and seconds >= 0.001
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WithCuts(StreamedWorkload):
+    """The base workload, of which a share of the requests is cut by its users after some time."""
+
+    base: Workload
+    cuts: Cuts
+
+    def __post_init__(self) -> None:
+        if "cuts" in self.base.specification():
+            raise SuiteError("its users cut requests already", where=f"workload {self.base.name!r}")
+
+    @property
+    def name(self) -> str:
+        return f"{self.base.name} (with cuts)"
+
+    def shared_prefixes(self, seed: int) -> Sequence[int]:
+        """The shared prefixes of the base."""
+        return self.base.shared_prefixes(seed) if isinstance(self.base, SharesPrefixes) else ()
+
+    @property
+    def draws_anew(self) -> bool:
+        return draws_anew(self.base)
+
+    def _stream(self, seed: int) -> Iterator[PlannedRequest]:
+        for request, after_ns in zip(
+            single_requests(self.base, seed), self.cuts.times_ns(seed), strict=False
+        ):
+            yield request if after_ns is None else replace(request, cut_after_ns=after_ns)
+
+    def specification(self) -> Mapping[str, Any]:
+        base = dict(self.base.specification())
+        change = {"what": "cuts", "rule": told_of_cuts(self.cuts.specification())}
+        return base | {
+            "cuts": self.cuts.specification(),
+            "deviations": [*base.get("deviations", ()), change],
+        }
 
 
 def without_outputs(workload: Workload) -> Workload:

@@ -6,12 +6,21 @@ import difflib
 import inspect
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput, WithoutOutput
+from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.workloads.adapted import (
+    Cuts,
+    Salted,
+    SharedPrefix,
+    WithCuts,
+    WithFixedOutput,
+    WithoutOutput,
+)
 from pytest_llmbench.workloads.classes import ClassMix, RequestClass
 from pytest_llmbench.workloads.code_completion import CodeCompletionWorkload
 from pytest_llmbench.workloads.conversation import ConversationWorkload
@@ -73,6 +82,18 @@ def workload(wanted: str | Workload | Mix) -> Workload:
 
         return described_sessions(wanted)
     return _named(wanted) if isinstance(wanted, str) else _checked(wanted)
+
+
+def with_cuts(base: Workload, cuts: Cuts) -> Workload:
+    """The workload, some of whose requests or turns users cut. SuiteError for one where they do already, and
+    for recorded sessions, which say nothing of it."""
+    if not isinstance(base, OfSessions):
+        return WithCuts(base, cuts)
+    from pytest_llmbench.workloads.sessions import SessionWorkload
+
+    if not isinstance(base, SessionWorkload) or base.cuts is not None:
+        raise SuiteError("cuts can be added to sessions of laws, once", where=f"workload {shown(base.name)}")
+    return replace(base, name=f"{base.name} (with cuts)", cuts=cuts)
 
 
 def mixed(parts: Mix, name: str = "") -> Mixture:
@@ -196,7 +217,7 @@ def _checked(candidate: Workload) -> Workload:
 def _is_as_it_says(candidate: Workload) -> bool:
     """Whether what claims to be a profile is one as the catalogue has it, but for changes that its
     specification declares."""
-    while isinstance(candidate, WithFixedOutput | WithoutOutput | Salted | SharedPrefix):
+    while isinstance(candidate, WithFixedOutput | WithoutOutput | Salted | SharedPrefix | WithCuts):
         candidate = candidate.base
     if isinstance(candidate, Mixture):
         return all(_is_as_it_says(part.workload) for part in candidate.parts)

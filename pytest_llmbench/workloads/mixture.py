@@ -111,6 +111,7 @@ class Mixture(StreamedWorkload):
             },
             **_datasets(parts),
             **_profiles(stated),
+            **_cuts(parts),
         }
 
 
@@ -146,6 +147,17 @@ def _profiles(stated: list[Mapping[str, Any]]) -> dict[str, Any]:
     """What the profiles among the parts say of themselves."""
     found = [profile for each in stated for profile in each.get("profiles", ())]
     return {"profiles": found} if found else {}
+
+
+def _cuts(parts: list[tuple[Part, float, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The users of all parts who cut requests."""
+    found = [(share, stated["cuts"]) for _, share, stated in parts if "cuts" in stated]
+    if not found:
+        return {}
+    after = {"type": "mixture", "params": [cuts["after"] for _, cuts in found]}
+    return {
+        "cuts": found[0][1] | {"share": math.fsum(s * cuts["share"] for s, cuts in found), "after": after}
+    }
 
 
 LARGEST_WEIGHT = 1e9

@@ -16,14 +16,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate, count
+from itertools import accumulate, count, repeat
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.structured import StructuredOutput, compact, parameters_of
-from pytest_llmbench.workloads.adapted import NO_OUTPUT
+from pytest_llmbench.workloads.adapted import NO_OUTPUT, Cuts
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, LogNormal, specification_of
 from pytest_llmbench.workloads.readable import (
@@ -45,8 +45,9 @@ LIMITED: Final = ("ttft.p99", "e2e.p99", "latency.p99")
 _FILE: Final = "profiles.toml"
 _KEYS: Final = frozenset(
     {"group", "title", "input", "output", "latency", "limits", "heads", "own", "session", "left_out"}
-    | {"not_known", "structured"}
+    | {"not_known", "structured", "cuts"}
 )
+_CUT_KEYS: Final = frozenset({"share", "after_ms"})
 _HEAD_KEYS: Final = frozenset({"what", "tokens", "of", "share", "exponent", "uses"})
 _LATENCIES: Final = ("", "IN", "NR", "TO", "IN-NR", "NR-TO")
 
@@ -85,6 +86,8 @@ class Profile:
     calls: float | None = None
     """The heads are tools; this share of the requests has to be answered with a call of one, the others with
     the arguments of one as JSON. ``None``: words."""
+    cuts: Cuts | None = None
+    """Its users cut some of the requests; ``None``: none."""
     session: bool = False
     left_out: str = ""
     not_known: str = ""
@@ -110,7 +113,8 @@ class ProfileWorkload(StreamedWorkload):
 
     Draw order: the heads from a generator of their own (:class:`_Pool`); per request, if there are heads,
     whether it begins with a shared one (``sharing_flags``) and with which, or the length of one of its own;
-    then the tokens after it, the output limit, the words. Forms of replies: a generator of their own, too.
+    then the tokens after it, the output limit, the words. Forms of replies, and what users cut: generators of
+    their own, too.
     """
 
     profile: Profile
@@ -138,6 +142,7 @@ class ProfileWorkload(StreamedWorkload):
         calls = self.profile.calls
         pool = None if heads is None else _Pool(heads, seed, structured=calls is not None)
         forms = None if calls is None else _Forms(calls, seed)
+        cuts = repeat(None) if self.profile.cuts is None else self.profile.cuts.times_ns(seed)
         for index in count():
             # Without heads, one of no words: it takes a draw, which is a part of every known sequence.
             number, head = (None, _words(generator, 0)) if pool is None else pool.draw()
@@ -152,6 +157,7 @@ class ProfileWorkload(StreamedWorkload):
                 prefix_id=number,
                 shared_prefix_tokens=shared,
                 structured=None if forms is None else forms.draw(head.tools),
+                cut_after_ns=next(cuts),
             )
 
     def specification(self) -> Mapping[str, Any]:
@@ -167,6 +173,7 @@ class ProfileWorkload(StreamedWorkload):
             },
             "prefix_sharing": _sharing(profile.heads),
             **_structured(profile),
+            **({} if profile.cuts is None else {"cuts": profile.cuts.specification()}),
             "temperature": 0.0,
             "stop": [],
             "generation": {
@@ -274,7 +281,10 @@ def read_profiles(document: Mapping[str, Any]) -> dict[str, Profile]:
 
 def _profile(code: str, line: Mapping[str, Any]) -> Profile:
     heads = line.get("heads")
-    given = {key: value for key, value in line.items() if key not in ("heads", "limits", "structured")}
+    read_here = ("heads", "limits", "structured", "cuts")
+    given = {key: value for key, value in line.items() if key not in read_here}
+    if "cuts" in line:
+        given["cuts"] = Cuts(line["cuts"]["share"], spread(tuple(line["cuts"]["after_ms"])))
     given |= {"calls": line["structured"]["calls"]} if "structured" in line else {}
     given |= {key: tuple(given[key]) for key in ("input", "output", "own") if key in given}
     made = None
@@ -302,6 +312,8 @@ def _line_mistakes(line: Mapping[str, Any], known_groups: Mapping[str, str]) -> 
         found = _head_mistakes(line["heads"], line["own"])
     if not found and "structured" in line:
         found = _structured_mistakes(line["structured"], line.get("heads"))
+    if not found and "cuts" in line:
+        found = _cut_mistakes(line["cuts"])
     return found
 
 
@@ -327,6 +339,14 @@ def _structured_mistakes(structured: Any, heads: Any) -> list[str]:
         if least >= FEWEST_TOOL_TOKENS
         else [f"structured needs heads of at least {FEWEST_TOOL_TOKENS} tokens"]
     )
+
+
+def _cut_mistakes(cuts: Any) -> list[str]:
+    if not isinstance(cuts, Mapping) or set(cuts) != _CUT_KEYS:
+        return [f"cuts is {cuts}: give share and after_ms"]
+    share = cuts["share"]
+    found = [] if isinstance(share, int | float) and 0 < share <= 1 else [f"cuts: the share is {share}"]
+    return found if _is_range(cuts["after_ms"]) else [*found, f"cuts: after_ms is {cuts['after_ms']}"]
 
 
 def _is_range(value: Any) -> bool:

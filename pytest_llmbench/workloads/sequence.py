@@ -106,8 +106,9 @@ def sequence_json(requests: Iterable[PlannedRequest]) -> str:
     A request without token ids shows its text instead, as a JSON string. A turn of a session is
     ``[limit,[session,number,turns,[wait_for],pause_ns,kept],[id,…]]``, with the ids after those that it has
     in common with the turn it goes on from: the whole of every prompt would be quadratic in the turns. One
-    that asks for structured output ends with ``[tools,schema]``, two strings; of messages with roles,
-    ``[tools,messages]`` as OpenAI's chat API takes them stands in place of the ids.
+    that asks for structured output has ``[tools,schema]``, two strings, after that; of messages with roles,
+    ``[tools,messages]`` as OpenAI's chat API takes them stands in place of the ids; one that its user is to
+    cut ends with the nanoseconds after which.
     """
     return f"[{','.join(_request_json(request).decode() for request in requests)}]"
 
@@ -255,11 +256,14 @@ def _all_of(workload: Workload, stretches: Iterable[Stretch]) -> Iterator[Planne
 
 
 def _request_json(request: PlannedRequest) -> bytes:
+    told = _plain_json(request)
     if request.structured is not None:
         asked = [request.structured.tools, request.structured.schema]
         form = json.dumps(asked, separators=(",", ":")).encode()
-        return b"[%b,%b]" % (_plain_json(request)[1:-1], form)
-    return _plain_json(request)
+        told = b"[%b,%b]" % (told[1:-1], form)
+    if request.cut_after_ns is not None:
+        told = b"[%b,%d]" % (told[1:-1], request.cut_after_ns)
+    return told
 
 
 def _plain_json(request: PlannedRequest) -> bytes:

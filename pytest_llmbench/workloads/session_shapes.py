@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
+from pytest_llmbench.workloads.adapted import cuts_of, seconds_law
 from pytest_llmbench.workloads.lengths import LengthLaw, LogNormal, Normal, law_of
 from pytest_llmbench.workloads.sessions import SessionWorkload
 
@@ -23,7 +24,8 @@ _KEY: Final = "sessions"
 _LAWS: Final = ("turns", "input_tokens", "output_tokens", "own_tokens")
 _NUMBERS: Final = ("system_tokens", "group_tokens", "groups", "fan_out", "reset_every", "context_tokens")
 _NEEDED: Final = ("turns", "input_tokens", "output_tokens")
-_KNOWN: Final = ("name", *_LAWS, "pause_s", *_NUMBERS)
+_CUTS: Final = ("cut_share", "cut_after_s")
+_KNOWN: Final = ("name", *_LAWS, "pause_s", *_NUMBERS, *_CUTS)
 
 
 def _lognormal(mean: float, low: int, high: int) -> LogNormal:
@@ -74,11 +76,15 @@ def described_sessions(described: Mapping[str, Any]) -> SessionWorkload:
     mistakes = [_unknown(str(key)) for key in keys if key not in _KNOWN]
     mistakes += [f"{key} is missing" for key in _NEEDED if key not in keys]
     given: dict[str, Any] = {"name": "sessions"}
-    for key in (key for key in _KNOWN if key in keys):
+    for key in (key for key in _KNOWN if key in keys and key not in _CUTS):
         try:
             given |= _given(key, keys[key])
         except SuiteError as error:
             mistakes.append(error.what)
+    try:
+        given["cuts"] = cuts_of(keys.get("cut_share"), keys.get("cut_after_s"))
+    except SuiteError as error:
+        mistakes.append(error.what)
     if mistakes:
         raise SuiteError.from_mistakes(mistakes, where="workload of sessions")
     return SessionWorkload(**given)
@@ -105,18 +111,4 @@ def _pause(value: Any) -> LengthLaw | None:
     """Seconds as a law of milliseconds; None for no pause."""
     if value == 0 and not isinstance(value, bool):
         return None
-    several = isinstance(value, Sequence) and not isinstance(value, str)
-    seconds = list(value) if several else [value]
-    if not seconds or not all(_is_pause(each) for each in seconds):
-        raise SuiteError(f"pause_s is {shown(value)}: give seconds above 0, a pair or a list of them, or 0")
-    ms = [round(each * 1000) for each in seconds]
-    return law_of((tuple(ms) if isinstance(value, tuple) else ms) if several else ms[0], "pause_s")
-
-
-def _is_pause(seconds: Any) -> bool:
-    return (
-        isinstance(seconds, int | float)
-        and not isinstance(seconds, bool)
-        and math.isfinite(seconds)
-        and seconds >= 0.001
-    )
+    return seconds_law(value, "pause_s")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice, repeat
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -28,6 +28,7 @@ from pytest_llmbench.model.session import (
     prompt_lengths,
     session_mistakes,
 )
+from pytest_llmbench.workloads.adapted import Cuts
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import LengthLaw, specification_of
 from pytest_llmbench.workloads.readable import readable_ids, starting_with_a_word
@@ -94,6 +95,8 @@ class SessionWorkload(StreamedWorkload):
     context_tokens: int | None = None
     """A session ends before the first turn that needs more, with its reply."""
     temperature: float = 0.0
+    cuts: Cuts | None = None
+    """The user cuts some of the turns; the session goes on after them, with the recorded answers."""
 
     def __post_init__(self) -> None:
         mistakes = temperature_mistakes(self.temperature)
@@ -134,16 +137,15 @@ class SessionWorkload(StreamedWorkload):
     def shapes(self, seed: int) -> Iterator[Session]:
         """The sessions of ``seed`` without their content, endless."""
         generator = random.Random(derived_seed(seed, "session shapes"))
-        number = 0
-        while True:
-            yield self._shape(generator, number % self.groups)
-            number += 1
+        cuts = repeat(None) if self.cuts is None else self.cuts.times_ns(seed)
+        for number in count():
+            yield self._shape(generator, cuts, number % self.groups)
 
-    def _shape(self, generator: random.Random, group: int) -> Session:
-        count = self.turns.draw(generator)
+    def _shape(self, generator: random.Random, cuts: Iterator[int | None], group: int) -> Session:
+        several = self.turns.draw(generator)
         own = 0 if self.own_tokens is None else self.own_tokens.draw(generator)
         turns = []
-        for number in range(1, count + 1):
+        for number in range(1, several + 1):
             paused = self.pause_ms is not None and number > 1
             pause_ms = self.pause_ms.draw(generator) if self.pause_ms is not None and paused else 0
             turns.append(
@@ -153,6 +155,7 @@ class SessionWorkload(StreamedWorkload):
                     _wait_for(number, self.fan_out),
                     pause_ms * _NS_PER_MS,
                     reset=number > 1 and self.reset_every > 0 and (number - 1) % self.reset_every == 0,
+                    cut_after_ns=next(cuts),
                 )
             )
         session = Session(tuple(turns), own, group)
@@ -205,6 +208,7 @@ class SessionWorkload(StreamedWorkload):
             "temperature": self.temperature,
             "stop": [],
             "sessions": self._layers(),
+            **({} if self.cuts is None else {"cuts": self.cuts.specification()}),
             "generation": {
                 "generator": "Python random.Random, a seed each for shapes, shared beginnings and words",
                 "order": ["turns", "own document", "per turn: pause, input, output"],
@@ -323,6 +327,7 @@ def requests_of(
                 prefix_id=session.group if grouped else None,
                 shared_prefix_tokens=kept or again,
                 turn=Turn(number, place + 1, len(session.turns), turn.wait_for, turn.pause_ns, kept),
+                cut_after_ns=turn.cut_after_ns,
             )
         )
     return found

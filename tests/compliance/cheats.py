@@ -33,10 +33,11 @@ from situations import SITUATIONS, later_at_first
 from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import ComplianceVerdict, Finding, Validity
-from pytest_llmbench.model.outcome import TokenSource
-from pytest_llmbench.model.records import TOKEN_SOURCES
+from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.model.records import OUTCOMES, TOKEN_SOURCES
 from pytest_llmbench.model.result import TestResult, WarmupReport
 
+CUT = OUTCOMES.index(Outcome.CUT_BY_USER)
 NOT_COMPLIANT, CONDITIONAL = ComplianceVerdict.NOT_COMPLIANT, ComplianceVerdict.CONDITIONAL
 
 
@@ -141,6 +142,19 @@ BODIES = (
         "M-4.3-custom-fully-specified",
         of("engine_custom_workload"),
         body(temperature=1.5),
+    ),
+    gateway(
+        "slow requests called cut",
+        "M-4.3.3-deterministic-seed",
+        with_columns(outcome=lambda column: np.where(np.arange(len(column)) < 20, CUT, column)),
+    ),
+    gateway(
+        "slow requests called cut, with a time",
+        "M-4.3.3-deterministic-seed",
+        with_columns(
+            outcome=lambda column: np.where(np.arange(len(column)) < 20, CUT, column),
+            cut_after_ns=lambda column: np.where(np.arange(len(column)) < 20, 10**8, column),
+        ),
     ),
     Cheat(
         "filters with a shorter limit",

@@ -122,6 +122,8 @@ def records_of(workload: Workload, load: Load, requests: int) -> Records:
         "error": [None] * requests,
         "finish_reason": ["stop"] * requests,
         "schema_check": [None] * requests,
+        "cut_after_ns": filled,
+        "end_before_cut": [None] * requests,
         "chunk_offsets": np.arange(requests + 1) * CHUNKS,
         "chunk_tokens": np.ones(requests * CHUNKS, dtype=np.int64),
     }

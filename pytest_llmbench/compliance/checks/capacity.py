@@ -74,7 +74,7 @@ def search_bounds(view: EvidenceView) -> Answer:
 @check("P-5.5.2-criterion-completion-99")
 def completion_99(view: EvidenceView) -> Answer:
     levels = tested(view)
-    shares = {one.label: float(one.records.ok.mean()) if len(one.records) else 0.0 for one in levels}
+    shares = {one.label: one.completed for one in levels}
     view.note("completion", shares)
     wrong = [one for one in levels if one.level.passed and shares[one.label] < LEAST_COMPLETION]
     return view.answer(

@@ -12,7 +12,7 @@ from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvi
 from pytest_llmbench.compliance.stored import has
 from pytest_llmbench.compliance.tested_levels import Tested, close, names_of, percentile, tested
 from pytest_llmbench.metrics.latency import ttft_ms
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.outcome import NO_FAILURES, Outcome
 from pytest_llmbench.model.plan import ClosedLoop
 from pytest_llmbench.model.result import TestResult
 
@@ -120,11 +120,11 @@ def monitor(view: EvidenceView) -> Answer:
     """Completions and errors by kind as in the records; memory errors and restarts are told of."""
     for one in tested(view, *PRESSURE):
         counts = {str(name): n for name, n in one.records.counts().items() if n}
-        errors = {name: n for name, n in counts.items() if name not in ("submitted", Outcome.OK)}
+        errors = {name: n for name, n in counts.items() if name not in NO_FAILURES}
         level = one.level
         told = (level.n_submitted, level.n_ok, level.n_failed)
         ok = counts.get(Outcome.OK, 0)
-        if told != (len(one.records), ok, len(one.records) - ok) or dict(level.errors) != errors:
+        if told != (len(one.records), ok, int(one.records.failed.sum())) or dict(level.errors) != errors:
             return view.unmet(f"{one.label}: counts {told} and {dict(level.errors)}, records {counts}")
         notes = [note for note in view.result.notes if note.startswith(f"{_percent(one)}:")]
         for happened, word in ((one.out_of_memory > 0, "out-of-memory"), (restarted(one), "restarted")):
@@ -137,7 +137,7 @@ def monitor(view: EvidenceView) -> Answer:
 @check("P-5.8.4-completion")
 def completion(view: EvidenceView) -> Answer:
     for one in tested(view, *PRESSURE):
-        again = float(one.records.ok.mean()) if len(one.records) else 0.0
+        again = one.completed
         rate = view.metric(f"completion_rate[{_percent(one)}]").point
         fail = view.metric(f"fail_rate[{_percent(one)}]").point
         if not close(rate, again, absolute=1e-9) or not close(fail, 1 - again, absolute=1e-9):
@@ -172,12 +172,12 @@ def preemption_rate(view: EvidenceView) -> Answer:
 def preemption_recovery(view: EvidenceView) -> Answer:
     """Preempted requests that finish; or why that cannot be said of a level."""
     for one in tested(view, *PRESSURE):
-        preempted = one.records.preemptions > 0
+        preempted = one.records.judged & (one.records.preemptions > 0)
         estimate = view.result.metrics.get(f"preemption_recovery_rate[{_percent(one)}]")
         if estimate is None:
             raise NoEvidenceError(f"metric preemption_recovery_rate[{_percent(one)}]")
         if estimate.point is None:
-            silent = (~one.records.ok & ~has(one.records.preemptions)).any()
+            silent = (one.records.failed & ~has(one.records.preemptions)).any()
             if preempted.any() and not silent:
                 return view.unmet(f"{one.label}: not reported, though the records tell it")
             continue

@@ -133,7 +133,7 @@ def per_level(view: EvidenceView) -> Answer:
 def _incomplete(one: Tested) -> str | None:
     load, level = one.run.plan.load, one.level
     tokens = one.output_tokens / one.window_s
-    success = float(one.records.ok.mean()) if len(one.records) else None
+    success = one.records.ok_share
     complaints = {
         "its offered rate is not that of its plan": not isinstance(load, OpenLoop)
         or level.offered_rps != load.rate,

@@ -12,6 +12,7 @@ from pytest_llmbench.compliance.request_bodies import against_workload, held_to_
 from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.records import TOKEN_SOURCES
 from pytest_llmbench.model.request_fields import INPUT_FIELDS, OUTPUT_FIELDS, SAMPLING_FIELDS
+from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.specification import CONTROLS, LENGTH_TYPES
 
 check = Checks()
@@ -22,9 +23,10 @@ _LENGTH_FIELDS = ("type", "params", "unit", "tokenizer")
 @check("O-4.3-custom-workload")
 def custom_workload(view: EvidenceView) -> Answer:
     name = view.need("workload.name")
-    return view.answer(
-        view.need("workload.standard") is False, f"custom workload {name}", f"{name} is not custom"
-    )
+    cuts = told_of_cuts(view.fact("workload.cuts"))
+    told = f": {cuts}, which are in no latency and no completion rate" if cuts else ""
+    custom = view.need("workload.standard") is False
+    return view.answer(custom, f"custom workload {name}{told}", f"{name} is not custom")
 
 
 @check("M-4.3-custom-fully-specified")

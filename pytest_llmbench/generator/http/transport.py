@@ -28,6 +28,8 @@ class End(Enum):
     """This machine has no descriptor or local port left: our fault, not the server's."""
     TIMEOUT = auto()
     CANCELLED = auto()
+    CUT_BY_USER = auto()
+    """The user that the plan gave it has gone away."""
 
 
 @dataclass(slots=True, eq=False)
@@ -116,8 +118,9 @@ class Transport(Protocol):
         """Close all connections."""
 
 
-def abandon(exchange: Exchange, end: End, at_ns: int, error: str) -> None:
-    """Stop an exchange from our side (deadline, cancellation); what has arrived is kept."""
+def abandon(exchange: Exchange, end: End, at_ns: int, error: str | None = None) -> None:
+    """Stop an exchange from our side (deadline, cancellation, a user who goes away); what has arrived is
+    kept."""
     if exchange.channel is not None:
         exchange.channel.inspect()
     if exchange.end is not None:

@@ -112,14 +112,16 @@ class Http2Connection(Http1Connection):
         self._written_last, self._used = carried, True
 
     def give_up(self, carried: Carried) -> None:
-        """Cancel a stream from our side. A server that has said nothing since is not asked on here again."""
+        """Cancel a stream from our side. A server that has said nothing since is not asked on here again,
+        unless it was the user who did not wait for it."""
         exchange = carried.exchange
         carried.tell_head()
         if self._carried.pop(carried.stream.stream_id, None) is None:
             return
         self._client.cancel(carried.stream)
         self._write(self._client.to_send())
-        if self.lone or exchange.submitted_ns is None or self._heard_ns < exchange.submitted_ns:
+        silent = exchange.submitted_ns is None or self._heard_ns < exchange.submitted_ns
+        if self.lone or (silent and exchange.request.cut_after_ns is None):
             self._retired = True
         self._go_on()
 

@@ -36,7 +36,7 @@ LATENCIES = tuple(f"{family}_ms" for family in FAMILIES)
 """Milliseconds, by the definitions of the metrics of that name; NaN for a request that has none."""
 TEXTS = (
     "label", "request_id", "phase", "class_label", "outcome", "token_source", "reasoning_token_source",
-    "error", "finish_reason", "schema_check", "thinking_end_reason",
+    "error", "finish_reason", "schema_check", "thinking_end_reason", "end_before_cut",
 )  # fmt: skip
 COLUMNS = (
     "load",

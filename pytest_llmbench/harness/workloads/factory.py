@@ -8,14 +8,16 @@ from typing import Any, TypeVar
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput
-from pytest_llmbench.workloads.catalogue import Mix, mixture_parts, workload
+from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput, cuts_of
+from pytest_llmbench.workloads.catalogue import Mix, mixture_parts, with_cuts, workload
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of
 from pytest_llmbench.workloads.mixture import Mixture
 from pytest_llmbench.workloads.profiles import PREFIX
 from pytest_llmbench.workloads.synthetic import RESERVED_NAMES, SyntheticWorkload
 
 Lengths = int | tuple[int, int] | Sequence[int] | Mapping[int, float] | LengthLaw
+
+Seconds = float | tuple[float, float] | Sequence[float]
 
 _CUSTOM = "custom"
 _DEFAULT = "synthetic-uniform"
@@ -34,6 +36,8 @@ def make_workload(
     prefix_fraction: float | None = None,
     prefixes: int | None = None,
     salt: str | None = None,
+    cut_share: float | None = None,
+    cut_after_s: Seconds | None = None,
 ) -> Workload:
     """A workload by name, or a custom one; every argument that is given adds to it.
 
@@ -43,9 +47,10 @@ def make_workload(
       named workload after all draws (AMB-11).
     - ``mix``: ``{"chat": ("synthetic-uniform", 0.6), "long": (mine, 0.4)}``, parts by label with weights; a
       weight alone where the label is a name, ``{"profile:CHAT": 0.6, "profile:RAGN": 0.4}``.
-    - ``prefix_tokens``, ``prefix_fraction`` (default 1), ``prefixes`` (default 1): this fraction of the
-      requests begins with one of so many shared prefixes.
+    - ``prefix_tokens``, ``prefix_fraction``, ``prefixes`` (default 1): this fraction of the requests begins
+      with one of so many shared prefixes.
     - ``salt``: a different beginning for every request, so that no prefix cache helps.
+    - ``cut_share``, ``cut_after_s``: users cut this share of the requests so many seconds after submission.
 
     A custom workload is called ``name``, if that is a name of its own. Raises SuiteError with all mistakes.
     """
@@ -58,8 +63,7 @@ def make_workload(
     made = _base(mistakes, start, own, (input_tokens, output_tokens), mix) or _STAND_IN
     if sharing is not None:
         made = mistakes.noting(partial(SharedPrefix, own, made, **sharing)) or made
-    if salt is not None:
-        made = mistakes.noting(partial(Salted, made, salt)) or made
+    made = _cut(mistakes, _salted(mistakes, made, salt), cut_share, cut_after_s)
     mistakes.raise_if_any()
     return workload(made)
 
@@ -133,6 +137,15 @@ def _sharing(
         "fraction": 1.0 if fraction is None else fraction,
         "prefixes": 1 if prefixes is None else prefixes,
     }
+
+
+def _salted(mistakes: _Mistakes, made: Workload, salt: str | None) -> Workload:
+    return made if salt is None else mistakes.noting(partial(Salted, made, salt)) or made
+
+
+def _cut(mistakes: _Mistakes, made: Workload, share: float | None, after_s: Seconds | None) -> Workload:
+    cuts = mistakes.noting(partial(cuts_of, share, after_s))
+    return made if cuts is None else mistakes.noting(partial(with_cuts, made, cuts)) or made
 
 
 def _law(mistakes: _Mistakes, lengths: Any, side: str) -> LengthLaw | None:

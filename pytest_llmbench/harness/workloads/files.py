@@ -26,6 +26,8 @@ from pytest_llmbench.store.perf_catalogue import CatalogueEntry, read_catalogue
 from pytest_llmbench.store.traces.reading import TraceFormat, read_conversations, read_trace
 from pytest_llmbench.store.traces.sessions import sessions_of_trace
 from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.adapted import cuts_of
+from pytest_llmbench.workloads.catalogue import with_cuts
 from pytest_llmbench.workloads.code_completion import (
     LANGUAGES,
     THE_STACK,
@@ -253,9 +255,13 @@ class WorkloadTable(_Table):
     messages: bool = False
     # kind = "code-completion"
     languages: list[Text] | None = None
+    # every kind
+    cut_share: float | None = None
+    cut_after_s: float | list[float] | None = None
 
 
 _OF_EVERY_DATASET = ("path", "format", "dataset", "version", "subset", "subset_method", "preprocessing")
+_OF_EVERY_KIND = ("cut_share", "cut_after_s")
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "synthetic": ("input_tokens", "output_tokens", "exact"),
     "conversation": _OF_EVERY_DATASET,
@@ -326,7 +332,8 @@ def _explain(found: Any) -> str:
 def _table_mistakes(table: WorkloadTable) -> list[str]:
     given = table.model_fields_set - {"kind"}
     found = [
-        f"{key} has no meaning for kind {table.kind!r}" for key in sorted(given - set(_KEYS[table.kind]))
+        f"{key} has no meaning for kind {table.kind!r}"
+        for key in sorted(given - {*_KEYS[table.kind], *_OF_EVERY_KIND})
     ]
     if table.messages and not table.sessions:
         found.append("messages are of sessions: give sessions = true as well")
@@ -334,6 +341,13 @@ def _table_mistakes(table: WorkloadTable) -> list[str]:
 
 
 def _workload(name: str, table: WorkloadTable, folder: Path) -> Workload:
+    made = _of_its_kind(name, table, folder)
+    after_s = tuple(table.cut_after_s) if isinstance(table.cut_after_s, list) else table.cut_after_s
+    cuts = cuts_of(table.cut_share, after_s)
+    return made if cuts is None else with_cuts(made, cuts)
+
+
+def _of_its_kind(name: str, table: WorkloadTable, folder: Path) -> Workload:
     if table.kind == "inference-perf":
         return catalogue_workload(name, read_catalogue(folder / Path(str(table.path)).expanduser()))
     if table.kind != "synthetic":

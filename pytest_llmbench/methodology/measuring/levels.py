@@ -16,7 +16,7 @@ from pytest_llmbench.metrics.windows import level_window, submitted_inside
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.level import Level
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.outcome import NO_FAILURES, Outcome
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.records import Records
 
@@ -88,7 +88,7 @@ def level_of(
         window_s=window.duration_s,
         n_submitted=counts["submitted"],
         n_ok=counts[Outcome.OK],
-        n_failed=counts["submitted"] - counts[Outcome.OK],
+        n_failed=int(seen.records.failed.sum()),
         completion_ratio=metrics["completion_rate"].point,
         metrics=metrics,
         offered_rps=load.rate if isinstance(load, OpenLoop) else None,
@@ -109,7 +109,7 @@ def level_of(
 
 
 def _errors(counts: Mapping[str, int]) -> dict[str, int]:
-    return {name: count for name, count in counts.items() if count and name not in ("submitted", Outcome.OK)}
+    return {name: count for name, count in counts.items() if count and name not in NO_FAILURES}
 
 
 def _slices(window: Window, count: int) -> tuple[float, ...]:

@@ -85,7 +85,7 @@ def _requests(seen: Observation, edges: FloatArray) -> dict[str, Line]:
         end_ns = np.where(block.finished_ns >= 0, block.finished_ns, seen.ended_ns)
         begun += _counts(block.submitted_ns[sent], edges)
         over += _counts(end_ns[sent], edges)
-        failed += _counts(end_ns[~block.ok], edges)
+        failed += _counts(end_ns[block.failed], edges)
     found = {"under way": (x, _floats(np.cumsum(begun - over)))}
     waiting = None if seen.engine is None else seen.engine.gauge("waiting", seen.started_ns, seen.ended_ns)
     if waiting is not None and len(waiting[0]):

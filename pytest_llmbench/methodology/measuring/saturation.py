@@ -64,7 +64,7 @@ def overload(seen: Observation, window: Window, queue: Queue | None) -> tuple[st
         balance = completion_balance(seen.records, window)
         if balance is not None and balance.short:
             found.append(f"completions at {balance.share:.1%} of the arrivals (limit {COMPLETION_SHARE:.0%})")
-    if not len(seen.records.ok) or not seen.records.ok.any():
+    if seen.records.failed.all():
         found.append("no request was completed")
     if seen.stopped is not None and seen.plan.may_break:
         found.append(f"the load ended early: {seen.stopped}")

@@ -8,6 +8,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import describe_loads
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS
+from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of
 
 UNDECLARED = "not declared"
@@ -79,13 +80,15 @@ def _workload(facts: Facts) -> str:
         )
     ]
     profiles = "".join(f"; {told}" for told in told_of(facts.value("workload.profiles") or ()))
+    cuts = told_of_cuts(facts.value("workload.cuts"))
     words = facts.value("wire.structured_output") == "prompt_words"
     no_form = (
         "; tools are words of the prompt and no form is asked for: the API has no field here" if words else ""
     )
     one_text = facts.value("wire.messages") == "one_text"
     no_roles = "; messages are rendered as one text: the API has no roles" if one_text else ""
-    return f"{text} (custom: {'; '.join(laws)} tokens){profiles}{no_form}{no_roles}"
+    cut = f"{'; ' if cuts else ''}{cuts}"
+    return f"{text} (custom: {'; '.join(laws)} tokens){profiles}{cut}{no_form}{no_roles}"
 
 
 def _parts(facts: Facts) -> str:

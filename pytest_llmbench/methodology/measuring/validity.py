@@ -5,6 +5,7 @@ Each check gives one Finding. A voiding one that is not ok makes the run invalid
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from pytest_llmbench.metrics.sessions.turns import growth
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.judgement import Finding, Validity
 from pytest_llmbench.model.observation import Observation
-from pytest_llmbench.model.outcome import Outcome, TokenSource
+from pytest_llmbench.model.outcome import NO_FAILURES, Outcome, TokenSource
 from pytest_llmbench.model.plan import OpenLoop, SessionLoad
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
@@ -70,6 +71,7 @@ def validity(
         _not_offered(seen, set_aside),
         _error_budget(Records.concatenate(kept), budget) if kept else None,
         _sessions_cut_off(counted, budget),
+        _planned_cuts(Records.concatenate(kept)) if kept else None,
         stream_fidelity(records),
         _length_drift(seen),
         _recorded_answers(seen),
@@ -352,14 +354,15 @@ def _not_offered(seen: Sequence[Observation], set_aside: Collection[int]) -> Fin
 
 def _error_budget(records: Records, budget: Budget) -> Finding:
     counts = records.counts()
-    submitted = counts["submitted"]
-    failed = submitted - counts[Outcome.OK]
-    share = failed / submitted if submitted else 1.0
-    ok = submitted > 0 and share <= budget.max_error_share
+    submitted = int(records.judged.sum())
+    failed = int(records.failed.sum())
+    share = failed / submitted if submitted else float(not len(records))
+    ok = len(records) > 0 and share <= budget.max_error_share
     kinds = ", ".join(
-        f"{count} {name}" for name, count in counts.items() if name not in ("submitted", Outcome.OK) and count
+        f"{count} {name}" for name, count in counts.items() if name not in NO_FAILURES and count
     )
-    first = next((error for error in records.error if error), None)
+    told = zip(records.error, records.failed, strict=True)
+    first = next((error for error, bad in told if bad and error), None)
     detail = f" ({kinds}; first error: {first})" if failed and first else f" ({kinds})" if failed else ""
     if counts[Outcome.TIMEOUT]:
         detail += (
@@ -393,6 +396,33 @@ def _sessions_cut_off(seen: Sequence[Observation], budget: Budget) -> Finding | 
         f"turns never sent; budget {budget.max_error_share:.1%}",
         value=share,
         limit=budget.max_error_share,
+        unit="ratio",
+    )
+
+
+def _planned_cuts(records: Records) -> Finding | None:
+    """What became of the requests that their users were to cut. That some failed before is a warning: they
+    are in no other figure."""
+    cut = records.select(~records.judged)
+    if not len(cut):
+        return None
+    ends = Counter(end for end in cut.end_before_cut if end is not None)
+    complete = ends.pop(Outcome.OK, 0)
+    left = len(cut) - complete - ends.total()
+    silent = sum(
+        end is None and begun == MISSING
+        for end, begun in zip(cut.end_before_cut, cut.first_content_ns, strict=True)
+    )
+    kinds = ", ".join(f"{count} {name}" for name, count in ends.items())
+    failed = f"; {ends.total()} had failed before that ({kinds})" if ends else ""
+    return Finding(
+        "planned_cuts",
+        ok=not ends,
+        voids=False,
+        message=f"users were to cut {len(cut)} of {len(records)} requests, which count neither as completed "
+        f"nor as failed and are in no latency: {left} were cut, {silent} of them before their first token, "
+        f"and {complete} replies were complete before that{failed}",
+        value=len(cut) / len(records),
         unit="ratio",
     )
 

@@ -148,7 +148,7 @@ def _counted(records: Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _give_up_on_a_dead_server(loads: Sequence[Observation]) -> None:
-    if any(load.records.ok.any() for load in loads):
+    if not all(load.records.failed.all() for load in loads):
         return
     records = loads[-1].records
     reasons = Counter(error or "no reason given" for error in records.error)

@@ -294,9 +294,9 @@ def _rough_bounds(probes: Probes) -> Procedure[Range]:
 
 
 def whole_rate(seen: Seen) -> float:
-    """Requests completed per second over a whole burst, its drain included."""
+    """Requests that left per second over a whole burst, its drain included, without those that failed."""
     run = seen.observation
-    return int(run.records.ok.sum()) / run.duration_s if run.duration_s > 0 else 0.0
+    return int((~run.records.failed).sum()) / run.duration_s if run.duration_s > 0 else 0.0
 
 
 def search_plans(

@@ -46,7 +46,7 @@ class Jobs:
     sent: IntColumn
     """The turns that have a record."""
     complete: BoolColumn
-    """All turns are there and ended well."""
+    """All turns are there, and ended well or were to be cut by their user."""
     time_s: FloatArray
     llm_s: FloatArray
     wait_s: FloatArray
@@ -80,10 +80,12 @@ def jobs_of(records: Records, limits_ms: Limits = ()) -> Jobs:
         return Jobs(none, none, none, none.astype(bool), empty, empty, empty, empty, empty)
     turns = records.session_turns[order][firsts]
     sent = np.diff(np.append(firsts, len(order)))
-    well = np.add.reduceat(records.ok[order].astype(np.int64), firsts)
+    well = np.add.reduceat((~records.failed)[order].astype(np.int64), firsts)
     due_ns = np.minimum.reduceat(records.scheduled_ns[order], firsts)
     wait_ns, pause_ns, llm_ns = _parts(records, order, firsts, due_ns)
-    used = np.maximum.reduceat(scores(limits_ms, Ends.of_records(records))[order], firsts)
+    # Of a turn that its user was to cut no limit asks anything.
+    each = np.nan_to_num(scores(limits_ms, Ends.of_records(records)), nan=0.0, posinf=np.inf)
+    used = np.maximum.reduceat(each[order], firsts)
     complete = well == turns
     begun = np.lexsort((session, due_ns))
     return Jobs(
@@ -128,7 +130,7 @@ def _parts(
 def unsent_turns(records: Records) -> int:
     """Turns that were never sent, since their session had been cut off by one that did not end well."""
     found = jobs_of(records)
-    failed = np.unique(records.session[~records.ok])
+    failed = np.unique(records.session[records.failed])
     return int((found.turns - found.sent)[np.isin(found.session, failed)].sum())
 
 

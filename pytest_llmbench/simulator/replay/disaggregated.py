@@ -127,7 +127,17 @@ class DisaggregatedRun(RoutedRun):
 
     def _look(self) -> None:
         super()._look()
-        for target in self._decoders:  # what was given up has left blocks
+        self._begin_all_transfers()
+
+    def _cut_those_due(self) -> None:
+        due = bool(self._cuts) and self._cuts[0][0] <= self.now_ns
+        super()._cut_those_due()
+        if due:
+            self._begin_all_transfers()
+
+    def _begin_all_transfers(self) -> None:
+        """What was given up has left blocks."""
+        for target in self._decoders:
             self._begin_transfers(target)
 
     def _drop_given_up(self) -> None:

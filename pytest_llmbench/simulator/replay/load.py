@@ -308,7 +308,7 @@ class SessionArrivals:
         self._stopped = True
 
     def ended(self, flight: Flight) -> None:
-        ok = flight.outcome is Outcome.OK
+        ok = flight.outcome is Outcome.OK or flight.cut_ns is not None
         after = self._flow.ended(turn_of(flight.planned), flight.finished_ns, ok=ok)
         for due in after.due:
             heapq.heappush(self._due, due)

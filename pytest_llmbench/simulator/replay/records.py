@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.columns.log import RecordLog
-from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource
+from pytest_llmbench.model.outcome import Outcome, Phase, TokenSource, of_planned_cut
 from pytest_llmbench.model.record import OnRecord, RequestRecord
 from pytest_llmbench.model.records import (
     MISSING,
@@ -72,6 +72,12 @@ class Flight:
     @property
     def ended(self) -> bool:
         return self.finished_ns != MISSING
+
+    @property
+    def cut_ns(self) -> int | None:
+        """The instant at which its user goes away; None: the user waits."""
+        after_ns = self.planned.cut_after_ns
+        return None if after_ns is None else self.submitted_ns + after_ns
 
     def end(
         self, outcome: Outcome, at_ns: int, *, error: str | None = None, finish_reason: str | None = None
@@ -264,7 +270,6 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
         "finished_ns": _column(flights, "finished_ns"),
         "http_status": _column(flights, "http_status"),
         **{name: np.zeros(len(flights), dtype=np.int64) for name in _NEVER},
-        "outcome": np.array([OUTCOMES.index(flight.outcome) for flight in flights], dtype=np.int8),
         "error": [flight.error for flight in flights],
         "finish_reason": [flight.finish_reason for flight in flights],
         "schema_check": [flight.schema_check for flight in flights],
@@ -276,12 +281,27 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
             dtype=np.int64,
         ),
     }
+    columns |= _of_ends(flights)
     columns |= _of_sessions(flights)
     columns |= _of_engine(flights, steps)
     if not recording.generates:
         return Records(**columns, **_of_documents(flights, recording))
     columns |= _of_thinking(flights, chunks, recording)
     return Records(**columns, **_of_chunks(chunks), **_of_reply(flights, chunks, steps, recording))
+
+
+def _of_ends(flights: Sequence[Flight]) -> dict[str, Any]:
+    """The outcomes, and of what users were to cut how it ended before that."""
+    after_ns = [flight.planned.cut_after_ns for flight in flights]
+    ends = [
+        (flight.outcome, None) if after is None else of_planned_cut(flight.outcome)
+        for flight, after in zip(flights, after_ns, strict=True)
+    ]
+    return {
+        "outcome": np.array([OUTCOMES.index(outcome) for outcome, _ in ends], dtype=np.int8),
+        "end_before_cut": [end for _, end in ends],
+        "cut_after_ns": np.array([MISSING if ns is None else ns for ns in after_ns], dtype=np.int64),
+    }
 
 
 def _of_sessions(flights: Sequence[Flight]) -> dict[str, Any]:
@@ -437,6 +457,7 @@ def rows_of(records: Records) -> Iterator[RequestRecord]:
             error=records.error[i],
             finish_reason=records.finish_reason[i],
             schema_check=records.schema_check[i],
+            end_before_cut=records.end_before_cut[i],
             **values,
         )
 
@@ -455,7 +476,7 @@ _ROW_NUMBERS = (
     "reasoning_tokens", "http_status", *_NEVER, "shared_prefix_tokens", "prefix_id",
     "session", "turn", "session_turns",
     "queue_wait_ns", "prefill_ns", "model_load_ns", "preemptions", "preempted_tokens",
-    "thinking_end_ns", "last_reasoning_ns", "critical_evictions",
+    "thinking_end_ns", "last_reasoning_ns", "critical_evictions", "cut_after_ns",
 )  # fmt: skip
 
 

@@ -51,6 +51,8 @@ class RoutedRun(ReplayRun):
             due.append(arrives_ns)
         if self._screened:
             due.append(self._screened[0][0])
+        if self._cuts and due:
+            due.append(self._cuts[0][0])
         return min(due, default=None)
 
     def _sample_idle(self) -> None:
@@ -67,6 +69,7 @@ class RoutedRun(ReplayRun):
                 self._complete(replica, step)
 
     def _take_in(self) -> None:
+        self._cut_those_due()
         arrives_ns = self._arrivals.next_ns()
         while arrives_ns is not None and arrives_ns <= self.now_ns:
             self._receive(self._arrivals.take())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, TIME_IS_UP
-from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.outcome import Outcome, of_planned_cut
 from pytest_llmbench.model.plan import Deadlines, LoadPlan
 from pytest_llmbench.model.records import MISSING, IntColumn, Records
 from pytest_llmbench.model.request import PlannedRequest
@@ -197,6 +197,8 @@ class ReplayRun:
         self._to_client_ns = delays.to_client_ns
         self._screened: list[tuple[int, int, Flight]] = []
         """A heap of those that are with the input filter: when they join the queue, their number."""
+        self._cuts: list[tuple[int, int, Flight]] = []
+        """A heap of those that their users are to cut: when the engine hears of it, their number."""
         self._held_until_ns: list[int] = []  # a heap: ends of replies that the engine alone is through with
         self._stops_when_failing = plan.stop_when_failing
         self._watch = FailureWatch.of(plan)
@@ -235,7 +237,9 @@ class ReplayRun:
                 joins_ns = screened[0][0] if screened else None
                 if arrives_ns is None and joins_ns is None:
                     return
-                self.now_ns = max(self.now_ns, min(t for t in (arrives_ns, joins_ns) if t is not None))
+                cut_ns = self._cuts[0][0] if self._cuts else None
+                due_ns = (arrives_ns, joins_ns, cut_ns)
+                self.now_ns = max(self.now_ns, min(t for t in due_ns if t is not None))
                 if gauges.due_ns < self.now_ns:
                     gauges.idle_until(self.now_ns)
             elif not self._faults.options.fault:  # a fault may happen at any token
@@ -243,6 +247,9 @@ class ReplayRun:
             if self.now_ns >= self._deadline_ns and self.interrupted is None:
                 self._give_up()
                 continue
+            if self._cuts and self._cuts[0][0] <= self.now_ns:
+                self._cut_those_due()
+                arrives_ns = arrivals.next_ns()
             while arrives_ns is not None and arrives_ns <= self.now_ns:
                 self._receive(arrivals.take())
                 arrives_ns = arrivals.next_ns()
@@ -285,6 +292,8 @@ class ReplayRun:
         self._received += 1
         self._last_ns = flight.submitted_ns
         planned, config = flight.planned, self._config
+        if planned.cut_after_ns is not None:
+            heapq.heappush(self._cuts, (flight.received_ns + planned.cut_after_ns, self._received, flight))
         try:
             if flight.received_ns < self._down_until_ns():
                 raise RefusalError(503, "the engine has crashed and is being started again")
@@ -373,8 +382,9 @@ class ReplayRun:
         until_ns = min(self._patience.look_ns, self._deadline_ns)
         if arrives_ns is not None:
             until_ns = min(until_ns, arrives_ns)
-        if self._screened:
-            until_ns = min(until_ns, self._screened[0][0])
+        for heap in (self._screened, self._cuts):
+            if heap:
+                until_ns = min(until_ns, heap[0][0])
         engine, gauges, ends_ns = replica.engine, replica.gauges, replica.step_ends_ns
         while self.now_ns < until_ns:
             self.now_ns = engine.glide(self.now_ns, until_ns, gauges.due_ns, ends_ns)
@@ -416,7 +426,8 @@ class ReplayRun:
         if (self._guardrails.holds and self._generates) or flight.fate in DELAYS:
             at_ns = self._hold_back(flight, sequence)
             given_up_ns = self._patience.given_up_ns(flight)
-            heapq.heappush(self._held_until_ns, at_ns if given_up_ns is None else given_up_ns)
+            until_ns = (at_ns if given_up_ns is None else given_up_ns, flight.cut_ns)
+            heapq.heappush(self._held_until_ns, min(ns for ns in until_ns if ns is not None))
             if given_up_ns is not None:
                 assert flight.read_ns is not None
                 flight.read_ns = flight.read_ns[flight.read_ns <= given_up_ns]
@@ -459,10 +470,14 @@ class ReplayRun:
     def _end(
         self, flight: Flight, outcome: Outcome, at_ns: int, error: str | None, reason: str | None = None
     ) -> None:
+        if flight.cut_ns is not None and at_ns >= flight.cut_ns:  # what was on its way, nobody reads
+            outcome, at_ns, error, reason = Outcome.CUT_BY_USER, flight.cut_ns, None, None
+            self._leave_unread(flight, at_ns)
         flight.end(outcome, at_ns, error=error, finish_reason=reason)
         self._ended += 1
         if self._watch is not None:
-            self._watch.ended(outcome, flight.http_status, error, at_ns)
+            told = outcome if flight.cut_ns is None else of_planned_cut(outcome)[0]
+            self._watch.ended(told, flight.http_status, error, at_ns)
             self._check_engine(self._watch, at_ns)
         self._arrivals.ended(flight)
 
@@ -527,6 +542,40 @@ class ReplayRun:
             for sequence, other in list(replica.in_flight.items()):
                 replica.give_up(sequence)
                 self._end(other, outcome, self.now_ns + self._to_client_ns, error)
+
+    # Users who go away.
+
+    def _cut_those_due(self) -> None:
+        """The engine hears that users have gone: what they waited for is not worked on any more."""
+        while self._cuts and self._cuts[0][0] <= self.now_ns:
+            flight = heapq.heappop(self._cuts)[2]
+            if flight.ended:
+                continue
+            assert flight.cut_ns is not None
+            replica, sequence = self.replicas[flight.replica], flight.sequence
+            if sequence is not None and sequence in replica.in_flight:
+                replica.give_up(sequence)
+            else:  # still with the input filter
+                self._screened = [entry for entry in self._screened if entry[2] is not flight]
+                heapq.heapify(self._screened)
+            self._end(flight, Outcome.CUT_BY_USER, flight.cut_ns, None)
+
+    def _leave_unread(self, flight: Flight, at_ns: int) -> None:
+        """Take from a flight what its client has not read by ``at_ns``."""
+        read_ns = self._so_far_ns(flight) if flight.read_ns is None else flight.read_ns
+        flight.read_ns = read_ns[read_ns <= at_ns]
+        flight.schema_check = None
+        if flight.http_status != 200 or flight.accepted_ns + self._to_client_ns > at_ns:
+            flight.http_status = MISSING
+
+    def _so_far_ns(self, flight: Flight) -> IntColumn:
+        """The instants at which the client reads the tokens of a reply that does not come to its end."""
+        ns = self._token_ns(flight)
+        whole = len(ns) - len(ns) % self._guardrails.window_tokens  # an open window is held back
+        if not whole or flight.fate == "buffering":
+            return ns[:0]
+        ns = self._guardrails.released_ns(ns[:whole]) + self._to_client_ns
+        return delayed(ns, flight.fate, self._faults.options) if flight.fate in DELAYS else ns
 
     # Deadlines: a client that gives up.
 

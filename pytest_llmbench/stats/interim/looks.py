@@ -46,6 +46,7 @@ class LookTaker:
         self._values = [np.full(most, np.nan) for _ in looks.watched]
         self._here = np.zeros(most, dtype=bool)
         self._failed = np.zeros(most, dtype=bool)
+        self._judged = np.zeros(most, dtype=bool)
         self._prefix = 0
         """All of the first so many requests have ended."""
         self._heard = self._taken = 0
@@ -84,7 +85,8 @@ class LookTaker:
         places = ends.index - self._first
         for column, watched in zip(self._values, self._looks.watched, strict=True):
             column[places] = values(watched, ends)
-        self._here[places], self._failed[places] = True, ~ends.ok
+        self._here[places] = True
+        self._judged[places], self._failed[places] = ends.judged, ends.judged & ~ends.ok
         self._heard += len(places)
         rest = self._here[self._prefix :]
         self._prefix += len(rest) if rest.all() else int(np.argmin(rest))
@@ -102,7 +104,7 @@ class LookTaker:
             found = tuple(self._estimate(which, look.n, look.tail) for which in range(len(self._values)))
             return Verdict(look.n, self._taken, False, True, found)
         failed = int(np.count_nonzero(self._failed[: look.n]))
-        if failed > self._looks.max_error_share * look.n:
+        if failed > self._looks.max_error_share * int(np.count_nonzero(self._judged[: look.n])):
             return None
         watched = self._looks.watched
         samples: list[FloatArray] = [column[: look.n] for column in self._values]

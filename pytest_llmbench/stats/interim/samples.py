@@ -31,6 +31,7 @@ class Ends:
     """Requests that have ended, in any order. Columns as in Records."""
 
     ok: BoolColumn
+    judged: BoolColumn
     index: IntColumn
     scheduled_ns: IntColumn
     submitted_ns: IntColumn
@@ -46,7 +47,7 @@ class Ends:
 
     @classmethod
     def of_records(cls, records: Records) -> Ends:
-        return cls(records.ok, *(getattr(records, name) for name in _COLUMNS))
+        return cls(records.ok, records.judged, *(getattr(records, name) for name in _COLUMNS))
 
     @classmethod
     def of_rows(cls, rows: Sequence[RequestRecord]) -> Ends:
@@ -55,11 +56,19 @@ class Ends:
             values = [getattr(row, name) for row in rows]
             column = [MISSING if value is None else value for value in values]
             columns.append(np.array(column, dtype=np.int64))
-        return cls(np.array([row.outcome is Outcome.OK for row in rows], dtype=bool), *columns)
+        ok, judged = (
+            np.array([of(row.outcome) for row in rows], dtype=bool)
+            for of in (Outcome.OK.__eq__, Outcome.CUT_BY_USER.__ne__)
+        )
+        return cls(ok, judged, *columns)
 
 
 def values(watched: Watched, ends: Ends) -> FloatArray:
     """One value for each request: of a share its score, 1 or less where the request counts as good."""
+    return np.where(ends.judged, _values(watched, ends), np.nan)
+
+
+def _values(watched: Watched, ends: Ends) -> FloatArray:
     if watched.quantity == "ok":
         return np.where(ends.ok, 0.0, np.inf)
     if watched.quantity == "good":
@@ -78,13 +87,14 @@ def values(watched: Watched, ends: Ends) -> FloatArray:
 
 def scores(limits_ms: Sequence[tuple[Quantity, float]], ends: Ends) -> FloatArray:
     """The largest share of its limits that each request used up; infinity for one that did not end well and
-    where a limited latency was not observed. TPOT asks nothing of a reply of fewer than two tokens."""
+    where a limited latency was not observed; NaN for one that its user was to cut. TPOT asks nothing of a
+    reply of fewer than two tokens."""
     worst = np.zeros(len(ends.index))
     for quantity, limit in limits_ms:
         used = _latency(quantity, ends) / limit
         short = (quantity == "tpot") & (ends.output_tokens != MISSING) & (_streamed_tokens(ends) < 2)
         worst = np.maximum(worst, np.where(np.isnan(used), np.where(short, 0.0, np.inf), used))
-    return np.where(ends.ok, worst, np.inf)
+    return np.where(ends.judged, np.where(ends.ok, worst, np.inf), np.nan)
 
 
 def _latency(quantity: Quantity, ends: Ends) -> FloatArray:

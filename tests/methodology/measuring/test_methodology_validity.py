@@ -14,9 +14,9 @@ from pytest_llmbench.methodology.measuring.validity import Budget, validity
 from pytest_llmbench.model.facts import Facts, Origin
 from pytest_llmbench.model.judgement import Finding, Validity, ValidityVerdict
 from pytest_llmbench.model.observation import Observation, SelfCheck
-from pytest_llmbench.model.outcome import TokenSource
+from pytest_llmbench.model.outcome import Outcome, TokenSource
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSlots
-from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
+from pytest_llmbench.model.records import MISSING, OUTCOMES, TOKEN_SOURCES, Records
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
@@ -324,3 +324,40 @@ def test_exact_lengths_are_verified_in_every_record(off: int) -> None:
     judged = validity([replace(seen, records=records)], Budget())
     assert finding(judged, "prompt_lengths").ok is (off == 0)
     assert bool(judged.reasons) is (off != 0)
+
+
+def cut_run(ends: list[str | None], *, failures: int = 0) -> Observation:
+    """A run of 100 requests, of which the last are to be cut, and end so."""
+    seen = answer(plan(), failures=failures)
+    outcome, cut_after = seen.records.outcome.copy(), seen.records.cut_after_ns.copy()
+    told: list[str | None] = [None] * len(seen.records)
+    outcome[-len(ends) :], cut_after[-len(ends) :] = OUTCOMES.index(Outcome.CUT_BY_USER), 50_000_000
+    told[-len(ends) :] = ends
+    records = replace(seen.records, outcome=outcome, cut_after_ns=cut_after, end_before_cut=told)
+    return replace(seen, records=records)
+
+
+def test_what_users_cut_is_told_and_is_in_no_error_budget() -> None:
+    judged = validity([cut_run([None] * 25 + ["ok"] * 5)], Budget(max_error_share=0.0))
+    assert judged.verdict is ValidityVerdict.VALID
+    told = finding(judged, "planned_cuts")
+    assert (told.ok, told.voids, told.value) == (True, False, 0.3)
+    assert "users were to cut 30 of 100 requests" in told.message
+    assert "25 were cut, 0 of them before their first token, and 5 replies were complete" in told.message
+    assert finding(judged, "error_budget").message.startswith("0 of 70 requests failed")
+    assert "planned_cuts" not in {found.check for found in validity([answer(plan())], Budget()).findings}
+
+
+def test_what_failed_before_the_cut_is_a_warning() -> None:
+    judged = validity([cut_run([None] * 25 + ["http_error"] * 4 + ["timeout"])], Budget(max_error_share=0.0))
+    assert judged.verdict is ValidityVerdict.VALID
+    told = finding(judged, "planned_cuts")
+    assert not told.ok
+    assert "5 had failed before that (4 http_error, 1 timeout)" in told.message
+
+
+def test_the_budget_is_a_share_of_those_who_wait() -> None:
+    """3 of 50 failed; of all 100 that would be within the budget."""
+    judged = validity([cut_run([None] * 50, failures=3)], Budget(max_error_share=0.05))
+    assert judged.verdict is ValidityVerdict.INVALID
+    assert "3 of 50 requests failed" in finding(judged, "error_budget").message
