@@ -1,7 +1,7 @@
 """The amounts that a search for the highest load sends at least and at most, and the long level behind it.
 
 A search goes by the choices of its procedure (``search/bracketing.py``), with every way that the answers may
-go (docs/decisions/0034).
+go (docs/decisions/0037).
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def sent(holds_up_to: int | None, **options: int) -> int:
 
 
 def test_the_dearest_way_of_a_search_is_neither_where_everything_holds_nor_where_nothing_does() -> None:
-    """docs/decisions/0034: so a plan that assumes one of them, or both, has no upper bound."""
+    """docs/decisions/0037: so a plan that assumes one of them, or both, has no upper bound."""
     everything, nothing, between_them = sent(None), sent(0), sent(40)
     assert (everything, nothing) == (240, 30)
     assert between_them == 588
