@@ -23,6 +23,7 @@ from pytest_llmbench.model.judgement import (
     Gate,
     GateVerdict,
     JudgedObjective,
+    Validity,
     ValidityVerdict,
 )
 from pytest_llmbench.model.level import Level
@@ -173,10 +174,7 @@ def entry_from_result(
         section=result.section,
         title=result.title,
         outcome=outcome,
-        validity=schema.ValidityEntry(
-            verdict=result.validity.verdict,
-            findings=[_finding(finding) for finding in result.validity.findings],
-        ),
+        validity=_validity(result.validity),
         compliance=_compliance(result.compliance, DRAFT),
         gate=_gate(result.gate, result.objectives, _why_void(result)),
         metrics={name: stored(Estimate, metric) for name, metric in result.metrics.items()},
@@ -272,6 +270,11 @@ def stored(kind: type[Noun], noun: Noun) -> Noun:
 @cache
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
+
+
+def _validity(validity: Validity) -> schema.ValidityEntry:
+    findings = [_finding(finding) for finding in validity.findings]
+    return schema.ValidityEntry(verdict=validity.verdict, findings=findings)
 
 
 def _finding(finding: Finding) -> Finding:
