@@ -164,6 +164,7 @@ def ends(latencies_ms: Floats) -> Ends:
     first_ns = np.rint(latencies_ms * 1e6).astype(np.int64)
     return Ends(
         ok=np.ones(n, dtype=bool),
+        judged=np.ones(n, dtype=bool),
         index=np.arange(n),
         scheduled_ns=zero,
         submitted_ns=zero,
