@@ -14,7 +14,7 @@ from pytest_llmbench.simulator.scenario.scenario import parse_scenario, require_
 
 def mistakes_of(settings: Settings) -> list[str]:
     """Endpoints that cannot be one, presets, a dialect, a SUT file, a key: every mistake, none twice."""
-    found = []
+    found = [] if settings.urls else _of_the_file(settings)
     for url in settings.urls:
         if url.startswith(VARIANT):
             continue
@@ -26,6 +26,16 @@ def mistakes_of(settings: Settings) -> list[str]:
         except LLMBenchError as error:
             found.append(str(error))
     return list(dict.fromkeys(found))
+
+
+def _of_the_file(settings: Settings) -> list[str]:
+    """The mistakes of a file whose system a fixture of the suite names."""
+    try:
+        if settings.sut is not None:
+            read_sut_file(settings.sut)
+    except LLMBenchError as error:
+        return [str(error)]
+    return []
 
 
 def _check(sut: SUT, settings: Settings) -> None:

@@ -110,10 +110,12 @@ def _refuse(config: pytest.Config, items: list[pytest.Item], mistakes: str) -> N
 
 
 def _of_the_options(config: pytest.Config) -> list[str]:
-    """What is wrong with the endpoint, its file or its key is known before anything runs."""
+    """What is wrong with the endpoint, its file or its key is known before anything runs: before a fixture
+    ``llm_sut`` starts an engine for minutes, too."""
     from pytest_llmbench.plugin.session import SESSION
 
-    if not has_endpoint(config) or values(config)["plan"]:
+    given = values(config)
+    if given["plan"] or not (has_endpoint(config) or given["sut"]):
         return []
     from pytest_llmbench.harness.beforehand import mistakes_of
 

@@ -224,3 +224,21 @@ def test_no_text_of_a_server_is_a_command_to_the_runner(suite: Suite, scripted: 
     assert "add-mask::e" in told
     assert "##[" not in told
     assert not [line for line in result.outlines if line.strip().startswith("::")]
+
+
+def test_a_mistake_in_the_file_is_told_before_a_fixture_starts_a_system(suite: Suite) -> None:
+    suite.write(
+        TWO,
+        conftest="""
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def llm_sut():
+            raise RuntimeError("an engine was started for nothing")
+        """,
+    )
+    (suite.path / "sut.toml").write_text("[sut.guardrails]\ninput_filter = 'absent'\n")
+    result = suite.run("--llm-sut=sut.toml")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*SUT file sut.toml: sut.guardrails: unknown key*"])
+    assert "started for nothing" not in result.stdout.str()
