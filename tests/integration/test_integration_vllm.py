@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,38 @@ from pytest_llmbench.workloads.sessions import SessionWorkload
 pytestmark = [pytest.mark.slow, pytest.mark.timing]
 HERE = Path(__file__).parent
 SHORT = SyntheticWorkload("short", Uniform(16, 64), Uniform(16, 32))
+ENGINE_ALONE = """
+[sut]
+boundary = "model_engine"
+components = ["vLLM"]
+prefix_caching = "disabled"
+[sut.model]
+name = "tiny"
+version = "random weights"
+quantization = "none"
+[sut.hardware]
+disclosed = true
+accelerator_type = "cpu"
+accelerator_count = 0
+accelerator_memory_gib = 0
+[sut.software]
+engine = "vLLM"
+version = "0.32.0"
+[guardrails]
+input_filter = "absent"
+output_filter = "absent"
+systems = []
+[tokenizer]
+file = "{model}"
+[tokenizer.special]
+bos_eos = "excluded"
+system_prompt = "none"
+tool_format = "not_used"
+chat_template = "not_used"
+[warmup]
+model_loaded = true
+"""
+"""All that the draft asks to be disclosed of an engine by itself."""
 
 
 @pytest.fixture(scope="module")
@@ -226,3 +259,25 @@ def test_its_token_stream_over_grpc(model: Path, tmp_path: Path, prompt: str) ->
     assert told_in_chunks.tolist() == records.output_tokens.tolist()
     if prompt == "token_ids":
         assert records.input_tokens.tolist() == records.requested_input_tokens.tolist()
+
+
+def test_the_engine_alone_over_grpc_lacks_nothing_but_requests(model: Path, tmp_path: Path) -> None:
+    """The boundary of the engine, where gRPC is advised: what stands between the run and *unconditional* is
+    the number of its requests. (With ten thousand of them it is: docs/how-to/measure-over-grpc.md.)"""
+    (tmp_path / "sut.toml").write_text(ENGINE_ALONE.format(model=model), "utf-8")
+    (tmp_path / "test_engine.py").write_text(
+        "from pytest_llmbench import llmbench\n\n"
+        "@llmbench.ttft(p50_ms=60_000, rate=0.5, requests=60, workload='synthetic-uniform')\n"
+        "def test_first_token(): ...\n",
+        "utf-8",
+    )
+    grpc = ("--grpc", "--no-enable-prefix-caching", "--max-model-len", "4096")
+    with serving(model, *grpc, url="grpc://127.0.0.1:{port}") as url:
+        command = [sys.executable, "-m", "pytest", "-q", "test_engine.py", f"--llm-endpoint={url}"]
+        command += ["--llm-model=tiny", "--llm-sut=sut.toml", "--llm-report=out"]
+        subprocess.run(command, cwd=tmp_path, timeout=900, check=False)
+    (told,) = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))["tests"]
+    assert told["validity"]["verdict"] == "valid"
+    judged = told["compliance"]["requirements"]
+    lacking = [each["id"] for each in judged if each["status"] == "unmet" and each["effect"] != "none"]
+    assert lacking == ["M-5.1.2.1-request-count-p99", "M-5.1.4.1-percentiles", "P-5.1.4.3-sample-floor"]
