@@ -9,6 +9,7 @@ import numpy as np
 
 from pytest_llmbench.stats.dependence import SHORTEST_SERIES
 from pytest_llmbench.stats.memory import memory
+from pytest_llmbench.stats.moments import power_mean_bound
 from pytest_llmbench.stats.percentile_intervals import series_memory
 from pytest_llmbench.stats.proportion import Share, share_of
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
@@ -40,7 +41,9 @@ def jain_interval(samples: Samples, *, level: float = 0.95, of: Spread | None = 
     squares and is too small, with too small an error, whenever the few largest samples happen to be missing;
     its upper end is therefore the value whose error, growing as its power 3/2, still reaches the observed
     one. Where there is none, J is at least the square of the mean's lower end over the upper end of the mean
-    square, each at half the error: far off, and enough for a floor that is farther.
+    square, each at half the error: far off, and enough for a floor that is farther. Where the mean square has
+    no upper end either: c² is at most the mean square of what is above the smallest sample over the square of
+    the mean, and that mean square is at most the square of a mean of a higher power.
     """
     runs = as_runs(samples)
     every = pooled(runs)
@@ -62,13 +65,20 @@ def jain_interval(samples: Samples, *, level: float = 0.95, of: Spread | None = 
 
 def _by_moments(runs: Runs, level: float) -> float | None:
     """A lower end of (Σ x)² / (n Σ x²)."""
+    each = (1 + level) / 2
+    least = mean_interval(runs, level=each).lower
+    if least is None or least <= 0:
+        return None
     squares = tuple(np.square(run) for run in runs)
-    of = spread(squares, lags=max(memory(squares), series_memory(runs)))
+    lags = max(memory(squares), series_memory(runs))
+    of = spread(squares, lags=lags)
     if of is None or of.worth < FEWEST_EFFECTIVE:
         return None
-    most = mean_interval(squares, level=(1 + level) / 2, of=of).upper
-    least = mean_interval(runs, level=(1 + level) / 2).lower
-    return None if most is None or least is None else max(least, 0.0) ** 2 / most
+    most = mean_interval(squares, level=each, of=of).upper
+    if most is not None:
+        return least**2 / most
+    highest = power_mean_bound(runs, lags=lags, level=each)
+    return None if highest is None else 1 / (1 + (highest.end / least) ** 2)
 
 
 def jain_spread(samples: Samples) -> Spread | None:

@@ -67,8 +67,21 @@ def moment_bound(runs: Runs, q: float, *, lags: int, level: float = 0.95) -> Mom
     ``runs``: in arrival order. ``lags``: their memory.
     """
     n = sum(map(len, runs))
-    beyond = 1 - q / 100
     if n < samples_required(q, lags=lags):
+        return None
+    spread_out = power_mean_bound(runs, lags=lags, level=level)
+    if spread_out is None:
+        return None
+    least = min(float(run.min()) for run in runs)
+    return MomentBound(least + spread_out.end / (1 - q / 100) ** (1 / spread_out.power), spread_out.power)
+
+
+def power_mean_bound(runs: Runs, *, lags: int, level: float = 0.95) -> MomentBound | None:
+    """Upper end of (E[Yᵏ])^(1/k), Y = X - min X, at ``level`` (two-sided); ``None`` for too few samples, see
+    above, and for negative ones. No mean of a lower power is above it
+    (Lyapunov's inequality)."""
+    n = sum(map(len, runs))
+    if n < max(FEWEST, FEWEST_MEMORIES * lags):
         return None
     least = min(float(run.min()) for run in runs)
     stretch = stretched((lags - 1) / n, level)
@@ -77,7 +90,7 @@ def moment_bound(runs: Runs, q: float, *, lags: int, level: float = 0.95) -> Mom
     power = _power(n / lags)
     scale = max(float(run.max()) for run in runs) - least
     if scale == 0.0:
-        return MomentBound(least, power)
+        return MomentBound(0.0, power)
     powers = tuple(((run - least) / scale) ** power for run in runs)
     means = _batch_means(powers, n, _BATCHES)
     if len(means) < _FEWEST_BATCHES:
@@ -85,7 +98,7 @@ def moment_bound(runs: Runs, q: float, *, lags: int, level: float = 0.95) -> Mom
     moment = sum(float(own.sum()) for own in powers) / n
     error = stretch * float(np.std(means, ddof=1)) / math.sqrt(len(means))
     highest = moment + student_quantile(len(means) - 1, level) * error
-    return MomentBound(float(least + scale * (highest / beyond) ** (1 / power)), power)
+    return MomentBound(float(scale * highest ** (1 / power)), power)
 
 
 def _power(memories: float) -> float:

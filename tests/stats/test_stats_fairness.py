@@ -13,7 +13,7 @@ from pytest_llmbench.stats.fairness import (
     jain_spread,
     starvation,
 )
-from pytest_llmbench.stats.spectral import upper_end
+from pytest_llmbench.stats.spectral import mean_interval, spread, upper_end
 
 
 def test_jain_of_known_shares() -> None:
@@ -69,6 +69,18 @@ def test_one_giant_bounds_the_index_nowhere_below() -> None:
 def test_the_interval_does_not_depend_on_the_unit() -> None:
     x = np.random.default_rng(3).lognormal(sigma=0.5, size=500)
     assert jain_interval(x) == pytest.approx(jain_interval(x * 1000))
+
+
+def test_one_excursion_leaves_a_lower_end_of_jain() -> None:
+    """A fiftieth of the samples waits in a row: what their mean square is at most, nothing tells."""
+    random = np.random.default_rng(4)
+    x = 3.0 + random.gamma(2.0, 0.2, size=20_000)
+    x[17_000:17_400] += np.linspace(0.0, 12.0, 400)
+    squares = np.square(x)
+    assert mean_interval((squares,), of=spread((squares,), lags=400)).upper is None
+    lower, upper = jain_interval(x)
+    assert lower is not None
+    assert 0.3 < lower < 0.8 < jain_index(x) < upper
 
 
 def test_dependence_widens_the_interval_of_jain() -> None:

@@ -7,7 +7,13 @@ import pytest
 from queue_models import mm1_percentile, mm1_waits
 
 from pytest_llmbench.metrics.summary import distribution
-from pytest_llmbench.stats.moments import MomentBound, bound_by_mean, moment_bound, nearest
+from pytest_llmbench.stats.moments import (
+    MomentBound,
+    bound_by_mean,
+    moment_bound,
+    nearest,
+    power_mean_bound,
+)
 
 
 def test_the_bound_of_two_values_is_markovs() -> None:
@@ -21,6 +27,14 @@ def test_the_bound_of_two_values_is_markovs() -> None:
     assert between is not None
     assert between.power == pytest.approx(3 + math.log(80 / 24) / 2)
     assert moment_bound((np.full(1000, 3.0),), 99.0, lags=1) == (3.0, 4.0)
+
+
+def test_the_power_mean_of_two_values() -> None:
+    samples = np.tile([1.0, 3.0], 800)
+    assert power_mean_bound((samples,), lags=1) == pytest.approx((8 ** (1 / 4), 4.0))
+    assert power_mean_bound((samples,), lags=67) == pytest.approx((4 ** (1 / 3), 3.0))
+    assert power_mean_bound((samples,), lags=101) is None
+    assert power_mean_bound((samples - 2.0,), lags=1) is None
 
 
 def test_a_sample_of_few_memories_has_a_farther_bound() -> None:
