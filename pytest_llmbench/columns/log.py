@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_llmbench.columns.block import Block, Vocabulary, block_of, joined, records_of
 from pytest_llmbench.columns.block_file import BlockFile
-from pytest_llmbench.columns.merging import merged
+from pytest_llmbench.columns.stored import merged
 from pytest_llmbench.model.records import Records
 
 MEMORY_BYTES = 32 * 1024 * 1024

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_llmbench.harness.stopped_answering import stopped_answering
+import numpy as np
+
 from pytest_llmbench.methodology.measuring.offered import set_aside
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.methodology.remeasured import disturbed, host_text, of_this_machine
 from pytest_llmbench.model.comparison import Comparison
 from pytest_llmbench.model.judgement import ComplianceVerdict, GateVerdict, JudgedObjective, verdict_of
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.outcome import Outcome
+from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.redaction import outward_value
 from pytest_llmbench.reports.comparisons import comparison_text
 from pytest_llmbench.reports.junit import properties
 from pytest_llmbench.reports.numbers import estimate
 from pytest_llmbench.reports.vocabulary import shown_unit
+from pytest_llmbench.stats.failing import FEWEST, are_unanswered, is_chance
 from pytest_llmbench.store.entries import entry_from_error, entry_from_result
 from pytest_llmbench.store.plain import plain_object
 from pytest_llmbench.store.schema import TestEntry, TestOutcome
@@ -148,6 +152,35 @@ class Measured:
             more=self.more,
         )
         return _clean(built)
+
+
+def stopped_answering(runs: Iterable[Observation]) -> str | None:
+    """``the server stopped answering at 12.3 s``, of the first load in which it did; else None."""
+    seen = tuple(runs)
+    for run in seen:
+        last = _last_answer_ns(run)
+        if last is not None:
+            of = f" of {run.plan.label}" if len(seen) > 1 else ""
+            return f"the server stopped answering at {(last - run.started_ns) / 1e9:.1f} s{of}"
+    return None
+
+
+def _last_answer_ns(run: Observation) -> int | None:
+    """The instant after which everything that was sent failed, as it does when nobody is there."""
+    records = run.records
+    if not len(records):
+        return None
+    answers = [records.last_content_ns, np.where(records.ok, records.finished_ns, MISSING)]
+    last = max(run.started_ns, *(int(column.max()) for column in answers))
+    later = records.judged & (records.dispatched_ns > last) & ~records.has_outcome(Outcome.CANCELLED)
+    count = int(np.count_nonzero(later))
+    unanswered = are_unanswered(records)
+    if count < FEWEST or not unanswered[later].all():
+        return None
+    before = (records.finished_ns != MISSING) & (records.finished_ns <= last)
+    if is_chance(count, int(np.count_nonzero(before)), int(np.count_nonzero(unanswered[before]))):
+        return None
+    return last
 
 
 def _called(objectives: Sequence[object], compared: Sequence[object]) -> str:

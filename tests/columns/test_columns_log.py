@@ -14,8 +14,7 @@ import pytest
 from pytest_llmbench.columns.block import Block, Vocabulary, block_of, records_of
 from pytest_llmbench.columns.block_file import BlockFile
 from pytest_llmbench.columns.log import RecordLog
-from pytest_llmbench.columns.merging import merged
-from pytest_llmbench.columns.stored import StoredRecords
+from pytest_llmbench.columns.stored import StoredRecords, merged
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.record import RequestRecord
