@@ -258,11 +258,11 @@ def metrics_page() -> str:
 
 def clauses_page() -> str:
     """``requirements.yaml`` with the predicate of each clause."""
-    from pytest_llmbench.compliance.audit import PREDICATES
+    from pytest_llmbench.compliance.audit import predicates
     from pytest_llmbench.compliance.catalogue import DRAFT, load_catalogue
 
     def check(identity: str) -> str:
-        predicate = PREDICATES.get(identity)
+        predicate = predicates().get(identity)
         module = getattr(predicate, "__module__", "").rpartition(".")[2]
         return code(f"checks/{module}.py") if module else "follows from others"
 

@@ -3,62 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from itertools import chain
 from types import MappingProxyType
 
-from pytest_llmbench.compliance.catalogue import DRAFT, Requirement, applicable
-from pytest_llmbench.compliance.checks import (
-    capacity,
-    clock,
-    comparison,
-    fairness,
-    generator,
-    guardrail,
-    itl,
-    levels,
-    long_context,
-    memory_pressure,
-    prefix_cache,
-    records,
-    reference_workloads,
-    reporting,
-    sut,
-    throughput,
-    tradeoff,
-    ttft,
-    warmup,
-    workload,
-)
+from pytest_llmbench.compliance import checks
+from pytest_llmbench.compliance.catalogue import COMPARISON, DRAFT, Requirement, applicable
 from pytest_llmbench.compliance.checks.registry import Predicate, merged
 from pytest_llmbench.compliance.conditions import CONDITIONS
 from pytest_llmbench.compliance.evidence import BY_SIBLINGS, Evidence
 from pytest_llmbench.compliance.evidence_view import Answer, EvidenceView, NoEvidenceError
 from pytest_llmbench.model.judgement import Compliance, ComplianceVerdict, RequirementStatus, Status
 
-PREDICATES: Mapping[str, Predicate] = MappingProxyType(
-    merged(
-        capacity.check,
-        clock.check,
-        comparison.check,
-        fairness.check,
-        generator.check,
-        guardrail.check,
-        itl.check,
-        levels.check,
-        long_context.check,
-        memory_pressure.check,
-        prefix_cache.check,
-        records.check,
-        reference_workloads.check,
-        reporting.check,
-        sut.check,
-        throughput.check,
-        tradeoff.check,
-        ttft.check,
-        warmup.check,
-        workload.check,
-    )
+_OF_EVERY_TEST = (
+    "clock",
+    "generator",
+    "records",
+    "reference_workloads",
+    "reporting",
+    "safety_systems",
+    "sut",
+    "warmup",
+    "workload",
 )
-"""Entry id → predicate. Derived entries are in ``DERIVED``."""
+_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "ttft": ("ttft",),
+        "throughput": ("levels", "throughput"),
+        "tradeoff": ("levels", "throughput", "tradeoff"),
+        "itl": ("itl",),
+        "capacity": ("capacity",),
+        "fairness": ("fairness",),
+        "prefix_cache": ("prefix_cache",),
+        "memory_pressure": ("memory_pressure",),
+        "long_context": ("long_context",),
+        "guardrail": ("guardrail",),
+        COMPARISON: ("comparison",),
+    }
+)
+"""What an entry applies to → the modules of ``checks`` that answer for it, beside those of every test. They
+are imported by the audits that ask for them."""
+
+
+@cache
+def predicates(*areas: str) -> Mapping[str, Predicate]:
+    """Entry id → predicate, of these modules of ``checks``, or of all of them. Derived entries are in
+    ``DERIVED``."""
+    wanted = areas or dict.fromkeys((*_OF_EVERY_TEST, *chain(*_OF.values())))
+    modules = [import_module(f"{checks.__name__}.{area}") for area in wanted]
+    return merged(*(module.check for module in modules))
+
+
+def predicate_of(entry: Requirement) -> Predicate | None:
+    """What answers for an entry; None for a derived one, and for one of a later catalogue."""
+    for areas in (_OF_EVERY_TEST, *(_OF[name] for name in entry.applies_to if name in _OF)):
+        if entry.id in predicates(*areas):
+            return predicates(*areas)[entry.id]
+    return None
+
 
 DERIVED: Mapping[str, Callable[[Requirement], bool]] = MappingProxyType(
     {
@@ -115,7 +118,7 @@ def _summed_up(
 
 def status_of(entry: Requirement, evidence: Evidence) -> RequirementStatus:
     """The status of one entry that is not derived."""
-    predicate, condition = PREDICATES.get(entry.id), CONDITIONS.get(entry.condition)
+    predicate, condition = predicate_of(entry), CONDITIONS.get(entry.condition)
     if predicate is None or condition is None:
         return _entered(entry, Status.UNMET, Answer(False, "no evidence: this version does not check it", {}))
     view = EvidenceView(evidence)

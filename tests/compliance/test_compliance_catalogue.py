@@ -14,7 +14,7 @@ from replayed_runs import complete
 from search_rows import SEVERAL
 from situations import SITUATIONS
 
-from pytest_llmbench.compliance.audit import DERIVED, PREDICATES, status_of
+from pytest_llmbench.compliance.audit import DERIVED, predicate_of, predicates, status_of
 from pytest_llmbench.compliance.catalogue import DRAFT, ambiguities, applicable, load_catalogue
 from pytest_llmbench.compliance.checks.registry import Checks, merged
 from pytest_llmbench.compliance.conditions import CONDITIONS
@@ -65,8 +65,13 @@ def test_comparison_binds_from_two_systems_on() -> None:
 
 
 def test_every_entry_has_a_predicate() -> None:
-    assert load_catalogue().keys() == PREDICATES.keys() | DERIVED.keys()
-    assert not PREDICATES.keys() & DERIVED.keys()
+    assert load_catalogue().keys() == predicates().keys() | DERIVED.keys()
+    assert not predicates().keys() & DERIVED.keys()
+
+
+def test_an_entry_is_answered_by_the_modules_that_its_tests_import() -> None:
+    found = {name for name, entry in load_catalogue().items() if predicate_of(entry) is not None}
+    assert found == predicates().keys()
 
 
 def test_every_condition_has_an_evaluator() -> None:
