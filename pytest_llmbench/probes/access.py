@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.probes.credentials import Credentials
-from pytest_llmbench.trust import ClientCertificate
-from pytest_llmbench.wire.dialect import PromptForm
 
 if TYPE_CHECKING:
     from pytest_llmbench.http_proxy import HttpProxy
+    from pytest_llmbench.trust import ClientCertificate
+    from pytest_llmbench.wire.dialect import PromptForm
     from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 

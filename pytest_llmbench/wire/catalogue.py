@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.wire.dialect import CallDialect, Dialect, MessageDialect
+
+if TYPE_CHECKING:
+    from pytest_llmbench.wire.dialect import CallDialect, Dialect, MessageDialect
 
 _CLASSES: Final = {
     "openai-chat": ("openai_chat", "OpenAIChat"),
@@ -50,7 +52,7 @@ OVER_GRPC: Final = tuple(_OVER_GRPC)
 _GRPC_PACKAGES: Final = ("google", "grpc", "hpack", "hyperframe", "smg_grpc_proto", "tritonclient")
 
 
-class _Dialects(Mapping[str, Dialect]):
+class _Dialects(Mapping[str, "Dialect"]):
     """The dialects that generate, in the order in which ``auto`` tries them."""
 
     def __getitem__(self, name: str) -> Dialect:

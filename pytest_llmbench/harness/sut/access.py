@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.endpoint_urls import not_over_http2, not_through_a_proxy
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.ray.spec import RaySpec
 from pytest_llmbench.generator.workers.affinity import usable_cpus
 from pytest_llmbench.harness.settings import Settings
@@ -25,12 +24,12 @@ from pytest_llmbench.probes.disclosure import SUTFile, read_json_messages
 from pytest_llmbench.probes.sut_schema import Reasoning, ServerTimes
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.wire.catalogue import JSON_MESSAGES
-from pytest_llmbench.wire.declared import Declared
-from pytest_llmbench.wire.inline_reasoning import InlineReasoning
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what sends is imported where something is sent: a replay needs none of it
+    from pytest_llmbench.generator.http.target import Target
     from pytest_llmbench.http_proxy import HttpProxy
     from pytest_llmbench.tokens.hugging_face import HuggingFaceTokenizer
+    from pytest_llmbench.wire.declared import Declared
     from pytest_llmbench.wire.websocket.json_messages import JsonMessages
 
 
@@ -140,6 +139,9 @@ class SUTAccess:
     @property
     def declared(self) -> Declared:
         """What the file declares of replies."""
+        from pytest_llmbench.wire.declared import Declared
+        from pytest_llmbench.wire.inline_reasoning import InlineReasoning
+
         table = self.file.reasoning if self.file is not None else Reasoning()
         times = self.file.server_times if self.file is not None else ServerTimes()
         return Declared(
@@ -181,6 +183,8 @@ class SUTAccess:
         return JSON_MESSAGES if named == "auto" and self.messages is not None else named
 
     def target(self, url: str) -> Target:
+        from pytest_llmbench.generator.http.target import Target
+
         access = self.access
         headers = self.credentials.headers
         return Target.parse(
