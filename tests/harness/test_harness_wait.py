@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 
 import pytest
@@ -10,7 +11,7 @@ from fake_llm_server import FakeLLMServer
 from pytest_llmbench.errors import NotReadyError, SuiteError
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.endpoint import reach
+from pytest_llmbench.harness.sut.endpoint import reach, reach_with, workers_coming_up
 from pytest_llmbench.harness.sut.launched import free_port
 from pytest_llmbench.harness.sut.sut import SUT
 
@@ -45,6 +46,24 @@ def test_by_default_nothing_is_waited_for() -> None:
     with pytest.raises(NotReadyError, match="connection refused"):
         reach(url, SUTAccess.to(SUT(url), settings, None), told.append)
     assert told == []
+
+
+def test_workers_come_up_meanwhile_and_are_ended_if_nothing_comes_of_it() -> None:
+    url = f"http://127.0.0.1:{free_port()}/v1"
+    access = SUTAccess.to(SUT(url), Settings.from_options({"endpoint": url, "workers": "2"}), None)
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def reached() -> None:
+        with workers_coming_up(access) as pool:
+            assert pool is not None
+            processes.extend(member.process for member in pool._members.values())
+            assert [process.poll() for process in processes] == [None, None]
+            reach_with(pool, url, access, lambda _: None)
+
+    with pytest.raises(NotReadyError):
+        reached()
+    assert len(processes) == 2
+    assert all(process.poll() is not None for process in processes)
 
 
 @pytest.mark.parametrize("given", ["-1", "nan", "inf", "soon"])

@@ -49,9 +49,9 @@ class DistributedLoadGenerator:
     """Runs one LoadPlan after another in ``workers`` processes, each with its own loop and connections.
 
     Stands in for :class:`~pytest_llmbench.generator.run.LoadGenerator`. The processes start with the first
-    plan and are kept. ``on_progress`` is called in a thread of this process. A worker that dies voids the
-    run: ``Observation.interrupted`` says which, how it ended and what it printed last; what it had written
-    down and what the others measured is in the records.
+    plan, or are taken over from who has started them before, and are kept. ``on_progress`` is called in a
+    thread of this process. A worker that dies voids the run: ``Observation.interrupted`` says which, how it
+    ended and what it printed last; what it had written down and what the others measured is in the records.
 
     Requests are drawn before the load and handed to the workers while they are drawn, so that no process
     holds them all; after the first megabyte in a thread of its own, which Ctrl-C and :meth:`stop` end.
@@ -133,6 +133,11 @@ class DistributedLoadGenerator:
         finally:
             self._coordinator = None
             self._busy.release()
+
+    def take_over(self, pool: LocalCrew) -> None:
+        """Have plans sent by workers that are coming up already."""
+        pool.set_up(self._setup)
+        self._pool = pool
 
     def aim(self, address: Address) -> None:
         """Send the next plan to ``address``; the processes are kept. Not while one is running."""

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from pytest_llmbench.columns.own_folder import own_folder
 from pytest_llmbench.errors import GeneratorError
-from pytest_llmbench.generator.workers.protocol import Line, Setup, refuse_other_version
+from pytest_llmbench.generator.workers.protocol import Address, Line, Setup, refuse_other_version
 
+_NOT_YET = Setup(Address(""), dialect="", model="")
 _START_S = 60.0
 _END_S = 5.0
 _GONE_S = 2.0
@@ -67,9 +68,13 @@ class Member:
 
 
 class WorkerPool:
-    """Up to ``count`` workers that are set up alike. A worker that has died is replaced when it is needed."""
+    """Up to ``count`` workers that are set up alike. A worker that has died is replaced when it is needed.
 
-    def __init__(self, setup: Setup, cpus: Sequence[int] = ()) -> None:
+    A pool that is made without a setup has to be given one by :meth:`set_up` before its first member is asked
+    for. Workers come up without it.
+    """
+
+    def __init__(self, setup: Setup = _NOT_YET, cpus: Sequence[int] = ()) -> None:
         """``cpus``: cores to put the workers on, in turn."""
         self._directory = tempfile.TemporaryDirectory(
             prefix="workers-", dir=own_folder(), ignore_cleanup_errors=True

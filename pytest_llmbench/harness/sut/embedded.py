@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pytest_llmbench.errors import SuiteError, SUTError
 from pytest_llmbench.harness.sut.access import SUTAccess
-from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach
+from pytest_llmbench.harness.sut.endpoint import OnProgress, Reached, reach_with, workers_coming_up
 from pytest_llmbench.harness.sut.variant_executor import RunningVariant, VariantServer
 from pytest_llmbench.harness.sut.variants import Variant
 from pytest_llmbench.model.facts import Fact, Facts
@@ -79,12 +79,13 @@ class Server:
     def _start(self, scenario: str) -> tuple[RunningVariant, Reached, Facts]:
         from pytest_llmbench.simulator.serving.process import EmbeddedEngine  # no replay needs it
 
-        engine = EmbeddedEngine.start(scenario)
-        try:
-            reached = reach(engine.url, self._approach, self._on_progress)
-        except BaseException:
-            engine.stop()
-            raise
+        with workers_coming_up(self._approach) as pool:
+            engine = EmbeddedEngine.start(scenario)
+            try:
+                reached = reach_with(pool, engine.url, self._approach, self._on_progress)
+            except BaseException:
+                engine.stop()
+                raise
         return (
             RunningVariant(reached.executor, close=engine.stop),
             reached,

@@ -5,17 +5,19 @@ What sends and what probes is imported when an endpoint is reached: a replay nee
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.errors import SUTError
-from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.harness.execution.executor import Executor
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.model.facts import Facts, Origin
 
 if TYPE_CHECKING:
+    from pytest_llmbench.generator.http.target import Target
+    from pytest_llmbench.generator.workers.pool import WorkerPool
     from pytest_llmbench.harness.sut.probed import Stoppable
     from pytest_llmbench.probes.endpoint import EndpointReport
 
@@ -37,11 +39,36 @@ class Reached:
     executor: Executor
 
 
+@contextmanager
+def workers_coming_up(approach: SUTAccess) -> Generator[WorkerPool | None, None, None]:
+    """The measuring processes of this machine, starting: they take as long as it does to examine an endpoint,
+    or to start an engine, and that goes on meanwhile. They are ended if nothing comes of it."""
+    if approach.ray is not None or not approach.workers:
+        yield None
+        return
+    from pytest_llmbench.generator.workers.pool import WorkerPool
+
+    pool = WorkerPool(cpus=approach.cpus)
+    try:
+        pool.call(approach.workers)
+        yield pool
+    except BaseException:
+        pool.kill()
+        pool.close()
+        raise
+
+
 def reach(url: str, approach: SUTAccess, on_progress: OnProgress) -> Reached:
     """Examine the endpoint and make a generator for it. SuiteError or SUTError say what is wrong."""
+    approach.target(url)  # what we cannot speak to is said before any traffic
+    with workers_coming_up(approach) as pool:
+        return reach_with(pool, url, approach, on_progress)
+
+
+def reach_with(pool: WorkerPool | None, url: str, approach: SUTAccess, on_progress: OnProgress) -> Reached:
+    """As :func:`reach`, with workers that are coming up; none, where the load is not sent by such."""
     from pytest_llmbench.harness.sut.probed import with_engine_metrics
 
-    approach.target(url)  # what we cannot speak to is said before any traffic
     seen = _examined(url, approach, on_progress)
     if not approach.proxy:
         _refuse_proxy(seen)
@@ -50,7 +77,7 @@ def reach(url: str, approach: SUTAccess, on_progress: OnProgress) -> Reached:
     if approach.workers:
         from pytest_llmbench.harness.sut.workers import distributed
 
-        generator: Stoppable = distributed(approach, seen, on_progress)
+        generator: Stoppable = distributed(approach, seen, on_progress, pool)
     else:
         generator = _in_process(approach, seen, on_progress)
     if approach.tokenizer is not None and approach.asking.prompt_form == "text":

@@ -137,9 +137,23 @@ def _real(
     on_progress: OnProgress,
     disclosed: Mapping[str, Any],
 ) -> OpenSUT:
+    reached = reach(approach.sut.endpoint, approach, on_progress)
+    try:
+        return _with_variants(reached, approach, variants, on_progress, disclosed)
+    except BaseException:
+        reached.executor.close()
+        raise
+
+
+def _with_variants(
+    reached: Reached,
+    approach: SUTAccess,
+    variants: Mapping[str, Variant],
+    on_progress: OnProgress,
+    disclosed: Mapping[str, Any],
+) -> OpenSUT:
     from pytest_llmbench.harness.sut.variant_servers import Surroundings, reset_of, server_of
 
-    reached = reach(approach.sut.endpoint, approach, on_progress)
     reset = approach.file.endpoint.reset if approach.file is not None else Reset()
 
     def url() -> str:
@@ -230,7 +244,7 @@ def _replayed(approach: SUTAccess, variants: Mapping[str, Variant], disclosed: M
     sut = approach.sut
     from pytest_llmbench.wire.catalogue import dialect, generates
 
-    api = dialect("openai-completions" if approach.api == "auto" else approach.api).name
+    api = "openai-completions" if approach.api == "auto" else dialect(approach.api).name
     replayer = Replayer(generates=generates(api))
     board = VariantExecutor({"": replayer.base(sut.preset)})
     for name, variant in variants.items():

@@ -9,6 +9,7 @@ from typing import Any
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.ray.generator import RayLoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
+from pytest_llmbench.generator.workers.pool import WorkerPool
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.probed import Stoppable
@@ -71,10 +72,12 @@ def _refuse_what_stays_here(approach: SUTAccess, seen: EndpointReport) -> None:
         raise SuiteError(what, where="--llm-workers=ray", remedy="measure from this machine: leave it out")
 
 
-def distributed(approach: SUTAccess, seen: EndpointReport, on_progress: Callable[[Any], None]) -> Stoppable:
+def distributed(
+    approach: SUTAccess, seen: EndpointReport, on_progress: Callable[[Any], None], pool: WorkerPool | None
+) -> Stoppable:
     """A generator of as many workers as ``approach`` says, for the endpoint that was examined.
 
-    No worker is started yet.
+    ``pool``: those that are coming up on this machine, which it takes over.
     """
     access, asking = approach.access, approach.asking
     headers = dict(approach.credentials.headers)
@@ -95,9 +98,11 @@ def distributed(approach: SUTAccess, seen: EndpointReport, on_progress: Callable
     }
     if approach.ray is not None:
         _refuse_what_stays_here(approach, seen)
-        generator = RayLoadGenerator(address, seen.api, cluster=approach.ray, **options)
+        actors = RayLoadGenerator(address, seen.api, cluster=approach.ray, **options)
         host = approach.target(seen.base_url).host
-        return ClockedExecutor(generator, approach.told(host_facts(host), {}))
-    return DistributedLoadGenerator(
-        address, seen.api, workers=approach.workers, cpus=approach.cpus, **options
-    )
+        return ClockedExecutor(actors, approach.told(host_facts(host), {}))
+    workers, cpus = approach.workers, approach.cpus
+    generator = DistributedLoadGenerator(address, seen.api, workers=workers, cpus=cpus, **options)
+    if pool is not None:
+        generator.take_over(pool)
+    return generator

@@ -111,15 +111,14 @@ def crew() -> Iterator[WorkerPool]:
 
 @pytest.fixture
 def shared_workers_for(crew: WorkerPool) -> Iterator[WorkersFor]:
-    """As ``workers_for``, on the processes of the crew, which is given a new generator as by ``aim``."""
+    """As ``workers_for``, on the processes of the crew, which are taken over by each generator."""
     made: list[DistributedLoadGenerator] = []
 
     def make(server: ScriptedServer | str, workers: int = 2, **options: Any) -> DistributedLoadGenerator:
         address = Address(server if isinstance(server, str) else server.url)
         options = {"dialect": "openai-chat", "model": "m"} | options
         made.append(DistributedLoadGenerator(address, workers=workers, **options))
-        crew.set_up(made[-1]._setup)
-        made[-1]._pool = crew
+        made[-1].take_over(crew)
         return made[-1]
 
     yield make
@@ -284,6 +283,19 @@ def test_a_killed_worker_voids_the_run_and_is_replaced(
     assert again.interrupted is None
     assert again.records.counts()["ok"] == 10
     assert victim not in worker_pids()
+
+
+def test_workers_that_came_up_before_anything_was_known_are_taken_over(
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
+) -> None:
+    pool = WorkerPool()
+    pool.call(2)
+    before = [member.process.pid for member in pool._members.values()]
+    generator = workers_for(serve(reply()))
+    generator.take_over(pool)
+    seen = generator.run(plan(8, load=ClosedLoop(2)))
+    assert seen.records.counts()["ok"] == 8
+    assert [member.process.pid for member in pool._members.values()] == before
 
 
 def test_a_worker_that_dies_before_the_start_ends_the_plan(
