@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_llmbench.errors import LLMBenchError, SuiteError
-from pytest_llmbench.harness.comparison.ab import VARIANT
-from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.settings import VARIANT, Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.procedure import TestDefinition

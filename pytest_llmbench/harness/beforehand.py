@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pytest_llmbench.endpoint_urls import is_grpc, is_websocket
 from pytest_llmbench.errors import LLMBenchError
-from pytest_llmbench.harness.comparison.ab import VARIANT
-from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.settings import VARIANT, Settings
 from pytest_llmbench.harness.sut.access import SUTAccess
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.probes.disclosure import read_sut_file

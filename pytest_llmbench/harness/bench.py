@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_llmbench.harness.measured import Measured
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.catalogue import definition
 from pytest_llmbench.methodology.parameters import TestParameters, build
@@ -15,6 +14,9 @@ from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.result import TestResult
+
+if TYPE_CHECKING:
+    from pytest_llmbench.harness.measured import Measured
 
 
 class Session(Protocol):

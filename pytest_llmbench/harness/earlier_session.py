@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_llmbench.errors import StoreError
+from pytest_llmbench.harness.report_files import REPORT_FILES
 from pytest_llmbench.store.instants import iso_utc
 from pytest_llmbench.store.journal import ReadJournal, free_name
 from pytest_llmbench.store.report_file import REPORT_NAME
@@ -31,9 +32,6 @@ def files_in(directory: Path) -> Files:
     """
     names = _MEASURED
     if (directory / REPORT_NAME).is_file():
-        # Not before: it brings all renderers.
-        from pytest_llmbench.harness.report_files import REPORT_FILES
-
         names += REPORT_FILES
     found = sorted(path for name in names for path in directory.glob(name) if path.is_file())
     return {path: path.stat().st_mtime_ns for path in found}

@@ -8,13 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.compare.gate import gate
-from pytest_llmbench.compare.limits import RegressionLimit
-from pytest_llmbench.compliance.audit import audit
-from pytest_llmbench.compliance.evidence import Evidence
 from pytest_llmbench.errors import GeneratorError, LLMBenchError, StoreError, SuiteError
 from pytest_llmbench.harness.allowance import Allowance, Spent
 from pytest_llmbench.harness.api_kind import refuse_client, refuse_other_kind
@@ -22,12 +18,9 @@ from pytest_llmbench.harness.bench import Bench
 from pytest_llmbench.harness.comparison.arms import Send, measure_arms
 from pytest_llmbench.harness.comparison.baselines import Baselines, MeasurementRequest
 from pytest_llmbench.harness.comparison.planner import ComparisonPlanner
-from pytest_llmbench.harness.comparison.systems import Wanted
 from pytest_llmbench.harness.execution.loads import files_of
 from pytest_llmbench.harness.execution.shared import SharedRuns
 from pytest_llmbench.harness.machine_lock import machine_lock
-from pytest_llmbench.harness.measured import Measured
-from pytest_llmbench.harness.reaudit import Reaudited, light, reaudited
 from pytest_llmbench.harness.selftest import certificate as certified
 from pytest_llmbench.harness.sent_before import SentBefore
 from pytest_llmbench.harness.setting import setting_on, warmup_for, with_runs
@@ -35,10 +28,7 @@ from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.harness.sut.open_sut import Offered, OpenSUT, open_sut
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.harness.sut.sut_file import prices_of
-from pytest_llmbench.harness.workloads.sequence_files import with_sequence_files
-from pytest_llmbench.methodology.advice import advised
-from pytest_llmbench.methodology.catalogue import BEYOND_THE_DRAFT, SENDS_AGAIN
-from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
+from pytest_llmbench.methodology.catalogue import SENDS_AGAIN
 from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
@@ -53,7 +43,11 @@ from pytest_llmbench.store.records_file import not_on_disk
 from pytest_llmbench.workloads.sequence import forget_drawn
 
 if TYPE_CHECKING:
+    from pytest_llmbench.compare.limits import RegressionLimit
     from pytest_llmbench.harness.client import LLMClient
+    from pytest_llmbench.harness.comparison.systems import Wanted
+    from pytest_llmbench.harness.judging import Judge, Reaudited
+    from pytest_llmbench.harness.measured import Measured
 
 ProgressSink = Callable[[LoadPlan | None, Any], None]
 """Gets the load that is sent, None before the first one, and how far it has got: a
@@ -108,7 +102,6 @@ class BenchSession:
         self._disclosure = disclosure
         self._variants = variants
         self._open: dict[str, OpenSUT | _Failed] = {}
-        self._results: list[Measured] = []
         self.baselines = Baselines(settings)
         self._planner = ComparisonPlanner(settings, worker, self._opened)
         self._shared = SharedRuns()
@@ -118,6 +111,13 @@ class BenchSession:
         """How often a test was measured on a SUT: more than once by a plugin for reruns, or by hand."""
         self._plan: LoadPlan | None = None
         """The load that is sent, or was sent last."""
+
+    @cached_property
+    def _judge(self) -> Judge:
+        # The first request does not wait for what judges, which is as much as all the rest.
+        from pytest_llmbench.harness.judging import Judge
+
+        return Judge(self.settings)
 
     def sut_from_settings(self) -> SUT:
         """The SUT of the command line. Raises SuiteError without an endpoint."""
@@ -178,20 +178,17 @@ class BenchSession:
         found = self._planner.compared(request, planned, runs, wanted)
         result = self.baselines.compared(request, self._told(found.result, opened, definition, nodeid))
         result = self._planner.calibrations.flagged(request, result, virtual=opened.virtual)
-        judged = self._judge(result, request.parameters, found.peers)
+        judged = self._judge.judged(self._exported(result), request.parameters, found.peers)
         files = files_of(planned.arms[0].path, self.settings.report)
-        measured = Measured(
-            nodeid=nodeid,
-            result=judged,
-            parameters=request.parameters,
-            inconclusive_fails=self.settings.inconclusive == "fail",
+        return self._judge.kept(
+            nodeid,
+            judged,
+            request.parameters,
             records_file=files.get("records_file"),
             duration_s=time.monotonic() - began,
-            more={**request.more(judged, files), "spent": self._spent_since(before, opened)},
             peers=found.peers,
+            more={**request.more(judged, files), "spent": self._spent_since(before, opened)},
         )
-        self._results.append(light(measured))
-        return measured
 
     def _spent_since(self, before: Spent, opened: OpenSUT) -> dict[str, Any] | None:
         """What a test has sent, and what that costs where there is one price; None of virtual time."""
@@ -243,7 +240,7 @@ class BenchSession:
 
     def reaudit(self) -> list[Reaudited]:
         """Compliance of every result whose clauses other results of this process have changed since."""
-        return reaudited(self._results)
+        return self._judge.reaudit()
 
     def _sender(self, request: MeasurementRequest) -> Send:
         """Sends a load for a test, unless what came of it is known from another."""
@@ -285,24 +282,16 @@ class BenchSession:
         """Hold off the other workers of pytest-xdist: none of them starts or loads a server meanwhile."""
         return machine_lock(None if virtual else self._worker)
 
-    def _judge(
-        self, result: TestResult, parameters: TestParameters, peers: Sequence[TestResult] = ()
-    ) -> TestResult:
-        """``peers``: of the other systems that it is compared with."""
-        if self.settings.export_sequence and self.settings.report is not None:
-            try:
-                result = with_sequence_files(result, self.settings.report)
-            except StoreError as error:
-                result = replace(result, findings=(*result.findings, not_on_disk(error)))
-        judged_validity = validity_of(result, Budget(parameters.max_error_share))
-        decisive = tuple(found for found in result.comparisons if found.gated)
-        limits = advised(gate(result.objectives, result.metrics), result, parameters, self.settings.scale)
-        judged_gate = replace(limits, regressions=decisive)
-        siblings = (*(kept.result for kept in self._results), *peers)
-        beyond = result.test in BEYOND_THE_DRAFT
-        evidence = Evidence(result.test, result, siblings=siblings, systems=1 + len(peers))
-        compliance = None if beyond else audit(evidence)
-        return result.judged(judged_validity, compliance, judged_gate)
+    def _exported(self, result: TestResult) -> TestResult:
+        """The result with the files of its request sequences, where the session is to write them."""
+        if not self.settings.export_sequence or self.settings.report is None:
+            return result
+        from pytest_llmbench.harness.workloads.sequence_files import with_sequence_files  # few ask for it
+
+        try:
+            return with_sequence_files(result, self.settings.report)
+        except StoreError as error:
+            return replace(result, findings=(*result.findings, not_on_disk(error)))
 
     def _opened(self, sut: SUT, who: str, role: str = "", settings: Settings | None = None) -> OpenSUT:
         """``role`` keeps arms apart that have the same endpoint: neither engines nor runs are shared."""

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.harness.earlier_session import Files, files_in, of_session, put_aside, unchanged
 from pytest_llmbench.harness.github_actions import tell, wants_to_know
+from pytest_llmbench.harness.report_files import write_reports
 from pytest_llmbench.harness.reporting import Written, build_report, head_of, shown
 from pytest_llmbench.harness.settings import Settings
 from pytest_llmbench.store import course
@@ -136,9 +137,6 @@ class SessionRecord:
         return written
 
     def _write(self, environment: Mapping[str, str]) -> Written:
-        # Not before: most sessions need none of the renderers.
-        from pytest_llmbench.harness.report_files import write_reports
-
         document = document_of(build_report(self._head, self.entries, self.incomplete))
         directory = self._settings.report
         written = Written() if directory is None else write_reports(directory, document)

@@ -24,6 +24,8 @@ _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)=(?P<rest>.+)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LONGEST = 4096
 """Characters of an option; paths cannot be longer either."""
+VARIANT = "variant:"
+"""How ``--llm-baseline-endpoint`` names a variant of the SUT."""
 DEFAULT_SEED = 42
 """The draft's own default (METHODOLOGY §4.3)."""
 

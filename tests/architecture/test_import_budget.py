@@ -161,6 +161,43 @@ def test_pytest_rewrites_none_of_our_modules_but_those_that_make_the_plugin(tmp_
     assert {name.split(".")[1] for name in rewritten} <= {"plugin", "marks", "errors", "redaction"}
 
 
+FIRST_LOAD = """
+import sys
+
+import pytest
+
+from pytest_llmbench import llmbench
+
+BEFORE = set()
+
+@pytest.fixture
+def llm_warmup(llm_sut, llm_warmup):
+    BEFORE.update(sys.modules)
+    return llm_warmup
+
+@llmbench.ttft(p99_ms=5000, rate=20, requests=20)
+def test_a():
+    late = {"compliance", "compare.gate", "harness.judging", "reports.document", "store.entries"}
+    ours = {name.partition(".")[2] for name in BEFORE if name.startswith("pytest_llmbench.")}
+    assert "harness.session" in ours
+    assert not late & ours
+    assert not BEFORE & {"scipy", "matplotlib", "yaml"}
+    checks = {name.rpartition(".")[2] for name in sys.modules if ".compliance.checks." in name}
+    assert "ttft" in checks
+    assert not checks & {"throughput", "itl", "capacity", "fairness", "prefix_cache", "guardrail"}
+"""
+
+
+def test_what_judges_and_what_reports_is_loaded_after_the_load(tmp_path: Path) -> None:
+    """The first request waits for neither; and clauses of other tests are not read at all."""
+    out = f"--llm-report={tmp_path / 'out'}"
+    for _ in ("a new directory", "one with a report"):
+        _, code = loaded_modules(
+            tmp_path, FIRST_LOAD, "--llm-endpoint=replay", "--llm-inconclusive=pass", out
+        )
+        assert code == 0
+
+
 def test_a_replay_loads_neither_transports_nor_other_tests(tmp_path: Path) -> None:
     """What sends, serves, probes, and the tests of the draft that nobody asked for."""
     body = "from pytest_llmbench import llmbench\n\n@llmbench.ttft(rate=20, requests=20)\ndef test_a(): ...\n"

@@ -14,7 +14,7 @@ import numpy as np
 from pytest_llmbench.compare.equivalence import cache_apart, output_lengths
 from pytest_llmbench.compare.limits import RegressionLimit, comparisons
 from pytest_llmbench.compare.overlay import overlaid
-from pytest_llmbench.harness.comparison.arms import Arm, cached_share, measured_records
+from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, cached_share, measured_records
 from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.methodology.measuring.by_run import ByRun
 from pytest_llmbench.methodology.measuring.validity import Budget, validity_of
@@ -22,10 +22,6 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.records import MISSING, Records
 from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.stats.runs import FloatArray
-
-CANDIDATE, BASELINE = "candidate", "baseline"
-VARIANT = "variant:"
-"""How ``--llm-baseline-endpoint`` names a variant of the SUT."""
 
 
 def against_baseline(

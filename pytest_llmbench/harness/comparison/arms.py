@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.baselines import MeasurementRequest
@@ -30,8 +31,20 @@ from pytest_llmbench.model.result import TestResult
 from pytest_llmbench.model.session import OfSessions
 from pytest_llmbench.workloads.adapted import Salted
 
+CANDIDATE, BASELINE = "candidate", "baseline"
+"""The names of the arms of an A/B; a test alone is a candidate."""
+
 Send = Callable[[OpenSUT, LoadPlan, OnRecord | None], Observation]
 """Sends a plan to a SUT, its records to the callback as they are made, and says what came of it."""
+
+
+class Compared(NamedTuple):
+    """What arms come to together."""
+
+    result: TestResult
+    """Of the first arm, compared with the others."""
+    peers: tuple[TestResult, ...] = ()
+    """The results of further systems: the audit looks at them too."""
 
 
 @dataclass(frozen=True)

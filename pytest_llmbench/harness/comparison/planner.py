@@ -7,32 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pytest_llmbench.compare.limits import limits_of_option
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.comparison.ab import BASELINE, CANDIDATE, VARIANT, ab_note, against_baseline
-from pytest_llmbench.harness.comparison.arms import Arm, apart
+from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, Compared, apart
 from pytest_llmbench.harness.comparison.baselines import MeasurementRequest
-from pytest_llmbench.harness.comparison.calibrate import Calibrations
 from pytest_llmbench.harness.comparison.replication import ArmRuns
-from pytest_llmbench.harness.comparison.systems import (
-    SEVERAL,
-    Compared,
-    Listed,
-    Wanted,
-    compare_systems,
-    listed_systems,
-)
 from pytest_llmbench.harness.execution.loads import records_path
 from pytest_llmbench.harness.setting import setting_on
-from pytest_llmbench.harness.settings import Settings
+from pytest_llmbench.harness.settings import VARIANT, Settings
 from pytest_llmbench.harness.sut.open_sut import OpenSUT
 from pytest_llmbench.harness.sut.sut import SUT
 from pytest_llmbench.methodology.measuring.validity import Budget
 from pytest_llmbench.methodology.procedure import Setting
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.redaction import without_credentials
+
+if TYPE_CHECKING:  # each way to compare is imported by the sessions that ask for it
+    from pytest_llmbench.harness.comparison.calibrate import Calibrations
+    from pytest_llmbench.harness.comparison.systems import Listed, Wanted
 
 
 class Opens(Protocol):
@@ -63,11 +56,17 @@ class ComparisonPlanner:
 
     @property
     def calibrations(self) -> Calibrations:
+        from pytest_llmbench.harness.comparison.calibrate import Calibrations
+
         return Calibrations(self.settings)
 
     @cached_property
     def systems(self) -> tuple[Listed, ...]:
         """Empty for fewer than two."""
+        if len(self.settings.endpoints) < 2:
+            return ()
+        from pytest_llmbench.harness.comparison.systems import listed_systems
+
         return listed_systems(self.settings)
 
     def arms(
@@ -84,6 +83,8 @@ class ComparisonPlanner:
         else:
             arms = [own]
         if wanted is not None and not self.systems and not self.settings.calibrate:
+            from pytest_llmbench.harness.comparison.systems import SEVERAL
+
             raise SuiteError(
                 "llmbench.compare needs two systems at least",
                 where=request.definition.title,
@@ -126,14 +127,19 @@ class ComparisonPlanner:
         """The result of the first arm, compared with the others."""
         budget, runs = Budget(request.parameters.max_error_share), request.replication.runs
         if self.systems:
+            from pytest_llmbench.harness.comparison.systems import Wanted, compare_systems
+
             return compare_systems(measured, runs, wanted or Wanted(), self.systems, planned.notes, budget)
         if self.settings.baseline_endpoint is not None:
+            from pytest_llmbench.compare.limits import limits_of_option
+            from pytest_llmbench.harness.comparison.ab import ab_note, against_baseline
+
             note = ab_note(runs, planned.arms[1], without_credentials(self.settings.baseline_endpoint))
             limits = (*request.limits, *limits_of_option(self.settings.compare_fail))
-            return Compared(against_baseline(measured, limits, (note, *planned.notes), budget), ())
+            return Compared(against_baseline(measured, limits, (note, *planned.notes), budget))
         own = measured[CANDIDATE]
         result = replace(own.result, findings=(*own.result.findings, *own.invalid(budget)))
         if self.settings.calibrate:
             virtual = planned.virtual
             result = self.calibrations.calibrated(request, result, own.by_run, virtual=virtual)
-        return Compared(result, ())
+        return Compared(result)

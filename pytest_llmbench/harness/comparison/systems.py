@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from pytest_llmbench.compare.overlay import overlaid
 from pytest_llmbench.compare.systems import System, against_first, is_real, side_by_side, significance
 from pytest_llmbench.endpoint_urls import GRPC_SCHEMES, WEBSOCKET_SCHEMES
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.harness.comparison.arms import cached_share
+from pytest_llmbench.harness.comparison.arms import Compared, cached_share
 from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.harness.settings import Settings, named
 from pytest_llmbench.harness.sut.sut_file import hourly_price
@@ -60,12 +60,6 @@ class Listed:
     name: str
     endpoint: str
     file: Path | None
-
-
-class Compared(NamedTuple):
-    result: TestResult
-    peers: tuple[TestResult, ...]
-    """The results of the further systems: the audit looks at them too."""
 
 
 def listed_systems(settings: Settings) -> tuple[Listed, ...]:
@@ -114,7 +108,7 @@ def compare_systems(
     )
     counts = {name: len(own.every) for name, own in measured.items()}
     if len(measured) < len(systems) or min(counts.values()) < runs or any(f.voids for f in findings):
-        return Compared(result, ())
+        return Compared(result)
     peers = tuple(measured[system.name].result for system in systems[1:])
     return Compared(_with_comparison(result, measured, wanted, systems), peers)
 
