@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.offered import (
     begun_late,
     gave_up,
@@ -29,6 +29,9 @@ from pytest_llmbench.model.level import NOT_OFFERED
 from pytest_llmbench.model.observation import Observation, SelfCheck
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
 from pytest_llmbench.model.result import VoidLoad
+
+if TYPE_CHECKING:
+    from pytest_llmbench.methodology.measuring.levels import Seen
 
 WAITED_SHARE = 0.1
 """Share of the time without a core from which on this machine may have made chunks run together."""

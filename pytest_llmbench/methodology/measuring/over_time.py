@@ -6,16 +6,19 @@ They decide nothing. They show what a percentile hides: a warm-up that had not e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_llmbench.methodology.measuring.levels import Seen
 from pytest_llmbench.methodology.measuring.offered import is_offered
 from pytest_llmbench.metrics.latency import per_request
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import IntColumn, Records
 from pytest_llmbench.model.result import REQUESTS_OVER_TIME, SLOWEST_REQUESTS, TTFT_OVER_TIME, Plot
+
+if TYPE_CHECKING:
+    from pytest_llmbench.methodology.measuring.levels import Seen
 
 MOST_BINS = 60
 SLOWEST = 10
