@@ -99,13 +99,13 @@ class WorkerPool:
         try:
             self.call(count)
             deadline_s = time.monotonic() + _START_S
-            for number in sorted(self._strangers):
+            for number in sorted(self._strangers & set(range(count))):
                 self._greet(self._members[number], deadline_s)
+                self._strangers.discard(number)
         except BaseException:
             for number in list(self._strangers):
                 self._dismiss(number)
             raise
-        self._strangers.clear()
         return [self._members[number] for number in range(count)]
 
     def set_up(self, setup: Setup) -> None:
