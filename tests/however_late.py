@@ -1,32 +1,28 @@
 """Sessions under test whose subject is not timing, and which send a load all the same: no load of theirs is
-void for what this machine did meanwhile."""
+void for what this machine did meanwhile.
+
+A plugin of those sessions, and not to be rewritten as such: PYTEST_DONT_REWRITE. It is loaded here already.
+"""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from pytest_llmbench.methodology import spoiled
-from pytest_llmbench.methodology.measuring import offered, validity
-
-HOWEVER_LATE = """
-from pytest_llmbench.methodology import spoiled
-from pytest_llmbench.methodology.measuring import offered, validity
-
-spoiled.FLOOR_MS, spoiled.EMPTY_SLOTS, validity.BUFFERED_VOID_SHARE = 1e9, 1.0, 1.0
-offered.ACHIEVED_RATE_SHARE, offered.lag_limit_ns, offered.growth_limit_ns = 0.0, *[lambda *_: 1e18] * 2
-"""
-"""For the conftest of a session in a process of its own."""
-_LIMITS = {
-    spoiled: ("FLOOR_MS", "EMPTY_SLOTS"),
-    validity: ("BUFFERED_VOID_SHARE",),
-    offered: ("ACHIEVED_RATE_SHARE", "lag_limit_ns", "growth_limit_ns"),
-}
+from pytest_llmbench.model.observation import HostLimits
+from pytest_llmbench.plugin.session import HOST_LIMITS
 
 
 @pytest.fixture
 def however_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For sessions in this process."""
-    for module, names in _LIMITS.items():
-        for name in names:
-            monkeypatch.setattr(module, name, getattr(module, name))  # which puts it back afterwards
-    exec(HOWEVER_LATE)
+    """For sessions in this process and for those that it starts."""
+    monkeypatch.setenv("PYTEST_PLUGINS", __name__)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[HOST_LIMITS] = HostLimits(
+        send_lag_ns=10**18, rate_share=0.0, latency_ms=1e9, empty_slot_share=1.0, buffered_share=1.0
+    )

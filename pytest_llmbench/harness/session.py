@@ -33,7 +33,7 @@ from pytest_llmbench.methodology.parameters import TestParameters
 from pytest_llmbench.methodology.procedure import TestDefinition
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.judgement import Finding
-from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
+from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, HostLimits, Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import OnRecord
@@ -92,15 +92,18 @@ class BenchSession:
         sessions: int = 1,
         disclosure: Callable[[str], Mapping[str, Any]] = lambda _: {},
         variants: Callable[[str], Mapping[str, Any]] = lambda _: {},
+        host_limits: HostLimits | None = None,
     ) -> None:
         """``sessions``: so many send beside one another (pytest-xdist), and share the budgets.
-        ``disclosure`` and ``variants`` are asked for what hooks offer, with the endpoint."""
+        ``disclosure`` and ``variants`` are asked for what hooks offer, with the endpoint.
+        ``host_limits``: what this machine is held to."""
         self.settings = settings
         block_bootstrap.choose(settings.intervals)
         self.on_progress: ProgressSink | None = None
         self._worker = worker
         self._disclosure = disclosure
         self._variants = variants
+        self._host_limits = host_limits or HostLimits()
         self._open: dict[str, OpenSUT | _Failed] = {}
         self.baselines = Baselines(settings)
         self._planner = ComparisonPlanner(settings, worker, self._opened)
@@ -273,7 +276,8 @@ class BenchSession:
         seen = self._allowance.run(plan, partial(opened.executor.run, on_record=on_record), opened.anchor)
         self._sent_before.note((opened.server, opened.executor.state(plan.variant)), who, seen)
         # What a variant says of its filters stands over what the SUT says of its own.
-        seen = replace(seen, facts=opened.facts.under("guardrails") | seen.facts)
+        facts = opened.facts.under("guardrails") | seen.facts
+        seen = replace(seen, facts=facts, host_limits=self._host_limits)
         if seen.interrupted == INTERRUPTED_BY_CTRL_C and plan.phase is not Phase.MEASURE:
             raise KeyboardInterrupt  # nothing has been measured yet; the warm-up's records are on disk
         return seen

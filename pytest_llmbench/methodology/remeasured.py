@@ -14,16 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.methodology.measuring.offered import (
-    begun_late,
-    gave_up,
-    is_offered,
-    lag_limit_ms,
-    shortfalls,
-)
+from pytest_llmbench.methodology.measuring.offered import begun_late, gave_up, is_offered, shortfalls
 from pytest_llmbench.methodology.measuring.validity import LOOP_LAG_WARNING_MS, stream_fidelity
 from pytest_llmbench.methodology.procedure import Procedure, Setting
 from pytest_llmbench.methodology.spoiled import FULL_CORE_SHARE, spoiled
+from pytest_llmbench.metrics.latency import lag_limit_ns
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.level import NOT_OFFERED
 from pytest_llmbench.model.observation import Observation, SelfCheck
@@ -70,7 +65,7 @@ def _spoiled(run: Observation, gaps: bool = False) -> tuple[Finding, ...]:
 
 def _ran_together(run: Observation) -> tuple[str, ...]:
     """A stream that looks buffered and was read late: chunks that wait in a socket have one instant."""
-    finding = stream_fidelity(run.records)
+    finding = stream_fidelity(run.records, run.host_limits.buffered_share)
     late = run.interrupted is None and read_late(run.selfcheck)
     return () if finding is None or finding.ok or not late else (finding.message,)
 
@@ -179,7 +174,8 @@ def _evidence(run: Observation) -> list[str]:
     check, load = run.selfcheck, run.plan.load
     told = [] if run.interrupted is None else [run.interrupted]
     if isinstance(load, OpenLoop) and check.send_lag_p99_ns is not None:
-        late, limit = check.send_lag_p99_ns / 1e6, lag_limit_ms(load)
+        late = check.send_lag_p99_ns / 1e6
+        limit = lag_limit_ns(load.rate, run.host_limits.send_lag_ns) / 1e6
         told.append(f"sends behind their schedule by {late:.3g} ms at P99 (limit {limit:g} ms)")
     if _ran_together(run):
         told += _ran_together(run)

@@ -13,11 +13,9 @@ from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.slots import empty_slot_share
 
-FLOOR_MS, SHARE = 2.0, 0.1
-"""A latency may be uncertain by max(2 ms, a tenth of it)."""
-EMPTY_SLOTS = 0.05
-"""Share of the time of a closed loop's slots that they may stand empty on our account. It is what an open
-loop may lack of its rate."""
+SHARE = 0.1
+"""The share of a latency by which it may be uncertain, or by the milliseconds of the run's ``HostLimits`` if
+that is more."""
 FEWEST_BEYOND = 3
 """Samples beyond a percentile from which on it is judged here."""
 FULL_CORE_SHARE = 0.9
@@ -52,8 +50,8 @@ def _furthest(check: str, family: str, leeways: Leeways, run: Observation) -> Fi
     ]
     if not held:
         return None
-    name, leeway = max(held, key=lambda each: each[1].most / _limit_ms(each[1]))
-    limit = _limit_ms(leeway)
+    name, leeway = max(held, key=lambda each: each[1].most / _limit_ms(run, each[1]))
+    limit = _limit_ms(run, leeway)
     ok = leeway.most <= limit
     way = "high" if leeway.too_high_by >= leeway.too_low_by else "low"
     return Finding(
@@ -73,16 +71,17 @@ def empty_slots(run: Observation) -> Finding | None:
     share, lag_ns = empty_slot_share(run.plan.load, run.records), run.selfcheck.replacement_lag_p99_ns
     if not share:
         return None
-    ok = share <= EMPTY_SLOTS
+    limit = run.host_limits.empty_slot_share
+    ok = share <= limit
     late = "" if lag_ns is None else f", refilled {lag_ns / 1e6:.3g} ms late at P99"
     return Finding(
         EMPTY,
         ok=ok,
         voids=True,
-        message=f"slots stood empty for {share:.2%} of their time{late} (limit {EMPTY_SLOTS:.0%})"
+        message=f"slots stood empty for {share:.2%} of their time{late} (limit {limit:.0%})"
         + ("" if ok else f": fewer requests were in flight than asked for; {_remedy(run)}"),
         value=share,
-        limit=EMPTY_SLOTS,
+        limit=limit,
         unit="ratio",
     )
 
@@ -101,5 +100,5 @@ def _why(run: Observation) -> str:
     return "reads are stamped when they are read, and the measuring loop was late"
 
 
-def _limit_ms(leeway: Leeway) -> float:
-    return max(FLOOR_MS, SHARE * leeway.seen)
+def _limit_ms(run: Observation, leeway: Leeway) -> float:
+    return max(run.host_limits.latency_ms, SHARE * leeway.seen)

@@ -15,18 +15,18 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
 
 FloatArray = npt.NDArray[np.float64]
 _NS_PER_MS = 1e6
 
-LAG_FLOOR_NS = 10_000_000
-"""P99 of the send lag may reach max(10 ms, 0.1 / rate): later, an open loop is none. Validity and audit share
-this limit and those that follow (AMB-28)."""
+LAG_FLOOR_NS = HostLimits().send_lag_ns
+"""Validity and audit share this limit and those that follow (AMB-28)."""
 GROWTH_SHARE = 0.25
-"""The share of that limit by which the median lag may grow beyond twice what it was. Near saturation every
-pass of the loop takes longer, which is not falling behind; a generator that falls behind does so without
-end."""
+"""The share of the limit of the send lag by which the median lag may grow beyond twice what it was. Near
+saturation every pass of the loop takes longer, which is not falling behind; a generator that falls behind
+does so without end."""
 FEWEST_FOR_GROWTH = 100
 """Requests of a run whose first and last tenth can be told apart from a moment's disturbance."""
 
@@ -141,14 +141,14 @@ def dispatch_lag_ms(records: Records) -> FloatArray:
     return _milliseconds(records.scheduled_ns[mask], records.dispatched_ns[mask])
 
 
-def lag_limit_ns(rate: float) -> float:
+def lag_limit_ns(rate: float, floor_ns: int = LAG_FLOOR_NS) -> float:
     """The lag that P99 may reach at ``rate`` requests per second."""
-    return max(float(LAG_FLOOR_NS), 1e8 / rate)
+    return max(float(floor_ns), 1e8 / rate)
 
 
-def growth_limit_ns(first_ns: float, rate: float) -> float:
+def growth_limit_ns(first_ns: float, rate: float, floor_ns: int = LAG_FLOOR_NS) -> float:
     """The median lag that the last tenth may have, by that of the first tenth."""
-    return 2 * first_ns + GROWTH_SHARE * lag_limit_ns(rate)
+    return 2 * first_ns + GROWTH_SHARE * lag_limit_ns(rate, floor_ns)
 
 
 def _first_output_ns(records: Records) -> IntColumn:

@@ -97,6 +97,23 @@ class SelfCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class HostLimits:
+    """How far the generator's own host may fall short before a load says nothing about the system."""
+
+    send_lag_ns: int = 10_000_000
+    """P99 of the send lag may reach max(this, 0.1 / rate): later, an open loop is none (AMB-28)."""
+    rate_share: float = 0.95
+    """The share of the scheduled rate at which requests have to leave."""
+    latency_ms: float = 2.0
+    """A latency may be uncertain by max(this, a tenth of it)."""
+    empty_slot_share: float = 0.05
+    """Share of the time of a closed loop's slots that they may stand empty on our account. It is what an open
+    loop may lack of its rate."""
+    buffered_share: float = 0.5
+    """Share of the replies that may arrive all at once: chunks that are read late run together too."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """The answer to a LoadPlan."""
 
@@ -125,6 +142,8 @@ class Observation:
     stopped: str | None = None
     """Why the load was ended early by its own rule (``stop_when_failing``, ``may_break``, ``looks``): it
     counts."""
+    host_limits: HostLimits = field(default_factory=HostLimits)
+    """What the generator's host is held to in it."""
 
     @property
     def duration_s(self) -> float:

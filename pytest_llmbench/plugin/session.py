@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.harness.session import BenchSession
     from pytest_llmbench.harness.session_record import SessionRecord
     from pytest_llmbench.harness.settings import Settings
+    from pytest_llmbench.model.observation import HostLimits
     from pytest_llmbench.plugin.exit_status import ExitStatus
     from pytest_llmbench.plugin.progress import Output
     from pytest_llmbench.reports.terminal import Line as TerminalLine
@@ -131,6 +132,7 @@ class SessionReport:
                 sessions=getattr(self.config, "workerinput", {}).get("workercount", 1),
                 disclosure=self._disclosed,
                 variants=self.variants_offered,
+                host_limits=self.config.stash.get(HOST_LIMITS, None),
             )
         return self._bench_session
 
@@ -385,3 +387,5 @@ class SessionReport:
 
 
 SESSION = pytest.StashKey[SessionReport]()
+HOST_LIMITS: pytest.StashKey[HostLimits] = pytest.StashKey()
+"""What this machine is held to, where a plugin that tests sessions has put it."""

@@ -31,7 +31,7 @@ _KINDS = {
     "model.facts": ("Fact", "Origin"),
     "model.looks": ("Looks", "Watched"),
     "model.objective": ("Objective",),
-    "model.observation": ("ClockAnchor", "SelfCheck"),
+    "model.observation": ("ClockAnchor", "HostLimits", "SelfCheck"),
     "model.outcome": ("Outcome", "Phase", "TokenSource"),
     "model.plan": ("ClosedLoop", "Deadlines", "OpenLoop", "SessionSlots", "SessionStarts"),
     "workloads.adapted": ("Cuts", "Salted", "SharedPrefix", "WithCuts", "WithFixedOutput", "WithoutOutput"),

@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import pytest
-from however_late import HOWEVER_LATE
 from measured_rows import counted_rows
 
 from pytest_llmbench import SyntheticWorkload, Uniform, launched_server
@@ -67,10 +66,9 @@ exact = true
 """
 
 
-def run_suite(folder: Path, suite: str, endpoint: str, *options: str, conftest: str = "") -> str:
+def run_suite(folder: Path, suite: str, endpoint: str, *options: str) -> str:
     """What the suite printed; its report lies in ``out``."""
     (folder / "test_suite.py").write_text(suite, "utf-8")
-    (folder / "conftest.py").write_text(conftest, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n", "utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--llm-endpoint={endpoint}"]
     command += ["--llm-report=out", "-v", "--llm-inconclusive=pass"]
@@ -127,6 +125,7 @@ def test_the_whole_stream_agrees_with_the_server_s_own_timings(measured: Path) -
     assert 0.6 < statistics.median(ratios) < 1.2, ratios
 
 
+@pytest.mark.usefixtures("however_late")
 @pytest.mark.parametrize("prompt", ["text", "token_ids"])
 def test_prompts_have_exact_lengths_in_the_model_s_own_vocabulary(
     llama_cpp: str, llama_model: Path, tmp_path: Path, prompt: str
@@ -138,7 +137,7 @@ def test_prompts_have_exact_lengths_in_the_model_s_own_vocabulary(
     )
     (tmp_path / "workloads.toml").write_text(WORKLOADS, "utf-8")
     options = ["--llm-sut=sut.toml", "--llm-workloads=workloads.toml", f"--llm-api={api}"]
-    printed = run_suite(tmp_path, EXACT_SUITE, llama_cpp, *options, conftest=HOWEVER_LATE)
+    printed = run_suite(tmp_path, EXACT_SUITE, llama_cpp, *options)
     assert "1 passed" in printed, printed
     (entry,) = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))["tests"]
     rows = counted_rows(tmp_path / "out", entry)

@@ -21,7 +21,7 @@ from pytest_llmbench.methodology.spoiled import empty_slots, late_gaps, late_rea
 from pytest_llmbench.methodology.uncertainty import with_uncertainty
 from pytest_llmbench.methodology.warmup_policy import WarmupPolicy
 from pytest_llmbench.model.judgement import GateVerdict, ValidityVerdict
-from pytest_llmbench.model.observation import Observation, SelfCheck
+from pytest_llmbench.model.observation import HostLimits, Observation, SelfCheck
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import ClosedLoop, Load, LoadPlan, OpenLoop
 from pytest_llmbench.model.result import TestResult
@@ -143,6 +143,21 @@ def test_slots_may_stand_empty_for_a_twentieth(by_ms: float, ok: bool) -> None:
     assert disturbed(run) is not ok
     assert f"refilled {by_ms:g} ms late at P99" in found.message
     assert empty_slots(refilled_late(answer(plan()), by_ms)) is None, "an open loop has no slots"
+
+
+def test_a_load_is_held_to_the_limits_that_it_came_with() -> None:
+    late = read_late(answer(plan()), 1.0, 42.0)
+    empty = refilled_late(answer(plan(ClosedLoop(4))), 30.0)
+    behind = answer(plan(), selfcheck=SelfCheck(send_lag_p99_ns=300 * MS))
+    for run in (late, empty, behind):
+        assert disturbed(run)
+        limits = HostLimits(send_lag_ns=400 * MS, latency_ms=50.0, empty_slot_share=0.5)
+        assert not disturbed(replace(run, host_limits=limits))
+        assert void_causes(replace(run, host_limits=limits)) == ()
+    (cause, *_) = void_causes(replace(behind, host_limits=HostLimits(send_lag_ns=200 * MS)))
+    assert "late by 300.000 ms at P99 (limit 200 ms)" in cause
+    (cause,) = void_causes(replace(answer(plan()), host_limits=HostLimits(rate_share=1.5)))
+    assert "of the scheduled rate (limit 150%)" in cause
 
 
 def test_a_load_that_failed_for_other_reasons_is_not_repeated_for_this_one() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 import pytest
 from command_lines import command_line
-from however_late import HOWEVER_LATE
 from plugin_suite import (
     SMALL_WARMUP,
     WITHOUT_PICTURES,
@@ -23,7 +22,9 @@ from plugin_suite import (
 
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
-SMALL = SMALL_WARMUP + WITHOUT_PICTURES + HOWEVER_LATE
+pytestmark = pytest.mark.usefixtures("however_late")
+
+SMALL = SMALL_WARMUP + WITHOUT_PICTURES
 TINY = """
 from pytest_llmbench import Fixed, SyntheticWorkload, llmbench
 

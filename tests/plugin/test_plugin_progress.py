@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from however_late import HOWEVER_LATE
 from plugin_suite import SMALL_WARMUP, Suite, pytest_command
 
 from pytest_llmbench.generator.progress import Progress
@@ -64,8 +63,9 @@ def reader(descriptor: int) -> Callable[[], str]:
     return read
 
 
+@pytest.mark.usefixtures("however_late")
 def test_progress_is_shown_and_put_back(suite: Suite, engine: EmbeddedEngine) -> None:
-    suite.write(BODY, SMALL_WARMUP + HOWEVER_LATE)
+    suite.write(BODY, SMALL_WARMUP)
     text = seen_on_a_terminal(suite, engine.url)
     assert "\r\x1b[2K  test 1 of 1, measure: " in text
     assert re.search(r"measure: \d+ of \d+ done, 0 failed, \d in flight, [\d.]+ req/s, ", text)
@@ -186,6 +186,7 @@ def test_a_worker_writes_only_while_it_measures() -> None:
     assert display_for(output, -1, "test_a.py::test_p99", (3, 12), "", "gw1") is None
 
 
+@pytest.mark.usefixtures("however_late")
 def test_what_a_worker_writes_reaches_the_output_of_the_controller(
     suite: Suite, engine: EmbeddedEngine
 ) -> None:
@@ -195,7 +196,7 @@ def test_what_a_worker_writes_reaches_the_output_of_the_controller(
 
     WorkerHeartbeat.interval_s = 0.02
     """
-    conftest = SMALL_WARMUP + HOWEVER_LATE + textwrap.dedent(often)
+    conftest = SMALL_WARMUP + textwrap.dedent(often)
     suite.write(BODY.replace("concurrency=2", "concurrency=4, requests=12"), conftest)
     command = pytest_command("-n1", "--llm-scale=quick", f"--llm-endpoint={engine.url}")
     command += ["--llm-inconclusive=pass"]

@@ -24,6 +24,13 @@ from pytest_llmbench import llmbench
 @llmbench.ttft(p50_ms=2000, rate=20)
 def test_first_token(): ...
 """
+HELD_TO_MORE = """
+from pytest_llmbench.model.observation import HostLimits
+from pytest_llmbench.plugin.session import HOST_LIMITS
+
+def pytest_configure(config):
+    config.stash[HOST_LIMITS] = HostLimits(rate_share=1.5)
+"""
 STILL_S = 0.4
 """Six to ten of fifty sends come too late: far more than a percent of them."""
 
@@ -139,3 +146,12 @@ def test_a_number_that_makes_no_sense(suite: Suite, given: str) -> None:
     result = suite.measure("replay", f"--llm-remeasure={given}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--llm-remeasure*"])
+
+
+def test_every_load_of_a_session_is_held_to_the_limits_of_its_host(suite: Suite) -> None:
+    suite.write(BODY, HELD_TO_MORE)
+    result = suite.measure("replay", "--llm-remeasure=1")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*requests left at * of the scheduled rate (limit 150%)*"])
+    (entry,) = suite.report["tests"]
+    assert [void["attempt"] for void in entry["void_loads"]] == [1]

@@ -19,15 +19,13 @@ from pytest_llmbench.model.observation import BEHIND_SCHEDULE, Observation
 from pytest_llmbench.model.plan import ClosedLoop, OpenLoop
 from pytest_llmbench.model.records import MISSING, IntColumn
 
-ACHIEVED_RATE_SHARE = 0.95
-
 
 def send_lag(run: Observation) -> Finding | None:
     lag = run.selfcheck.send_lag_p99_ns
     rate = _scheduled_rate(run)
     if rate is None or lag is None:
         return None
-    limit = lag_limit_ns(rate) / 1e6
+    limit = lag_limit_ns(rate, run.host_limits.send_lag_ns) / 1e6
     ok = lag / 1e6 <= limit
     advice = "" if ok else ": the generator could not keep its schedule; lower the rate or free the CPU"
     return Finding(
@@ -39,10 +37,6 @@ def send_lag(run: Observation) -> Finding | None:
         limit=limit,
         unit="ms",
     )
-
-
-def lag_limit_ms(load: OpenLoop) -> float:
-    return lag_limit_ns(load.rate) / 1e6
 
 
 def _scheduled_rate(run: Observation) -> float | None:
@@ -63,7 +57,7 @@ def growing_lag(run: Observation) -> Finding | None:
     rate = _scheduled_rate(run)
     if first is None or last is None or rate is None:
         return None
-    limit_ms = growth_limit_ns(first, rate) / 1e6
+    limit_ms = growth_limit_ns(first, rate, run.host_limits.send_lag_ns) / 1e6
     ok = last / 1e6 <= limit_ms
     return Finding(
         "send_lag_growth",
@@ -81,16 +75,16 @@ def growing_lag(run: Observation) -> Finding | None:
 
 def achieved_rate(run: Observation) -> Finding | None:
     """Offered against achieved: the sends themselves, over the span that the schedule gave them."""
-    share = _share_of_rate(run, run.records.submitted_ns)
+    share, limit = _share_of_rate(run, run.records.submitted_ns), run.host_limits.rate_share
     if share is None:
         return None
     return Finding(
         "achieved_rate",
-        ok=share >= ACHIEVED_RATE_SHARE,
+        ok=share >= limit,
         voids=True,
-        message=f"requests left at {share:.1%} of the scheduled rate (limit {ACHIEVED_RATE_SHARE:.0%})",
+        message=f"requests left at {share:.1%} of the scheduled rate (limit {limit:.0%})",
         value=share,
-        limit=ACHIEVED_RATE_SHARE,
+        limit=limit,
         unit="ratio",
     )
 
@@ -130,7 +124,7 @@ def begun_late(run: Observation) -> bool:
     if any(finding is not None and finding.voids and not finding.ok for finding in begun):
         return True
     share = _share_of_rate(run, run.records.dispatched_ns)
-    return share is not None and share < ACHIEVED_RATE_SHARE
+    return share is not None and share < run.host_limits.rate_share
 
 
 def is_offered(level: Level) -> bool:

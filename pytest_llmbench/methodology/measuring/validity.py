@@ -26,7 +26,6 @@ from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
 
 LOOP_LAG_WARNING_MS = 10.0
-BUFFERED_VOID_SHARE = 0.5
 CACHED_WARNING_SHARE = 0.05
 _BY_SERVER = [TOKEN_SOURCES.index(each) for each in (TokenSource.SERVER_USAGE, TokenSource.CHUNK_USAGE)]
 _BY_FILE = TOKEN_SOURCES.index(TokenSource.TOKENIZER_FILE)
@@ -72,7 +71,7 @@ def validity(
         _error_budget(Records.concatenate(kept), budget) if kept else None,
         _sessions_cut_off(counted, budget),
         _planned_cuts(Records.concatenate(kept)) if kept else None,
-        stream_fidelity(records),
+        stream_fidelity(records, min(run.host_limits.buffered_share for run in seen)) if seen else None,
         _length_drift(seen),
         _recorded_answers(seen),
         _tokenizer_agreement(seen),
@@ -427,12 +426,15 @@ def _planned_cuts(records: Records) -> Finding | None:
     )
 
 
-def stream_fidelity(records: Records) -> Finding | None:
-    """A proxy that holds chunks back makes TTFT equal to the end-to-end latency: no stream, no TTFT."""
+def stream_fidelity(records: Records, limit: float) -> Finding | None:
+    """A proxy that holds chunks back makes TTFT equal to the end-to-end latency: no stream, no TTFT.
+
+    ``limit``: the share of the replies that may arrive all at once.
+    """
     found = buffering(records)
     if not found.replies:
         return None
-    ok = found.share <= BUFFERED_VOID_SHARE
+    ok = found.share <= limit
     advice = "" if ok else ": something between here and the engine buffers the stream; switch it off"
     return Finding(
         "stream_fidelity",
@@ -440,7 +442,7 @@ def stream_fidelity(records: Records) -> Finding | None:
         voids=True,
         message=f"{found.share:.1%} of the replies arrived all at once{advice}",
         value=found.share,
-        limit=BUFFERED_VOID_SHARE,
+        limit=limit,
         unit="ratio",
     )
 

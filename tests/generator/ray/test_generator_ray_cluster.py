@@ -20,7 +20,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import psutil
 import pytest
-from however_late import HOWEVER_LATE
 from planned_load import Prompts
 from scripted_server import REPLY, Conversation, ScriptedServer
 
@@ -196,9 +195,9 @@ def test_load(llm_result):
 """
 
 
+@pytest.mark.usefixtures("however_late")
 def test_the_plugin_measures_through_ray(nodes: Nodes, tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
-    (tmp_path / "conftest.py").write_text(HOWEVER_LATE)
     run = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-c", os.devnull,
