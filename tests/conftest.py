@@ -17,6 +17,7 @@ import fcntl
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack
@@ -40,8 +41,11 @@ from however_late import however_late  # noqa: F401 - a fixture
 from hypothesis import HealthCheck, settings
 from timing_tests import TimingTests
 
+import pytest_llmbench.harness.beforehand
+import pytest_llmbench.harness.plan
 import pytest_llmbench.harness.reporting
 import pytest_llmbench.harness.session
+import pytest_llmbench.harness.session_record
 import pytest_llmbench.reports.terminal  # noqa: F401
 from pytest_llmbench.redaction import forgetting
 
@@ -51,6 +55,13 @@ if _SHARED not in os.environ:
     os.environ[_SHARED] = tempfile.mkdtemp(prefix="llmbench-tests-")
     atexit.register(shutil.rmtree, os.environ[_SHARED], ignore_errors=True)
 _FOLDER = Path(os.environ[_SHARED])
+
+# Where byte code is not kept (usual in containers), each process that tests start compiles every module anew,
+# which is half of its start, and each process of pytest-xdist does so too. For this run it is kept.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode, sys.pycache_prefix = False, str(_FOLDER / "byte-code")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # A selftest that the developer ran here would add findings of its own to the results under test.
 os.environ["PYTEST_LLMBENCH_STATE_DIR"] = tempfile.mkdtemp(prefix="state-", dir=_FOLDER)
