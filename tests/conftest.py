@@ -46,7 +46,8 @@ import pytest_llmbench.harness.plan
 import pytest_llmbench.harness.reporting
 import pytest_llmbench.harness.session
 import pytest_llmbench.harness.session_record
-import pytest_llmbench.reports.terminal  # noqa: F401
+import pytest_llmbench.reports.plots
+import pytest_llmbench.reports.terminal
 from pytest_llmbench.redaction import forgetting
 
 _SHARED = "PYTEST_LLMBENCH_TESTS_DIR"
@@ -116,6 +117,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = [*by_turns, *(path for path in files if path in alone)]
     place = {path: number for number, path in enumerate(order)}
     items.sort(key=lambda item: place[item.path])
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of sessions in this process leave them out: to draw is most of what writing a report takes."""
+    monkeypatch.setattr(pytest_llmbench.reports.plots, "render", lambda plot, plot_id, salt="": "<svg></svg>")
 
 
 def _is_timing(item: pytest.Item | None) -> bool:

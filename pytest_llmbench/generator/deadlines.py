@@ -13,14 +13,6 @@ _LOOK_AGAIN_NS = 250_000_000
 _QUIET_NS = 100_000_000
 """A stream that has been silent for so long is looked into: it may be complete, or its end was not told."""
 
-MOST_REPLY_BYTES = 64 * 1024 * 1024
-"""The most bytes of one reply, plus what comes in until the next look. A reply is kept until it has ended, so
-one without an end would take all memory. 100,000 tokens in events of 300 bytes are half of it."""
-_TOO_LARGE = (
-    f"the reply has more than {MOST_REPLY_BYTES // 1024**2} MiB and was cut off: "
-    "a measured reply is kept whole until its end"
-)
-
 
 def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str | None, int]:
     """The deadline that has run out, in words, if one has; and the earliest instant at which one could run
@@ -48,25 +40,34 @@ def overdue(exchange: Exchange, deadlines: Deadlines, now_ns: int) -> tuple[str 
     return None, earliest
 
 
-def too_large(exchange: Exchange, most_bytes: int | None = None) -> bool:
+def too_large(exchange: Exchange, most_bytes: int) -> bool:
     """More than the ceiling has arrived. Few reads cannot hold so much."""
-    most = MOST_REPLY_BYTES if most_bytes is None else most_bytes
-    if len(exchange.stamps) < most // READ_BYTES:
+    if len(exchange.stamps) < most_bytes // READ_BYTES:
         return False
-    return sum(map(len, exchange.unparsed)) + sum(map(len, exchange.bodies)) > most
+    return sum(map(len, exchange.unparsed)) + sum(map(len, exchange.bodies)) > most_bytes
 
 
-def sweep(in_flight: Collection[Exchange], deadlines: Deadlines, now_ns: int) -> None:
-    """Ends what is overdue as TIMEOUT, and looks into replies that have fallen silent."""
+def sweep(
+    in_flight: Collection[Exchange], deadlines: Deadlines, now_ns: int, *, most_reply_bytes: int
+) -> None:
+    """Ends what is overdue as TIMEOUT and replies that are too large as garbage, and looks into replies that
+    have fallen silent."""
     for exchange in [exchange for exchange in in_flight if exchange.due_ns <= now_ns]:
         if exchange.stamps and now_ns - exchange.stamps[-1] > _QUIET_NS and exchange.channel is not None:
             exchange.channel.inspect()
         if exchange.end is not None:
             continue
-        if too_large(exchange):
+        if too_large(exchange, most_reply_bytes):
             exchange.unparsed.clear()  # which is not worth parsing any more
-            abandon(exchange, End.GARBAGE, now_ns, _TOO_LARGE)
+            abandon(exchange, End.GARBAGE, now_ns, _too_large_text(most_reply_bytes))
             continue
         reason, exchange.due_ns = overdue(exchange, deadlines, now_ns)
         if reason is not None:
             abandon(exchange, End.TIMEOUT, now_ns, reason)
+
+
+def _too_large_text(most_bytes: int) -> str:
+    return (
+        f"the reply has more than {most_bytes // 1024**2} MiB and was cut off: "
+        "a measured reply is kept whole until its end"
+    )

@@ -20,6 +20,7 @@ from pathlib import Path
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, SessionSlots
 from pytest_llmbench.model.request import PlannedRequest
+from pytest_llmbench.stats.failing import PATIENT_NS
 
 KEPT = 64
 """Descriptors that are not for connections: modules, files, the event loop."""
@@ -38,6 +39,23 @@ class Limits:
 
     descriptors: int | None = None
     ports: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLimits:
+    """What a load generator puts up with before it refuses a load, ends it, or ends a request of it."""
+
+    host: Limits | None = None
+    """The limits of this process and host; None: as they are when a load begins."""
+    most_behind_ns: int = 5_000_000_000
+    """What has been missed of a schedule is sent without pause, so there is an end to how much that may
+    be."""
+    patient_ns: int = PATIENT_NS
+    """The time without an answer that ends a load (:class:`~pytest_llmbench.stats.failing.FailureWatch`)."""
+    most_reply_bytes: int = 64 * 1024 * 1024
+    """The most bytes of one reply, plus what comes in until the next look. A reply is kept until it has
+    ended, so one without an end would take all memory. 100,000 tokens in events of 300 bytes are half of
+    it."""
 
 
 def peak_connections(plan: LoadPlan, mean_tokens: float = 0.0) -> int:

@@ -107,10 +107,6 @@ class _Slots:
             self.over.set()
 
 
-MOST_BEHIND_NS = 5_000_000_000
-"""What has been missed is sent without pause, so there is an end to how much that may be."""
-
-
 class BehindScheduleError(Exception):
     """The schedule is out of reach: this process stood still, or cannot send as fast as that."""
 

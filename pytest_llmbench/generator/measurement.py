@@ -78,12 +78,12 @@ class Measurement:
         looks: LookTaker | None = None,
         gate: Gate | None = None,
         rows: RowLog | None = None,
+        most_reply_bytes: int,
     ) -> None:
-        self._load = load
-        self._planned = planned
+        self._load, self._planned = load, planned
         self._transport = transport
         self._clock = clock
-        self._deadlines = deadlines
+        self._deadlines, self._most_reply_bytes = deadlines, most_reply_bytes
         self._wanted_connections = connections
         self._on_record, self._on_progress = on_record, on_progress
         self._session_deadline_ns = session_deadline_ns
@@ -264,7 +264,8 @@ class Measurement:
             self.fail(error)
 
     def _chores(self, now_ns: int) -> None:
-        sweep(self._dispatcher.in_flight, self._deadlines, now_ns)
+        in_flight, most_bytes = self._dispatcher.in_flight, self._most_reply_bytes
+        sweep(in_flight, self._deadlines, now_ns, most_reply_bytes=most_bytes)
         self._check_session(now_ns)
         self._check_sleep()
         self._check_sut(now_ns)

@@ -25,9 +25,15 @@ from pytest_llmbench.generator.http.http1 import Http1Transport
 from pytest_llmbench.generator.http.request_head import RequestHead
 from pytest_llmbench.generator.http.target import Target
 from pytest_llmbench.generator.http.transport import Transport
-from pytest_llmbench.generator.limits import mean_tokens, own_limits, peak_connections, refuse_too_much
+from pytest_llmbench.generator.limits import (
+    LoadLimits,
+    mean_tokens,
+    own_limits,
+    peak_connections,
+    refuse_too_much,
+)
 from pytest_llmbench.generator.loop_thread import LoopFactory, LoopThread, fastest_loop
-from pytest_llmbench.generator.loops import MOST_BEHIND_NS, Extent, Pacer, keep_full, keep_schedule
+from pytest_llmbench.generator.loops import Extent, Pacer, keep_full, keep_schedule
 from pytest_llmbench.generator.measurement import Gate, Load, Measurement
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests, kept_prompt
 from pytest_llmbench.generator.progress import Progress
@@ -123,6 +129,7 @@ class LoadGenerator:
         session_header: str = SESSION_HEADER,
         transport: Transport | None = None,
         thread: LoopThread | None = None,
+        limits: LoadLimits | None = None,
     ) -> None:
         self._model = model
         self._prompt_form, self._extra_body = prompt_form, dict(extra_body or {})
@@ -131,7 +138,7 @@ class LoadGenerator:
         self._count_text, self._counted_by = count_text, counted_by
         self._declared = declared or Declared()
         self._session_deadline_ns = session_deadline_ns
-        self._loop_factory = loop_factory
+        self._loop_factory, self._limits = loop_factory, limits or LoadLimits()
         self._gate, self._spool = gate, spool
         way = _way_to(target, dialect, model, session_header)
         self._dialect, self._head = way.dialect, way.head
@@ -269,10 +276,11 @@ class LoadGenerator:
             on_progress=self._on_progress,
             session_deadline_ns=self._session_deadline_ns,
             most_s=plan.most_s,
-            watch=FailureWatch.of(plan),
+            watch=FailureWatch.of(plan, self._limits.patient_ns),
             looks=look_taker(plan),
             gate=self._gate,
             rows=rows,
+            most_reply_bytes=self._limits.most_reply_bytes,
         )
         self._measurement = measurement
         if self._stop_reason is not None:  # asked for while requests were being prepared
@@ -293,8 +301,12 @@ class LoadGenerator:
             all_of_them = deque(drawn(plan.workload, plan.first, plan.most_requests, plan.seed))
             tokens, count = mean_tokens(all_of_them), len(all_of_them)
             planned = iter(all_of_them.popleft, None)  # each goes when it has been encoded
-        refuse_too_much(peak_connections(plan, tokens), own_limits(), plan.label)
+        self._refuse_too_much(plan, tokens)
         return PreparedRequests(planned, count, self._preparer(plan))
+
+    def _refuse_too_much(self, plan: LoadPlan, mean_tokens: float) -> None:
+        limits = self._limits.host or own_limits()
+        refuse_too_much(peak_connections(plan, mean_tokens), limits, plan.label)
 
     def _sessions_of(self, plan: LoadPlan) -> SessionSupply:
         """The sessions of a plan, all of them drawn.
@@ -307,7 +319,7 @@ class LoadGenerator:
         else:
             every = list(drawn(plan.workload, plan.first, plan.requests, plan.seed))
             tokens, planned = mean_tokens(every), iter(every)
-        refuse_too_much(peak_connections(plan, tokens), own_limits(), plan.label)
+        self._refuse_too_much(plan, tokens)
         return SessionSupply(sessions_of(planned), self._preparer(plan))
 
     def _session_load(self, plan: LoadPlan, supply: SessionSupply) -> tuple[Load, int]:
@@ -322,7 +334,7 @@ class LoadGenerator:
         async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
             alarm = best_alarm(asyncio.get_running_loop(), self._clock)
             try:
-                pacer = Pacer(self._clock, alarm, most_behind_ns=MOST_BEHIND_NS)
+                pacer = Pacer(self._clock, alarm, most_behind_ns=self._limits.most_behind_ns)
                 loop = SessionLoop(
                     dispatcher, supply, pacer, self._clock, start_ns, slots=slots, starts_ns=starts
                 )
@@ -391,7 +403,7 @@ class LoadGenerator:
         async def load_(dispatcher: Dispatcher, start_ns: int) -> int:
             alarm = best_alarm(asyncio.get_running_loop(), self._clock)
             try:
-                pacer = Pacer(self._clock, alarm, most_behind_ns=MOST_BEHIND_NS)
+                pacer = Pacer(self._clock, alarm, most_behind_ns=self._limits.most_behind_ns)
                 await keep_schedule(
                     dispatcher, requests, start_ns=start_ns, offsets_ns=offsets_ns, pacer=pacer
                 )

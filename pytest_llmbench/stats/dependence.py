@@ -37,13 +37,16 @@ class _Spectrum(NamedTuple):
     """g = Σ λ(k/M) R(k) over all lags k."""
 
 
-def autocovariance(samples: FloatArray, lags: int, *, centre: float | None = None) -> FloatArray:
-    """R(0) … R(lags), R(k) = Σ (x_t - c)(x_{t+k} - c) / n, by FFT. ``centre`` c: default the mean."""
+def autocovariance(
+    samples: FloatArray, lags: int, *, centre: float | None = None, at_once: int = _AT_ONCE
+) -> FloatArray:
+    """R(0) … R(lags), R(k) = Σ (x_t - c)(x_{t+k} - c) / n, by FFT. ``centre`` c: default the mean;
+    ``at_once``: samples of a transform."""
     n = len(samples)
     deviations = samples - (float(np.mean(samples)) if centre is None else centre)
     products = np.zeros(lags + 1)
-    for first in range(0, n, _AT_ONCE):
-        products += _products(deviations[first : first + _AT_ONCE], deviations[first:], lags)
+    for first in range(0, n, at_once):
+        products += _products(deviations[first : first + at_once], deviations[first:], lags)
     return products / n
 
 

@@ -60,9 +60,14 @@ class FailureWatch:
     """
 
     def __init__(
-        self, *, eager: bool = False, most_failures: int | None = None, may_break: bool = False
+        self,
+        *,
+        eager: bool = False,
+        most_failures: int | None = None,
+        may_break: bool = False,
+        patient_ns: int = PATIENT_NS,
     ) -> None:
-        self._eager = eager
+        self._eager, self._patient_ns = eager, patient_ns
         self._most_failures = most_failures
         self._may_break = may_break
         self._answered_ns = 0
@@ -75,11 +80,16 @@ class FailureWatch:
         self._last = ""
 
     @classmethod
-    def of(cls, plan: LoadPlan) -> FailureWatch | None:
+    def of(cls, plan: LoadPlan, patient_ns: int = PATIENT_NS) -> FailureWatch | None:
         """The watch over a load; None where somebody else watches over it."""
         if not plan.watched:
             return None
-        return cls(eager=plan.stop_when_failing, most_failures=plan.most_failures, may_break=plan.may_break)
+        return cls(
+            eager=plan.stop_when_failing,
+            most_failures=plan.most_failures,
+            may_break=plan.may_break,
+            patient_ns=patient_ns,
+        )
 
     @property
     def eager(self) -> bool:
@@ -150,7 +160,7 @@ class FailureWatch:
         if self._eager:
             many = self._streak >= STREAK and quiet_ns >= QUIET_NS
             return many or (quiet_ns >= LONG_NS and self._streak >= max(1, in_flight))
-        if quiet_ns < PATIENT_NS or self._streak < max(FEWEST, in_flight):
+        if quiet_ns < self._patient_ns or self._streak < max(FEWEST, in_flight):
             return False
         return not is_chance(self._streak, self._ended - self._streak, self._unanswered_before)
 

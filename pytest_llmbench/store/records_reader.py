@@ -56,16 +56,23 @@ class StoredRuns:
     """What was left out at the end of a file whose writer was killed; None for a whole file."""
 
 
-def read_records(path: Path, *, labels: Collection[str] | None = None) -> Mapping[str, Records]:
+def read_records(
+    path: Path,
+    *,
+    labels: Collection[str] | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+    rows: int = ROWS,
+) -> Mapping[str, Records]:
     """The records of each label, in order of submission; of all labels without ``labels``.
 
-    Raises StoreError for what is no records file, and for damage that is not a cut end.
+    ``memory_bytes``: of the columns of a label that are kept in memory; ``rows``: lines that become columns
+    together. Raises StoreError for what is no records file, and for damage that is not a cut end.
     """
     logs: dict[str, _Filling] = {}
     with _of_their_kinds(path):
         for label, row in _Lines(path).rows(labels):
             if label not in logs:
-                logs[label] = _Filling()
+                logs[label] = _Filling(RecordLog(memory_bytes=memory_bytes), rows)
             logs[label].append(row)
         return {label: filling.records() for label, filling in logs.items()}
 
@@ -101,6 +108,7 @@ class _Filling:
     """Rows on their way into columns."""
 
     log: RecordLog = field(default_factory=lambda: RecordLog(memory_bytes=MEMORY_BYTES))
+    most_rows: int = ROWS
     rows: list[RequestRecord] = field(default_factory=list)
     entries: int = 0
 
@@ -110,7 +118,7 @@ class _Filling:
     def append(self, row: RequestRecord) -> None:
         self.rows.append(row)
         self.entries += len(row.chunk_ns) + len(row.server_token_ns)
-        if len(self.rows) >= ROWS or self.entries >= ENTRIES:
+        if len(self.rows) >= self.most_rows or self.entries >= ENTRIES:
             self._flush()
 
     def records(self) -> Records:

@@ -190,6 +190,7 @@ def test_long_runs_are_joined_and_selected_in_files(monkeypatch: pytest.MonkeyPa
     made = rows(300)
     long, plain = logged(made, 50, 0), Records.from_rows(made)
     more = Records.from_rows(rows(40, seed=3))
+    # Records are joined and selected by operators of theirs, which have no place for it.
     monkeypatch.setattr("pytest_llmbench.columns.stored.BLOCK", 100)
     together = Records.concatenate([more, long, plain])
     assert isinstance(together, StoredRecords)

@@ -27,6 +27,7 @@ def long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def blocks(records: Records, *_: int) -> Iterator[Records]:
         return whole(records, 41)
 
+    # What is kept in memory is no business of the audit, whose checks would have to hand it on.
     monkeypatch.setattr(Records, "blocks", blocks)
     monkeypatch.setattr(itl, "KEPT", 0)
     monkeypatch.setattr(clusters, "SORTED", 10)

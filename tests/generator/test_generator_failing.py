@@ -12,13 +12,13 @@ from scripted_server import HEAD, REPLY, Conversation, ScriptedServer, chunk, pl
 
 from pytest_llmbench.generator.dispatcher import last_moved_ns
 from pytest_llmbench.generator.http.transport import Exchange
+from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.prepared import PreparedRequest
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.observation import TIME_IS_UP
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.stats import failing
 from pytest_llmbench.stats.failing import LONG_NS, PATIENT_NS, QUIET_NS, STREAK, FailureWatch
 from pytest_llmbench.workloads.sequence import sequence_sha256
 
@@ -256,12 +256,11 @@ def test_a_server_that_is_gone_for_long_ends_any_load(
     serve: Serve,
     generator_for: GeneratorFor,
     plan: MakePlan,
-    monkeypatch: pytest.MonkeyPatch,
     may_break: bool,
 ) -> None:
-    monkeypatch.setattr(failing, "PATIENT_NS", S // 2)
+    limits = LoadLimits(patient_ns=S // 2)
     wanted = plan(5000, load=OpenLoop(rate=200), may_break=may_break)
-    seen = generator_for(dying_server(serve, 60)).run(wanted)
+    seen = generator_for(dying_server(serve, 60), limits=limits).run(wanted)
     told, other = (seen.stopped, seen.interrupted) if may_break else (seen.interrupted, seen.stopped)
     assert "the SUT has stopped answering" in (told or "")
     assert other is None
@@ -285,11 +284,12 @@ def test_a_load_that_has_a_time_to_keep_gives_up_what_is_in_flight_then(
 
 
 def test_a_server_that_never_answered_is_no_result_of_a_load(
-    generator_for: GeneratorFor, plan: MakePlan, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    generator_for: GeneratorFor, plan: MakePlan, serve: Serve
 ) -> None:
-    monkeypatch.setattr(failing, "PATIENT_NS", S // 4)
     server = serve(reply(plain("500 Internal Server Error")))
-    seen = generator_for(server).run(plan(5000, load=OpenLoop(rate=200), may_break=True))
+    seen = generator_for(server, limits=LoadLimits(patient_ns=S // 4)).run(
+        plan(5000, load=OpenLoop(rate=200), may_break=True)
+    )
     assert "the SUT has stopped answering" in (seen.interrupted or "")
     assert seen.stopped is None
 

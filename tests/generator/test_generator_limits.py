@@ -16,10 +16,10 @@ from planned_load import TextWorkload
 from scripted_server import REPLY, ScriptedServer
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.generator import run
 from pytest_llmbench.generator.limits import (
     KEPT,
     Limits,
+    LoadLimits,
     exhaustion_remedy,
     mean_tokens,
     peak_connections,
@@ -27,7 +27,6 @@ from pytest_llmbench.generator.limits import (
     too_much,
 )
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.workers import distributed
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.plan import ClosedLoop, Deadlines, LoadPlan, OpenLoop
@@ -78,21 +77,19 @@ def test_nothing_is_sent_beyond_the_limits(
     serve: Callable[..., ScriptedServer],
     generator_for: Callable[..., LoadGenerator],
     plan: MakePlan,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = serve(lambda conversation: conversation.send(REPLY))
-    monkeypatch.setattr(run, "own_limits", lambda: Limits(descriptors=100))
-    generator = generator_for(server)
+    generator = generator_for(server, limits=LoadLimits(Limits(descriptors=100)))
     with pytest.raises(SuiteError, match="50 connections need 114 open files"):
         generator.run(plan(60, load=ClosedLoop(50)))
     assert server.served == []
     assert generator.run(plan(60, load=ClosedLoop(36))).records.counts()["ok"] == 60
 
 
-def test_ports_are_counted_for_all_workers_together(plan: MakePlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "own_limits", lambda: Limits(descriptors=1, ports=30))
+def test_ports_are_counted_for_all_workers_together(plan: MakePlan) -> None:
+    host, address = Limits(descriptors=1, ports=30), Address("http://127.0.0.1:9/v1")
     with (
-        DistributedLoadGenerator(Address("http://127.0.0.1:9/v1"), "chat", workers=2, model="m") as generator,
+        DistributedLoadGenerator(address, "chat", workers=2, model="m", host=host) as generator,
         pytest.raises(SuiteError, match="50 connections to one server need as many local ports"),
     ):
         generator.run(plan(60, load=ClosedLoop(50)))

@@ -10,7 +10,7 @@ import pytest
 from scripted_server import REPLY, Conversation, ScriptedServer, reply
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
-from pytest_llmbench.generator import run
+from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.model.plan import Deadlines, LoadPlan, OpenLoop
@@ -80,11 +80,10 @@ def test_sends_that_are_late_are_made_up_for_and_kept_on_record(
 
 
 def test_a_schedule_that_is_out_of_reach_is_given_up_and_the_run_is_void(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
 ) -> None:
     """What was missed is sent without pause, so a server could get any number of requests at once."""
-    monkeypatch.setattr(run, "MOST_BEHIND_NS", 100_000_000)
-    generator = generator_for(serve(reply(REPLY)))
+    generator = generator_for(serve(reply(REPLY)), limits=LoadLimits(most_behind_ns=100_000_000))
     seen = generator.run(plan(60, load=OpenLoop(rate=100, arrival="uniform")), holding_up_once())
     assert seen.interrupted is not None
     assert "behind its schedule, more than 0.1 s" in seen.interrupted

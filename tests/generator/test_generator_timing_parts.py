@@ -13,6 +13,7 @@ from pytest_llmbench.generator.decoding import DecodeQueue, Steps
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.heartbeat import BEAT_NS, Heartbeat
 from pytest_llmbench.generator.http.transport import End, Exchange
+from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.loops import Pacer, keep_schedule
 from pytest_llmbench.generator.prepared import PreparedRequest, PreparedRequests
@@ -196,15 +197,15 @@ def test_which_deadline_has_run_out(state: dict[str, object], now_s: float, name
 def test_a_sweep_ends_what_is_overdue_and_nothing_else() -> None:
     late, early = exchange(0), exchange(1, dispatched_ns=9 * S)
     late.submitted_ns, early.submitted_ns = 0, 9 * S
-    sweep([late, early], LIMITS, 10 * S)
+    sweep([late, early], LIMITS, 10 * S, most_reply_bytes=LoadLimits().most_reply_bytes)
     assert ended == [late]
     assert (late.end, late.finished_ns) == (End.TIMEOUT, 10 * S)
     assert early.end is None
     assert early.due_ns > 10 * S
     early.submitted_ns = -100 * S  # long overdue, but not looked at before the instant that was reckoned
-    sweep([early], LIMITS, early.due_ns - 1)
+    sweep([early], LIMITS, early.due_ns - 1, most_reply_bytes=LoadLimits().most_reply_bytes)
     assert early.end is None
-    sweep([early], LIMITS, early.due_ns)
+    sweep([early], LIMITS, early.due_ns, most_reply_bytes=LoadLimits().most_reply_bytes)
     assert early.end is End.TIMEOUT
 
 

@@ -127,6 +127,7 @@ def within(seconds: int, mebibytes: int) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _little_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one limit of all readers, which none of them takes from its caller."""
     monkeypatch.setattr("pytest_llmbench.store.datasets.MOST_BYTES", 8 * _MIB)
     # Default of an argument: what read_bytes takes when nothing is said.
     monkeypatch.setattr(input_files.read_bytes, "__defaults__", (8 * _MIB,))

@@ -46,7 +46,7 @@ def plan(**changes: Any) -> LoadPlan:
     return LoadPlan(label="by hand", workload=workload, load=ClosedLoop(2), requests=6, seed=1, **changes)
 
 
-@pytest.mark.usefixtures("however_late")
+@pytest.mark.usefixtures("without_pictures", "however_late")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_suite_by_workers(pytester: pytest.Pytester, server: JsonMessageServer, workers: int) -> None:
     (pytester.path / "sut.toml").write_text(SUT_FILE, "utf-8")
@@ -73,7 +73,7 @@ def test_a_suite_by_workers(pytester: pytest.Pytester, server: JsonMessageServer
     assert clauses["M-4.6.2-protocol-stated"] == "met"
 
 
-@pytest.mark.usefixtures("however_late")
+@pytest.mark.usefixtures("without_pictures", "however_late")
 def test_described_by_a_fixture(pytester: pytest.Pytester, server: JsonMessageServer) -> None:
     suite = BY_FIXTURE.replace("{url}", server.url)
     options = ("--llm-scale=quick", "--llm-inconclusive=pass", "--llm-endpoint=replay")

@@ -31,7 +31,7 @@ def statuses(entry: dict[str, Any]) -> dict[str, str]:
     return {clause["id"]: clause["status"] for clause in entry["compliance"]["requirements"]}
 
 
-@pytest.mark.usefixtures("however_late")
+@pytest.mark.usefixtures("without_pictures", "however_late")
 def test_clauses_name_websocket(pytester: pytest.Pytester) -> None:
     with EmbeddedEngine.start("fast") as engine:
         url = engine.url.replace("http://", "ws://")
@@ -42,7 +42,7 @@ def test_clauses_name_websocket(pytester: pytest.Pytester) -> None:
     assert clauses["M-4.2.2-streaming-support"]["reason"] == "websocket is supported"
 
 
-@pytest.mark.usefixtures("however_late")
+@pytest.mark.usefixtures("without_pictures", "however_late")
 def test_the_advice_for_the_engine_s_boundary_is_met_over_grpc_alone(pytester: pytest.Pytester) -> None:
     (pytester.path / "sut.toml").write_text(AT_THE_ENGINE, "utf-8")
     with EmbeddedEngine.start("fast", grpc=True) as engine:

@@ -93,6 +93,7 @@ def test_gaps_too_many_to_keep_have_the_same_distribution_to_the_last_digit(
     runs = [itl.itl_samples(run, option, min_output_tokens=3) for run in (whole, other)]
     assert isinstance(runs[0].clusters.ordered, np.ndarray)
     expected = itl.itl_distribution(runs)
+    # Fixed sizes of memory, which no caller has a reason to choose.
     monkeypatch.setattr(itl, "KEPT", 100)
     monkeypatch.setattr(clusters, "SORTED", 50)
     long = [itl.itl_samples(InBlocks.like(run, size), option, min_output_tokens=3) for run in (whole, other)]

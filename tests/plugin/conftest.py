@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from plugin_suite import Suite
 
-import pytest_llmbench.reports.plots
 from pytest_llmbench.simulator.serving.process import EmbeddedEngine
 
 QUICK_ENGINE = "fast"
@@ -34,9 +33,3 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
         """
     )
     return Suite(pytester)
-
-
-@pytest.fixture
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports of sessions in this process leave them out: to draw is most of what writing a report takes."""
-    monkeypatch.setattr(pytest_llmbench.reports.plots, "render", lambda plot, plot_id, salt="": "<svg></svg>")

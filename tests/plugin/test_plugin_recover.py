@@ -334,7 +334,8 @@ def test_a_dead_worker_of_xdist_makes_the_report_incomplete(suite: Suite) -> Non
     pytest.importorskip("xdist")
     suite.write(FOUR.replace("os.getppid()", "os.getpid()"), SMALL)
     done = run(suite.path, "-n1")
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
+    assert (suite.path / "out" / "report.json").exists(), done.stdout + done.stderr
     missing = suite.report["incomplete"]
     assert [test["nodeid"].split("::")[1] for test in missing["unfinished"]] == ["test_killed"]
     assert missing["not_begun"] == []

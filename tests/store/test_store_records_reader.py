@@ -24,7 +24,6 @@ from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
-from pytest_llmbench.store import records_reader
 from pytest_llmbench.store.records_file import RecordsHeader, RecordsWriter, row_of
 from pytest_llmbench.store.records_reader import read_records, read_runs
 from pytest_llmbench.workloads.lengths import Uniform
@@ -86,13 +85,9 @@ def stored(request: pytest.FixtureRequest, replayed: tuple[Path, Observation]) -
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 1000])
-def test_every_metric_comes_out_the_same(
-    stored: tuple[Path, Observation], memory_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_metric_comes_out_the_same(stored: tuple[Path, Observation], memory_bytes: int) -> None:
     path, seen = stored
-    monkeypatch.setattr(records_reader, "MEMORY_BYTES", memory_bytes)
-    monkeypatch.setattr(records_reader, "ROWS", 70)
-    again = read_records(path)["measure"]
+    again = read_records(path, memory_bytes=memory_bytes, rows=70)["measure"]
     assert isinstance(again, StoredRecords) == (memory_bytes == 1000)
     _same(again, seen.records)
     assert seen.records.counts()["ok"] < 600, "no failures: the test has lost its point"

@@ -149,7 +149,7 @@ def test_an_unhashable_workload_is_drawn_every_time():
 
 @pytest.mark.parametrize("kind", [Counting, UnhashableStream])
 def test_going_through_a_long_sequence_draws_each_once_and_keeps_few(kind, monkeypatch):
-    monkeypatch.setattr(sequence, "CACHED_TOKENS", 256 * 500)
+    monkeypatch.setattr(sequence, "CACHED_TOKENS", 256 * 500)  # of the one cache that all sequences share
     made = kind()
     for number, request in enumerate(passing(made, 7, 20_000, 3)):
         assert (request.index, request.text) == (7 + number, f"3/{7 + number}")

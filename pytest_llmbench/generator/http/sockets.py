@@ -14,6 +14,7 @@ import asyncio
 import select
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pytest_llmbench.generator.http.kernel_times import KernelTimes
 from pytest_llmbench.timing.timer_fd import TimerFd
@@ -26,20 +27,27 @@ LATE_NS = 250_000
 """A read whose last packet lay longer than this in its socket was late, and so is what is read after it until
 all sockets have been seen to. Less is a wake-up of the loop. In turns, so much later than a turn."""
 
-_WAKE_UPS = 256
-_BUSY_NS = _WAKE_UPS * 100_000
-"""The time within which so many wake-ups are too many."""
 _TURN_NS = 500_000
 _TURNS = 64
 _FEW_READS = _TURNS
 """Fewer than this in so many turns, and each may wake us again."""
-_CHUNKS_APART_NS = 5 * _TURN_NS
-_REQUESTS_APART_NS = 50 * _TURN_NS
-"""The average time between requests on one connection: closer ones are not for turns."""
 
 Ready = Callable[[bool], None]
 """A function that is told that a socket has bytes, its end or an error; with ``True``: that it takes bytes
 again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """When sockets are looked at in turns."""
+
+    wake_ups: int = 256
+    busy_ns: int = 256 * 100_000
+    """The time within which so many wake-ups are too many."""
+    chunks_apart_ns: int = 5 * _TURN_NS
+    requests_apart_ns: int = 50 * _TURN_NS
+    """The average time between chunks, and between requests, on one connection: closer ones are not for
+    turns."""
 
 
 class Sockets:
@@ -51,9 +59,15 @@ class Sockets:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, times: KernelTimes, *, read_bytes: int = READ_BYTES
+        self,
+        loop: asyncio.AbstractEventLoop,
+        times: KernelTimes,
+        *,
+        read_bytes: int = READ_BYTES,
+        limits: TurnLimits | None = None,
     ) -> None:
         self.times = times
+        self._limits = limits or TurnLimits()
         self.buffer = memoryview(bytearray(read_bytes))
         self._loop = loop
         self._epoll = select.epoll()
@@ -102,9 +116,10 @@ class Sockets:
     def _woken(self) -> None:
         self._look()
         self._count += 1
-        if self._count >= _WAKE_UPS:
+        limits = self._limits
+        if self._count >= limits.wake_ups:
             took_ns = self._lapse()
-            if self._timer is not None and took_ns < _BUSY_NS and self._suits_turns(took_ns):
+            if self._timer is not None and took_ns < limits.busy_ns and self._suits_turns(took_ns):
                 self._take_turns(self._timer)
             self._begin_anew()
 
@@ -121,8 +136,8 @@ class Sockets:
         return time.monotonic_ns() - self._since_ns
 
     def _suits_turns(self, took_ns: int) -> bool:
-        together_ns = took_ns * len(self._read)
-        closest_ns = max(self._reads * _CHUNKS_APART_NS, self.writes * _REQUESTS_APART_NS)
+        together_ns, limits = took_ns * len(self._read), self._limits
+        closest_ns = max(self._reads * limits.chunks_apart_ns, self.writes * limits.requests_apart_ns)
         return closest_ns <= together_ns
 
     def _begin_anew(self) -> None:

@@ -70,7 +70,8 @@ class Heard:
 class WorkerActor:
     """Methods may be called from several threads at once, each method from one."""
 
-    def __init__(self) -> None:
+    def __init__(self, lonely_s: float = LONELY_S) -> None:
+        self._lonely_s = lonely_s
         self._pool: WorkerPool | None = None
         self._kept: tempfile.TemporaryDirectory[str] | None = None
         self._member: Member | None = None
@@ -150,7 +151,7 @@ class WorkerActor:
     def _watch(self, member: Member) -> None:
         """Ray may let an actor live on when its driver was killed; load without a session must not."""
         while self._ending is None:
-            if time.monotonic() - self._asked_s > LONELY_S:
+            if time.monotonic() - self._asked_s > self._lonely_s:
                 member.kill()
                 return
             time.sleep(1.0)

@@ -21,17 +21,17 @@ def write_columns(records: Records, path: Path) -> None:
         file.seal()
 
 
-def read_columns(path: Path) -> Records:
+def read_columns(path: Path, memory_bytes: int = MEMORY_BYTES) -> Records:
     """What :func:`write_columns` wrote; of a long run in a file of its own, which goes with the Records."""
     with BlockFile.opened(path) as file:
-        if path.stat().st_size > MEMORY_BYTES:
+        if path.stat().st_size > memory_bytes:
             return merged_files([file])
         if not file.places:
             return Records.from_rows(())
         return records_of(joined([file.read(place) for place in file.places]), file.vocabulary)
 
 
-def merged(parts: Sequence[Records]) -> Records:
+def merged(parts: Sequence[Records], *, memory_bytes: int = MEMORY_BYTES, block_rows: int = BLOCK) -> Records:
     """All requests of several workers, ordered by submission, as ``Records.from_rows`` orders them.
 
     Each part is in order already. Short ones are merged in memory; of long ones only as much is in memory as
@@ -40,10 +40,10 @@ def merged(parts: Sequence[Records]) -> Records:
     filled = [part for part in parts if len(part)]
     if len(filled) < 2:
         return filled[0] if filled else Records.from_rows(())
-    log = RecordLog(memory_bytes=MEMORY_BYTES)
+    log = RecordLog(memory_bytes=memory_bytes)
     try:
         for part in filled:
-            for block in part.blocks(BLOCK):
+            for block in part.blocks(block_rows):
                 log.extend(block)
         return log.records()
     finally:

@@ -112,9 +112,9 @@ class SpoolReader:
         """The records that were completed since the last call; none if there is no such file."""
         return [record for batch in self.batches() for record in batch]
 
-    def batches(self) -> Iterator[list[RequestRecord]]:
+    def batches(self, batch_bytes: int = _BATCH_BYTES) -> Iterator[list[RequestRecord]]:
         """The same, some at a time. What is left when the caller stops comes with the next call."""
-        size = _BATCH_BYTES
+        size = batch_bytes
         with contextlib.suppress(FileNotFoundError), FileIO(self._path) as file:
             while True:
                 file.seek(self._at)
@@ -122,7 +122,7 @@ class SpoolReader:
                 records, used = _unpacked(data)
                 self._at += used
                 if records:
-                    size = _BATCH_BYTES
+                    size = batch_bytes
                     yield records
                 elif len(data) == size:  # one record is longer than that
                     size *= 2

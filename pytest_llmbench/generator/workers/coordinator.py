@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 
 from pytest_llmbench.generator.progress import Progress
@@ -30,15 +31,23 @@ from pytest_llmbench.stats.failing import FailureWatch
 MARGIN_NS = 20_000_000
 """The time from the word to the start: far longer than the word takes to reach all workers."""
 _TICK_S = 0.25
-_ASK_AFTER_S = 5.0
-_GIVE_UP_S = 60.0
-"""A worker that does not answer, or listen, for so long (stopped, swapped out) is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPatience:
+    """How long a worker may be silent or go on, in seconds."""
+
+    ask_after_s: float = 5.0
+    give_up_s: float = 60.0
+    """A worker that does not answer, or listen, for so long (stopped, swapped out) is killed."""
+    end_s: float = 5.0
+    """The time that workers have to end by themselves."""
 
 
 class Part:
     """One worker's share of the plan, from its preparation to its end."""
 
-    def __init__(self, member: Member, whole: int) -> None:
+    def __init__(self, member: Member, whole: int, patience: WorkerPatience | None = None) -> None:
         self.member = member
         self.name = f"worker {member.setup.number + 1} of {whole}" if whole > 1 else "the measuring process"
         self.ready = False
@@ -51,6 +60,7 @@ class Part:
         self._spool = SpoolReader(member.setup.spool)
         self._heard_s = time.monotonic()
         self._asked_s: float | None = None
+        self._patience = patience or WorkerPatience()
 
     def clear(self) -> None:
         """Away with what an earlier plan left."""
@@ -82,10 +92,10 @@ class Part:
         """Ask one that has been silent; kill it when it does not answer."""
         now_s = time.monotonic()
         if self._asked_s is None:
-            if now_s - self._heard_s > _ASK_AFTER_S:
+            if now_s - self._heard_s > self._patience.ask_after_s:
                 self._asked_s = now_s
                 self.member.line.say(Ping())
-        elif now_s - self._asked_s > _GIVE_UP_S:
+        elif now_s - self._asked_s > self._patience.give_up_s:
             self.member.put_down()
 
 
@@ -97,8 +107,10 @@ class Coordinator:
         members: Sequence[Member],
         on_record: OnRecord | None = None,
         on_progress: Callable[[Progress], None] | None = None,
+        patience: WorkerPatience | None = None,
     ) -> None:
-        self.parts = [Part(member, len(members)) for member in members]
+        self._patience = patience or WorkerPatience()
+        self.parts = [Part(member, len(members), self._patience) for member in members]
         self.start_ns: int | None = None
         self.cause: str | None = None
         """Why the plan was cut short, if it was."""
@@ -163,7 +175,7 @@ class Coordinator:
 
     def _listens(self, part: Part) -> bool:
         """Waits for one that is busy; not when the plan has been stopped, nor for ever."""
-        give_up_s = time.monotonic() + _GIVE_UP_S
+        give_up_s = time.monotonic() + self._patience.give_up_s
         while self.cause is None and not part.member.line.takes(_TICK_S):
             if time.monotonic() > give_up_s:
                 part.member.put_down()  # its line dies of that

@@ -18,7 +18,7 @@ from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.awaiting import result_of
 from pytest_llmbench.generator.limits import Limits, own_limits, peak_connections, refuse_too_much
 from pytest_llmbench.generator.progress import Progress
-from pytest_llmbench.generator.workers.coordinator import MARGIN_NS, Coordinator
+from pytest_llmbench.generator.workers.coordinator import MARGIN_NS, Coordinator, WorkerPatience
 from pytest_llmbench.generator.workers.merging import merged_observation
 from pytest_llmbench.generator.workers.pool import WorkerPool as LocalCrew
 from pytest_llmbench.generator.workers.protocol import Address, Requests, Setup
@@ -59,7 +59,7 @@ class DistributedLoadGenerator:
     ``count_text``: count what the server does not count, with the reference tokenizer or with that of a file;
     ``counts_early``: which is to be expected, so that it is loaded before the first plan. ``cpus``: cores to
     put the workers on, in turn; none of them is asked for by default. ``messages``: what ``json-messages``
-    stands for.
+    stands for. ``host``: limits of this host, in place of those that it has when a plan begins.
     """
 
     margin_ns = MARGIN_NS
@@ -67,6 +67,7 @@ class DistributedLoadGenerator:
     decoded_ns: int | None = None
     """The instant by which all records of the last plan had been made."""
     _coordinator: Coordinator | None = None
+    _stop_reason: str | None = None
 
     def __init__(
         self,
@@ -85,6 +86,8 @@ class DistributedLoadGenerator:
         cpus: Sequence[int] = (),
         declared: Declared | None = None,
         session_header: str = SESSION_HEADER,
+        host: Limits | None = None,
+        patience: WorkerPatience | None = None,
     ) -> None:
         if workers < 1:
             raise SuiteError(f"{workers} workers", remedy="give at least 1")
@@ -102,11 +105,10 @@ class DistributedLoadGenerator:
             declared=declared or Declared(),
             session_header=session_header,
         )
-        self.workers, self._cpus = workers, tuple(cpus)
-        self._on_progress = on_progress
+        self.workers, self._cpus, self._on_progress = workers, tuple(cpus), on_progress
+        self._host, self._patience = host, patience or WorkerPatience()
         self._pool: WorkerPool | None = None
         self._busy = threading.Lock()
-        self._stop_reason: str | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -180,7 +182,7 @@ class DistributedLoadGenerator:
         deal = Deal(plan, self.workers, as_text=self._setup.prompt_form == "text")
         self._refuse_too_much(plan, 0.0)  # what can be known before all are drawn
         blocks = _begun(deal.blocks(self._goes_on), max(_AHEAD, deal.workers))
-        coordinator = Coordinator(pool.members(deal.workers), on_record, self._on_progress)
+        coordinator = Coordinator(pool.members(deal.workers), on_record, self._on_progress, self._patience)
         self._coordinator = coordinator
         coordinator.margin_ns = self.margin_ns
         coordinator.watch = FailureWatch.of(plan) if deal.workers > 1 else None
@@ -216,10 +218,11 @@ class DistributedLoadGenerator:
 
     def _refuse_too_much(self, plan: LoadPlan, mean_tokens: float) -> None:
         """Local ports are of the host, whatever the number of workers; descriptors each sees to itself."""
-        refuse_too_much(peak_connections(plan, mean_tokens), Limits(ports=own_limits().ports), plan.label)
+        ports = (self._host or own_limits()).ports
+        refuse_too_much(peak_connections(plan, mean_tokens), Limits(ports=ports), plan.label)
 
     def _new_pool(self) -> WorkerPool:
-        return LocalCrew(self._setup, self._cpus)
+        return LocalCrew(self._setup, self._cpus, end_s=self._patience.end_s)
 
     def _play(self, play: Callable[[], None], coordinator: Coordinator, pool: WorkerPool) -> None:
         """Play the plan in a thread of its own, so that Ctrl-C cannot tear a message in two."""

@@ -86,13 +86,13 @@ def _growth(check: SelfCheck) -> float:
     return -np.inf if first is None or last is None else last - first
 
 
-def peak_in_flight(records: Records) -> int:
+def peak_in_flight(records: Records, block_rows: int = BLOCK) -> int:
     """The most requests that had been dispatched and had not ended, at any one instant."""
     peak = running = 0
-    firsts = [int(_dispatched(block).min(initial=_NEVER_NS)) for block in records.blocks(BLOCK)]
+    firsts = [int(_dispatched(block).min(initial=_NEVER_NS)) for block in records.blocks(block_rows)]
     later_ns = [*np.minimum.accumulate(firsts[::-1])[::-1].tolist()[1:], _NEVER_NS]
     instants, steps = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    for block, next_ns in zip(records.blocks(BLOCK), later_ns, strict=True):
+    for block, next_ns in zip(records.blocks(block_rows), later_ns, strict=True):
         known = (block.dispatched_ns != MISSING) & (block.finished_ns != MISSING)
         count = int(np.count_nonzero(known))
         instants = np.concatenate((instants, block.finished_ns[known], block.dispatched_ns[known]))

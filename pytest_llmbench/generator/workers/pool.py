@@ -21,7 +21,6 @@ from pytest_llmbench.generator.workers.protocol import Address, Line, Setup, ref
 
 _NOT_YET = Setup(Address(""), dialect="", model="")
 _START_S = 60.0
-_END_S = 5.0
 _GONE_S = 2.0
 _LOG_BYTES = 16_384
 _LOG_LINES = 5
@@ -74,13 +73,14 @@ class WorkerPool:
     for. Workers come up without it.
     """
 
-    def __init__(self, setup: Setup = _NOT_YET, cpus: Sequence[int] = ()) -> None:
-        """``cpus``: cores to put the workers on, in turn."""
+    def __init__(self, setup: Setup = _NOT_YET, cpus: Sequence[int] = (), *, end_s: float = 5.0) -> None:
+        """``cpus``: cores to put the workers on, in turn; ``end_s``: the time they have to end by
+        themselves."""
         self._directory = tempfile.TemporaryDirectory(
             prefix="workers-", dir=own_folder(), ignore_cleanup_errors=True
         )
         self._setup = replace(setup, directory=Path(self._directory.name))
-        self._cpus = tuple(cpus)
+        self._cpus, self._end_s = tuple(cpus), end_s
         self._members: dict[int, Member] = {}
         self._strangers: set[int] = set()
         """Started, and not greeted yet."""
@@ -126,7 +126,7 @@ class WorkerPool:
         """Let all of them end by themselves, kill the others, remove their files. Safe to call twice."""
         for member in self._members.values():
             member.line.close()
-        deadline_s = time.monotonic() + _END_S
+        deadline_s = time.monotonic() + self._end_s
         for member in self._members.values():
             with suppress(subprocess.TimeoutExpired):
                 member.process.wait(max(0.0, deadline_s - time.monotonic()))

@@ -61,7 +61,14 @@ _PLAIN = (array, list, tuple, type(None))
 class Deal:
     """Deals a plan to workers: their requests by :meth:`blocks`, once; then what they are to do with them."""
 
-    def __init__(self, plan: LoadPlan, workers: int, *, as_text: bool = False) -> None:
+    def __init__(
+        self,
+        plan: LoadPlan,
+        workers: int,
+        *,
+        as_text: bool = False,
+        all_blocks_bytes: int = _ALL_BLOCKS_BYTES,
+    ) -> None:
         """Deal the plan to ``workers``, or to fewer where there are fewer slots or requests.
 
         ``as_text``: prompts go as text, which is made here, so that a worker need not load a tokenizer.
@@ -73,7 +80,7 @@ class Deal:
         self._shares = [_Share() for _ in range(self.workers)]
         self._offsets_ns = _offsets_ns(plan, plan.load) if isinstance(plan.load, OpenLoop) else None
         self._sessions = _Sessions(plan, plan.load) if isinstance(plan.load, SessionLoad) else None
-        self._block_bytes = min(BLOCK_BYTES, _ALL_BLOCKS_BYTES // self.workers)
+        self._block_bytes = min(BLOCK_BYTES, all_blocks_bytes // self.workers)
         self._tokens = 0
 
     def blocks(self, wanted: Callable[[], bool] = lambda: True) -> Iterator[tuple[int, Requests]]:

@@ -18,7 +18,7 @@ from scripted_server import (
     text_event,
 )
 
-from pytest_llmbench.generator import deadlines
+from pytest_llmbench.generator.limits import LoadLimits
 from pytest_llmbench.generator.run import LoadGenerator
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
@@ -60,13 +60,12 @@ def test_a_reply_without_end_is_cut_off_and_costs_bounded_memory(
     serve: Serve,
     generator_for: GeneratorFor,
     plan: MakePlan,
-    monkeypatch: pytest.MonkeyPatch,
     head: bytes,
     block: bytes,
 ) -> None:
-    monkeypatch.setattr(deadlines, "MOST_REPLY_BYTES", 8 * 1024 * 1024)
+    limits = LoadLimits(most_reply_bytes=8 * 1024 * 1024)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seen = generator_for(serve(until_refused(head, block))).run(plan(2, load=ClosedLoop(2)))
+    seen = generator_for(serve(until_refused(head, block)), limits=limits).run(plan(2, load=ClosedLoop(2)))
     assert [OUTCOMES[each] for each in seen.records.outcome] == ["undecodable"] * 2
     assert seen.duration_s < 10
     assert all("was cut off" in str(error) or "head" in str(error) for error in seen.records.error)
@@ -78,7 +77,7 @@ def test_the_ceiling_lets_every_sensible_reply_through(
     serve: Serve, generator_for: GeneratorFor, plan: MakePlan
 ) -> None:
     """More than one ceiling over a connection's life, but not in one reply."""
-    assert deadlines.MOST_REPLY_BYTES >= 32 * 1024 * 1024  # 100,000 tokens in events of 300 bytes
+    assert LoadLimits().most_reply_bytes >= 32 * 1024 * 1024  # 100,000 tokens in events of 300 bytes
     padded = HEAD + chunk(b": " + b"x" * 30_000_000 + b"\n\n") + chunk(BODY) + b"0\r\n\r\n"
     server = serve(lambda conversation: conversation.send(padded))
     assert generator_for(server).run(plan(3)).records.counts()["ok"] == 3

@@ -15,9 +15,8 @@ import pytest
 from scripted_server import REPLY, ScriptedServer, reply
 
 from pytest_llmbench.errors import GeneratorError, SuiteError
-from pytest_llmbench.generator import run
 from pytest_llmbench.generator.http.target import Target
-from pytest_llmbench.generator.limits import Limits
+from pytest_llmbench.generator.limits import Limits, LoadLimits
 from pytest_llmbench.generator.loop_thread import LoopFactory
 from pytest_llmbench.generator.progress import Progress
 from pytest_llmbench.generator.run import LoadGenerator
@@ -204,11 +203,11 @@ def test_plans_that_make_no_sense(serve: Serve, generator_for: GeneratorFor, pla
 
 
 def test_no_descriptors_left_is_our_fault_and_said_so(
-    serve: Serve, generator_for: GeneratorFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, generator_for: GeneratorFor, plan: MakePlan
 ) -> None:
     """Not a thousand failed requests of the server's, but one error of ours."""
-    monkeypatch.setattr(run, "own_limits", Limits)  # so that it is not foreseen
-    generator = generator_for(serve(reply(REPLY)))
+    unforeseen = LoadLimits(Limits())
+    generator = generator_for(serve(reply(REPLY)), limits=unforeseen)
     generator.run(plan(1))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     hoard: list[socket.socket] = []

@@ -61,7 +61,7 @@ def test_beside_others_it_waits_and_the_order_stays() -> None:
 
 
 def test_many_are_looked_at_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "_LOOKS_NS", 1)
+    monkeypatch.setattr(http1, "_LOOKS_NS", 1)  # as if each look took all the time that looks may take
 
     async def course() -> None:
         seen: list[int] = []

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,18 +16,21 @@ import uvloop
 
 from pytest_llmbench.generator.http import sockets as sockets_module
 from pytest_llmbench.generator.http.kernel_times import KernelTimes
-from pytest_llmbench.generator.http.sockets import Sockets
+from pytest_llmbench.generator.http.sockets import Sockets, TurnLimits
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="epoll is Linux's")
 LOOPS = pytest.mark.parametrize("make_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
 MakeLoop = Callable[[], asyncio.AbstractEventLoop]
+TURNS = TurnLimits(busy_ns=10**18, chunks_apart_ns=0)
+"""However slow, or fast, this machine is."""
 
 
 class Pairs:
     """Connected pairs; what the near ends are told is read off and counted."""
 
-    def __init__(self, count: int) -> None:
-        self.sockets = Sockets(asyncio.get_running_loop(), KernelTimes(time.monotonic_ns, time.time_ns))
+    def __init__(self, count: int, limits: TurnLimits | None = None) -> None:
+        times = KernelTimes(time.monotonic_ns, time.time_ns)
+        self.sockets = Sockets(asyncio.get_running_loop(), times, limits=limits)
         self.pairs = [socket.socketpair() for _ in range(count)]
         self.bytes_read = [0] * count
         self.room_told = 0
@@ -80,14 +84,9 @@ def test_everyone_is_read_however_many_are_ready_at_once(make_loop: MakeLoop) ->
 
 
 @LOOPS
-def test_many_wake_ups_turn_into_turns_and_few_reads_back(
-    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sockets_module, "_BUSY_NS", 10**18)  # however slow, or fast, this machine is
-    monkeypatch.setattr(sockets_module, "_CHUNKS_APART_NS", 0)
-
+def test_many_wake_ups_turn_into_turns_and_few_reads_back(make_loop: MakeLoop) -> None:
     async def course() -> None:
-        pairs = Pairs(3)
+        pairs = Pairs(3, TURNS)
         turned = False
         for _ in range(300):
             await pairs.pass_on(1)
@@ -103,16 +102,12 @@ def test_many_wake_ups_turn_into_turns_and_few_reads_back(
     on(make_loop, course)
 
 
-@pytest.mark.parametrize(("apart", "writes"), [("_CHUNKS_APART_NS", 0), ("_REQUESTS_APART_NS", 1)])
-def test_chunks_or_requests_close_together_are_not_for_turns(
-    monkeypatch: pytest.MonkeyPatch, apart: str, writes: int
-) -> None:
-    monkeypatch.setattr(sockets_module, "_BUSY_NS", 10**18)
-    monkeypatch.setattr(sockets_module, "_CHUNKS_APART_NS", 0)
-    monkeypatch.setattr(sockets_module, apart, 10**18)  # as far apart as none are
+@pytest.mark.parametrize(("apart", "writes"), [("chunks_apart_ns", 0), ("requests_apart_ns", 1)])
+def test_chunks_or_requests_close_together_are_not_for_turns(apart: str, writes: int) -> None:
+    as_none_are = {apart: 10**18}
 
     async def course() -> None:
-        pairs = Pairs(1)
+        pairs = Pairs(1, replace(TURNS, **as_none_are))
         for _ in range(600):
             pairs.sockets.writes += writes
             await pairs.pass_on(0)
@@ -123,17 +118,11 @@ def test_chunks_or_requests_close_together_are_not_for_turns(
 
 
 @LOOPS
-def test_it_can_be_closed_in_the_middle_of_turns(
-    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sockets_module, "_WAKE_UPS", 1)
-    monkeypatch.setattr(sockets_module, "_BUSY_NS", 10**18)
-    monkeypatch.setattr(sockets_module, "_CHUNKS_APART_NS", 0)
-
+def test_it_can_be_closed_in_the_middle_of_turns(make_loop: MakeLoop) -> None:
     async def course() -> None:
         failed: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(context))
-        pairs = Pairs(100)
+        pairs = Pairs(100, replace(TURNS, wake_ups=1))
         pairs.pairs[0][1].send(b"x")
         await pairs.until(lambda: pairs.sockets.in_turns)
         for _, far in pairs.pairs:
@@ -168,11 +157,10 @@ def test_without_kernel_timers_each_read_wakes(monkeypatch: pytest.MonkeyPatch) 
     def forbidden() -> None:
         raise OSError("not here")
 
-    monkeypatch.setattr(sockets_module, "TimerFd", forbidden)
-    monkeypatch.setattr(sockets_module, "_BUSY_NS", 10**18)
+    monkeypatch.setattr(sockets_module, "TimerFd", forbidden)  # which is the kernel's
 
     async def course() -> None:
-        pairs = Pairs(1)
+        pairs = Pairs(1, TURNS)
         for _ in range(300):
             await pairs.pass_on(0)
         assert not pairs.sockets.in_turns

@@ -30,7 +30,7 @@ from pytest_llmbench.generator.ray import worker_actor as actor_module
 from pytest_llmbench.generator.ray.cluster import AUTHENTICATES, Cluster
 from pytest_llmbench.generator.ray.generator import RayLoadGenerator
 from pytest_llmbench.generator.ray.spec import RaySpec
-from pytest_llmbench.generator.workers import coordinator as coordinating
+from pytest_llmbench.generator.workers.coordinator import WorkerPatience
 from pytest_llmbench.generator.workers.protocol import Address, Requests
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop
@@ -73,7 +73,6 @@ def generator_on(
     monkeypatch.setattr(StandInBridge, "clusters", clusters, raising=False)
     monkeypatch.setattr(ray_pool, "BridgeProcess", StandInBridge)
     monkeypatch.setattr(ray_pool.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(RayLoadGenerator, "margin_ns", 50_000_000)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = set(psutil.Process().children(recursive=True))
     made: list[RayLoadGenerator] = []
@@ -83,6 +82,7 @@ def generator_on(
         address = Address(server if isinstance(server, str) else server.url, **how)
         options = {"dialect": "openai-chat", "model": "m", "cluster": RaySpec.parse(spec)} | options
         made.append(RayLoadGenerator(address, **options))
+        made[-1].margin_ns = 50_000_000
         return made[-1]
 
     yield make
@@ -247,12 +247,9 @@ def test_a_worker_that_hangs_is_put_down(
     generator_on: GeneratorFor,
     plan: MakePlan,
     machines: Machines,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coordinating, "_ASK_AFTER_S", 0.3)
-    monkeypatch.setattr(coordinating, "_GIVE_UP_S", 0.3)
     kept: list[RequestRecord] = []
-    generator = generator_on(serve(reply()))
+    generator = generator_on(serve(reply()), patience=WorkerPatience(0.3, 0.3))
     thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
     until(lambda: len(kept) > 10)
     member = machines.foremen[0]._member
@@ -263,9 +260,8 @@ def test_a_worker_that_hangs_is_put_down(
 
 
 def test_a_worker_without_a_session_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(actor_module, "LONELY_S", 0.2)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    alone = actor_module.WorkerActor()
+    alone = actor_module.WorkerActor(lonely_s=0.2)
     setup = ray_pool.Setup(Address("http://127.0.0.1:9/v1"), "openai-chat", "m")
     assert isinstance(alone.engage(setup, b"certificates"), str)
     member = alone._member

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.columns.stored import StoredRecords
-from pytest_llmbench.generator.records import columns
 from pytest_llmbench.generator.records.columns import merged, read_columns, write_columns
 from pytest_llmbench.generator.records.row_log import RowLog
 from pytest_llmbench.generator.records.spool import SpoolReader, SpoolWriter
-from pytest_llmbench.generator.workers import merging
 from pytest_llmbench.generator.workers.merging import peak_in_flight
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.record import RequestRecord
@@ -77,40 +75,34 @@ def test_rows_that_somebody_spools_anyway_are_not_written_twice(tmp_path: Path) 
     assert SpoolReader(tmp_path / "spool").read() == made
 
 
-def test_a_spool_is_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spool_is_read_in_batches(tmp_path: Path) -> None:
     made = rows(200)
     writer = SpoolWriter(tmp_path / "spool")
     for row in made:
         writer.write(row)
     writer.close()
-    monkeypatch.setattr("pytest_llmbench.generator.records.spool._BATCH_BYTES", 50)
-    few = list(SpoolReader(tmp_path / "spool").batches())
+    few = list(SpoolReader(tmp_path / "spool").batches(50))
     assert len(few) > 90, "a record that is longer than a batch is read all the same"
     assert [row for batch in few for row in batch] == made
-    monkeypatch.setattr("pytest_llmbench.generator.records.spool._BATCH_BYTES", 5000)
-    batches = list(SpoolReader(tmp_path / "spool").batches())
+    batches = list(SpoolReader(tmp_path / "spool").batches(5000))
     assert 2 < len(batches) < 100
     assert [row for batch in batches for row in batch] == made
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 1000])
-def test_columns_of_workers_are_merged_in_order(
-    memory_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(columns, "MEMORY_BYTES", memory_bytes)
-    monkeypatch.setattr(columns, "BLOCK", 40)
+def test_columns_of_workers_are_merged_in_order(memory_bytes: int, tmp_path: Path) -> None:
     parts = []
     for worker in range(3):
         write_columns(Records.from_rows(rows(500, worker, 3)), tmp_path / str(worker))
-        parts.append(read_columns(tmp_path / str(worker)))
+        parts.append(read_columns(tmp_path / str(worker), memory_bytes))
     assert all(isinstance(part, StoredRecords) == (memory_bytes == 1000) for part in parts)
-    together = merged(parts)
+    together = merged(parts, memory_bytes=memory_bytes, block_rows=40)
     assert isinstance(together, StoredRecords) == (memory_bytes == 1000)
     same(together, Records.from_rows(rows(500)))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_peak_in_flight_is_that_of_all_requests(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peak_in_flight_is_that_of_all_requests(seed: int) -> None:
     random = np.random.default_rng(seed)
     starts = np.sort(random.integers(0, 3000, size=400))
     ends = starts + random.integers(0, 400, size=400)
@@ -128,6 +120,5 @@ def test_the_peak_in_flight_is_that_of_all_requests(seed: int, monkeypatch: pyte
     instants = np.unique(starts)
     direct = max(int(((starts <= at) & (ends > at)).sum()) for at in instants)
     assert peak_in_flight(records) == direct
-    monkeypatch.setattr(merging, "BLOCK", 30)
-    assert peak_in_flight(records) == direct
+    assert peak_in_flight(records, 30) == direct
     assert peak_in_flight(Records.from_rows(())) == 0

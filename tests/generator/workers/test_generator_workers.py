@@ -28,9 +28,9 @@ from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.measurement import SESSION_DEADLINE
 from pytest_llmbench.generator.run import LoadGenerator
-from pytest_llmbench.generator.workers import coordinator as coordinating
 from pytest_llmbench.generator.workers import distributed
 from pytest_llmbench.generator.workers import pool as worker_pool
+from pytest_llmbench.generator.workers.coordinator import WorkerPatience
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.pool import WorkerPool
 from pytest_llmbench.generator.workers.protocol import Address
@@ -348,13 +348,9 @@ def test_a_worker_that_cannot_start_shows_what_it_printed(
         workers_for("http://127.0.0.1:9/v1").run(plan(4, load=ClosedLoop(2)))
 
 
-def test_a_worker_that_hangs_is_killed(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coordinating, "_ASK_AFTER_S", 0.3)
-    monkeypatch.setattr(coordinating, "_GIVE_UP_S", 0.3)
+def test_a_worker_that_hangs_is_killed(serve: Serve, workers_for: WorkersFor, plan: MakePlan) -> None:
     kept: list[RequestRecord] = []
-    generator = workers_for(serve(reply()))
+    generator = workers_for(serve(reply()), patience=WorkerPatience(0.3, 0.3))
     thread, seen = in_thread(generator, plan(4000, load=OpenLoop(100.0)), kept.append)
     until(lambda: len(kept) > 10)
     os.kill(worker_pids()[0], signal.SIGSTOP)
@@ -500,12 +496,12 @@ def test_workers_on_cores_of_their_own(serve: Serve, workers_for: WorkersFor, pl
 
 
 def test_workers_end_though_a_forked_process_holds_their_line(
-    serve: Serve, workers_for: WorkersFor, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, workers_for: WorkersFor, plan: MakePlan
 ) -> None:
-    generator = workers_for(serve(reply()))
+    before_they_are_killed = WorkerPatience(end_s=20.0)
+    generator = workers_for(serve(reply()), patience=before_they_are_killed)
     generator.run(plan(2, load=ClosedLoop(2)))
     held = [os.dup(member.line.connection.fileno()) for member in generator._pool._members.values()]  # type: ignore[union-attr]
-    monkeypatch.setattr(worker_pool, "_END_S", 20.0)  # so long would it take to give up and kill them
     began = time.monotonic()
     generator.close()
     assert time.monotonic() - began < 16

@@ -19,7 +19,6 @@ from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.arrivals.sessions import sessions_of, turn_of
 from pytest_llmbench.errors import GeneratorError, StoreError, SuiteError
 from pytest_llmbench.generator.records.supply import DealtWorkload, Supply
-from pytest_llmbench.generator.workers import sharding
 from pytest_llmbench.generator.workers.protocol import Requests
 from pytest_llmbench.generator.workers.sharding import BLOCK_BYTES, Deal, active_workers, packed, split
 from pytest_llmbench.model.messages import Message, MessageArray
@@ -251,9 +250,8 @@ def test_requests_go_in_blocks_that_follow_each_other(
     assert sorted(found, key=lambda each: each.index) == _Long().requests(62, 1)[2:]
 
 
-def test_many_workers_have_smaller_blocks(plan: MakePlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharding, "_ALL_BLOCKS_BYTES", 60_000)
-    made = Deal(plan(200, load=ClosedLoop(20), workload=_Long()), 20)
+def test_many_workers_have_smaller_blocks(plan: MakePlan) -> None:
+    made = Deal(plan(200, load=ClosedLoop(20), workload=_Long()), 20, all_blocks_bytes=60_000)
     assert max(len(block.frames) for _, block in made.blocks()) == 3000
 
 

@@ -18,8 +18,7 @@ from scripted_server import REPLY, ScriptedServer
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.generator.limits import Limits
-from pytest_llmbench.generator.workers import coordinator as coordinating
-from pytest_llmbench.generator.workers import distributed
+from pytest_llmbench.generator.workers.coordinator import WorkerPatience
 from pytest_llmbench.generator.workers.distributed import DistributedLoadGenerator
 from pytest_llmbench.generator.workers.protocol import Address
 from pytest_llmbench.model.observation import INTERRUPTED_BY_CTRL_C, Observation
@@ -34,13 +33,15 @@ DEALING = 400
 
 @pytest.fixture
 def generator(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[DistributedLoadGenerator]:
-    """Two workers. Nothing of their files, and no process, is left at the end."""
+    """Two workers; a parameter: further options. Nothing of their files, and no process, is left at the
+    end."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = set(psutil.Process().children(recursive=True))
     server = serve(lambda conversation: conversation.send(REPLY))
-    with DistributedLoadGenerator(Address(server.url), "openai-chat", workers=2, model="m") as made:
+    options = {"workers": 2, "model": "m"} | getattr(request, "param", {})
+    with DistributedLoadGenerator(Address(server.url), "openai-chat", **options) as made:
         yield made
     assert set(psutil.Process().children(recursive=True)) <= before
     assert list(tmp_path.glob("llmbench-*")) == []
@@ -99,10 +100,10 @@ def test_a_worker_that_dies_while_it_is_dealt_to(generator: DistributedLoadGener
 
 
 @pytest.mark.usefixtures("goes_on")
+@pytest.mark.parametrize("generator", [{"patience": WorkerPatience(give_up_s=0.3)}], indirect=True)
 def test_a_worker_that_does_not_listen_is_killed_in_the_end(
-    generator: DistributedLoadGenerator, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+    generator: DistributedLoadGenerator, plan: MakePlan
 ) -> None:
-    monkeypatch.setattr(coordinating, "_GIVE_UP_S", 0.3)
     workload = Prompts(at=DEALING, happens=lambda: os.kill(worker_pids()[0], signal.SIGSTOP))
     seen = generator.run(dealt(plan, workload=workload))
     assert nothing_was_sent(seen, "worker 1 of 2 was killed by SIGKILL")
@@ -142,11 +143,11 @@ def test_an_error_of_the_workload_is_raised_as_it_is(
 
 
 @pytest.mark.usefixtures("goes_on")
+@pytest.mark.parametrize("generator", [{"host": Limits(ports=80)}], indirect=True)
 def test_what_is_known_once_all_are_drawn_is_refused_then(
-    generator: DistributedLoadGenerator, plan: MakePlan, monkeypatch: pytest.MonkeyPatch
+    generator: DistributedLoadGenerator, plan: MakePlan
 ) -> None:
     """Of an open loop the connections depend on the length of replies: 79 without any, 89 for 8 tokens."""
-    monkeypatch.setattr(distributed, "own_limits", lambda: Limits(ports=80))
     with pytest.raises(SuiteError, match="89 connections to one server need as many local ports"):
         generator.run(plan(200, load=OpenLoop(100.0)))
 

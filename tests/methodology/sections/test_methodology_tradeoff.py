@@ -150,6 +150,7 @@ def test_what_a_sweep_found_is_known_to_the_next_level_that_failed(template: See
 
 
 def test_shares_of_a_range_that_ended_are_shares_of_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A search ends at neither by itself in a test's time; the plan of each test reckons with both, too.
     monkeypatch.setattr("pytest_llmbench.methodology.search.search.LARGEST_BURST", 8)
     monkeypatch.setattr("pytest_llmbench.methodology.search.search.STRETCHES", 0)
     endless = run(QueueServer(slots=100_000), levels_percent=(50.0, 100.0))

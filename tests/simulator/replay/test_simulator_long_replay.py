@@ -65,6 +65,7 @@ def test_handing_over_in_batches_changes_nothing(
 ) -> None:
     plan = LoadPlan("long", SHORT, load, 900, seed=5, **more)
     whole, in_order = _replayed(scenario, plan)
+    # Sizes of buffers in four layers of the replay, which nobody else has a reason to choose.
     monkeypatch.setattr(replay_run, "BATCH", 13)
     monkeypatch.setattr(replay_requests, "AT_ONCE", 50)
     monkeypatch.setattr(replay_load, "_AT_ONCE", 17)
