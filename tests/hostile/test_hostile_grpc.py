@@ -93,7 +93,7 @@ def test_messages_cut_at_every_byte_in_a_call_that_ends_well(dialect: str) -> No
 @pytest.mark.parametrize("name", FACES | STALLING)
 def test_the_preflight_refuses_a_face(name: str, dialect: str) -> None:
     """In words, and in time: a server that floods it is one that does not answer."""
-    access = Access(connect_s=15.0, answer_s=0.4 if name in STALLING else 30.0)
+    access = Access(connect_s=15.0, answer_s=0.1 if name in STALLING else 30.0)
     face = (FACES | STALLING)[name]
     began = time.monotonic()
     with serving(lambda talk: face(talk, REPLIES[dialect])) as url:

@@ -27,9 +27,9 @@ from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 BLOCK = 16
-CHAT = SessionWorkload("chat", Uniform(2, 6), Uniform(10, 60), Uniform(3, 12), Uniform(100, 2000))
+CHAT = SessionWorkload("chat", Uniform(2, 6), Uniform(10, 60), Uniform(3, 12), Uniform(5, 60))
 WITH_SYSTEM = SessionWorkload(
-    "system", Uniform(2, 6), Uniform(10, 60), Uniform(3, 12), Uniform(100, 2000), system_tokens=330
+    "system", Uniform(2, 6), Uniform(10, 60), Uniform(3, 12), Uniform(5, 60), system_tokens=330
 )
 THREE = "fast?prefix_caching=true&replicas=3"
 
