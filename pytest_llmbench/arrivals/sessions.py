@@ -8,7 +8,7 @@ sent, since what follows would rest on an answer that nobody got; what is in fli
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pytest_llmbench.arrivals.schedule import schedule_ns
@@ -123,6 +123,56 @@ class SessionFlow:
     def _cut(self, opened: _Open) -> None:
         opened.cut = True
         self.unsent -= opened.pending + len(opened.waiting)
+
+
+class _Answer(NamedTuple):
+    """What the server said to a turn."""
+
+    text: str
+    tokens: int
+
+
+class LiveAnswers:
+    """What the server answered in the sessions that go on, for the turns that read it."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, dict[int, _Answer]] = {}
+        """By session, then by turn."""
+        self._heard: dict[int, str] = {}
+        """Texts of replies by index that are not noted yet."""
+
+    def hear(self, index: int, text: str) -> None:
+        """The text of the reply to request ``index``, ahead of its record."""
+        self._heard[index] = text
+
+    def note_heard(self, request: PlannedRequest, tokens: int) -> None:
+        """The record of a reply is there: :meth:`note` what was heard of it, if anything."""
+        self.note(turn_of(request), self._heard.pop(request.index, ""), tokens)
+
+    def note(self, turn: Turn, text: str, tokens: int) -> None:
+        """``tokens``: of the text, as the server counts it. Halves of characters become question marks."""
+        said = text.encode(errors="replace").decode()
+        answer = _Answer(said, tokens) if said.strip() else _Answer("", 0)
+        self._of.setdefault(turn.session, {})[turn.number] = answer
+
+    def asked(self, request: PlannedRequest) -> PlannedRequest:
+        """The request with the answers that it reads, and its length with them; itself if it reads none.
+
+        ``token_ids`` are still those with recorded answers. Of a turn that was not noted nothing was said.
+        """
+        turn, said = turn_of(request), request.messages
+        if not turn.reads or said is None:
+            return request
+        own = self._of.get(turn.session, {})
+        places = [message.live for message in said.messages if message.live is not None]
+        recorded = sum(place.tokens for place in places)
+        live = sum(own[number].tokens for number in turn.reads if number in own)
+        answered = said.answered({number: answer.text for number, answer in own.items()})
+        return replace(request, messages=answered, input_tokens=request.input_tokens - recorded + live)
+
+    def forget(self, session: int) -> None:
+        """Nothing more of this session will be sent."""
+        self._of.pop(session, None)
 
 
 def _freed(opened: _Open, ended: int) -> list[int]:

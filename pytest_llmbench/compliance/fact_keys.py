@@ -48,6 +48,7 @@ _WORKLOAD = {
     "workload.targets": "list: the length of the requests in each part of workload.slices (long context)",
     "workload.classes": "list of mappings: name, input [low, high], output [low, high], share",
     "workload.class_mix": "mapping: class → share of the requests",
+    "workload.answers": "live | live-compared: answers in the history of sessions; without it recorded ones",
     "workload.deviations": "list of declared changes to a reference workload: what, instead_of, rule",
     "workload.cuts": "mapping: share of the requests that users cut, after {type, params, unit}, from "
     "(submission), figures (what they are left out of); absent where all users wait",

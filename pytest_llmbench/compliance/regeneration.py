@@ -12,6 +12,7 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.records import MISSING
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.session import LIVE_ANSWERS, answers_of
 from pytest_llmbench.workloads.catalogue import WORKLOADS, reference_variant
 from pytest_llmbench.workloads.long_context import LongContextWorkload
 from pytest_llmbench.workloads.sequence import (
@@ -38,8 +39,11 @@ def regenerated(view: EvidenceView, *, by_reference: bool = False) -> str | None
     """What differs from drawing all that was planned afresh; None when nothing does.
 
     Compared are the declared digest of the whole sequence and that of each run. ``by_reference``: drawn by
-    the project's own generator of the reference workload, not by the workload that the run used.
+    the project's own generator of the reference workload, not by the workload that the run used. Prompts with
+    live answers are drawn by nobody again, whatever their digest says.
     """
+    if any(answers_of(run.plan.workload) != "recorded" for run in view.runs):
+        return LIVE_ANSWERS
     declared, seed, count = view.need_all("workload.sequence_sha256", "workload.seed", "workload.n_requests")
     workload = _drawing(view, _declared_workload(view), by_reference)
     parts = _parts(view, workload, count, seed)

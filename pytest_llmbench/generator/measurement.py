@@ -79,7 +79,9 @@ class Measurement:
         gate: Gate | None = None,
         rows: RowLog | None = None,
         most_reply_bytes: int,
+        reads_at_once: bool = False,
     ) -> None:
+        """``reads_at_once``: replies do not wait to be read, since requests are made of them."""
         self._load, self._planned = load, planned
         self._transport = transport
         self._clock = clock
@@ -89,26 +91,25 @@ class Measurement:
         self._session_deadline_ns = session_deadline_ns
         self._most_ns = None if most_s is None else round(most_s * 1e9)
         self._dispatcher = Dispatcher(transport, clock, self._ended)
-        self._decoding = self._decode_queue(decode)
+        self._decoding = self._decode_queue(decode, at_once=reads_at_once)
         self._heartbeat = Heartbeat(clock, self._chores)
         self._sleep: SleepWatch | None = None
         self._watch, self._looks = watch, looks
         self._gate = gate
         self._work: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
-        self._told_ns = 0
-        self._ok = 0
+        self._told_ns = self._ok = 0
         self.records = RowLog() if rows is None else rows
         self.counters = Counters()
 
-    def _decode_queue(self, decode: Callable[[Exchange], Steps]) -> DecodeQueue:
+    def _decode_queue(self, decode: Callable[[Exchange], Steps], *, at_once: bool) -> DecodeQueue:
         """Streams that began together end together: as many replies may wait as requests are in flight."""
         in_flight, transport = self._dispatcher.in_flight, self._transport
         return DecodeQueue(
             decode,
             self._deliver,
             self._clock,
-            may_wait=lambda: len(in_flight),
+            may_wait=lambda: -1 if at_once else len(in_flight),  # not even the one that is being read
             busy=lambda: transport.busy,
         )
 

@@ -32,7 +32,8 @@ class PreparedRequest:
     prompt: bytes | None = None
     """:func:`kept_prompt`, to be counted if the server does not say how long it was."""
     class_label: str = ""
-    shared_prefix_tokens: int = 0
+    shared_prefix_tokens: int | None = 0
+    """None where its prompt holds live answers: what an earlier one shares with it is not known."""
     prefix_id: int | None = None
     turn: Turn | None = None
     structured: StructuredOutput | None = None

@@ -68,6 +68,9 @@ class ReplyReader:
     """The tokenizer that ``count_text`` is of."""
     memory: ReplyMemory = field(default_factory=ReplyMemory, compare=False)
     declared: Declared = field(default_factory=Declared)
+    heard: Callable[[int, str], None] | None = None
+    """Told the index of each request whose reply later turns of its session read, and the text of that,
+    however it ended."""
 
     def steps(self, exchange: Exchange) -> Steps:
         """A generator that does a little at each step and returns the record."""
@@ -141,7 +144,7 @@ class ReplyReader:
             teach = None if declared.tells else exchange.teach
             usual = read_uniform(exchange.bodies, exchange.stamps, self.dialect, self.memory, teach=teach)
             if usual is not None:
-                usual.fill(record)
+                self._fill(record, usual, exchange.request)
                 if declared.tells:
                     declared.fill(record, (), headers)
                 if record.input_tokens is None:
@@ -157,7 +160,7 @@ class ReplyReader:
         broken = None if whole else (record.outcome, record.error)
         ended: Ended = "eof" if broken is None else _ENDED[broken[0]]
         summary = yield from self._summary(chunks, ended)
-        summary.fill(record)
+        self._fill(record, summary, exchange.request)
         if structured is not None and summary.outcome is Outcome.OK:
             yield
             record.schema_check = checked(structured, summary, chunks)
@@ -170,6 +173,12 @@ class ReplyReader:
             record.input_tokens = self._sent_tokens(exchange.request)
         if broken is not None and (exchange.end is End.GARBAGE or summary.outcome is broken[0]):
             record.outcome, record.error = broken  # with the cause that the transport saw
+
+    def _fill(self, record: RequestRecord, summary: StreamSummary, request: PreparedRequest) -> None:
+        """Fill the record, which has no text; that is told apart."""
+        summary.fill(record)
+        if self.heard is not None and request.turn is not None and request.turn.live:
+            self.heard(request.index, summary.text)
 
     def _read_document(self, exchange: Exchange, record: RequestRecord) -> Generator[None, None, None]:
         """A reply that is one JSON document; of one that was broken off nothing can be read."""

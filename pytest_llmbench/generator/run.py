@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
-from pytest_llmbench.arrivals.sessions import sessions_of, starts_ns
+from pytest_llmbench.arrivals.sessions import LiveAnswers, sessions_of, starts_ns
 from pytest_llmbench.errors import GeneratorError, SuiteError
 from pytest_llmbench.generator.awaiting import result_of
 from pytest_llmbench.generator.dispatcher import Dispatcher
@@ -105,6 +105,8 @@ class LoadGenerator:
     KiB for each request: drawing while load is running would hold up the reads for milliseconds at a time.
     """
 
+    _answers: LiveAnswers | None = None
+    """Of the sessions of the plan, where their turns read live answers."""
     _asks_form = _has_roles = False
     """A request of the plan is for structured output."""
 
@@ -174,6 +176,7 @@ class LoadGenerator:
         try:
             self._stop_reason, self._measurement = None, None
             self._asks_form = self._has_roles = False
+            self._answers = None
             return self._run(plan, on_record)
         finally:
             self._busy.release()
@@ -206,6 +209,7 @@ class LoadGenerator:
             raise SuiteError.from_mistakes(mistakes, where=plan.label)
         sessions = self._sessions_of(plan) if isinstance(plan.load, SessionLoad) else None
         if sessions is not None:
+            self._answers = LiveAnswers() if sessions.live else None
             load, connections = self._session_load(plan, sessions)
         else:
             load, connections = self._load_of(plan, self._requests_of(plan))
@@ -262,7 +266,12 @@ class LoadGenerator:
         self, plan: LoadPlan, load: Load, connections: int, rows: RowLog, on_record: OnRecord | None
     ) -> Measurement:
         reader = ReplyReader(
-            self._dialect, plan.phase, self._count_text, self._counted_by, declared=self._declared
+            self._dialect,
+            plan.phase,
+            self._count_text,
+            self._counted_by,
+            declared=self._declared,
+            heard=None if self._answers is None else self._answers.hear,
         )
         measurement = Measurement(
             load=load,
@@ -281,6 +290,7 @@ class LoadGenerator:
             gate=self._gate,
             rows=rows,
             most_reply_bytes=self._limits.most_reply_bytes,
+            reads_at_once=self._answers is not None,
         )
         self._measurement = measurement
         if self._stop_reason is not None:  # asked for while requests were being prepared
@@ -336,7 +346,14 @@ class LoadGenerator:
             try:
                 pacer = Pacer(self._clock, alarm, most_behind_ns=self._limits.most_behind_ns)
                 loop = SessionLoop(
-                    dispatcher, supply, pacer, self._clock, start_ns, slots=slots, starts_ns=starts
+                    dispatcher,
+                    supply,
+                    pacer,
+                    self._clock,
+                    start_ns,
+                    slots=slots,
+                    starts_ns=starts,
+                    answers=self._answers,
                 )
                 return await loop.run()
             finally:
@@ -356,6 +373,8 @@ class LoadGenerator:
         document = self._dialect if isinstance(self._dialect, NonGenerativeDialect) else None
 
         def prepare(planned: PlannedRequest) -> PreparedRequest:
+            if planned.reads_answers and self._answers is not None:
+                planned = self._answers.asked(planned)
             self._asks_form |= planned.structured is not None
             self._has_roles |= planned.messages is not None
             text = planned.text if as_ids else text_of(planned)
@@ -373,7 +392,7 @@ class LoadGenerator:
                 sent_tokens=len(planned.token_ids) if as_ids and planned.token_ids is not None else None,
                 prompt=kept_prompt(request.text) if self._count_text is not None else None,
                 class_label=planned.class_label,
-                shared_prefix_tokens=planned.shared_prefix_tokens,
+                shared_prefix_tokens=None if planned.reads_answers else planned.shared_prefix_tokens,
                 prefix_id=planned.prefix_id,
                 turn=planned.turn,
                 structured=planned.structured if self._dialect.structured_output else None,

@@ -3,6 +3,9 @@
 A turn is due at an absolute instant, the end of the last turn that it waits for plus its pause, as the
 transport saw that end. Whether a reply was a good one is known when it has been decoded, a moment later; a
 session whose reply turns out bad is cut off then, and a turn without a pause may be under way by that time.
+
+A turn that reads live answers cannot be made before these have been decoded. It is due at the same instant;
+what it takes the generator to read them and to make the prompt is lateness of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 
-from pytest_llmbench.arrivals.sessions import Due, SessionFlow, turn_of
+from pytest_llmbench.arrivals.sessions import Due, LiveAnswers, SessionFlow, turn_of
 from pytest_llmbench.generator.dispatcher import Dispatcher
 from pytest_llmbench.generator.http.transport import End, Exchange
 from pytest_llmbench.generator.loops import Pacer
@@ -24,6 +27,8 @@ from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.timing.clock import Clock
 
 _AT_ONCE = 16
+_BYTES_PER_TOKEN = 5
+"""A prompt that cannot be encoded yet takes up about so much."""
 
 Prepare = Callable[[PlannedRequest], PreparedRequest]
 
@@ -53,6 +58,8 @@ class SessionSupply:
         """Their turns that are not encoded."""
         self._ready: dict[int, PreparedRequest] = {}
         """By index."""
+        self._held: dict[int, int] = {}
+        """What each of them takes up of the room, by index; also of turns that wait for live answers."""
         self._places: dict[int, range] = {}
         """The indices of the turns of each session that goes on."""
         self.begun = 0
@@ -65,6 +72,12 @@ class SessionSupply:
     @property
     def exhausted(self) -> bool:
         return self._next is None and not self._ahead
+
+    @property
+    def live(self) -> bool:
+        """Whether the turns of the next session read live answers."""
+        following = self._ahead[0] if self._ahead else self._next
+        return following is not None and turn_of(following[0]).live
 
     @property
     def first_number(self) -> int:
@@ -89,24 +102,27 @@ class SessionSupply:
         """Encode a turn of a session that was begun, if it is not yet, whatever room there is."""
         if request.index not in self._ready:
             prepared = self._ready[request.index] = self._prepare(request)
-            self._room -= weight(prepared)
+            self._hold(request, weight(prepared))
 
     def ready(self, request: PlannedRequest) -> PreparedRequest:
         """The turn, to be sent now."""
         prepared = self._ready.pop(request.index, None)
-        if prepared is None:
-            return self._prepare(request)
-        self._room += weight(prepared)
-        return prepared
+        self._room += self._held.pop(request.index, 0)
+        return self._prepare(request) if prepared is None else prepared
 
     def forget(self, session: int) -> None:
         """Nothing more of this session will be sent."""
         for index in self._places.pop(session, ()):
-            prepared = self._ready.pop(index, None)
-            self._room += 0 if prepared is None else weight(prepared)
+            self._ready.pop(index, None)
+            self._room += self._held.pop(index, 0)
+
+    def _hold(self, request: PlannedRequest, size: int) -> None:
+        self._room += self._held.get(request.index, 0) - size
+        self._held[request.index] = size
 
     def top_up(self) -> bool:
-        """Encode one further turn; False where the budget or the plan is at its end."""
+        """Encode one further turn, or pass one that waits for live answers; False where the budget or the
+        plan is at its end."""
         if self._room <= 0:
             return False
         if not self._coming:
@@ -115,7 +131,11 @@ class SessionSupply:
             self._ahead.append(self._next)
             self._coming.extend(self._next)
             self._next = next(self._sessions, None)
-        self.keep(self._coming.popleft())
+        coming = self._coming.popleft()
+        if coming.reads_answers:
+            self._hold(coming, _BYTES_PER_TOKEN * coming.input_tokens)
+        else:
+            self.keep(coming)
         return True
 
 
@@ -132,12 +152,14 @@ class SessionLoop:
         *,
         slots: int = 0,
         starts_ns: Iterator[int],
+        answers: LiveAnswers | None = None,
     ) -> None:
-        """``slots``: sessions at once; 0: they start at ``starts_ns``, instants from ``start_ns`` on."""
+        """``slots``: sessions at once; 0: they start at ``starts_ns``, instants from ``start_ns`` on.
+        ``answers``: those that turns read, where they are live ones."""
         self._dispatcher, self._supply = dispatcher, supply
         self._pacer, self._clock, self._start_ns = pacer, clock, start_ns
         self._slots, self._starts_ns = slots, starts_ns
-        self._flow = SessionFlow()
+        self._flow, self._answers = SessionFlow(), answers
         self._due: list[Due] = []
         """A heap."""
         self._planned: dict[int, PlannedRequest] = {}
@@ -204,7 +226,8 @@ class SessionLoop:
         self._dispatcher.dispatch(self._supply.ready(due.request), due.at_ns)
         if self._supply.lacks:
             for follower in self._flow.followers(due.request):  # while there is time for it
-                self._supply.keep(follower)
+                if not follower.reads_answers:
+                    self._supply.keep(follower)
             self._supply.top_up()
 
     def _begin_next(self, at_ns: int, now_ns: int = -1) -> None:
@@ -228,19 +251,39 @@ class SessionLoop:
                 heapq.heappush(self._due, due)
 
     def _ended(self, exchange: Exchange) -> None:
+        if self._answers is not None:
+            return  # what follows is made of what it said, which is not read yet
         request = self._planned.pop(exchange.request.index)
         well = exchange.end is End.COMPLETE and (exchange.status or 0) < HTTPStatus.BAD_REQUEST
         well |= exchange.request.cut_after_ns is not None  # nobody waits for the rest of it
-        after = self._flow.ended(turn_of(request), exchange.finished_ns, ok=well)
-        self._take_up(after.due, exchange.finished_ns)
+        self._go_on(request, exchange.finished_ns, ok=well)
+
+    def _go_on(self, request: PlannedRequest, ended_ns: int, *, ok: bool) -> None:
+        """What the end of a turn brings about."""
+        session = turn_of(request).session
+        after = self._flow.ended(turn_of(request), ended_ns, ok=ok)
+        self._take_up(after.due, ended_ns)
         if after.over or self._flow.is_cut(request):
-            self._supply.forget(turn_of(request).session)
+            self._supply.forget(session)
+            if self._answers is not None:
+                self._answers.forget(session)
         if after.over and self._slots:
-            self._begin_next(exchange.finished_ns, exchange.finished_ns)
+            self._begin_next(ended_ns, ended_ns)
         self._look_again()
+
+    def _heard(self, answers: LiveAnswers, request: PlannedRequest, record: RequestRecord) -> None:
+        """A reply has been read that later turns read too."""
+        answers.note_heard(request, (record.output_tokens or 0) - (record.reasoning_tokens or 0))
+        assert record.finished_ns is not None
+        ok = record.outcome in (Outcome.OK, Outcome.CUT_BY_USER)
+        self._go_on(request, record.finished_ns, ok=ok)
 
     def _decoded(self, record: RequestRecord) -> None:
         """A reply has been read. A bad one cuts its session off, if anything of it is left to be sent."""
+        if self._answers is not None and (request := self._planned.pop(record.index, None)) is not None:
+            if self._dispatcher.halted is None and self._dispatcher.closed is None:
+                self._heard(self._answers, request, record)
+            return
         if record.outcome in (Outcome.OK, Outcome.CUT_BY_USER) or record.session is None:
             return
         if self._flow.cut(record.session) and self._slots:

@@ -29,7 +29,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import describe_loads
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.model.session import LIVE_ANSWERS, OfSessions
 from pytest_llmbench.probes.disclosure import read_sut_file
 from pytest_llmbench.reports.numbers import rough_duration
 from pytest_llmbench.simulator.scenario.disclosure import disclosure
@@ -440,6 +440,7 @@ def _test(
     block = [f"{definition.title}: {described}, workload {setting.workload.name}", amount.describe()]
     stated = setting.workload.specification()
     block += [*told_of(stated.get("profiles", ())), *filter(None, [told_of_cuts(stated.get("cuts"))])]
+    block += [f"live answers: {LIVE_ANSWERS}"] if "answers" in stated else []
     block += _of_warm_up(own, planned, asked.times)
     measured = [load for load in loads if load.phase is Phase.MEASURE]
     with_ = [owner for load, owner in shared if load.phase is Phase.MEASURE]

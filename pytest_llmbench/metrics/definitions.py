@@ -109,7 +109,7 @@ _RATES = (
         "tok/s",
         "higher",
         "input tokens (cached ones included) of requests with first content (without output: that ended) "
-        "in the window / duration",
+        "in the window / duration; of those alone that ended ok, so of none that users were to cut",
         "5.2.4.1",
     ),
     _scalar(

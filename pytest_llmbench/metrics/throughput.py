@@ -115,7 +115,8 @@ def input_token_throughput(windows: Sequence[Window], *, seed: int, level: float
     """Input tokens of requests whose first content came in the window / its duration, tok/s.
 
     A request that generates nothing has no content: its input counts where it ended. Tokens that a prefix
-    cache answered are included.
+    cache answered are included. Of requests that users were to cut none counts, though the server may have
+    read them: its own count of a prompt comes with the end of a reply, which one that was cut does not have.
     """
     return _rate(_input_tokens, windows, "tok/s", seed, level)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
@@ -21,6 +21,15 @@ class ToolCall:
     """A JSON object as text."""
 
 
+class LivePlace(NamedTuple):
+    """The place of live answers in a history, where a recorded one stands until they are known."""
+
+    turns: tuple[int, ...]
+    """Numbers of the turns of the session that they answer."""
+    tokens: int
+    """Tokens of the recorded answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message."""
@@ -31,6 +40,8 @@ class Message:
     """Of an assistant's message."""
     call_id: str = ""
     """Of a tool's message: the call that it answers."""
+    live: LivePlace | None = None
+    """Of an assistant's message whose content gives way to what the server answers; None: it stays."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -85,6 +96,33 @@ class MessageArray:
         """The tools, and the messages in the shape of OpenAI's chat API, as compact JSON."""
         said = [json.loads(self.tools or "[]"), [message.as_chat() for message in self.messages]]
         return json.dumps(said, separators=(",", ":"))
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Numbers of the turns whose live answers it holds."""
+        return tuple(number for message in self.messages if message.live for number in message.live.turns)
+
+    def answered(self, answers: Mapping[int, str]) -> MessageArray:
+        """The array with live answers, by number of the turn, in the place of recorded ones.
+
+        Answers of several turns are one message. Where the server said nothing there is none, and what the
+        user says before and after it is one message: many chat templates want the roles in turns.
+        """
+        said: list[Message] = []
+        unanswered = False
+        for message in self.messages:
+            spoken = message
+            if message.live is not None:
+                texts = (answers.get(number, "") for number in message.live.turns)
+                spoken = Message("assistant", "\n\n".join(text for text in texts if text))
+                if not spoken.content.strip():
+                    unanswered = True
+                    continue
+            if unanswered and said and said[-1].role == spoken.role:
+                spoken = replace(spoken, content=f"{said.pop().content}\n\n{spoken.content}")
+            unanswered = False
+            said.append(spoken)
+        return replace(self, messages=tuple(said))
 
     def mistakes(self) -> list[str]:
         """What keeps it from being sent to any API, in words that hold nothing of its texts."""

@@ -46,6 +46,11 @@ class PlannedRequest:
     """The time from its submission after which its user cuts it, if the reply is not complete by then. None:
     the user waits."""
 
+    @property
+    def reads_answers(self) -> bool:
+        """Whether its prompt holds live answers: what an earlier prompt shares with it is then not known."""
+        return self.turn is not None and bool(self.turn.reads)
+
 
 @runtime_checkable
 class Workload(Protocol):

@@ -4,17 +4,32 @@ A session is one job of one user or agent: a conversation that grows, or calls t
 is one request of it. It is due when the last of the turns that it waits for has ended, after a pause: the
 user thinks, or a tool works. What is asked, and how the prompt grows, is settled before anything is sent:
 the answers that enter the history are recorded ones, so every run, and both arms of a comparison, read the
-same input.
+same input. Only a workload that is asked for live answers sends back what the server said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, get_args, runtime_checkable
 
 SESSION_HEADER = "x-session-id"
 """The header that says which session a turn is of, if nothing else is asked for."""
+
+Answers = Literal["recorded", "live", "live-compared"]
+"""The answers that enter the history: those of the workload, or what the server said. Systems are compared
+on what it said only where that is asked for: they do not read the same."""
+ANSWERS: Final[tuple[Answers, ...]] = get_args(Answers)
+LIVE_ANSWERS: Final = (
+    "the history holds what the server answered, not recorded answers: no seed gives the same prompts again, "
+    "and their lengths vary"
+)
+
+
+def answers_of(workload: Any) -> Answers:
+    """Which answers enter the history of a workload; recorded ones where it says nothing of it."""
+    told = getattr(workload, "answers", None)
+    return told if told in ANSWERS else "recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +48,11 @@ class Turn:
     """The time from the last of these ends, or from the start of the session, to the instant it is due."""
     kept_tokens: int = 0
     """The number of its first input tokens that are the first of the prompt of the first turn it waits for:
-    in a context that only grows, all of that."""
+    in a context that only grows, all of that. 0 where live answers are among them: not known beforehand."""
+    live: bool = False
+    """Whether turns of its session read what the server answers."""
+    reads: tuple[int, ...] = ()
+    """Numbers of the turns whose live answers stand in its prompt, whose length is not known until then."""
 
 
 @dataclass(frozen=True, slots=True)

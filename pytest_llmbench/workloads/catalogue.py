@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.model.request import Workload
-from pytest_llmbench.model.session import OfSessions
+from pytest_llmbench.model.session import Answers, OfSessions
 from pytest_llmbench.workloads.adapted import (
     Cuts,
     Salted,
@@ -86,14 +86,31 @@ def workload(wanted: str | Workload | Mix) -> Workload:
 
 def with_cuts(base: Workload, cuts: Cuts) -> Workload:
     """The workload, some of whose requests or turns users cut. SuiteError for one where they do already, and
-    for recorded sessions, which say nothing of it."""
+    for sessions of the author's own making."""
     if not isinstance(base, OfSessions):
         return WithCuts(base, cuts)
     from pytest_llmbench.workloads.sessions import SessionWorkload
+    from pytest_llmbench.workloads.trace_sessions import TraceSessionWorkload
 
-    if not isinstance(base, SessionWorkload) or base.cuts is not None:
-        raise SuiteError("cuts can be added to sessions of laws, once", where=f"workload {shown(base.name)}")
+    if not isinstance(base, SessionWorkload | TraceSessionWorkload) or base.cuts is not None:
+        raise SuiteError(
+            "cuts can be added to sessions of laws and of traces, once", where=f"workload {shown(base.name)}"
+        )
     return replace(base, name=f"{base.name} (with cuts)", cuts=cuts)
+
+
+def with_answers(base: Workload, answers: Answers) -> Workload:
+    """The workload of sessions with the answers that are asked for in its history. SuiteError for any
+    other."""
+    from pytest_llmbench.workloads.sessions import SessionWorkload
+    from pytest_llmbench.workloads.trace_sessions import TraceSessionWorkload
+
+    if not isinstance(base, SessionWorkload | TraceSessionWorkload):
+        raise SuiteError(
+            "answers are of sessions: turns of a conversation read them, single requests do not",
+            where=f"workload {shown(base.name)}",
+        )
+    return replace(base, answers=answers)
 
 
 def mixed(parts: Mix, name: str = "") -> Mixture:

@@ -108,7 +108,8 @@ def sequence_json(requests: Iterable[PlannedRequest]) -> str:
     in common with the turn it goes on from: the whole of every prompt would be quadratic in the turns. One
     that asks for structured output has ``[tools,schema]``, two strings, after that; of messages with roles,
     ``[tools,messages]`` as OpenAI's chat API takes them stands in place of the ids; one that its user is to
-    cut ends with the nanoseconds after which.
+    cut ends with the nanoseconds after which. A turn that reads live answers has ``[turns]`` after ``kept``,
+    the numbers of those, and recorded answers where they are to stand.
     """
     return f"[{','.join(_request_json(request).decode() for request in requests)}]"
 
@@ -271,6 +272,7 @@ def _plain_json(request: PlannedRequest) -> bytes:
         return b"[%d,%b]" % (request.max_tokens, _prompt_json(request))
     turn = request.turn
     place = [turn.session, turn.number, turn.turns, turn.wait_for, turn.pause_ns, turn.kept_tokens]
+    place += [turn.reads] if turn.reads else []
     told = json.dumps(place, separators=(",", ":")).encode()
     if request.messages is not None:
         return b"[%d,%b,%b]" % (request.max_tokens, told, request.messages.as_json().encode())

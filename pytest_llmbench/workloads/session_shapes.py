@@ -17,7 +17,7 @@ from typing import Any, Final
 from pytest_llmbench.errors import SuiteError, shown
 from pytest_llmbench.workloads.adapted import cuts_of, seconds_law
 from pytest_llmbench.workloads.lengths import LengthLaw, LogNormal, Normal, law_of
-from pytest_llmbench.workloads.sessions import SessionWorkload
+from pytest_llmbench.workloads.sessions import SessionWorkload, answers_mistakes
 
 SESSION: Final = "session:"
 _KEY: Final = "sessions"
@@ -25,7 +25,8 @@ _LAWS: Final = ("turns", "input_tokens", "output_tokens", "own_tokens")
 _NUMBERS: Final = ("system_tokens", "group_tokens", "groups", "fan_out", "reset_every", "context_tokens")
 _NEEDED: Final = ("turns", "input_tokens", "output_tokens")
 _CUTS: Final = ("cut_share", "cut_after_s")
-_KNOWN: Final = ("name", *_LAWS, "pause_s", *_NUMBERS, *_CUTS)
+_TEXTS: Final = ("name", "answers")
+_KNOWN: Final = (*_TEXTS, *_LAWS, "pause_s", *_NUMBERS, *_CUTS)
 
 
 def _lognormal(mean: float, low: int, high: int) -> LogNormal:
@@ -101,9 +102,11 @@ def _given(key: str, value: Any) -> dict[str, Any]:
         return {key: law_of(value, key)}
     if key == "pause_s":
         return {"pause_ms": _pause(value)}
-    kind = str if key == "name" else int
+    kind = str if key in _TEXTS else int
     if not isinstance(value, kind) or isinstance(value, bool):
         raise SuiteError(f"{key} is {shown(value)}: give a {'name' if kind is str else 'whole number'}")
+    if key == "answers" and (wrong := answers_mistakes(str(value))):
+        raise SuiteError(wrong[0])
     return {key: value}
 
 

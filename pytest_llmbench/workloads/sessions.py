@@ -5,13 +5,16 @@ that of its group, the session's own document, then the history: questions and r
 before, and the new question. Nothing of it depends on what the server answers, so two runs of one seed read
 the same, token by token. The prompt goes out whole, as one text: its tokens are those of a conversation, its
 roles are not.
+
+With live answers what the server said stands in the place of the recorded answers, and the prompt goes out as
+messages with roles, since a server finds its own answer in its cache only where its template puts it.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice, repeat
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -19,8 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.messages import LivePlace, Message, MessageArray
 from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.model.session import (
+    ANSWERS,
+    LIVE_ANSWERS,
+    Answers,
     OfSessions,
     Session,
     SessionTurn,
@@ -28,6 +35,7 @@ from pytest_llmbench.model.session import (
     prompt_lengths,
     session_mistakes,
 )
+from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import Cuts
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.lengths import LengthLaw, specification_of
@@ -96,10 +104,12 @@ class SessionWorkload(StreamedWorkload):
     """A session ends before the first turn that needs more, with its reply."""
     temperature: float = 0.0
     cuts: Cuts | None = None
-    """The user cuts some of the turns; the session goes on after them, with the recorded answers."""
+    """The user cuts some of the turns; the session goes on after them, with the recorded answers, or with as
+    much of the live one as had come."""
+    answers: Answers = "recorded"
 
     def __post_init__(self) -> None:
-        mistakes = temperature_mistakes(self.temperature)
+        mistakes = temperature_mistakes(self.temperature) + answers_mistakes(self.answers)
         if not self.name or self.name in RESERVED_NAMES:
             mistakes.append(f"it is called {self.name!r}: give it a name of its own")
         for name, least in (
@@ -179,7 +189,7 @@ class SessionWorkload(StreamedWorkload):
         content = BulkRandom(derived_seed(seed, "session content"))
         first = 0
         for number, session in enumerate(sessions):
-            yield from requests_of(
+            made = requests_of(
                 session,
                 heads[session.group],
                 content,
@@ -188,6 +198,7 @@ class SessionWorkload(StreamedWorkload):
                 temperature=self.temperature,
                 grouped=bool(self.shared_tokens),
             )
+            yield from made if self.answers == "recorded" else _with_live_answers(session, made)
             first += len(session.turns)
 
     def specification(self) -> Mapping[str, Any]:
@@ -202,13 +213,14 @@ class SessionWorkload(StreamedWorkload):
                 "domain": "readable random words",
                 "language": "English",
                 "system_prompt": system,
-                "context": "deltas with recorded answers",
+                "context": f"deltas with {'recorded' if self.answers == 'recorded' else 'live'} answers",
             },
             "prefix_sharing": {"fraction": float(self.shared_tokens > 0), "length": shared},
             "temperature": self.temperature,
             "stop": [],
             "sessions": self._layers(),
             **({} if self.cuts is None else {"cuts": self.cuts.specification()}),
+            **stated_answers(self.answers),
             "generation": {
                 "generator": "Python random.Random, a seed each for shapes, shared beginnings and words",
                 "order": ["turns", "own document", "per turn: pause, input, output"],
@@ -331,6 +343,54 @@ def requests_of(
             )
         )
     return found
+
+
+def _with_live_answers(session: Session, requests: Sequence[PlannedRequest]) -> list[PlannedRequest]:
+    """Turns with recorded answers as messages with roles, in which these are to give way to live ones."""
+    decode = reference_tokenizer().decode
+    found: list[PlannedRequest] = []
+    for turn, request in zip(session.turns, requests, strict=True):
+        place, ids = _place_of(request), request.token_ids or ()
+        asked, answers = request.input_tokens - turn.input_tokens, 0
+        if place.kept_tokens:
+            before = found[turn.wait_for[0] - 1].messages
+            answers = asked - place.kept_tokens
+            recorded = decode(ids[place.kept_tokens : asked])
+            said = (
+                *(() if before is None else before.messages),
+                Message("assistant", recorded, live=LivePlace(turn.wait_for, answers)),
+                Message("user", decode(ids[asked:])),
+            )
+        else:
+            head = asked - session.own_tokens
+            system = (Message("system", decode(ids[:head])),) if head else ()
+            said = (*system, Message("user", decode(ids[head:])))
+        found.append(live_turn(request, MessageArray(said)))
+    return found
+
+
+def live_turn(request: PlannedRequest, said: MessageArray) -> PlannedRequest:
+    """A turn of a session with live answers, which asks these messages."""
+    place = replace(_place_of(request), live=True, reads=said.reads)
+    kept = 0 if said.reads else place.kept_tokens
+    return replace(request, messages=said, turn=replace(place, kept_tokens=kept))
+
+
+def _place_of(request: PlannedRequest) -> Turn:
+    assert request.turn is not None
+    return request.turn
+
+
+def answers_mistakes(answers: str) -> list[str]:
+    """What is wrong with a choice of answers, in words."""
+    return [] if answers in ANSWERS else [f"answers is {answers!r}: give one of {', '.join(ANSWERS)}"]
+
+
+def stated_answers(answers: Answers) -> dict[str, Any]:
+    """What a specification says of live answers; nothing of recorded ones."""
+    if answers == "recorded":
+        return {}
+    return {"answers": answers, "deviations": [{"what": "context", "rule": LIVE_ANSWERS}]}
 
 
 def _prompts(

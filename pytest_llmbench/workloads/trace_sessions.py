@@ -3,7 +3,7 @@
 What is sent is readable text of exactly the recorded length. Where the trace names the blocks of a prompt,
 equal names are equal words, so prompts begin alike where they did; else a prompt goes on from that of the
 turn before it. Turns with messages send these, roles and all, in place of words. Answers are recorded ones:
-nothing of a prompt depends on what the server answers.
+nothing of a prompt depends on what the server answers, but for messages with live answers in their place.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from itertools import cycle, takewhile
 from typing import Any, Final, NamedTuple
 
 from pytest_llmbench.errors import SuiteError
-from pytest_llmbench.model.messages import Message, MessageArray
+from pytest_llmbench.model.messages import LivePlace, Message, MessageArray
 from pytest_llmbench.model.request import PlannedRequest
-from pytest_llmbench.model.session import Session, SessionTurn, Turn, session_mistakes
+from pytest_llmbench.model.session import Answers, Session, SessionTurn, Turn, session_mistakes
 from pytest_llmbench.tokens.reference import reference_tokenizer
+from pytest_llmbench.workloads.adapted import Cuts
 from pytest_llmbench.workloads.bulk_random import BulkRandom
 from pytest_llmbench.workloads.dataset import (
     DatasetIdentity,
@@ -31,7 +32,7 @@ from pytest_llmbench.workloads.dataset import (
 )
 from pytest_llmbench.workloads.lengths import MOST_TOKENS
 from pytest_llmbench.workloads.readable import as_ids, readable_ids, starting_with_a_word, word_ids
-from pytest_llmbench.workloads.sessions import MOST_TURNS
+from pytest_llmbench.workloads.sessions import MOST_TURNS, answers_mistakes, live_turn, stated_answers
 from pytest_llmbench.workloads.stream import StreamedWorkload, derived_seed
 from pytest_llmbench.workloads.synthetic import NO_SYSTEM_PROMPT
 from pytest_llmbench.workloads.trace import (
@@ -120,6 +121,11 @@ class TraceSessionWorkload(StreamedWorkload):
     by."""
     shuffled: bool = False
     """Whether the seed settles the order of the sessions: ``random.Random(own seed).shuffle``."""
+    cuts: Cuts | None = None
+    """The user cuts some of the turns; the session goes on after them, with the recorded answers, or with as
+    much of the live one as had come."""
+    answers: Answers = "recorded"
+    """Live ones stand where the messages of a turn go on from those of the first turn that it waits for."""
     messages_sha256: str = ""
     """Digest of the messages that are sent; made of them where there are any. Empty: words are sent."""
     system_tokens: int = 0
@@ -128,7 +134,9 @@ class TraceSessionWorkload(StreamedWorkload):
 
     def __post_init__(self) -> None:
         mistakes = name_mistakes(self.name) + self.dataset.mistakes()
-        mistakes += _mistakes(self.sessions, self.block_tokens)
+        mistakes += _mistakes(self.sessions, self.block_tokens) + answers_mistakes(self.answers)
+        if self.answers != "recorded" and not mistakes:
+            mistakes += _not_live(self.sessions)
         if self.shuffled and self.timed:
             mistakes.append("a trace that says when its sessions start has an order: leave out shuffled")
         if mistakes:
@@ -164,10 +172,18 @@ class TraceSessionWorkload(StreamedWorkload):
     def shapes(self, seed: int) -> Iterator[Session]:
         """The sessions without their content, endless. A turn whose prompt is not that of the turn before it
         with the answers and something new is a reset to its whole prompt."""
-        return cycle(_shapes(_in_order(self, seed)))
+        told = cycle(_shapes(_in_order(self, seed)))
+        return told if self.cuts is None else _cut_shapes(told, self.cuts.times_ns(seed))
 
     def _stream(self, seed: int) -> Iterator[PlannedRequest]:
-        return _in_order(self, seed)._worded(seed)
+        return self._cut(_in_order(self, seed)._worded(seed), seed)
+
+    def _cut(self, requests: Iterator[PlannedRequest], seed: int) -> Iterator[PlannedRequest]:
+        """The requests, with the times after which the users of that seed cut them."""
+        if self.cuts is None:
+            return requests
+        pairs = zip(requests, self.cuts.times_ns(seed), strict=False)
+        return (each if ns is None else replace(each, cut_after_ns=ns) for each, ns in pairs)
 
     def _worded(self, seed: int) -> Iterator[PlannedRequest]:
         """The sessions as they stand here, without end, in the words of a seed."""
@@ -178,8 +194,9 @@ class TraceSessionWorkload(StreamedWorkload):
             for session, beginnings in zip(self.sessions, _beginnings(self), strict=True):
                 prompts = _prompts(session, beginnings, blocks, generator)
                 recorded = zip(session.turns, beginnings, prompts, strict=True)
+                live = None if self.answers == "recorded" else _live_arrays(session)
                 for place, (turn, begins, ids) in enumerate(recorded, start=1):
-                    yield PlannedRequest(
+                    request = PlannedRequest(
                         index=index,
                         max_tokens=turn.output_tokens,
                         input_tokens=turn.input_tokens,
@@ -190,6 +207,7 @@ class TraceSessionWorkload(StreamedWorkload):
                         ),
                         messages=turn.messages,
                     )
+                    yield request if live is None else live_turn(request, live[place - 1])
                     index += 1
                 number += 1
             repetition += 1
@@ -200,7 +218,8 @@ class TraceSessionWorkload(StreamedWorkload):
         contents are random words of the same length, equal where they were equal; tools and calls stay."""
         places = {number: place for place, number in enumerate(numbers)}
         index = 0
-        for request in _in_other_words(_in_order(self, seed), words_seed)._worded(words_seed):
+        worded = _in_other_words(_in_order(self, seed), words_seed)._worded(words_seed)
+        for request in self._cut(worded, seed):
             turn = request.turn
             if turn is None or turn.session > numbers[-1]:
                 return
@@ -248,6 +267,48 @@ def ids_of(said: MessageArray) -> array[int]:
     for text in said.texts:
         found += encoded_text(text)
     return found
+
+
+def _live_arrays(session: TracedSession) -> list[MessageArray]:
+    """The messages of each turn, in which recorded answers are to give way to live ones."""
+    found: list[MessageArray] = []
+    for turn in session.turns:
+        said = turn.messages
+        assert said is not None
+        before = session.turns[turn.wait_for[0] - 1].messages if turn.wait_for else None
+        if before is not None and _answers(said, before):
+            end = len(before.messages)
+            recorded = said.messages[end]
+            place = LivePlace(turn.wait_for[:1], len(encoded_text(recorded.content)))
+            history = found[turn.wait_for[0] - 1].messages
+            live = (*history, replace(recorded, live=place), *said.messages[end + 1 :])
+            said = replace(said, messages=live)
+        found.append(said)
+    return found
+
+
+def _answers(said: MessageArray, before: MessageArray) -> bool:
+    """Whether messages are those before them, an answer and more."""
+    end = len(before.messages)
+    goes_on = len(said.messages) > end + 1 and said.messages[:end] == before.messages
+    return goes_on and said.messages[end].role == "assistant"
+
+
+def _not_live(sessions: Sequence[TracedSession]) -> list[str]:
+    """Why the server's own answers cannot stand in the history of a trace."""
+    said = [turn.messages for session in sessions for turn in session.turns]
+    if any(each is None for each in said):
+        return ["live answers need a trace with messages: of lengths alone nobody knows where answers stand"]
+    for number, session in enumerate(sessions):
+        for place, turn in enumerate(session.turns, start=1):
+            told = () if turn.messages is None else turn.messages.messages
+            tools = turn.messages is not None and bool(turn.messages.tools)
+            if tools or any(message.role == "tool" or message.calls for message in told):
+                return [
+                    f"session {number}, turn {place} has tools: what they would give to a live call is not "
+                    "recorded, so leave such sessions out, or let answers be recorded ones"
+                ]
+    return []
 
 
 def _messages_sha256(sessions: Sequence[TracedSession]) -> str:
@@ -375,6 +436,13 @@ def _shapes(workload: TraceSessionWorkload) -> tuple[Session, ...]:
     )
 
 
+def _cut_shapes(sessions: Iterator[Session], times_ns: Iterator[int | None]) -> Iterator[Session]:
+    for session in sessions:
+        yield replace(
+            session, turns=tuple(replace(turn, cut_after_ns=next(times_ns)) for turn in session.turns)
+        )
+
+
 def _shape(turn: TracedTurn, session: TracedSession, begins: _Beginning) -> SessionTurn:
     waits = [session.turns[number - 1] for number in turn.wait_for]
     before = waits[0].input_tokens if waits else 0
@@ -400,7 +468,7 @@ def _specification(workload: TraceSessionWorkload) -> Mapping[str, Any]:
     return {
         "input_length": inputs | {"of": "whole prompt of a turn"},
         "output_length": observed_lengths([turn.output_tokens for turn in turns]) | {"control": "max_tokens"},
-        "content": _as_recorded(workload.system_tokens) if workload.messages_sha256 else dict(_IN_WORDS),
+        "content": _as_recorded(workload) if workload.messages_sha256 else dict(_IN_WORDS),
         "prefix_sharing": stated_sharing(shared),
         "temperature": 0.0,
         "stop": [],
@@ -409,6 +477,8 @@ def _specification(workload: TraceSessionWorkload) -> Mapping[str, Any]:
             "turns": _observed([len(session.turns) for session in workload.sessions], "turns"),
             "pause": _observed(pauses, "ms") if pauses else None,
         },
+        **({} if workload.cuts is None else {"cuts": workload.cuts.specification()}),
+        **stated_answers(workload.answers),
         "dataset": workload.dataset.specification() | {"content_sha256": workload.digest},
         "generation": {
             "generator": "Python random.Random, a seed for each block, and one for the words of a repetition",
@@ -418,13 +488,14 @@ def _specification(workload: TraceSessionWorkload) -> Mapping[str, Any]:
     }
 
 
-def _as_recorded(system_tokens: int) -> dict[str, Any]:
+def _as_recorded(workload: TraceSessionWorkload) -> dict[str, Any]:
+    system_tokens, answers = workload.system_tokens, workload.answers
     prompt = {"present": True, "typical_tokens": system_tokens, "counted_as": "input"}
     return {
         "domain": "messages of the data set, with their roles",
         "language": "that of the data set",
         "system_prompt": prompt if system_tokens else dict(NO_SYSTEM_PROMPT),
-        "context": "full message arrays with recorded answers",
+        "context": f"full message arrays with {'recorded' if answers == 'recorded' else 'live'} answers",
     }
 
 

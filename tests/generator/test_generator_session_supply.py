@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -132,3 +133,45 @@ def test_a_turn_of_no_session_has_no_place_here() -> None:
     alone = SessionSupply(iter([[PlannedRequest(0, 1, 1, text="x")]]), Encoder(), budget_bytes=0)
     with pytest.raises(SuiteError, match="belongs to no session"):
         alone.take()
+
+
+def live_sessions(*turns: int) -> list[list[PlannedRequest]]:
+    """Sessions whose turns read what was answered to those before them."""
+    return [
+        [
+            replace(each, turn=replace(each.turn, live=True, reads=tuple(range(1, each.turn.number))))
+            for each in session
+            if each.turn is not None
+        ]
+        for session in sessions(*turns)
+    ]
+
+
+def test_turns_that_wait_for_live_answers_are_not_encoded_ahead() -> None:
+    encode = Encoder()
+    made = SessionSupply(iter(live_sessions(3, 2)), encode)
+    assert encode.asked == [0, 3]
+    assert made.live
+    first, second, third = made.take()
+    assert [made.ready(each).index for each in (first, second)] == [0, 1]
+    made.keep(third)
+    made.keep(third)
+    assert made.ready(third).index == 2
+    assert encode.asked == [0, 3, 1, 2]
+
+
+def test_they_take_up_room_all_the_same_and_give_it_back() -> None:
+    """So sessions of a long plan are not all taken from it."""
+    long = [[replace(each, input_tokens=1_000) for each in one] for one in live_sessions(2, 2, 2, 2)]
+    encode = Encoder()
+    made = SessionSupply(iter(long), encode, budget_bytes=WEIGHT + 5_000 + 1)
+    assert encode.asked == [0, 2]
+    assert made.lacks
+    for session in range(4):
+        for request in made.take():
+            made.ready(request)
+        made.forget(session)
+        while made.top_up():
+            pass
+    assert sorted(encode.asked) == list(range(8))
+    assert made.exhausted

@@ -13,7 +13,13 @@ from pytest_llmbench.metrics.goodput import goodput_share
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.metrics.preemption import preemption_recovery_rate
 from pytest_llmbench.metrics.sessions.jobs import job_metrics, jobs_of, session_goodput
-from pytest_llmbench.metrics.throughput import Window, completion_rate, planned_cuts, request_throughput
+from pytest_llmbench.metrics.throughput import (
+    Window,
+    completion_rate,
+    input_token_throughput,
+    planned_cuts,
+    request_throughput,
+)
 from pytest_llmbench.model.looks import Looks, Watched
 from pytest_llmbench.model.memory_errors import out_of_memory_errors
 from pytest_llmbench.model.objective import Objective
@@ -69,6 +75,17 @@ def test_completion_and_goodput_are_of_those_who_wait() -> None:
     assert (good.point, good.n) == (0.9, 40)
     assert completion_rate([Records.from_rows([cut(0)])]).point is None
     assert goodput_share([Records.from_rows([cut(0)])], [("ttft", 150.0)]).point is None
+
+
+def test_input_is_that_of_those_who_wait() -> None:
+    """A cut reply has no count of the server, so with it there would be no figure at all."""
+    uncounted = cut(40, input_tokens=None)
+    run = Records.from_rows([*of_a_run()[:40], uncounted, *of_a_run()[41:]])
+    alone = Records.from_rows(of_a_run()[:40])
+    windows = [[Window(records, EPOCH_NS, EPOCH_NS + 2_000 * MS)] for records in (run, alone)]
+    found, expected = (input_token_throughput(each, seed=1) for each in windows)
+    assert found == expected
+    assert found.point == pytest.approx(40 * 100 / 2.0)
 
 
 def test_their_own_figures() -> None:

@@ -32,6 +32,21 @@ CUTS = Cuts(0.3, Uniform(200, 900))
 CHAT: Mapping[str, Any] = {"turns": 4, "input_tokens": 20, "output_tokens": 30}
 
 
+MADE_UP = DatasetIdentity("made up", "1", subset_method="all")
+AGENT = (
+    TracedTurn(40, 5),
+    TracedTurn(60, 5, (1,), 250.0),
+    TracedTurn(50, 5, (1,)),
+    TracedTurn(90, 5, (2, 3)),
+)
+
+
+def recorded(**changes: Any) -> TraceSessionWorkload:
+    """Five sessions of four turns."""
+    sessions = tuple(TracedSession(AGENT) for _ in range(5))
+    return TraceSessionWorkload("agents", sessions, MADE_UP, **changes)
+
+
 def times(requests: Any) -> list[int | None]:
     return [request.cut_after_ns for request in requests]
 
@@ -98,13 +113,10 @@ def test_users_cut_once() -> None:
     with pytest.raises(SuiteError, match="cut requests already"):
         make_workload("profile:COMP", cut_share=0.2, cut_after_s=1)
     chats = workload({"sessions": {**CHAT, "cut_share": 0.2, "cut_after_s": 1}})
-    with pytest.raises(SuiteError, match="sessions of laws, once"):
+    with pytest.raises(SuiteError, match="sessions of laws and of traces, once"):
         with_cuts(chats, CUTS)
-    traced = TraceSessionWorkload(
-        "traced", (TracedSession((TracedTurn(20, 5),)),), DatasetIdentity("made up", "1", subset_method="all")
-    )
-    with pytest.raises(SuiteError, match="sessions of laws, once"):
-        with_cuts(traced, CUTS)
+    with pytest.raises(SuiteError, match="sessions of laws and of traces, once"):
+        with_cuts(with_cuts(recorded(), CUTS), CUTS)
 
 
 def test_a_standard_workload_with_cuts_is_a_custom_one_that_declares_them() -> None:
@@ -169,6 +181,41 @@ def test_turns_are_cut_and_probes_of_a_session_as_it_is() -> None:
     assert rebuilt(described(made)) == made
 
 
+def test_turns_of_a_trace_are_cut_by_the_seed_and_stay_as_recorded() -> None:
+    made, plain = with_cuts(recorded(), Cuts(0.3, Fixed(500))), recorded()
+    assert isinstance(made, TraceSessionWorkload)
+    assert made.name == "agents (with cuts)"
+    requests = made.requests(80, 7)  # four times through
+    assert times(requests).count(500 * MS) == 24
+    assert [replace(r, cut_after_ns=None) for r in requests] == list(plain.requests(80, 7))
+    assert times(made.requests(80, 8)) != times(requests)
+    again = Cuts(0.3, Fixed(500)).times_ns(7)
+    assert times(requests) == list(islice(again, 80))
+    shapes = list(islice(made.shapes(7), 20))
+    assert [turn.cut_after_ns for session in shapes for turn in session.turns] == times(requests)
+    assert rebuilt(described(made)) == made != plain
+
+
+def test_probes_of_recorded_sessions_are_cut_as_these_are() -> None:
+    made = recorded(cuts=CUTS)
+    of_them = [r for r in made.requests(80, 7) if r.turn is not None and r.turn.session in (2, 5)]
+    assert any(times(of_them))
+    assert times(ProbeSessions(made, 7, (2, 5)).requests(8, 9)) == times(of_them)
+
+
+def test_a_shuffled_trace_is_cut_in_the_order_in_which_it_is_sent() -> None:
+    sessions = tuple(TracedSession((TracedTurn(20 + n, 5),)) for n in range(40))
+    made = TraceSessionWorkload("asked", sessions, MADE_UP, timed=False, shuffled=True, cuts=CUTS)
+    requests = made.requests(40, 3)
+    assert times(requests) == list(islice(CUTS.times_ns(3), 40))
+    assert sorted(r.input_tokens for r in requests) == list(range(20, 60))
+
+
+def test_a_recorded_workload_states_its_cuts() -> None:
+    assert recorded(cuts=CUTS).specification()["cuts"] == CUTS.specification()
+    assert "cuts" not in recorded().specification()
+
+
 def test_the_digest_of_a_sequence_tells_the_cuts() -> None:
     one = PlannedRequest(0, 8, 2, token_ids=[5, 6])
     assert sequence_json([one]) == "[[8,[5,6]]]"
@@ -185,6 +232,19 @@ def test_a_file_of_workloads(tmp_path: Path) -> None:
     made: Workload = read_workload_file(path)["impatient"]
     assert isinstance(made, WithCuts)
     assert made.cuts == Cuts(0.5, Uniform(200, 400))
+    (tmp_path / "agents.jsonl").write_text(
+        '{"request_id": "a", "session_id": "s", "input_length": 40, "output_length": 5, "timestamp": 0}\n'
+        '{"request_id": "b", "session_id": "s", "input_length": 60, "output_length": 5, "wait_for": ["a"]}\n',
+        "utf-8",
+    )
+    path.write_text(
+        '[workloads.agents]\nkind = "trace"\nsessions = true\npath = "agents.jsonl"\ndataset = "agents"\n'
+        'version = "1"\nsubset_method = "all"\ncut_share = 0.5\ncut_after_s = [0.2, 0.4]\n',
+        "utf-8",
+    )
+    agents = read_workload_file(path)["agents"]
+    assert isinstance(agents, TraceSessionWorkload)
+    assert agents.cuts == Cuts(0.5, Uniform(200, 400))
     path.write_text(
         "[workloads.x]\ninput_tokens = 20\noutput_tokens = 30\ncut_share = 2\ncut_after_s = 1\n", "utf-8"
     )

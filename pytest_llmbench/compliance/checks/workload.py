@@ -12,6 +12,7 @@ from pytest_llmbench.compliance.request_bodies import against_workload, held_to_
 from pytest_llmbench.model.outcome import TokenSource
 from pytest_llmbench.model.records import TOKEN_SOURCES
 from pytest_llmbench.model.request_fields import INPUT_FIELDS, OUTPUT_FIELDS, SAMPLING_FIELDS
+from pytest_llmbench.model.session import LIVE_ANSWERS
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.specification import CONTROLS, LENGTH_TYPES
 
@@ -148,6 +149,8 @@ def publish_sequences(view: EvidenceView) -> Answer:
     doubt = unverified(view)
     if published == "generator" and doubt is not None:
         return view.unmet(f"nobody can generate the sequence again: {doubt}")
+    if view.fact("workload.answers") is not None:
+        return view.unmet(f"nobody can generate the sequence again: {LIVE_ANSWERS}")
     view.need_all("workload.seed", "workload.sequence_sha256")
     return view.answer(
         published in ("sequence", "generator"),

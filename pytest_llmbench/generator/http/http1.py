@@ -110,8 +110,10 @@ class Http1Connection:
         if exchange is not self._exchange:
             return  # the connection's end, or the sweep, came before
         if self._parser.framing is Framing.UNKNOWN and self._chunked and exchange.submitted_ns is not None:
-            # A reply that has to keep to a schema is read: what the known one kept to was another.
-            free = exchange.request.structured is None
+            # A reply that has to keep to a schema is read, since what the known one kept to was another; and
+            # so is one whose text is asked for.
+            asked = exchange.request
+            free = asked.structured is None and (asked.turn is None or not asked.turn.live)
             known = self._owner.known.read(exchange.unparsed) if free else None
             if known is not None and self.alive:
                 exchange.known, exchange.status = known, known.status

@@ -24,6 +24,7 @@ from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.identity import (
     identity_of,
     refuse_few_runs,
+    refuse_live_answers,
     refuse_mismatch,
     waived,
 )
@@ -156,6 +157,8 @@ class Baselines:
                 )
             if not settings.saves:
                 return plain
+        if asked is not None:
+            refuse_live_answers(setting.workload, f"--llm-compare {asked.path}")
         identity = identity_of(definition, parameters, setting, virtual=virtual)
         if settings.baseline_endpoint is not None:
             return replace(plain, identity=identity)

@@ -16,6 +16,8 @@ from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.model.comparison import FEWEST_RUNS
 from pytest_llmbench.model.judgement import Finding
 from pytest_llmbench.model.plan import LoadPlan, describe_loads
+from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.session import answers_of
 from pytest_llmbench.probes.host import environment
 from pytest_llmbench.store.environment import this_environment
 from pytest_llmbench.store.plain import plain_object
@@ -97,6 +99,17 @@ def refuse_mismatch(match: Match, where: str) -> None:
             where=where,
             remedy="compare like with like, save a new baseline, or answer for the difference: "
             "--llm-waive 'FIELD=REASON@YYYY-MM-DD'",
+        )
+
+
+def refuse_live_answers(asked: Workload, where: str) -> None:
+    """SuiteError where systems would be compared on histories that each of them wrote itself, unless that is
+    what was asked for."""
+    if answers_of(asked) == "live":
+        raise SuiteError(
+            f"workload {asked.name!r} has live answers, so what is compared would not read the same",
+            where=where,
+            remedy='leave answers="live" out, or say answers="live-compared" to compare nevertheless',
         )
 
 

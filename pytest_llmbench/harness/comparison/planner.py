@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.harness.comparison.arms import BASELINE, CANDIDATE, Arm, Compared, apart
 from pytest_llmbench.harness.comparison.baselines import MeasurementRequest
+from pytest_llmbench.harness.comparison.identity import refuse_live_answers
 from pytest_llmbench.harness.comparison.replication import ArmRuns
 from pytest_llmbench.harness.execution.loads import records_path
 from pytest_llmbench.harness.setting import setting_on
@@ -90,6 +91,8 @@ class ComparisonPlanner:
                 where=request.definition.title,
                 remedy=f"give {SEVERAL}",
             )
+        if len(arms) > 1:
+            refuse_live_answers(request.setting.workload, request.definition.title)
         prepared, said = apart(arms, request.definition)
         return PlannedArms(prepared, () if said is None else (said,))
 

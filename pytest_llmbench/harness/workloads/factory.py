@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.session import Answers
 from pytest_llmbench.workloads.adapted import Salted, SharedPrefix, WithFixedOutput, cuts_of
-from pytest_llmbench.workloads.catalogue import Mix, mixture_parts, with_cuts, workload
+from pytest_llmbench.workloads.catalogue import Mix, mixture_parts, with_answers, with_cuts, workload
 from pytest_llmbench.workloads.lengths import Fixed, LengthLaw, law_of
 from pytest_llmbench.workloads.mixture import Mixture
 from pytest_llmbench.workloads.profiles import PREFIX
@@ -38,19 +39,19 @@ def make_workload(
     salt: str | None = None,
     cut_share: float | None = None,
     cut_after_s: Seconds | None = None,
+    answers: Answers | None = None,
 ) -> Workload:
     """A workload by name, or a custom one; every argument that is given adds to it.
 
-    - ``input_tokens``, ``output_tokens``: random ids with these lengths. A number is fixed, a pair uniform,
-      a list chooses among its lengths, a mapping is a histogram (length → weight), and any law of
-      ``workloads.lengths`` will do. ``output_tokens`` alone, as a number, replaces the output limits of the
-      named workload after all draws (AMB-11).
+    - ``input_tokens``, ``output_tokens``: random ids with these lengths: a number, a pair (uniform), a list,
+      a histogram (length → weight), or any law of ``workloads.lengths``. ``output_tokens`` alone, as a
+      number, replaces the output limits of the named workload after all draws (AMB-11).
     - ``mix``: ``{"chat": ("synthetic-uniform", 0.6), "long": (mine, 0.4)}``, parts by label with weights; a
       weight alone where the label is a name, ``{"profile:CHAT": 0.6, "profile:RAGN": 0.4}``.
-    - ``prefix_tokens``, ``prefix_fraction``, ``prefixes`` (default 1): this fraction of the requests begins
-      with one of so many shared prefixes.
+    - ``prefix_tokens``, ``prefix_fraction``, ``prefixes`` (1): that share begins with one of the prefixes.
     - ``salt``: a different beginning for every request, so that no prefix cache helps.
     - ``cut_share``, ``cut_after_s``: users cut this share of the requests so many seconds after submission.
+    - ``answers``: ``"live"``: sessions read what the server answered; ``"live-compared"``: compared too.
 
     A custom workload is called ``name``, if that is a name of its own. Raises SuiteError with all mistakes.
     """
@@ -61,9 +62,9 @@ def make_workload(
     start: str | Workload | Mix = _DEFAULT if changed and own != _CUSTOM else name
     sharing = _sharing(mistakes, prefix_tokens, prefix_fraction, prefixes)
     made = _base(mistakes, start, own, (input_tokens, output_tokens), mix) or _STAND_IN
-    if sharing is not None:
-        made = mistakes.noting(partial(SharedPrefix, own, made, **sharing)) or made
+    made = _shared(mistakes, own, made, sharing)
     made = _cut(mistakes, _salted(mistakes, made, salt), cut_share, cut_after_s)
+    made = _answered(mistakes, made, answers)
     mistakes.raise_if_any()
     return workload(made)
 
@@ -139,6 +140,12 @@ def _sharing(
     }
 
 
+def _shared(mistakes: _Mistakes, own: str, made: Workload, sharing: dict[str, Any] | None) -> Workload:
+    if sharing is None:
+        return made
+    return mistakes.noting(partial(SharedPrefix, own, made, **sharing)) or made
+
+
 def _salted(mistakes: _Mistakes, made: Workload, salt: str | None) -> Workload:
     return made if salt is None else mistakes.noting(partial(Salted, made, salt)) or made
 
@@ -146,6 +153,10 @@ def _salted(mistakes: _Mistakes, made: Workload, salt: str | None) -> Workload:
 def _cut(mistakes: _Mistakes, made: Workload, share: float | None, after_s: Seconds | None) -> Workload:
     cuts = mistakes.noting(partial(cuts_of, share, after_s))
     return made if cuts is None else mistakes.noting(partial(with_cuts, made, cuts)) or made
+
+
+def _answered(mistakes: _Mistakes, made: Workload, answers: Answers | None) -> Workload:
+    return made if answers is None else mistakes.noting(partial(with_answers, made, answers)) or made
 
 
 def _law(mistakes: _Mistakes, lengths: Any, side: str) -> LengthLaw | None:

@@ -14,6 +14,7 @@ from pytest_llmbench.harness.workloads.exact_lengths import ExactLengths
 from pytest_llmbench.harness.workloads.factory import make_workload
 from pytest_llmbench.input_files import SMALL_BYTES, parse_toml, read_bytes
 from pytest_llmbench.model.request import Workload
+from pytest_llmbench.model.session import Answers
 from pytest_llmbench.store.code_functions import HOW, function_prompts
 from pytest_llmbench.store.datasets import (
     code_texts,
@@ -27,7 +28,7 @@ from pytest_llmbench.store.traces.reading import TraceFormat, read_conversations
 from pytest_llmbench.store.traces.sessions import sessions_of_trace
 from pytest_llmbench.tokens.reference import reference_tokenizer
 from pytest_llmbench.workloads.adapted import cuts_of
-from pytest_llmbench.workloads.catalogue import with_cuts
+from pytest_llmbench.workloads.catalogue import with_answers, with_cuts
 from pytest_llmbench.workloads.code_completion import (
     LANGUAGES,
     THE_STACK,
@@ -253,6 +254,7 @@ class WorkloadTable(_Table):
     trace_format: TraceFormat | None = None
     sessions: bool = False
     messages: bool = False
+    answers: Answers | None = None
     # kind = "code-completion"
     languages: list[Text] | None = None
     # every kind
@@ -275,7 +277,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
         "language",
         "shuffled",
     ),
-    "trace": (*_OF_EVERY_DATASET, "trace_format", "sessions", "messages"),
+    "trace": (*_OF_EVERY_DATASET, "trace_format", "sessions", "messages", "answers"),
     "inference-perf": ("path",),
 }
 _NEEDED: Mapping[str, tuple[str, ...]] = {
@@ -337,6 +339,8 @@ def _table_mistakes(table: WorkloadTable) -> list[str]:
     ]
     if table.messages and not table.sessions:
         found.append("messages are of sessions: give sessions = true as well")
+    if table.answers is not None and not table.sessions:
+        found.append("answers are of sessions: give sessions = true as well")
     return found + [f"{key} is missing" for key in _NEEDED[table.kind] if key not in given]
 
 
@@ -344,7 +348,8 @@ def _workload(name: str, table: WorkloadTable, folder: Path) -> Workload:
     made = _of_its_kind(name, table, folder)
     after_s = tuple(table.cut_after_s) if isinstance(table.cut_after_s, list) else table.cut_after_s
     cuts = cuts_of(table.cut_share, after_s)
-    return made if cuts is None else with_cuts(made, cuts)
+    made = made if cuts is None else with_cuts(made, cuts)
+    return made if table.answers is None else with_answers(made, table.answers)
 
 
 def _of_its_kind(name: str, table: WorkloadTable, folder: Path) -> Workload:

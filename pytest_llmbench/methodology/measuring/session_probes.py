@@ -20,8 +20,9 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.outcome import Phase
 from pytest_llmbench.model.plan import LoadPlan, SessionSlots
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import VoidLoad
-from pytest_llmbench.model.session import Session
+from pytest_llmbench.model.session import Session, answers_of
 from pytest_llmbench.workloads.sessions import ProbeSessions, RewordsSessions, turns_of
 
 PROBES = 40
@@ -49,6 +50,21 @@ class Probed:
         """The slowdowns of the run. None where this machine spoiled the probes."""
         alone = jobs_of(self.seen.records if self.usable else Records.concatenate([]))
         return slowdowns(loaded, alone, self.numbers)
+
+
+def not_probed(workload: Workload) -> list[str]:
+    """Why sessions of a workload cannot be sent alone to compare with; nothing where they can."""
+    if answers_of(workload) != "recorded":
+        return [
+            "a slowdown compares each job with itself, and with live answers its prompts are others each "
+            "time: leave out its limit and probe_sessions, or let answers be recorded ones"
+        ]
+    if not isinstance(workload, RewordsSessions):
+        return [
+            "the slowdown needs a workload with a method reworded, to probe its sessions in other words: "
+            f"{workload.name!r} has none"
+        ]
+    return []
 
 
 def probe_numbers(probes: int, sessions: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from pytest_llmbench.model.facts import Facts
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import describe_loads
 from pytest_llmbench.model.result import CONFIGURATION_ITEMS
+from pytest_llmbench.model.session import LIVE_ANSWERS
 from pytest_llmbench.workloads.adapted import told_of_cuts
 from pytest_llmbench.workloads.profiles import told_of
 
@@ -88,7 +89,8 @@ def _workload(facts: Facts) -> str:
     one_text = facts.value("wire.messages") == "one_text"
     no_roles = "; messages are rendered as one text: the API has no roles" if one_text else ""
     cut = f"{'; ' if cuts else ''}{cuts}"
-    return f"{text} (custom: {'; '.join(laws)} tokens){profiles}{cut}{no_form}{no_roles}"
+    live = "" if facts.value("workload.answers") is None else f"; live answers: {LIVE_ANSWERS}"
+    return f"{text} (custom: {'; '.join(laws)} tokens){profiles}{cut}{live}{no_form}{no_roles}"
 
 
 def _parts(facts: Facts) -> str:

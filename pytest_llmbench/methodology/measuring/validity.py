@@ -24,6 +24,7 @@ from pytest_llmbench.model.outcome import NO_FAILURES, Outcome, TokenSource
 from pytest_llmbench.model.plan import OpenLoop, SessionLoad
 from pytest_llmbench.model.records import MISSING, TOKEN_SOURCES, Records
 from pytest_llmbench.model.result import TestResult
+from pytest_llmbench.model.session import answers_of
 
 LOOP_LAG_WARNING_MS = 10.0
 CACHED_WARNING_SHARE = 0.05
@@ -73,7 +74,7 @@ def validity(
         _planned_cuts(Records.concatenate(kept)) if kept else None,
         stream_fidelity(records, min(run.host_limits.buffered_share for run in seen)) if seen else None,
         _length_drift(seen),
-        _recorded_answers(seen),
+        _answers_in_history(seen),
         _tokenizer_agreement(seen),
         _output_limits(seen),
         _sent_again(records),
@@ -200,9 +201,11 @@ def _length_drift(seen: Sequence[Observation]) -> Finding | None:
     )
 
 
-def _recorded_answers(seen: Sequence[Observation]) -> Finding | None:
-    """What a turn adds, a recorded answer and what is new, as the server counts it: it is less where answers
-    are left out of what the model reads. None where the server counts no prompts of sessions."""
+def _answers_in_history(seen: Sequence[Observation]) -> Finding | None:
+    """What a turn adds, an answer and what is new, as the server counts it: it is less where answers are left
+    out of what the model reads. None where the server counts no prompts of sessions."""
+    live = any(answers_of(run.plan.workload) != "recorded" for run in seen)
+    kind = "live" if live else "recorded"
     grown = [growth(run.records) for run in seen if isinstance(run.plan.load, SessionLoad)]
     turns, asked = sum(each.turns for each in grown), sum(each.asked for each in grown)
     if not turns:
@@ -218,10 +221,10 @@ def _recorded_answers(seen: Sequence[Observation]) -> Finding | None:
         )
     )
     return Finding(
-        "recorded_answers",
+        f"{kind}_answers",
         ok=ok,
         voids=False,
-        message=f"the server counts {ratio * asked / turns:.1f} tokens that a turn adds with the recorded "
+        message=f"the server counts {ratio * asked / turns:.1f} tokens that a turn adds with the {kind} "
         f"answer before it, where {asked / turns:.1f} were asked for, {ratio:.2f} times as many{why}",
         value=ratio,
         limit=1.0 + DRIFT_WARNING_SHARE,

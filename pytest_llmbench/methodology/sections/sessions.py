@@ -35,6 +35,7 @@ from pytest_llmbench.methodology.measuring.session_probes import (
     PROBES,
     QUICK_PROBES,
     Probed,
+    not_probed,
     probe_bounds,
     probed,
 )
@@ -81,7 +82,7 @@ from pytest_llmbench.model.request import Workload
 from pytest_llmbench.model.result import Plot, Table, TestResult, WarmupReport
 from pytest_llmbench.model.session import OfSessions, Session, session_mistakes
 from pytest_llmbench.workloads.catalogue import workload as find_workload
-from pytest_llmbench.workloads.sessions import RewordsSessions, turns_of
+from pytest_llmbench.workloads.sessions import turns_of
 
 NAME = "sessions"
 SECTION = ""
@@ -319,11 +320,8 @@ class Parameters(TestParameters):
                 f"probe_sessions is {asked}, but only {_usual_count(self)} sessions are measured: a probe "
                 "stands beside one of them"
             )
-        if self.probes and isinstance(workload, OfSessions) and not isinstance(workload, RewordsSessions):
-            found.append(
-                "the slowdown needs a workload with a method reworded, to probe its sessions in other "
-                f"words: {workload.name!r} has none"
-            )
+        if self.probes and isinstance(workload, OfSessions):
+            found += not_probed(workload)
         return found
 
     def _trace_mistakes(self) -> list[str]:
@@ -653,7 +651,7 @@ def _turns_table(records: Records) -> Table:
 def _share(own: Records, column: str) -> str:
     counted = getattr(own, column)
     if (counted < 0).any() or (own.input_tokens <= 0).any():
-        return "not measurable"
+        return "not known" if column == "shared_prefix_tokens" else "not measurable"
     return f"{counted.sum() / own.input_tokens.sum():.1%}"
 
 

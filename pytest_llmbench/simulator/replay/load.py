@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
-from pytest_llmbench.arrivals.sessions import Due, SessionFlow, sessions_of, starts_ns, turn_of
+from pytest_llmbench.arrivals.sessions import (
+    Due,
+    LiveAnswers,
+    SessionFlow,
+    sessions_of,
+    starts_ns,
+    turn_of,
+)
 from pytest_llmbench.errors import SuiteError
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionLoad, SessionSlots
@@ -262,7 +269,7 @@ class SessionArrivals:
         self, planned: PlanSessions, load: SessionLoad, seed: int, start_ns: int, delays: Delays
     ) -> None:
         self._planned, self._load, self._start_ns = planned, load, start_ns
-        self._flow = SessionFlow()
+        self._flow, self._answers = SessionFlow(), LiveAnswers()
         self._due: list[Due] = []
         """A heap."""
         self._to_engine_ns = delays.to_engine_ns
@@ -302,16 +309,29 @@ class SessionArrivals:
         due = heapq.heappop(self._due)
         self._flow.take(due.request)
         self._look()
-        return Flight(due.request, due.at_ns, due.at_ns + self._to_engine_ns)
+        planned = due.request
+        if planned.reads_answers:
+            # Imported here, as below: few replays have live answers.
+            from pytest_llmbench.simulator.replay.live_answers import with_ids
+
+            planned = with_ids(self._answers.asked(planned))
+        return Flight(planned, due.at_ns, due.at_ns + self._to_engine_ns)
 
     def stop(self) -> None:
         self._stopped = True
 
     def ended(self, flight: Flight) -> None:
         ok = flight.outcome is Outcome.OK or flight.cut_ns is not None
-        after = self._flow.ended(turn_of(flight.planned), flight.finished_ns, ok=ok)
+        turn = turn_of(flight.planned)
+        if turn.live:
+            from pytest_llmbench.simulator.replay.live_answers import said
+
+            self._answers.note(turn, *said(flight))
+        after = self._flow.ended(turn, flight.finished_ns, ok=ok)
         for due in after.due:
             heapq.heappush(self._due, due)
+        if after.over:
+            self._answers.forget(turn.session)
         if after.over and isinstance(self._load, SessionSlots):
             self._begin(flight.finished_ns)
         self._look()

@@ -275,7 +275,7 @@ def records_of(flights: Sequence[Flight], steps: Steps, recording: Recording) ->
         "schema_check": [flight.schema_check for flight in flights],
     }
     columns |= {
-        "shared_prefix_tokens": _planned(flights, "shared_prefix_tokens"),
+        "shared_prefix_tokens": _shared_tokens(flights),
         "prefix_id": np.array(
             [MISSING if flight.planned.prefix_id is None else flight.planned.prefix_id for flight in flights],
             dtype=np.int64,
@@ -486,6 +486,12 @@ def _column(flights: Sequence[Flight], name: str) -> IntColumn:
 
 def _offsets(counts: IntColumn) -> IntColumn:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def _shared_tokens(flights: Sequence[Flight]) -> IntColumn:
+    """What prompts begin with as planned; of one with live answers it is not known."""
+    unknown = [flight.planned.reads_answers for flight in flights]
+    return np.where(unknown, MISSING, _planned(flights, "shared_prefix_tokens"))
 
 
 def _planned(flights: Sequence[Flight], name: str) -> IntColumn:

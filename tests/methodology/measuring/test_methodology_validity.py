@@ -19,6 +19,7 @@ from pytest_llmbench.model.plan import ClosedLoop, LoadPlan, OpenLoop, SessionSl
 from pytest_llmbench.model.records import MISSING, OUTCOMES, TOKEN_SOURCES, Records
 from pytest_llmbench.workloads.catalogue import workload
 from pytest_llmbench.workloads.lengths import Fixed
+from pytest_llmbench.workloads.sessions import SessionWorkload
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
 
 
@@ -243,6 +244,26 @@ def test_what_turns_add_is_held_against_the_server(offset: int, times: float, ok
     assert found.value == pytest.approx(times)
     assert f"the server counts {200 * times:.1f} tokens that a turn adds" in found.message
     assert not [each for each in validity([seen], Budget()).findings if each.check == "recorded_answers"]
+
+
+def test_what_turns_add_with_live_answers() -> None:
+    seen = answer(plan())
+    number = np.arange(100)
+    asked = 50 + 200 * (number % 5)
+    told = replace(
+        seen.records,
+        session=number // 5,
+        turn=number % 5 + 1,
+        requested_input_tokens=asked,
+        input_tokens=50 + 140 * (number % 5),
+    )
+    chats = SessionWorkload("chats", Fixed(5), Fixed(50), Fixed(150), answers="live")
+    of_sessions = replace(seen, plan=seen.plan.with_(load=SessionSlots(2), workload=chats), records=told)
+    judged = validity([of_sessions], Budget())
+    found = finding(judged, "live_answers")
+    assert (found.ok, found.voids, found.value) == (False, False, pytest.approx(0.7))
+    assert "140.0 tokens that a turn adds with the live answer before it" in found.message
+    assert not [each for each in judged.findings if each.check == "recorded_answers"]
 
 
 def agreed(prompts: int, tokens: float, least: int, most: int) -> Observation:

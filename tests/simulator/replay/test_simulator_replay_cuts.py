@@ -20,9 +20,11 @@ from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.workloads.adapted import Cuts
 from pytest_llmbench.workloads.catalogue import with_cuts
+from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sessions import SessionWorkload, turns_of
 from pytest_llmbench.workloads.synthetic import SyntheticWorkload
+from pytest_llmbench.workloads.trace_sessions import TracedSession, TracedTurn, TraceSessionWorkload
 
 MS = 1_000_000
 LONG = SyntheticWorkload("long", Fixed(200), Fixed(1000))
@@ -147,10 +149,27 @@ def test_failures_of_requests_to_be_cut_end_no_load() -> None:
     assert patient.interrupted is not None
 
 
+CUT_TURNS = Cuts(0.4, Uniform(5, 60))
+CHAT = SessionWorkload("chat", Fixed(5), Fixed(40), Fixed(400), Fixed(700), cuts=CUT_TURNS)
+RECORDED = TraceSessionWorkload(
+    "recorded",
+    (
+        TracedSession(
+            (TracedTurn(40, 400), *(TracedTurn(40 + 440 * n, 400, (n,), 700.0) for n in range(1, 5)))
+        ),
+    )
+    * 12,
+    DatasetIdentity("made up", "1", "all"),
+    timed=False,
+    cuts=CUT_TURNS,
+)
+
+
+@pytest.mark.parametrize("workload", [CHAT, RECORDED], ids=["of laws", "of a trace"])
 @pytest.mark.parametrize("scenario", ENGINES)
-def test_a_session_goes_on_after_a_cut(scenario: str) -> None:
-    cuts = Cuts(0.4, Uniform(5, 60))
-    workload = SessionWorkload("chat", Fixed(5), Fixed(40), Fixed(400), Fixed(700), cuts=cuts)
+def test_a_session_goes_on_after_a_cut(
+    scenario: str, workload: SessionWorkload | TraceSessionWorkload
+) -> None:
     count = turns_of(workload, 12, 3)
     records = run(workload, SessionSlots(3), count, scenario).records
     assert len(records) == count

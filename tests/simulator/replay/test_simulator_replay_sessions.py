@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.errors import SuiteError
+from pytest_llmbench.model.messages import Message
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop, SessionLoad, SessionSlots, SessionStarts
 from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.model.request import PlannedRequest
 from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
+from pytest_llmbench.workloads.adapted import Cuts
 from pytest_llmbench.workloads.dataset import DatasetIdentity
 from pytest_llmbench.workloads.lengths import Fixed, Uniform
 from pytest_llmbench.workloads.sequence import drawn_sha256
@@ -180,3 +185,69 @@ def test_plain_requests_belong_to_no_session() -> None:
 def test_loads_of_sessions_and_of_requests_have_different_keys() -> None:
     plan = LoadPlan("k", CHAT, OpenLoop(2.0), 5, seed=1)
     assert plan.key != plan.with_(load=SessionStarts(2.0)).key
+
+
+def said_to(request: PlannedRequest) -> tuple[Message, ...]:
+    assert request.messages is not None
+    return request.messages.messages
+
+
+LIVE = [replace(workload, answers="live") for workload in (CHAT, AGENT)]
+
+
+@pytest.mark.parametrize("workload", LIVE, ids=["in a row", "fan-out"])
+@pytest.mark.parametrize("load", [SessionStarts(2.0), SessionSlots(4)], ids=["open", "closed"])
+@pytest.mark.parametrize("engines", ["", "&replicas=2&router=prefix", "&prefill_workers=1&decode_workers=2"])
+def test_prompts_hold_the_live_answers_and_the_cache_finds_them(
+    workload: SessionWorkload, load: SessionLoad, engines: str
+) -> None:
+    """A prompt is the one before it, what the engine answered to that, and the question."""
+    scenario = f"fast?prefix_caching=true&kv_blocks=20000&eos_mean_tokens=30{engines}"
+    records = run(workload, load, scenario=scenario).records
+    rows = by_place(records)
+    assert records.ok.all()
+    shorter = 0
+    for request in workload.requests(len(records), 3):
+        turn = request.turn
+        assert turn is not None
+        row = rows[turn.session, turn.number]
+        assert records.input_tokens[row] == records.requested_input_tokens[row]
+        if not turn.reads:
+            continue
+        before = rows[turn.session, turn.wait_for[0]]
+        answered = sum(int(records.output_tokens[rows[turn.session, n]]) for n in turn.reads)
+        ceilings = sum(int(records.requested_max_tokens[rows[turn.session, n]]) for n in turn.reads)
+        shorter += answered < ceilings
+        # Between the answers of several turns there are two line breaks.
+        breaks = sum(max(0, len(m.live.turns) - 1) for m in said_to(request) if m.live is not None)
+        longer = int(records.input_tokens[row]) - (request.input_tokens - ceilings + answered)
+        assert 0 <= longer <= breaks
+        if not engines:
+            assert records.cached_tokens[row] == records.input_tokens[before] // BLOCK * BLOCK
+        assert records.shared_prefix_tokens[row] == MISSING
+    assert shorter, "no reply ended before its ceiling"
+
+
+def test_the_same_replay_says_the_same() -> None:
+    first, again = (run(LIVE[0], SessionSlots(4)).records for _ in range(2))
+    assert first.input_tokens.tolist() == again.input_tokens.tolist()
+    assert first.finished_ns.tolist() == again.finished_ns.tolist()
+
+
+def test_of_a_reply_that_was_cut_what_had_been_read_stands_in_the_history() -> None:
+    cuts = Cuts(0.5, Uniform(5, 60))
+    workload = SessionWorkload("cut", Fixed(5), Fixed(40), Fixed(400), cuts=cuts, answers="live")
+    records = run(workload, SessionSlots(3)).records
+    rows = by_place(records)
+    part = 0
+    for request in workload.requests(len(records), 3):
+        turn = request.turn
+        assert turn is not None
+        if not turn.reads:
+            continue
+        read = [max(0, int(records.output_tokens[rows[turn.session, n]])) for n in turn.reads]
+        part += any(0 < each < 400 for each in read)
+        row = rows[turn.session, turn.number]
+        # Where nothing had come, two messages of the user are one, with two line breaks in between.
+        assert 0 <= records.input_tokens[row] - 40 * turn.number - sum(read) <= 2 * read.count(0)
+    assert part
