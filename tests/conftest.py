@@ -58,11 +58,10 @@ if _SHARED not in os.environ:
 _FOLDER = Path(os.environ[_SHARED])
 
 # Where byte code is not kept (usual in containers), each process that tests start compiles every module anew,
-# which is half of its start, and each process of pytest-xdist does so too. For this run it is kept.
+# which is half of its start, and each process of pytest-xdist does so too. While tests run, it is kept.
 if sys.dont_write_bytecode:
-    sys.dont_write_bytecode, sys.pycache_prefix = False, str(_FOLDER / "byte-code")
+    sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # A selftest that the developer ran here would add findings of its own to the results under test.
 os.environ["PYTEST_LLMBENCH_STATE_DIR"] = tempfile.mkdtemp(prefix="state-", dir=_FOLDER)

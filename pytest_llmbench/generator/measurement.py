@@ -83,8 +83,7 @@ class Measurement:
     ) -> None:
         """``reads_at_once``: replies do not wait to be read, since requests are made of them."""
         self._load, self._planned = load, planned
-        self._transport = transport
-        self._clock = clock
+        self._transport, self._clock = transport, clock
         self._deadlines, self._most_reply_bytes = deadlines, most_reply_bytes
         self._wanted_connections = connections
         self._on_record, self._on_progress = on_record, on_progress
