@@ -8,15 +8,18 @@ Long runs are gone through a block at a time, so that only the vector itself nee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
+from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import HostLimits
-from pytest_llmbench.model.records import MISSING, BoolColumn, IntColumn, Records
+from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
+from pytest_llmbench.stats.growth import in_flight_at_start
 
 FloatArray = npt.NDArray[np.float64]
 _NS_PER_MS = 1e6
@@ -200,6 +203,24 @@ FAMILIES: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
 """Every distribution family of the catalogue with the function that measures it."""
 
 
+def distribution_of(
+    family: str, runs: Sequence[Records], *, name: str | None = None, level: float = 0.95
+) -> dict[str, Estimate]:
+    """The distribution of a family over several runs, whose intervals know how many requests were under way
+    when each was sent. ``name``: of the metrics, default the family.
+
+    A run of more than a block spans enough of any queue that its latencies hide.
+    """
+    samples = [_MEASURED[family](run) for run in runs]
+    counts = [_in_flight(family, run) for run in runs] if all(len(run) <= BLOCK for run in runs) else None
+    return distribution(name or family, samples, level=level, in_flight=counts)
+
+
+def _in_flight(family: str, records: Records) -> FloatArray:
+    count = in_flight_at_start(records.submitted_ns, records.finished_ns)
+    return count[_ENTERING[family](records)]
+
+
 def per_request(family: str, records: Records) -> FloatArray:
     """The figure of every request, in order of submission; NaN for one that :data:`FAMILIES` leaves out."""
     values = np.full(len(records), np.nan)
@@ -216,6 +237,16 @@ _ENTERING: Mapping[str, Callable[[Records], BoolColumn]] = MappingProxyType(
         "tpot": lambda own: _per_token(own)[0],
         "e2e": lambda own: _measured(own, own.submitted_ns, own.last_content_ns),
         "e2e_scheduled": lambda own: _measured(own, own.scheduled_ns, own.last_content_ns),
+        "latency": lambda own: _measured(own, own.submitted_ns, own.finished_ns),
+        "latency_scheduled": lambda own: _measured(own, own.scheduled_ns, own.finished_ns),
     }
 )
 """Which requests are in the vector of each family."""
+_MEASURED: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
+    {
+        **FAMILIES,
+        "latency": request_latency_ms,
+        "latency_scheduled": request_latency_scheduled_ms,
+    }
+)
+"""Those of requests that generate nothing too."""

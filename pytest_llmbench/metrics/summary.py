@@ -29,7 +29,7 @@ from pytest_llmbench.stats.percentile_intervals import (
 )
 from pytest_llmbench.stats.percentiles import ordered_percentile
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, mean_interval, spread
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, Spread, hidden_rise, mean_interval, spread
 
 PERCENTILES: Mapping[str, float] = MappingProxyType(
     {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
@@ -39,7 +39,12 @@ OBSERVED = "observed"
 
 
 def distribution(
-    family: str, samples: Samples, *, unit: str = "ms", level: float = 0.95
+    family: str,
+    samples: Samples,
+    *,
+    unit: str = "ms",
+    level: float = 0.95,
+    in_flight: Samples | None = None,
 ) -> dict[str, Estimate]:
     """``{family}.p50`` … ``{family}.p99_9``, ``.mean``, ``.min``, ``.max`` of one run or of several.
 
@@ -47,12 +52,15 @@ def distribution(
     runs are pooled; no block straddles two of them. Without samples every estimate is undefined. Where an
     interval is open for want of samples, ``n_required`` says how many of this dependence would close it, as
     far as these tell.
+
+    ``in_flight``: of latencies, how many requests were under way when each was sent: where noise hides a
+    queue, the upper ends of mean and median allow for it.
     """
     runs = as_runs(samples)
     if not runs:
         undefined = Estimate.undefined(unit=unit, method="no samples", level=level)
         return {f"{family}.{statistic}": undefined for statistic in STATISTICS}
-    sample = _Sample(runs, unit, level)
+    sample = _Sample(runs, unit, level, None if in_flight is None else as_runs(in_flight))
     estimates = dict(zip(PERCENTILES, sample.percentiles(tuple(PERCENTILES.values())), strict=True))
     estimates["mean"] = sample.mean
     estimates["min"] = sample.observed(float(sample.ordered[0]))
@@ -65,6 +73,13 @@ class _Sample:
     runs: Runs
     unit: str
     level: float
+    in_flight: Runs | None = None
+
+    @cached_property
+    def rise(self) -> float:
+        if self.in_flight is None:
+            return 0.0
+        return hidden_rise(self.runs, self.in_flight, level=self.level)
 
     @cached_property
     def ordered(self) -> FloatArray:
@@ -80,7 +95,7 @@ class _Sample:
         of = spread(self.runs, lags=self.lags)
         if of is None:
             return self._estimate(point, OPEN, "mean; no interval at n<10", FEWEST_EFFECTIVE)
-        interval = mean_interval(self.runs, level=self.level, of=of)
+        interval = mean_interval(self.runs, level=self.level, of=of, rise=self.rise)
         if of.worth < FEWEST_EFFECTIVE:
             interval = Interval(interval.lower, None)
         method = f"mean at {_effective(of.worth)}, {of_quantiles(of)}"
@@ -100,7 +115,7 @@ class _Sample:
 
     def _ends(self, q: float, worth: Worth) -> tuple[Interval, str]:
         """The interval of a percentile, and how its ends were found."""
-        interval = ordered_interval(self.ordered, q, worth, level=self.level)
+        interval = ordered_interval(self.ordered, q, worth, level=self.level, rise=self.rise)
         method = f"order statistics at {_effective(worth.samples)}"
         if interval.upper is not None:
             return interval, method

@@ -32,7 +32,14 @@ from pytest_llmbench.stats.dependence import SHORTEST_SERIES, exceedances, infor
 from pytest_llmbench.stats.memory import memory
 from pytest_llmbench.stats.percentiles import ordered_percentile
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval, Runs, Samples, as_runs, pooled
-from pytest_llmbench.stats.spectral import Spread, memories_required, quantile, spread, stretched
+from pytest_llmbench.stats.spectral import (
+    Spread,
+    memories_required,
+    quantile,
+    spread,
+    stretched,
+    with_rise,
+)
 
 _TAIL = 0.5
 _FEWEST = 15
@@ -168,8 +175,26 @@ def percentile_interval(
     return ordered_interval(np.sort(pooled(runs)), q, worth, level=level)
 
 
-def ordered_interval(ordered: FloatArray, q: float, worth: Worth, *, level: float = 0.95) -> Interval:
-    """The same of samples in ascending order."""
+def ordered_interval(
+    ordered: FloatArray, q: float, worth: Worth, *, level: float = 0.95, rise: float = 0.0
+) -> Interval:
+    """The same of samples in ascending order.
+
+    ``rise``: how much higher their mean may be for a queue that noise hides
+    (:func:`~pytest_llmbench.stats.spectral.hidden_rise`). It moves the median about as far, and higher
+    percentiles at least as far.
+    """
+    lower, upper = _ordered_interval(ordered, q, worth, level)
+    if rise == 0.0:
+        return Interval(lower, upper)
+    n, point = len(ordered), ordered_percentile(ordered, q)
+    independent = order_statistics.percentile_interval(ordered, q, level=level, effective_n=n).upper
+    if independent is None:
+        return Interval(lower, upper)
+    return Interval(lower, with_rise(upper, point, independent - point, rise))
+
+
+def _ordered_interval(ordered: FloatArray, q: float, worth: Worth, level: float) -> Interval:
     n = len(ordered)
     usable = worth.usable(n, level)
     lower, upper = order_statistics.percentile_interval(ordered, q, level=level, effective_n=usable)

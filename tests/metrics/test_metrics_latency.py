@@ -8,6 +8,7 @@ from metric_rows import row
 
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.catalogue import METRICS
+from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.outcome import Outcome
 from pytest_llmbench.model.records import MISSING, Records
 
@@ -147,3 +148,29 @@ def test_nothing_measured_is_an_empty_vector() -> None:
 
 def test_families_are_in_the_catalogue() -> None:
     assert set(latency.FAMILIES) <= {name for name, metric in METRICS.items() if metric.is_family}
+
+
+def test_intervals_of_latencies_know_how_many_were_under_way() -> None:
+    """Slow requests that are sent together tell of a queue; the same latencies one after another do not."""
+
+    def seen(gap_ms: float) -> Records:
+        rows, at = [], 0.0
+        for index in range(600):
+            busy = index % 10 > 6
+            at += 1.0 if busy else gap_ms
+            end = at + 100.0 + (3.0 if busy else 0.0) + (10.0 if index % 2 else -10.0)
+            rows.append(row(index, scheduled=at, submitted=at, chunks=(end,), finished=end))
+        return records(*rows)
+
+    queued, calm = (
+        latency.distribution_of("ttft", [seen(400.0)]),
+        latency.distribution_of("ttft", [seen(0.0)]),
+    )
+    plain = distribution("ttft", latency.ttft_ms(seen(400.0)))
+    for statistic in ("mean", "p50"):
+        name = f"ttft.{statistic}"
+        assert queued[name].upper > plain[name].upper  # type: ignore[operator]
+        assert queued[name].lower == plain[name].lower
+    assert calm.keys() == queued.keys() == plain.keys()
+    named = latency.distribution_of("latency", [seen(400.0)], name="latency[chat]")
+    assert named["latency[chat].mean"].point == queued["ttft.mean"].point

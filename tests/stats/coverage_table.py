@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from queue_models import times_of_bursts, times_of_slots, times_of_users
+from queue_models import stamps_of_slots, times_of_bursts, times_of_users
 
 from pytest_llmbench.metrics.itl import ItlSamples, itl_distribution
 from pytest_llmbench.metrics.ratios import ratio_of_sums, share_estimate
@@ -29,6 +29,7 @@ from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.stats import fairness
 from pytest_llmbench.stats.block_bootstrap import Intervals, chosen
+from pytest_llmbench.stats.growth import in_flight_at_start
 from pytest_llmbench.stats.proportion import share_of
 from pytest_llmbench.stats.runs import OPEN, Interval
 from pytest_llmbench.workloads.lengths import Uniform
@@ -58,7 +59,7 @@ _FROM_TEN_MILLION: Mapping[tuple[str, float], tuple[float, float, float]] = {
 class Model(NamedTuple):
     name: str
     draw: Callable[[int, int, np.random.Generator], Iterator[Sample]]
-    """``draw(n, replications, random)``: that many vectors of n samples."""
+    """``draw(n, replications, random)``: that many vectors of n samples, or of n stamps in two rows."""
     truth: tuple[float, ...]
     """Of each of STATISTICS."""
 
@@ -145,9 +146,22 @@ _TRUTHS: dict[str, tuple[float, ...]] = {}
 def simulated(name: str, draw: Callable[[int, int, np.random.Generator], Iterator[Sample]]) -> Model:
     """The truth is that of two million samples."""
     if name not in _TRUTHS:
-        every = np.concatenate(list(draw(10_000, 200, np.random.default_rng([78, *name.encode()]))))
+        drawn = draw(10_000, 200, np.random.default_rng([78, *name.encode()]))
+        every = np.concatenate([latencies(sample) for sample in drawn])
         _TRUTHS[name] = (float(every.mean()), *(float(q) for q in np.percentile(every, (50, 95, 99))))
     return Model(name, draw, _TRUTHS[name])
+
+
+def latencies(sample: Sample) -> Sample:
+    return sample if sample.ndim == 1 else sample[1] - sample[0]
+
+
+def in_flight(sample: Sample) -> Sample | None:
+    """As of the records of a run: of the requests under way at its beginning nothing is known."""
+    if sample.ndim == 1:
+        return None
+    sent_ns, ended_ns = (sample * 1e9).astype(np.int64)
+    return in_flight_at_start(sent_ns, ended_ns)
 
 
 def many_slots(slots: int, load: float) -> Model:
@@ -155,7 +169,8 @@ def many_slots(slots: int, load: float) -> Model:
 
     def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
         for first in range(0, replications, 250):
-            yield from times_of_slots(slots, load, n, min(250, replications - first), random)
+            sent, ended = stamps_of_slots(slots, load, n, min(250, replications - first), random)
+            yield from np.stack((sent, ended), axis=1)
 
     return simulated(f"M/M/{slots} at {load:.0%}", draw)
 
@@ -233,7 +248,7 @@ def measure(
 
     def found() -> Iterator[list[Estimate]]:
         for sample in model.draw(n, replications, np.random.default_rng([seed, n])):
-            estimates = distribution("x", sample)
+            estimates = distribution("x", latencies(sample), in_flight=in_flight(sample))
             yield [estimates[f"x.{statistic}"] for statistic in STATISTICS]
 
     with chosen(intervals):

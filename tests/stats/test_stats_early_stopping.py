@@ -47,7 +47,7 @@ def test_looking_at_plain_intervals_would_be_wrong_far_more_often(monkeypatch: p
     monkeypatch.setattr(looks, "batch_size", lambda series, _tail: float(len(series)))
     careful = look_estimates.estimate
 
-    def plainly(watched: object, values: object, tail: float, _: object = None) -> object:
+    def plainly(watched: object, values: object, tail: float, _: object = None, **_more: object) -> object:
         return careful(watched, values, tail, lambda series, _: float(len(series)))  # type: ignore[arg-type]
 
     monkeypatch.setattr(looks, "estimate", plainly)

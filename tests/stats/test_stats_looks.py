@@ -14,6 +14,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
+from pytest_llmbench.stats.growth import in_flight_at_start
 from pytest_llmbench.stats.interim.estimates import estimate, is_decided
 from pytest_llmbench.stats.interim.looks import LookTaker, Verdict
 from pytest_llmbench.stats.interim.samples import Ends, values
@@ -249,6 +250,46 @@ def test_completion_counts_every_request() -> None:
     assert found.point == 0.75
     assert found.n == 400
     assert is_decided(done, found)
+
+
+def test_a_look_knows_how_many_were_under_way() -> None:
+    """Of two loads with the same latencies, the one whose slow requests found many others may be a quiet
+    stretch of a busy system."""
+    slow = np.arange(2000) % 40 >= 36
+    latencies = np.where(slow, 103.0, 100.0) + np.tile([-10.0, 10.0], 1000)
+    mean = Watched(Objective("ttft.mean", "<=", 200.0, "ms"), "ttft")
+    alone = estimate(mean, latencies, 0.025).estimate
+    together = estimate(mean, latencies, 0.025, in_flight=np.where(slow, 8.0, 2.0)).estimate
+    assert alone.upper is not None
+    assert together.upper is not None
+    assert together.upper > alone.upper
+    assert together.lower == alone.lower
+    constant = estimate(mean, latencies, 0.025, in_flight=np.full(2000, 8.0)).estimate
+    assert constant == alone
+
+
+def test_looks_count_the_requests_under_way_from_their_stamps() -> None:
+    # One request in ten is sent while three others are under way, and is slower by a little.
+    rows, at = [], 1_000_000_000
+    for index in range(2000):
+        busy = index % 10 > 6
+        at += (1 if busy else 400) * MS
+        ttft_ms = 100.0 + (3.0 if busy else 0.0) + (10.0 if index % 2 else -10.0)
+        rows.append(row(index, ttft_ms))
+        first = at + round(ttft_ms * MS)
+        stamps = {"submitted_ns": at, "first_content_ns": first, "finished_ns": first + 100 * MS}
+        rows[-1] = dataclasses.replace(rows[-1], **stamps)  # type: ignore[arg-type]
+    looks = taker(Watched(Objective("ttft.mean", "<=", 101.0, "ms"), "ttft"), most=2000)
+    heard(looks, rows)
+    ends = Ends.of_rows(rows)
+    counts = in_flight_at_start(ends.submitted_ns, ends.finished_ns)
+    assert set(counts.tolist()) == {0.0, 1.0, 2.0, 3.0}
+    verdict = looks.close()
+    tail = (1 - verdict.estimates[0].level) / 2
+    own = values(looks._looks.watched[0], ends)[: verdict.n]
+    same = estimate(looks._looks.watched[0], own, tail, in_flight=counts[: verdict.n]).estimate
+    assert verdict.estimates[0].upper == pytest.approx(same.upper)
+    assert verdict.estimates[0].upper > estimate(looks._looks.watched[0], own, tail).estimate.upper  # type: ignore[operator]
 
 
 def test_names_of_what_is_judged() -> None:

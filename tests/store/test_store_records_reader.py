@@ -14,8 +14,7 @@ import pytest
 from pytest_llmbench.columns.stored import StoredRecords
 from pytest_llmbench.errors import StoreError
 from pytest_llmbench.methodology.measuring.levels import level_of
-from pytest_llmbench.methodology.measuring.samples import samples_of
-from pytest_llmbench.metrics import itl, throughput
+from pytest_llmbench.metrics import itl, latency, throughput
 from pytest_llmbench.metrics.server_side import PARTS_OF_TTFT
 from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.observation import ClockAnchor, Observation
@@ -46,10 +45,9 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Observatio
 
 
 def _figures(seen: Observation) -> dict[str, Any]:
-    samples = samples_of([seen])
     found: dict[str, Any] = {"counts": seen.records.counts(), "level": level_of(seen, seed=1).level}
-    for family, runs in samples.families().items():
-        found |= distribution(family, runs)
+    for family in latency.FAMILIES:
+        found |= latency.distribution_of(family, [seen.records])
     for family, measure in PARTS_OF_TTFT.items():
         found |= distribution(family, measure(seen.records))
     for option in ("direct", "A", "B", "C"):

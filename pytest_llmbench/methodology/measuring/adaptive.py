@@ -25,6 +25,7 @@ from pytest_llmbench.model.looks import ALPHA, Looks, Quantity, Watched, judged_
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
+from pytest_llmbench.stats.growth import in_flight_at_start
 from pytest_llmbench.stats.interim.estimates import estimate
 from pytest_llmbench.stats.interim.looks import LookTaker
 from pytest_llmbench.stats.interim.samples import Ends, values
@@ -195,8 +196,11 @@ def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> As
     for each in parameters.objectives:
         over = watched(each, parameters)
         if over is not None and not over.is_share:
-            samples = [values(over, Ends.of_records(run.records)) for run in seen]
-            found[judged_name(each.metric)] = estimate(over, np.concatenate(samples), ALPHA / 2).estimate
+            every = [run.records for run in seen]
+            samples = np.concatenate([values(over, Ends.of_records(run)) for run in every])
+            counts = np.concatenate([in_flight_at_start(run.submitted_ns, run.finished_ns) for run in every])
+            judged = estimate(over, samples, ALPHA / 2, in_flight=counts)
+            found[judged_name(each.metric)] = judged.estimate
     note = "failed requests count as slower than the limit in what is judged, and not in the other figures"
     return AsJudged(found, (*whole, *((note,) if found else ())))
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from pytest_llmbench.methodology.measuring.by_run import by_run
 from pytest_llmbench.methodology.measuring.cells import cell, tail
-from pytest_llmbench.methodology.measuring.samples import samples_of
 from pytest_llmbench.metrics.buckets import LABELS
-from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import Observation
@@ -60,9 +59,8 @@ def _metrics(seen: Sequence[Observation], labels: Sequence[str], seed: int) -> d
     found: dict[str, Estimate] = {}
     for label in labels:
         own = [_of(run, label) for run in seen]
-        families = samples_of(own).families()
         for family in _FAMILIES:
-            found |= distribution(f"{family}[{label}]", families[family])
+            found |= distribution_of(family, [run.records for run in own], name=f"{family}[{label}]")
         # Those that have a qualifier (the reasons of schema violations) are given of all requests alone.
         own_rates = {name: value for name, value in rates(own, seed=seed).items() if "[" not in name}
         found |= {f"{name}[{label}]": value for name, value in own_rates.items()}

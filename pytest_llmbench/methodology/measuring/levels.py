@@ -10,7 +10,6 @@ from pytest_llmbench.methodology.measuring.saturation import Reference, long_tai
 from pytest_llmbench.metrics import latency, throughput
 from pytest_llmbench.metrics.in_flight import Queue, queue_of
 from pytest_llmbench.metrics.steadiness import steadiness
-from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import Window
 from pytest_llmbench.metrics.windows import level_window, submitted_inside
 from pytest_llmbench.model.estimate import Estimate
@@ -58,8 +57,7 @@ def run_metrics(windows: Sequence[Window], *, seed: int) -> dict[str, Estimate]:
     inside = [submitted_inside(window) for window in windows]
     metrics: dict[str, Estimate] = {}
     for family in FAMILIES:
-        samples = [latency.FAMILIES[family](records) for records in inside]
-        metrics |= distribution(family, samples)
+        metrics |= latency.distribution_of(family, inside)
     return metrics | {
         "output_token_throughput": throughput.output_token_throughput(windows, seed=seed),
         "input_token_throughput": throughput.input_token_throughput(windows, seed=seed),

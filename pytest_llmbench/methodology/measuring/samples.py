@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,23 +13,6 @@ from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.records import Records
 
 Floats = npt.NDArray[np.float64]
-
-
-class Families(Mapping[str, list[Floats]]):
-    """Metric family → its vectors, one per run. Worked out when asked for: of a long run no two at once."""
-
-    def __init__(self, runs: Sequence[Records]) -> None:
-        self._runs = runs
-
-    def __getitem__(self, family: str) -> list[Floats]:
-        measure: Callable[[Records], Floats] = latency.FAMILIES[family]
-        return [measure(run) for run in self._runs]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(latency.FAMILIES)
-
-    def __len__(self) -> int:
-        return len(latency.FAMILIES)
 
 
 @dataclass(frozen=True)
@@ -44,15 +27,11 @@ class RunSamples:
 
     @property
     def ttft(self) -> list[Floats]:
-        return self.families()["ttft"]
+        return [latency.ttft_ms(run) for run in self.runs]
 
     @property
     def ttft_input_tokens(self) -> list[npt.NDArray[np.int64]]:
         return [latency.ttft_input_tokens(run) for run in self.runs]
-
-    def families(self) -> Families:
-        """Metric family → its vectors."""
-        return Families(self.runs)
 
 
 def samples_of(seen: Sequence[Observation]) -> RunSamples:

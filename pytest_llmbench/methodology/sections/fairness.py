@@ -38,7 +38,6 @@ from pytest_llmbench.methodology.remeasured import attempted
 from pytest_llmbench.methodology.search.saturation_rate import SaturationRate, saturation_rate
 from pytest_llmbench.methodology.search_amounts import searched_bounds
 from pytest_llmbench.metrics import fairness, latency
-from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import completion_rate
 from pytest_llmbench.metrics.windows import RAMP_UP_SHARE, submitted_inside, window_of
 from pytest_llmbench.model.estimate import Estimate
@@ -490,7 +489,7 @@ def _class_result(
 def _latencies(records: Records) -> dict[str, Estimate]:
     metrics: dict[str, Estimate] = {}
     for family in FAMILIES:
-        metrics |= distribution(family, latency.FAMILIES[family](records))
+        metrics |= latency.distribution_of(family, [records])
     return metrics | {"completion_rate": completion_rate([records])}
 
 

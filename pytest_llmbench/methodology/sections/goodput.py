@@ -22,13 +22,12 @@ from pytest_llmbench.methodology.measuring.one_load import (
     one_load_procedure,
 )
 from pytest_llmbench.methodology.measuring.over_time import over_time_of_runs
-from pytest_llmbench.methodology.measuring.samples import samples_of
 from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Setting, TestDefinition
 from pytest_llmbench.methodology.sections.ttft import value_and_interval
 from pytest_llmbench.metrics.goodput import good, goodput
-from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.latency import distribution_of
 from pytest_llmbench.metrics.throughput import SCHEMA_VIOLATIONS, rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.looks import Quantity
@@ -122,9 +121,8 @@ def result(
 
 def _metrics(parameters: Parameters, seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
     metrics = goodput(seen, parameters.limits_ms, seed=seed)
-    families = samples_of(seen).families()
     for family in _NAMES:
-        metrics |= distribution(family, families[family])
+        metrics |= distribution_of(family, [run.records for run in seen])
     return metrics | rates(seen, seed=seed)
 
 

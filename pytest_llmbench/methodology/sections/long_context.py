@@ -30,7 +30,6 @@ from pytest_llmbench.methodology.parameters import TestParameters, parameter
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.scaling import PrefillScaling, length_group, ms_per_1k_tokens, prefill_scaling
-from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.facts import Facts, Origin
@@ -332,7 +331,7 @@ def measured_at(length: int, seen: Seen, *, seed: int) -> Measured:
     records = seen.records
     metrics: dict[str, Estimate] = {}
     for family in FAMILIES:
-        metrics |= distribution(family, latency.FAMILIES[family](records))
+        metrics |= latency.distribution_of(family, [records])
     metrics |= rates([seen.observation], seed=seed)
     return Measured(length, seen.with_(metrics=metrics), ms_per_1k_tokens(records, seed=seed))
 

@@ -29,8 +29,7 @@ from pytest_llmbench.methodology.measuring.summary import configuration
 from pytest_llmbench.methodology.parameters import parameter
 from pytest_llmbench.methodology.procedure import Bounds, Procedure, Setting, TestDefinition
 from pytest_llmbench.methodology.sections.ttft import cdf_plot
-from pytest_llmbench.metrics.latency import request_latency_ms, request_latency_scheduled_ms
-from pytest_llmbench.metrics.summary import distribution
+from pytest_llmbench.metrics.latency import distribution_of, request_latency_ms
 from pytest_llmbench.metrics.throughput import rates
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.objective import Objective
@@ -150,9 +149,8 @@ def _metrics(seen: Sequence[Observation], seed: int) -> dict[str, Estimate]:
 
 
 def _latencies(qualifier: str, runs: Sequence[Records]) -> dict[str, Estimate]:
-    found = distribution(f"latency{qualifier}", [request_latency_ms(run) for run in runs])
-    scheduled = [request_latency_scheduled_ms(run) for run in runs]
-    return found | distribution(f"latency_scheduled{qualifier}", scheduled)
+    found = distribution_of("latency", runs, name=f"latency{qualifier}")
+    return found | distribution_of("latency_scheduled", runs, name=f"latency_scheduled{qualifier}")
 
 
 def _classes(runs: Sequence[Records]) -> dict[str, list[Records]]:

@@ -22,7 +22,7 @@ from pytest_llmbench.stats.percentile_intervals import ordered_interval, percent
 from pytest_llmbench.stats.percentiles import percentile
 from pytest_llmbench.stats.proportion import exact_share_interval, share_of
 from pytest_llmbench.stats.runs import OPEN, FloatArray, Interval
-from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, mean_interval, spread
+from pytest_llmbench.stats.spectral import FEWEST_EFFECTIVE, hidden_rise, mean_interval, spread
 
 FEWEST_RARE = 10.0
 """An early look decides on so many effective requests on the rarer side of a percentile or a share: of fewer
@@ -37,26 +37,37 @@ class Judged(NamedTuple):
     """Effective requests."""
 
 
-def estimate(watched: Watched, values: FloatArray, tail: float, size: Size | None = None) -> Judged:
+def estimate(
+    watched: Watched,
+    values: FloatArray,
+    tail: float,
+    size: Size | None = None,
+    *,
+    in_flight: FloatArray | None = None,
+) -> Judged:
     """Interval of level 1 - 2 ``tail`` from the values in the order of the sequence (NaN: no sample).
 
     ``size``: of how many independent values a series is worth, for a quick interval; default: the methods of
-    reports.
+    reports. ``in_flight``: the requests under way when each was sent.
     """
+    there = ~np.isnan(values)
+    counts = np.zeros(len(values)) if in_flight is None else in_flight
     # Whatever the session has chosen: the measuring process and the report must come to one verdict.
     with chosen("analytic"):
-        return _estimate(watched, values[~np.isnan(values)], tail, size)
+        return _estimate(watched, values[there], counts[there], tail, size)
 
 
-def _estimate(watched: Watched, values: FloatArray, tail: float, size: Size | None) -> Judged:
+def _estimate(
+    watched: Watched, values: FloatArray, in_flight: FloatArray, tail: float, size: Size | None
+) -> Judged:
     unit = watched.objective.unit
     if not len(values):
         return Judged(Estimate.undefined(unit=unit, method="no samples", level=1 - 2 * tail), 0.0)
     if watched.is_share:
         return _share(watched, values, tail, size)
     if watched.percentile is None:
-        return _mean(watched, values, tail, size)
-    return _percentile(watched, values, tail, watched.percentile, size)
+        return _mean(watched, values, in_flight, tail, size)
+    return _percentile(watched, values, in_flight, tail, watched.percentile, size)
 
 
 def is_decided(watched: Watched, found: Estimate) -> bool:
@@ -89,17 +100,20 @@ def is_enough(watched: Watched, judged: Judged) -> bool:
     return judged.worth * watched.rarity >= FEWEST_RARE
 
 
-def _percentile(watched: Watched, values: FloatArray, tail: float, q: float, size: Size | None) -> Judged:
+def _percentile(
+    watched: Watched, values: FloatArray, in_flight: FloatArray, tail: float, q: float, size: Size | None
+) -> Judged:
     finite, top = _finite(values, watched.objective.limit)
     ordered, level = np.sort(finite), 1 - 2 * tail
     how = ""
     if size is None:
         lags = series_memory(finite)
         of = percentile_worth(finite, q, lags=lags)
-        worth, (lower, upper) = of.samples, ordered_interval(ordered, q, of, level=level)
+        rise = hidden_rise(finite, in_flight, level=level)
+        worth, (lower, upper) = of.samples, ordered_interval(ordered, q, of, level=level, rise=rise)
         bound = None
         if upper is None:
-            mean_worth, (_, mean_upper) = _careful_mean(finite, tail)
+            mean_worth, (_, mean_upper) = _careful_mean(finite, in_flight, tail)
             bound = nearest(
                 moment_bound((finite,), q, lags=lags, level=level),
                 bound_by_mean(mean_upper if mean_worth >= FEWEST_EFFECTIVE else None, float(ordered[0]), q),
@@ -130,7 +144,9 @@ def _finite(values: FloatArray, limit: float) -> tuple[FloatArray, float]:
     return np.where(failed, np.nextafter(max(limit, top), np.inf), values), top
 
 
-def _mean(watched: Watched, values: FloatArray, tail: float, size: Size | None) -> Judged:
+def _mean(
+    watched: Watched, values: FloatArray, in_flight: FloatArray, tail: float, size: Size | None
+) -> Judged:
     if np.isinf(values).any():
         method = "a mean with failed requests over the limit is undefined"
         undefined = Estimate.undefined(
@@ -139,7 +155,7 @@ def _mean(watched: Watched, values: FloatArray, tail: float, size: Size | None) 
         return Judged(undefined, 0.0)
     mean = float(np.mean(values))
     if size is None:
-        worth, (lower, upper) = _careful_mean(values, tail)
+        worth, (lower, upper) = _careful_mean(values, in_flight, tail)
     else:
         worth = size(values, tail)
         lower, upper = _quick_mean(values, tail, worth)
@@ -149,11 +165,12 @@ def _mean(watched: Watched, values: FloatArray, tail: float, size: Size | None) 
     return Judged(_ordered(watched, mean, lower, upper, tail, len(values), method), worth)
 
 
-def _careful_mean(values: FloatArray, tail: float) -> tuple[float, Interval]:
+def _careful_mean(values: FloatArray, in_flight: FloatArray, tail: float) -> tuple[float, Interval]:
     of = spread(values, lags=series_memory(values))
     if of is None:
         return 1.0, OPEN
-    return of.worth, mean_interval(values, level=1 - 2 * tail, of=of)
+    rise = hidden_rise(values, in_flight, level=1 - 2 * tail)
+    return of.worth, mean_interval(values, level=1 - 2 * tail, of=of, rise=rise)
 
 
 def _quick_mean(values: FloatArray, tail: float, worth: float) -> Interval:

@@ -10,7 +10,8 @@ from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.looks import Looks
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import RequestRecord
-from pytest_llmbench.model.records import Records
+from pytest_llmbench.model.records import MISSING, Records
+from pytest_llmbench.stats.growth import in_flight_at_start
 from pytest_llmbench.stats.interim.boundaries import PlannedLook, batch_size, early_tail, planned_looks
 from pytest_llmbench.stats.interim.estimates import estimate, is_decided, is_enough, may_be_decided
 from pytest_llmbench.stats.interim.samples import Ends, values
@@ -47,6 +48,7 @@ class LookTaker:
         self._here = np.zeros(most, dtype=bool)
         self._failed = np.zeros(most, dtype=bool)
         self._judged = np.zeros(most, dtype=bool)
+        self._sent_ns, self._ended_ns = np.full((2, most), MISSING, dtype=np.int64)
         self._prefix = 0
         """All of the first so many requests have ended."""
         self._heard = self._taken = 0
@@ -86,6 +88,7 @@ class LookTaker:
         for column, watched in zip(self._values, self._looks.watched, strict=True):
             column[places] = values(watched, ends)
         self._here[places] = True
+        self._sent_ns[places], self._ended_ns[places] = ends.submitted_ns, ends.finished_ns
         self._judged[places], self._failed[places] = ends.judged, ends.judged & ~ends.ok
         self._heard += len(places)
         rest = self._here[self._prefix :]
@@ -116,9 +119,9 @@ class LookTaker:
             is_enough(w, j) and is_decided(w, j.estimate) for w, j in zip(watched, quick, strict=True)
         ):
             return None
-        estimates = []
+        estimates, in_flight = [], self._in_flight(look.n)
         for each, sample in zip(watched, samples, strict=True):
-            judged = estimate(each, sample, look.tail)
+            judged = estimate(each, sample, look.tail, in_flight=in_flight)
             if not (is_enough(each, judged) and is_decided(each, judged.estimate)):
                 return None
             estimates.append(judged.estimate)
@@ -126,7 +129,11 @@ class LookTaker:
 
     def _estimate(self, which: int, n: int, tail: float) -> Estimate:
         watched = self._looks.watched[which]
-        return estimate(watched, self._values[which][:n], tail).estimate
+        return estimate(watched, self._values[which][:n], tail, in_flight=self._in_flight(n)).estimate
+
+    def _in_flight(self, n: int) -> FloatArray:
+        """Of the first n requests; what is sent later was not under way when they were sent."""
+        return in_flight_at_start(self._sent_ns[:n], self._ended_ns[:n])
 
     def _budget_is_spent(self, n: int) -> bool:
         failed = int(np.count_nonzero(self._failed[:n]))
