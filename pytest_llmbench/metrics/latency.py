@@ -19,7 +19,7 @@ from pytest_llmbench.metrics.summary import distribution
 from pytest_llmbench.model.estimate import Estimate
 from pytest_llmbench.model.observation import HostLimits
 from pytest_llmbench.model.records import BLOCK, MISSING, BoolColumn, IntColumn, Records
-from pytest_llmbench.stats.growth import in_flight_at_start
+from pytest_llmbench.stats.growth import in_flight_at
 
 FloatArray = npt.NDArray[np.float64]
 _NS_PER_MS = 1e6
@@ -204,21 +204,29 @@ FAMILIES: Mapping[str, Callable[[Records], FloatArray]] = MappingProxyType(
 
 
 def distribution_of(
-    family: str, runs: Sequence[Records], *, name: str | None = None, level: float = 0.95
+    family: str,
+    runs: Sequence[Records],
+    *,
+    among: Sequence[Records] | None = None,
+    name: str | None = None,
+    level: float = 0.95,
 ) -> dict[str, Estimate]:
     """The distribution of a family over several runs, whose intervals know how many requests were under way
-    when each was sent. ``name``: of the metrics, default the family.
+    when each was sent. ``among``: all requests of each run, default these. ``name``: default the family.
 
     A run of more than a block spans enough of any queue that its latencies hide.
     """
-    samples = [_MEASURED[family](run) for run in runs]
-    counts = [_in_flight(family, run) for run in runs] if all(len(run) <= BLOCK for run in runs) else None
+    samples, among = [_MEASURED[family](run) for run in runs], runs if among is None else among
+    counts = None
+    if all(len(run) <= BLOCK for run in among):
+        pairs = zip(runs, among, strict=True)
+        counts = [in_flight(run, every)[_ENTERING[family](run)] for run, every in pairs]
     return distribution(name or family, samples, level=level, in_flight=counts)
 
 
-def _in_flight(family: str, records: Records) -> FloatArray:
-    count = in_flight_at_start(records.submitted_ns, records.finished_ns)
-    return count[_ENTERING[family](records)]
+def in_flight(records: Records, among: Records) -> FloatArray:
+    """The requests of ``among`` under way when each of the records was submitted, itself not counted."""
+    return in_flight_at(records.submitted_ns, among.submitted_ns, among.finished_ns)
 
 
 def per_request(family: str, records: Records) -> FloatArray:

@@ -50,16 +50,15 @@ def in_flight_steps(starts_ns: IntArray, ends_ns: IntArray) -> Steps:
     return Steps(at_ns.astype(np.int64), np.cumsum(change), 0.0)
 
 
-def in_flight_at_start(starts_ns: IntArray, ends_ns: IntArray) -> FloatArray:
-    """How many others were under way when each request began; 0 for one that never did.
+def in_flight_at(instants_ns: IntArray, starts_ns: IntArray, ends_ns: IntArray) -> FloatArray:
+    """How many of the requests [start, end) that began before each instant are under way at it.
 
-    Negative starts and ends as in :func:`in_flight_steps`.
+    Negative starts and ends as in :func:`in_flight_steps`; at a negative instant none is.
     """
     begun = starts_ns >= 0
-    ends = np.sort(ends_ns[begun & (ends_ns >= 0)])
-    before = np.searchsorted(np.sort(starts_ns[begun]), starts_ns, side="left")
-    count = before - np.searchsorted(ends, starts_ns, side="right")
-    return np.where(begun, np.maximum(count, 0), 0).astype(np.float64)
+    before = np.searchsorted(np.sort(starts_ns[begun]), instants_ns, side="left")
+    over = np.searchsorted(np.sort(ends_ns[begun & (ends_ns >= 0)]), instants_ns, side="right")
+    return np.where(instants_ns >= 0, np.maximum(before - over, 0), 0).astype(np.float64)
 
 
 def gauge_steps(at_ns: IntArray, values: FloatArray) -> Steps:

@@ -29,7 +29,7 @@ from pytest_llmbench.simulator.replay.engine import ReplayEngine
 from pytest_llmbench.simulator.scenario.scenario import parse_scenario
 from pytest_llmbench.stats import fairness
 from pytest_llmbench.stats.block_bootstrap import Intervals, chosen
-from pytest_llmbench.stats.growth import in_flight_at_start
+from pytest_llmbench.stats.growth import in_flight_at
 from pytest_llmbench.stats.proportion import share_of
 from pytest_llmbench.stats.runs import OPEN, Interval
 from pytest_llmbench.workloads.lengths import Uniform
@@ -59,7 +59,8 @@ _FROM_TEN_MILLION: Mapping[tuple[str, float], tuple[float, float, float]] = {
 class Model(NamedTuple):
     name: str
     draw: Callable[[int, int, np.random.Generator], Iterator[Sample]]
-    """``draw(n, replications, random)``: that many vectors of n samples, or of n stamps in two rows."""
+    """``draw(n, replications, random)``: that many vectors of n samples; or two rows, the second of the
+    requests under way when each was sent."""
     truth: tuple[float, ...]
     """Of each of STATISTICS."""
 
@@ -153,15 +154,11 @@ def simulated(name: str, draw: Callable[[int, int, np.random.Generator], Iterato
 
 
 def latencies(sample: Sample) -> Sample:
-    return sample if sample.ndim == 1 else sample[1] - sample[0]
+    return sample if sample.ndim == 1 else sample[0]
 
 
 def in_flight(sample: Sample) -> Sample | None:
-    """As of the records of a run: of the requests under way at its beginning nothing is known."""
-    if sample.ndim == 1:
-        return None
-    sent_ns, ended_ns = (sample * 1e9).astype(np.int64)
-    return in_flight_at_start(sent_ns, ended_ns)
+    return None if sample.ndim == 1 else sample[1]
 
 
 def many_slots(slots: int, load: float) -> Model:
@@ -170,7 +167,9 @@ def many_slots(slots: int, load: float) -> Model:
     def draw(n: int, replications: int, random: np.random.Generator) -> Iterator[Sample]:
         for first in range(0, replications, 250):
             sent, ended = stamps_of_slots(slots, load, n, min(250, replications - first), random)
-            yield from np.stack((sent, ended), axis=1)
+            sent_ns, ended_ns = (sent * 1e9).astype(np.int64), (ended * 1e9).astype(np.int64)
+            for one, other in zip(sent_ns, ended_ns, strict=True):
+                yield np.stack(((other - one)[-n:] / 1e9, in_flight_at(one[-n:], one, other)))
 
     return simulated(f"M/M/{slots} at {load:.0%}", draw)
 

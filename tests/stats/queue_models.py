@@ -43,22 +43,21 @@ _BURN_IN = 6_000
 def times_of_slots(slots: int, load: float, n: int, rows: int, random: np.random.Generator) -> Series:
     """Times in an M/M/c queue, service 1 on average, after a burn-in; one row per replication."""
     sent, ended = stamps_of_slots(slots, load, n, rows, random)
-    return ended - sent
+    return (ended - sent)[:, _BURN_IN:]
 
 
 def stamps_of_slots(
     slots: int, load: float, n: int, rows: int, random: np.random.Generator
 ) -> tuple[Series, Series]:
-    """When the same customers come and go."""
+    """When the same customers come and go, those of the burn-in too."""
     free, at, every = np.zeros((rows, slots)), np.zeros(rows), np.arange(rows)
-    sent, ended = np.empty((2, n, rows))
-    for customer in range(-_BURN_IN, n):
+    sent, ended = np.empty((2, _BURN_IN + n, rows))
+    for customer in range(_BURN_IN + n):
         at += random.exponential(1 / (load * slots), rows)
         first = free.argmin(axis=1)
         end = np.maximum(at, free[every, first]) + random.exponential(size=rows)
         free[every, first] = end
-        if customer >= 0:
-            sent[customer], ended[customer] = at, end
+        sent[customer], ended[customer] = at, end
     return np.ascontiguousarray(sent.T), np.ascontiguousarray(ended.T)
 
 

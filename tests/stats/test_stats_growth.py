@@ -7,7 +7,7 @@ from pytest_llmbench.stats.growth import (
     Steps,
     gauge_steps,
     growth,
-    in_flight_at_start,
+    in_flight_at,
     in_flight_steps,
     is_growing,
     segment_means,
@@ -36,9 +36,10 @@ def test_what_never_began_is_left_out_and_what_never_ended_stays() -> None:
 def test_each_request_finds_those_under_way() -> None:
     # The second ends as the third begins; the fourth never began, the fifth never ends.
     starts, ends = instants(0, 10, 20, -1, 25, 40), instants(30, 20, 50, 60, -1, 45)
-    assert in_flight_at_start(starts, ends).tolist() == [0, 1, 1, 0, 2, 2]
-    assert in_flight_at_start(starts[::-1], ends[::-1]).tolist() == [2, 2, 0, 1, 1, 0]
-    assert in_flight_at_start(instants(), instants()).tolist() == []
+    assert in_flight_at(starts, starts, ends).tolist() == [0, 1, 1, 0, 2, 2]
+    assert in_flight_at(starts, starts[::-1], ends[::-1]).tolist() == [0, 1, 1, 0, 2, 2]
+    assert in_flight_at(instants(15, -1, 44, 60), starts, ends).tolist() == [2, 0, 3, 1]
+    assert in_flight_at(instants(), starts, ends).tolist() == []
 
 
 def test_segment_means_weigh_time() -> None:

@@ -14,7 +14,7 @@ from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.outcome import Outcome, Phase
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import Records
-from pytest_llmbench.stats.growth import in_flight_at_start
+from pytest_llmbench.stats.growth import in_flight_at
 from pytest_llmbench.stats.interim.estimates import estimate, is_decided
 from pytest_llmbench.stats.interim.looks import LookTaker, Verdict
 from pytest_llmbench.stats.interim.samples import Ends, values
@@ -282,7 +282,7 @@ def test_looks_count_the_requests_under_way_from_their_stamps() -> None:
     looks = taker(Watched(Objective("ttft.mean", "<=", 101.0, "ms"), "ttft"), most=2000)
     heard(looks, rows)
     ends = Ends.of_rows(rows)
-    counts = in_flight_at_start(ends.submitted_ns, ends.finished_ns)
+    counts = in_flight_at(ends.submitted_ns, ends.submitted_ns, ends.finished_ns)
     assert set(counts.tolist()) == {0.0, 1.0, 2.0, 3.0}
     verdict = looks.close()
     tail = (1 - verdict.estimates[0].level) / 2

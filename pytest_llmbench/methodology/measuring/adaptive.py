@@ -17,6 +17,7 @@ import numpy as np
 
 from pytest_llmbench.arrivals.schedule import arrival_seed, schedule_ns
 from pytest_llmbench.methodology.parameters import LoadParameters, parameter
+from pytest_llmbench.metrics import latency
 from pytest_llmbench.metrics.buckets import EDGES, LABELS
 from pytest_llmbench.metrics.latency import FAMILIES
 from pytest_llmbench.metrics.summary import PERCENTILES
@@ -25,7 +26,6 @@ from pytest_llmbench.model.looks import ALPHA, Looks, Quantity, Watched, judged_
 from pytest_llmbench.model.objective import Objective
 from pytest_llmbench.model.observation import Observation
 from pytest_llmbench.model.plan import LoadPlan, OpenLoop
-from pytest_llmbench.stats.growth import in_flight_at_start
 from pytest_llmbench.stats.interim.estimates import estimate
 from pytest_llmbench.stats.interim.looks import LookTaker
 from pytest_llmbench.stats.interim.samples import Ends, values
@@ -198,7 +198,7 @@ def as_judged(parameters: AdaptiveParameters, seen: Sequence[Observation]) -> As
         if over is not None and not over.is_share:
             every = [run.records for run in seen]
             samples = np.concatenate([values(over, Ends.of_records(run)) for run in every])
-            counts = np.concatenate([in_flight_at_start(run.submitted_ns, run.finished_ns) for run in every])
+            counts = np.concatenate([latency.in_flight(run, run) for run in every])
             judged = estimate(over, samples, ALPHA / 2, in_flight=counts)
             found[judged_name(each.metric)] = judged.estimate
     note = "failed requests count as slower than the limit in what is judged, and not in the other figures"

@@ -60,7 +60,9 @@ def _metrics(seen: Sequence[Observation], labels: Sequence[str], seed: int) -> d
     for label in labels:
         own = [_of(run, label) for run in seen]
         for family in _FAMILIES:
-            found |= distribution_of(family, [run.records for run in own], name=f"{family}[{label}]")
+            records = [run.records for run in own]
+            every = [run.records for run in seen]
+            found |= distribution_of(family, records, among=every, name=f"{family}[{label}]")
         # Those that have a qualifier (the reasons of schema violations) are given of all requests alone.
         own_rates = {name: value for name, value in rates(own, seed=seed).items() if "[" not in name}
         found |= {f"{name}[{label}]": value for name, value in own_rates.items()}

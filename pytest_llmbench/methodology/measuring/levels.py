@@ -57,7 +57,7 @@ def run_metrics(windows: Sequence[Window], *, seed: int) -> dict[str, Estimate]:
     inside = [submitted_inside(window) for window in windows]
     metrics: dict[str, Estimate] = {}
     for family in FAMILIES:
-        metrics |= latency.distribution_of(family, inside)
+        metrics |= latency.distribution_of(family, inside, among=[window.records for window in windows])
     return metrics | {
         "output_token_throughput": throughput.output_token_throughput(windows, seed=seed),
         "input_token_throughput": throughput.input_token_throughput(windows, seed=seed),

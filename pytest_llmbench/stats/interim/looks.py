@@ -11,7 +11,7 @@ from pytest_llmbench.model.looks import Looks
 from pytest_llmbench.model.plan import LoadPlan
 from pytest_llmbench.model.record import RequestRecord
 from pytest_llmbench.model.records import MISSING, Records
-from pytest_llmbench.stats.growth import in_flight_at_start
+from pytest_llmbench.stats.growth import in_flight_at
 from pytest_llmbench.stats.interim.boundaries import PlannedLook, batch_size, early_tail, planned_looks
 from pytest_llmbench.stats.interim.estimates import estimate, is_decided, is_enough, may_be_decided
 from pytest_llmbench.stats.interim.samples import Ends, values
@@ -133,7 +133,8 @@ class LookTaker:
 
     def _in_flight(self, n: int) -> FloatArray:
         """Of the first n requests; what is sent later was not under way when they were sent."""
-        return in_flight_at_start(self._sent_ns[:n], self._ended_ns[:n])
+        sent_ns = self._sent_ns[:n]
+        return in_flight_at(sent_ns, sent_ns, self._ended_ns[:n])
 
     def _budget_is_spent(self, n: int) -> bool:
         failed = int(np.count_nonzero(self._failed[:n]))
