@@ -17,9 +17,9 @@ _OBJECT_BYTES = 1024
 """A request takes about so much beside its texts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: many are made while load is running, and that would double the time
 class PreparedRequest:
-    """A request as bytes, with what its record will say about the plan."""
+    """A request as bytes, with what its record will say about the plan. It is not changed."""
 
     request_id: str
     wire: bytes

@@ -183,11 +183,19 @@ class ReferenceTokenizer:
         return [whole[begin:end].decode("utf-8", errors="replace") for begin, end in pairwise(bounds)]
 
     def _joined(self, ids: npt.NDArray[np.int64]) -> tuple[bytes, npt.NDArray[np.signedinteger[Any]]]:
-        """The bytes of ordinary ids, and where those of each id end."""
-        lengths = self._lengths[ids]
+        """The bytes of ordinary ids, and where those of each id end.
+
+        From a byte to the next it is a step of one, but at the beginning of each token, which has one byte or
+        more: so all places are the sums of steps.
+        """
+        lengths, last = self._lengths[ids], self._ends[ids]
         ends = np.cumsum(lengths)
-        places = np.repeat(self._ends[ids] - ends, lengths) + np.arange(int(ends[-1]) if len(ends) else 0)
-        return self._bytes[places].tobytes(), ends
+        steps = np.ones(int(ends[-1]) if len(ends) else 0, dtype=np.int32)
+        begins = last - lengths
+        steps[ends[:-1]] = begins[1:] - last[:-1] + 1
+        steps[:1] = begins[:1]
+        # Each place is within the array: "clip" only spares looking whether it is.
+        return self._bytes.take(np.cumsum(steps), mode="clip").tobytes(), ends
 
     def _are_ordinary(self, ids: npt.NDArray[Any]) -> bool:
         return not ids.size or bool(ids.min() >= 0 and ids.max() < self.ordinary_size)

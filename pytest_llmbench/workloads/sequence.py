@@ -291,12 +291,14 @@ def _ids_json(ids: Sequence[int]) -> bytes:
     kind = ids.typecode if isinstance(ids, array) else ids.format
     try:
         # One row of the table per id, with the comma; the padding of shorter numbers is taken out afterwards.
-        rows = _decimals()[np.frombuffer(ids, dtype=_UNSIGNED[kind])]
+        rows = _decimals().take(np.frombuffer(ids, dtype=_UNSIGNED[kind]))
     except (KeyError, IndexError):  # signed, or beyond the table
         return json.dumps(ids.tolist(), separators=(",", ":")).encode()
     return b"[%b]" % rows.tobytes().translate(None, b"\0")[:-1]
 
 
 @cache
-def _decimals() -> npt.NDArray[np.bytes_]:
-    return np.array([b"%d," % number for number in range(_TABLE_SIZE)], dtype="S7")
+def _decimals() -> npt.NDArray[np.uint64]:
+    """A number and its comma in eight bytes each, which as a whole are taken in half the time of as many
+    bytes."""
+    return np.array([b"%d," % number for number in range(_TABLE_SIZE)], dtype="S8").view(np.uint64)

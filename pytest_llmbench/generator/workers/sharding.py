@@ -94,16 +94,15 @@ class Deal:
             place = dealt if self._sessions is None else self._sessions.place(request)
             number = place % cycle % self.workers
             share = self._shares[number]
-            share.frames += frame
+            share.add(frame)
             if self._offsets_ns is not None:
                 share.instants.append(int(self._offsets_ns[dealt]))
             elif self._sessions is not None:
                 share.instants.extend(self._sessions.starts_of(request))
-            share.count += 1
             share.least += dealt < plan.requests
             self._tokens += request.max_tokens
             dealt += 1
-            while len(share.frames) >= self._block_bytes:
+            while share.waiting_bytes >= self._block_bytes:
                 yield number, share.block(self._block_bytes)
         if dealt < plan.most_requests:
             raise SuiteError(
@@ -113,7 +112,8 @@ class Deal:
             )
         self._offsets_ns = None
         for number, share in enumerate(self._shares):
-            if share.frames or share.instants or not share.size:  # one without requests has to be told too
+            # One without requests has to be told too.
+            if share.waiting_bytes or share.instants or not share.size:
                 yield number, share.block(self._block_bytes)
 
     def _packed(self) -> Iterator[tuple[PlannedRequest, bytes]]:
@@ -188,13 +188,24 @@ class _Share:
         """The requests among them that are sent in any case."""
         self.size = 0
         """Bytes of packed requests that have been handed out."""
-        self.frames = bytearray()
+        self.waiting_bytes = 0
+        """Bytes of those that wait to be handed out."""
         self.instants: array[int] = array("q")
+        self._frames: list[bytes] = []
+        self._joined = bytearray()
+
+    def add(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self.waiting_bytes += len(frame)
+        self.count += 1
 
     def block(self, size: int) -> Requests:
-        block = Requests(self.size, bytes(self.frames[:size]), self.instants.tobytes())
+        self._joined += b"".join(self._frames)  # at once: by and by it would be copied as it grows
+        self._frames.clear()
+        block = Requests(self.size, bytes(self._joined[:size]), self.instants.tobytes())
         self.size += len(block.frames)
-        del self.frames[:size], self.instants[:]
+        self.waiting_bytes -= len(block.frames)
+        del self._joined[:size], self.instants[:]
         return block
 
 
